@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from minikafka.blocking.tls import ClientTls
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
@@ -52,18 +53,18 @@ class BrokersUnreachable(Exception):
     """The time for retries is up: no broker answered, or no leader was there; the sentence has the last error."""
 
 
-_connections: dict[Address, http.client.HTTPConnection] = {}
-"""Broker -> a connection that waits for its next call."""
+_connections: dict[tuple[Address, ClientTls | None], http.client.HTTPConnection] = {}
+"""Broker and how it is called -> a connection that waits for its next call."""
 
 
-def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S, tls: ClientTls | None = None) -> Any:
     """The typed answer of one broker. NetworkException when there is none; the answer's own error when it is one."""
     api = BY_REQUEST[type(request)].name
     buffers = encode_request(request)
-    connection = _connections.pop(address, None)
+    connection = _connections.pop((address, tls), None)
     if connection is None:
         patience_s = min(CONNECT_TIMEOUT_S, timeout_s)
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=patience_s)
+        connection = _new_connection(address, patience_s, tls)
         try:
             connection.connect()
         except TimeoutError as error:
@@ -88,13 +89,20 @@ def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S
     except BaseException:  # a task of Spark that is killed, Ctrl-C: the answer may still come
         connection.close()
         raise
-    _connections[address] = connection
+    _connections[address, tls] = connection
     refusal = error_in(response)
     if isinstance(refusal, BrokerNotAvailable):
         raise NetworkException(f"{api} to {address}: {refusal.message}", outcome=refusal.outcome) from refusal
     if refusal is not None:
         raise refusal
     return response
+
+
+def _new_connection(address: Address, patience_s: float, tls: ClientTls | None) -> http.client.HTTPConnection:
+    """Not connected yet. Files are read for each connection, so that new certificates are used."""
+    if tls is None:
+        return http.client.HTTPConnection(address.host, address.port, timeout=patience_s)
+    return http.client.HTTPSConnection(address.host, address.port, timeout=patience_s, context=tls.context())
 
 
 def _exchange(connection: http.client.HTTPConnection, api: str, buffers: Sequence[Any], timeout_s: float) -> bytes:
@@ -143,9 +151,18 @@ class Brokers:
     """A cluster, known by some of its brokers. Every method raises BrokersUnreachable when its time is up."""
 
     def __init__(
-        self, bootstrap: Sequence[Address], *, api_timeout_s: float, isolation_level: int = m.READ_UNCOMMITTED
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        api_timeout_s: float,
+        isolation_level: int = m.READ_UNCOMMITTED,
+        tls: ClientTls | None = None,
     ) -> None:
-        """Args: ``isolation_level`` says where :meth:`ends` are and what :meth:`fetch` may return, as in Kafka."""
+        """Args: ``isolation_level`` says where :meth:`ends` are and what :meth:`fetch` may return, as in Kafka.
+
+        ``tls``: None: brokers are called in plain text.
+        """
+        self._tls = tls
         self.isolation_level = isolation_level
         self._bootstrap = tuple(bootstrap)
         self._api_timeout_s = api_timeout_s
@@ -156,6 +173,10 @@ class Brokers:
         """Who did not answer when last asked what any broker can answer."""
         self._leaders: dict[TopicPartition, Leader] = {}
         self._topics: dict[str, Topic] = {}
+
+    def call(self, address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """As the function of this name, as this cluster is called."""
+        return call(address, request, timeout_s=timeout_s, tls=self._tls)
 
     # ---- retries -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +217,7 @@ class Brokers:
         errors: list[ProtocolError] = []
         for address in sorted(dict.fromkeys((*self._known, *self._bootstrap)), key=lambda each: each in self._silent):
             try:
-                response = call(address, request, timeout_s=timeout_s)
+                response = self.call(address, request, timeout_s=timeout_s)
             except NetworkException as error:
                 errors.append(error)
                 self._silent[address] = None
@@ -230,8 +251,8 @@ class Brokers:
             raise LeaderNotAvailable("the cluster has no active controller at present")
         address = Address(place.host, place.port)
         # To be elected is not yet to be active; this is answered by an active one only, and creates nothing.
-        call(address, m.CreateTopicsRequest(topics=()))
-        response: m.MetadataResponse = call(address, request)
+        self.call(address, m.CreateTopicsRequest(topics=()))
+        response: m.MetadataResponse = self.call(address, request)
         return response
 
     # ---- metadata ----------------------------------------------------------------------------------------------------
@@ -314,7 +335,7 @@ class Brokers:
                     m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=times[name])
                     for name in group
                 )
-                response: m.ListOffsetsResponse = call(
+                response: m.ListOffsetsResponse = self.call(
                     address, m.ListOffsetsRequest(isolation_level=self.isolation_level, partitions=asked)
                 )
                 for each in response.partitions:
@@ -336,7 +357,7 @@ class Brokers:
                     m.EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=epochs[name])
                     for name in group
                 )
-                response: m.OffsetForLeaderEpochResponse = call(
+                response: m.OffsetForLeaderEpochResponse = self.call(
                     address, m.OffsetForLeaderEpochRequest(partitions=asked)
                 )
                 for each in response.partitions:
@@ -385,7 +406,7 @@ class Brokers:
             ),
         )
         timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000
-        response: m.FetchResponse = call(self.leader(partition).address, request, timeout_s=timeout_s)
+        response: m.FetchResponse = self.call(self.leader(partition).address, request, timeout_s=timeout_s)
         answer = response.partitions[0]
         error = error_in(answer)
         if error is not None:
@@ -413,7 +434,7 @@ class Brokers:
             ),
         )
         address = self.leader(batches[0][0]).address
-        response: m.ProduceResponse = call(address, request, timeout_s=timeout_s + CALL_TIMEOUT_S)
+        response: m.ProduceResponse = self.call(address, request, timeout_s=timeout_s + CALL_TIMEOUT_S)
         return list(response.partitions)
 
     def new_producer_id(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minikafka.blocking.brokers import CALL_TIMEOUT_S, Brokers, call
+from minikafka.blocking.brokers import CALL_TIMEOUT_S, Brokers
 from minikafka.errors import ProtocolError
 from minikafka.types import Address
 from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
@@ -57,7 +57,7 @@ class Coordinator:
                 # A silent broker may take a part of the time only: the others, and the coordinator, need some too.
                 self._address = self._find(patience_s / FIND_SHARE)
             try:
-                response = call(self._address, request, timeout_s=patience_s)
+                response = self._brokers.call(self._address, request, timeout_s=patience_s)
                 error = error_of(response)
                 if error is not None:
                     raise error

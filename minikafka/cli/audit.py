@@ -45,6 +45,7 @@ from minikafka.check.history import (
 )
 from minikafka.cli.running import FAILED, Failure
 from minikafka.cli.tables import Decorated, output_option, print_json
+from minikafka.cli.tls import tls_files, tls_options
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
 from minikafka.log.names import LOG, META_PROPERTIES, offset_name, offsets_in, partition_of
@@ -62,7 +63,7 @@ POLICY = "cleanup.policy"
 
 
 def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
-    """``LEDGER... [-b BROKERS] [--data-dir DIR]...``: what an audit compares with what."""
+    """``LEDGER... [-b BROKERS] [--ca FILE] [--data-dir DIR]...``: what an audit compares with what."""
 
     def decorated(function: Decorated) -> Decorated:
         for option in (
@@ -85,7 +86,7 @@ def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
             ),
         ):
             function = option(function)
-        return function
+        return tls_options(function)
 
     return decorated
 
@@ -205,7 +206,7 @@ def _compacted(
     """Topics with a replica that says so on disk, or whose settings say so now."""
     found = {p.topic for p in partitions for folder in nodes.values() if is_compacted(folder, p)}
     if bootstrap is not None:
-        brokers = Brokers(parse_bootstrap(bootstrap), api_timeout_s=CALL_TIMEOUT_S)
+        brokers = _brokers(bootstrap, CALL_TIMEOUT_S)
         resources = tuple(
             DescribeConfigsResource(resource_name=topic, configuration_keys=(POLICY,)) for topic in topics
         )
@@ -300,9 +301,13 @@ def _told_apart(operation: Operation, name: str, index: int, count: int) -> Oper
 # ---- committed records -----------------------------------------------------------------------------------------------
 
 
+def _brokers(bootstrap: str, timeout_s: float) -> Brokers:
+    return Brokers(parse_bootstrap(bootstrap, https=True), api_timeout_s=timeout_s, tls=tls_files(bootstrap))
+
+
 def _from_brokers(bootstrap: str, topics: list[str], log_start: dict[TopicPartition, Offset]) -> Iterator[Poll]:
     """Every partition from its log start, which is noted, to its high watermark, as polls."""
-    brokers = Brokers(parse_bootstrap(bootstrap), api_timeout_s=API_TIMEOUT_S)
+    brokers = _brokers(bootstrap, API_TIMEOUT_S)
     names = [
         TopicPartition(topic, number)
         for topic, known in sorted(brokers.topics(topics).items())

@@ -93,10 +93,11 @@ async def _shown(address: Address, tls: SSLContext) -> tuple[CertificateFacts, .
     try:
         async with asyncio.timeout(DIAL_TIMEOUT_S):
             _, writer = await asyncio.open_connection(*address, ssl=tls)
+            certificate = writer.get_extra_info("peercert")
+            writer.close()
+            await writer.wait_closed()
     except (OSError, TimeoutError):
         return ()
-    certificate = writer.get_extra_info("peercert")
-    writer.close()
     return (shown_certificate(certificate["notAfter"]),)
 
 

@@ -17,12 +17,14 @@ from typing import Any, TypeVar
 import click
 
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
-from minikafka.cli.running import FAILED, Commands, Failure
-from minikafka.cli.tables import output_option, plain_bootstrap_option, print_json, print_table
+from minikafka.cli.running import FAILED, Commands, Failure, Misuse
+from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
+from minikafka.cli.tls import tls_files
 from minikafka.spark.java import NoJava
 from minikafka.spark.jobs.archive import archive as run_archive
 from minikafka.spark.jobs.flights import Summary
 from minikafka.spark.jobs.flights import flights as run_flights
+from minikafka.spark.options import KEYSTORE, PROTOCOL, TRUSTSTORE
 from minikafka.spark.session import NoPackage, NoSpark, open_session
 from minikafka.types import NodeId, TopicPartition
 from minikafka.world.replica_files import replica_of
@@ -58,6 +60,17 @@ def master_option(function: Decorated) -> Decorated:
     return click.option(
         "--master", default="local[2]", show_default=True, help="Where Spark runs, as spark-submit has it."
     )(function)
+
+
+def source_security() -> dict[str, str]:
+    """``--ca`` and ``--cert`` as options of the source and the sink. Misuse for ``--cert-key``."""
+    files = tls_files()
+    if files is None:
+        return {}
+    if files.keyfile is not None:
+        raise Misuse("--cert-key cannot be used with Spark: give --cert a file with both")
+    named = {TRUSTSTORE: files.cafile, KEYSTORE: files.certfile}
+    return {PROTOCOL: "SSL", **{name: str(Path(path).absolute()) for name, path in named.items() if path is not None}}
 
 
 @contextmanager
@@ -110,7 +123,7 @@ Examples:
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place --summary-topic delays""",
 )
-@plain_bootstrap_option
+@bootstrap_option
 @click.option("--topic", default="flights", show_default=True, help="Flights as `minikafka demo` sends them.")
 @click.option("--into", required=True, type=click.Path(file_okay=False), help="Folder for closed windows, as Parquet.")
 @click.option("--checkpoint", required=True, type=click.Path(file_okay=False), help="Where the query keeps its place.")
@@ -136,6 +149,7 @@ def flights_command(
             summary_topic=summary_topic,
             report=tell("flights"),
             step=step,
+            security=source_security(),
         )
     if output == "json":
         print_json(summary_to_json(summary))
@@ -182,7 +196,7 @@ Examples:
   minikafka spark archive orders -b 127.0.0.1:9092 --into s3a://lake/orders --checkpoint s3a://lake/place --follow""",
 )
 @click.argument("topic")
-@plain_bootstrap_option
+@bootstrap_option
 @click.option("--into", required=True, type=click.Path(file_okay=False), help="Folder for Parquet, by topic and day.")
 @click.option("--checkpoint", required=True, type=click.Path(file_okay=False), help="Where the query keeps its place.")
 @click.option("--follow", is_flag=True, help="Go on with what comes later, until Ctrl-C.")
@@ -205,6 +219,7 @@ def archive_command(
             checkpoint=_url(checkpoint),
             report=tell("archive"),
             follow=follow,
+            security=source_security(),
         )
     print_json({"rows": rows})
 
@@ -240,7 +255,9 @@ def audit_command(
         from minikafka.spark.tables import BadLedger  # noqa: PLC0415
 
         try:
-            audited = audit(session, ledgers=ledgers, bootstrap=bootstrap, replicas=replicas)
+            audited = audit(
+                session, ledgers=ledgers, bootstrap=bootstrap, replicas=replicas, security=source_security()
+            )
         except BadLedger as error:
             raise Failure(str(error)) from error
     document = {**audited.to_json(), "seconds": round(time.monotonic() - began, 3)}

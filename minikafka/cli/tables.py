@@ -74,11 +74,6 @@ class OutputFile(click.Path):
 
 def bootstrap_option(function: Decorated) -> Decorated:
     """``-b`` and the options of TLS, also from the environment."""
-    return plain_bootstrap_option(tls_options(function))
-
-
-def plain_bootstrap_option(function: Decorated) -> Decorated:
-    """``-b`` of commands that connect without TLS only."""
     return click.option(
         "-b",
         "--bootstrap-server",
@@ -89,7 +84,7 @@ def plain_bootstrap_option(function: Decorated) -> Decorated:
         show_envvar=True,
         metavar="HOST:PORT,...",
         help="Addresses of one or more brokers; one that can be reached is enough.",
-    )(function)
+    )(tls_options(function))
 
 
 def topic_argument(function: Decorated) -> Decorated:

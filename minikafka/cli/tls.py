@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
+from minikafka.addresses import is_https
+from minikafka.blocking.tls import ClientTls
 from minikafka.client.settings import AdminConfig
 from minikafka.world.clients import client_tls
 
@@ -53,6 +55,17 @@ def client_settings(bootstrap: str) -> dict[str, Any]:
     ctx = click.get_current_context(silent=True)
     files = {} if ctx is None else ctx.meta.get(_META, {})
     return {"bootstrap_servers": bootstrap, **files}
+
+
+def tls_files(bootstrap: str = "") -> ClientTls | None:
+    """Return the files that the command line names, none for ``https://``; None: brokers are called in plain text."""
+    ctx = click.get_current_context(silent=True)
+    files = {} if ctx is None else ctx.meta.get(_META, {})
+    if not files:
+        return ClientTls() if is_https(bootstrap) else None
+    return ClientTls(
+        cafile=files.get("ssl_cafile"), certfile=files.get("ssl_certfile"), keyfile=files.get("ssl_keyfile")
+    )
 
 
 def tls_context(bootstrap: str) -> SSLContext | None:

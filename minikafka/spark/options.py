@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from minikafka.addresses import parse_bootstrap
 from minikafka.blocking.reading import FETCH_SIZE, POLL_TIMEOUT_MS
+from minikafka.blocking.tls import ClientTls
 from minikafka.errors import InvalidConfig
 from minikafka.spelling import did_you_mean, nearest
 from minikafka.types import Address, Offset, TopicPartition
@@ -46,7 +47,20 @@ OWNED = {
     "kafka.interceptor.classes": "there are no interceptors here",
 }
 
-_SHARED = ("kafka.bootstrap.servers", "includeHeaders", "kafka.default.api.timeout.ms", "kafka.request.timeout.ms")
+PROTOCOL, TRUSTSTORE, KEYSTORE = (
+    "kafka.security.protocol",
+    "kafka.ssl.truststore.location",
+    "kafka.ssl.keystore.location",
+)
+_SHARED = (
+    "kafka.bootstrap.servers",
+    "includeHeaders",
+    "kafka.default.api.timeout.ms",
+    "kafka.request.timeout.ms",
+    PROTOCOL,
+    TRUSTSTORE,
+    KEYSTORE,
+)
 SOURCE_NAMES = (
     *_SHARED,
     "assign",
@@ -171,6 +185,7 @@ class SourceOptions:
     """A reader's options; times in seconds, sizes in bytes."""
 
     bootstrap: tuple[Address, ...]
+    tls: ClientTls | None = None
     selection: Selection
     starting: Place
     ending: Place
@@ -198,6 +213,7 @@ class SinkOptions:
     """A writer's options; times in seconds, sizes in bytes."""
 
     bootstrap: tuple[Address, ...]
+    tls: ClientTls | None = None
     topic: str | None
     include_headers: bool
     guarantee: Guarantee
@@ -262,6 +278,24 @@ class _Given:
         except InvalidConfig as error:
             raise OptionError(f"option kafka.bootstrap.servers: {error.message}") from error
 
+    def tls(self) -> ClientTls | None:
+        """The files of TLS, which every task reads on its machine; None: brokers are called in plain text."""
+        protocol = (self.text(PROTOCOL) or "PLAINTEXT").upper()
+        if protocol not in {"PLAINTEXT", "SSL"}:
+            raise OptionError(
+                f"option {PROTOCOL} is {protocol!r}: this source has no SASL; use SSL and a client certificate, or "
+                "PLAINTEXT"
+            )
+        for name in (TRUSTSTORE, KEYSTORE):
+            if self.text(name) is not None and protocol != "SSL":
+                raise OptionError(f"option {name} needs {PROTOCOL}=SSL")
+            kind = name.replace(".location", ".type")
+            if (self.text(kind) or "PEM").upper() != "PEM":
+                raise OptionError(f"option {kind} is {self.text(kind)!r}: PEM is the only type")
+        return (
+            None if protocol == "PLAINTEXT" else ClientTls(cafile=self.text(TRUSTSTORE), certfile=self.text(KEYSTORE))
+        )
+
 
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """All options of a reader. Raises OptionError."""
@@ -274,6 +308,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     prefix = "spark-kafka-source" if streaming else "spark-kafka-relation"
     return SourceOptions(
         bootstrap=given.bootstrap(),
+        tls=given.tls(),
         selection=_selection(given),
         starting=_starting(given, streaming=streaming),
         ending=_ending(given, streaming=streaming),
@@ -320,6 +355,7 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     timeout_ms = given.count("kafka.transaction.timeout.ms")
     return SinkOptions(
         bootstrap=given.bootstrap(),
+        tls=given.tls(),
         topic=given.text("topic") or None,
         include_headers=given.flag("includeHeaders", default=False),
         guarantee=guarantee,

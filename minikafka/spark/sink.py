@@ -32,7 +32,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from minikafka.blocking.brokers import Brokers, call
+from minikafka.blocking.brokers import Brokers
 from minikafka.client.partitioner import partition_of_key
 from minikafka.errors import InvalidProducerEpoch, NetworkException, OutOfOrderSequenceNumber, ProtocolError
 from minikafka.spark.options import MAP_ONLY, ONE_TASK, Guarantee, OptionError, SinkOptions
@@ -319,7 +319,7 @@ class TaskWriter:
         )
 
         def ask() -> m.DescribedProducer:
-            response: m.DescribeProducersResponse = call(
+            response: m.DescribeProducersResponse = self._brokers.call(
                 self._brokers.leader(place).address, m.DescribeProducersRequest(partitions=(item,))
             )
             error = error_in(response.partitions[0])
@@ -380,7 +380,7 @@ class _Writer(Travels):
         return TaskTransaction(brokers, name, timeout_ms=self._options.transaction_timeout_ms)
 
     def _cluster(self) -> Brokers:
-        return Brokers(self._options.bootstrap, api_timeout_s=self._options.api_timeout_s)
+        return Brokers(self._options.bootstrap, api_timeout_s=self._options.api_timeout_s, tls=self._options.tls)
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have written."""

@@ -102,7 +102,12 @@ def _refuse_beyond(name: TopicPartition, given: Offset, top: Offset, option: str
 
 
 def _cluster_of(options: SourceOptions) -> Brokers:
-    return Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s, isolation_level=options.isolation_level)
+    return Brokers(
+        options.bootstrap,
+        api_timeout_s=options.api_timeout_s,
+        isolation_level=options.isolation_level,
+        tls=options.tls,
+    )
 
 
 class RangePartition(Travels, InputPartition):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -58,14 +58,9 @@ def _ends_in_the_middle(ledger: Path) -> bool:
         return file.read() not in {b"", b"\n"}
 
 
-def committed(session: SparkSession, bootstrap: str, topics: list[str]) -> DataFrame:
+def committed(session: SparkSession, source: Mapping[str, str], topics: list[str]) -> DataFrame:
     """All committed records of the topics, with their values' names (columns of DATA)."""
-    records = (
-        session.read.format("minikafka")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("subscribe", ",".join(topics))
-        .load()
-    )
+    records = session.read.format("minikafka").options(**source).option("subscribe", ",".join(topics)).load()
     return records.select("topic", "partition", "offset", "value").mapInArrow(_named, DATA)
 
 

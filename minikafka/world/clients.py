@@ -18,6 +18,7 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import Any, cast
 
+from minikafka.blocking.tls import client_context
 from minikafka.client import admin, consumer, producer
 from minikafka.client.connection_failures import ConnectionFailures
 from minikafka.client.other_clients import check_positional
@@ -35,7 +36,6 @@ from minikafka.ports import Buffers, Network, World
 from minikafka.types import Address
 from minikafka.world.ledger_file import LedgerFile
 from minikafka.world.real import real_world
-from minikafka.world.tls import client_context
 
 __all__ = ["AdminClient", "Consumer", "Producer"]
 

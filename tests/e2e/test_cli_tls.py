@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -85,14 +86,14 @@ def test_a_file_that_cannot_be_used_is_named(cluster: LocalCluster):
 
 
 def test_what_connects_in_plain_text_refuses_https():
-    """Audits and the source for Spark read bootstrap servers so: they would send everything in plain text."""
+    """The source for Spark reads bootstrap servers so: its TLS is an option, without which it would send plain text."""
     with pytest.raises(InvalidConfig, match="asks for TLS, which cannot be used here"):
         parse_bootstrap("a:1,https://b:2")
     assert parse_bootstrap("a:1,https://b:2", https=True) == (("a", 1), ("b", 2))
 
 
 def test_every_command_that_connects_has_the_options():
-    """But audit and spark, which connect in plain text."""
+    """Also audit and spark, whose clients are not asynchronous."""
     context = click.Context(root)
     lacking = set()
     for name in COMMANDS:
@@ -102,4 +103,17 @@ def test_every_command_that_connects_has_the_options():
             given = {option for param in each.params for option in param.opts}
             if "-b" in given and not {"--ca", "--cert", "--cert-key"} <= given:
                 lacking.add(name)
-    assert lacking == {"audit", "spark"}
+    assert lacking == set()
+
+
+def test_an_audit_reads_over_tls(cluster: LocalCluster, tmp_path: Path):
+    """Its client blocks and has connections of its own; a bad file is one sentence."""
+    tls, ledger = options(cluster), str(tmp_path / "l.jsonl")
+    assert command("topics", "create", "audited", *tls).exit_code == 0
+    process("produce", "audited", "--ledger", ledger, *tls, text="tea\nmilk\n")
+    audited = command("audit", ledger, *tls, "-o", "json")
+    assert audited.exit_code == 0, audited.output
+    assert '"ok":true' in audited.output
+    plain = command("audit", ledger, "-b", cluster.bootstrap, "--ca", "/no/such/file")
+    assert plain.exit_code == 2
+    assert "/no/such/file: the file does not exist" in plain.output

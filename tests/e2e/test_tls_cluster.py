@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourceType
 from confluent_kafka.admin import ResourcePatternType as Pattern
 
+from minikafka.blocking.tls import client_context
 from minikafka.config import parse_broker
 from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.errors import ClusterAuthorizationFailed, InvalidConfig, TopicAuthorizationFailed
@@ -29,7 +30,6 @@ from minikafka.wire.messages import (
 )
 from minikafka.world.asking import Asker
 from minikafka.world.real import real_world
-from minikafka.world.tls import client_context
 
 pytestmark = [pytest.mark.e2e]
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from minikafka.blocking.tls import client_context
 from minikafka.config import parse_broker
 from minikafka.hosting.certificates import CertificateFolder
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.testing.plugin import QUICK
 from minikafka.world import tls
-from minikafka.world.tls import Reloaded, client_context, server_context
+from minikafka.world.tls import Reloaded, server_context
 from tests.e2e.test_tls import Certificates, broker
 
 pytestmark = [pytest.mark.e2e]

@@ -7,7 +7,6 @@ import socket
 import pytest
 
 from minikafka.blocking import brokers as client
-from minikafka.blocking import coordinators
 from minikafka.blocking.brokers import Brokers, BrokersUnreachable
 from minikafka.blocking.reading import (
     LogTruncated,
@@ -80,8 +79,7 @@ def script(monkeypatch):
         return answer
 
     asked, patience = [], []
-    for module in (client, coordinators):
-        monkeypatch.setattr(module, "call", call)
+    monkeypatch.setattr(client, "call", call)
     monkeypatch.setattr(client.time, "sleep", lambda _: None)
     answers["asked"], answers["patience_s"] = asked, patience
     return answers

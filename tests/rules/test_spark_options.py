@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from minikafka.blocking.tls import ClientTls
 from minikafka.spark.options import (
     ByGroup,
     ByOffset,
@@ -43,6 +44,26 @@ def test_defaults_are_those_of_the_kafka_connector():
     assert (one.max_offsets_per_trigger, one.min_offsets_per_trigger, one.max_trigger_delay_s) == (None, None, 900.0)
     assert (one.min_partitions, one.max_records_per_partition) == (None, None)
     assert [str(each) for each in one.bootstrap] == ["a:1", "b:2"]
+
+
+def test_tls_has_the_names_of_kafkas_clients():
+    """A job moves by changing the format's name; SASL, which the source lacks, is not passed over in silence."""
+    files = {"kafka.ssl.truststore.location": "ca.pem", "kafka.ssl.keystore.location": "me.pem"}
+    pem = {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.keystore.type": "pem"}
+    assert batch(**{"kafka.security.protocol": "SSL"}, **files, **pem).tls == ClientTls(
+        cafile="ca.pem", certfile="me.pem"
+    )
+    sink = {"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.security.protocol": "ssl"}
+    assert parse_sink(sink, streaming=False).tls == ClientTls()
+    assert batch().tls is None
+    assert batch(**{"kafka.security.protocol": "PLAINTEXT"}).tls is None
+    for wrong, told in (
+        ({"kafka.security.protocol": "SASL_SSL"}, "has no SASL"),
+        (files, "needs kafka.security.protocol=SSL"),
+        ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "JKS"}, "PEM is the only type"),
+    ):
+        with pytest.raises(OptionError, match=told):
+            batch(**wrong)
 
 
 def test_names_are_case_insensitive_and_unused_kafka_settings_pass():

@@ -7,7 +7,6 @@ import logging
 import pytest
 
 from minikafka.blocking import brokers as client
-from minikafka.blocking import coordinators
 from minikafka.blocking.brokers import Brokers, BrokersUnreachable
 from minikafka.errors import (
     ConcurrentTransactions,
@@ -56,8 +55,7 @@ def script(monkeypatch):
             raise answer
         return answer
 
-    for module in (client, coordinators):
-        monkeypatch.setattr(module, "call", call)
+    monkeypatch.setattr(client, "call", call)
     monkeypatch.setattr(client.time, "sleep", lambda _: None)
     return answers
 

@@ -5,6 +5,7 @@ Read the folder with Spark: its list of files (``_spark_metadata``) says which b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from minikafka.spark.jobs.progress import Report, run_query
@@ -18,13 +19,18 @@ def archive(
     into: str,
     checkpoint: str,
     report: Report,
+    security: Mapping[str, str] | None = None,
     follow: bool = False,
     most_per_batch: int = 1_000_000,
 ) -> int:
-    """Append what is new since the checkpoint; rows written. Raises what ended the query."""
+    """Append what is new since the checkpoint; rows written. Raises what ended the query.
+
+    ``security``: the source's options of TLS.
+    """
     records = (
         session.readStream.format("minikafka")
         .option("kafka.bootstrap.servers", bootstrap)
+        .options(**(security or {}))
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("includeHeaders", "true")

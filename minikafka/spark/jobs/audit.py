@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,26 +53,28 @@ def audit(
     ledgers: Sequence[Path],
     bootstrap: str | None,
     replicas: Replicas,
+    security: Mapping[str, str] | None = None,
 ) -> Audited:
     """Compare; the committed records come from brokers, or from the replica whose high watermark is highest (of
-    equals the lowest node's). BadLedger.
+    equals the lowest node's). ``security``: the source's options of TLS. BadLedger.
     """
     judge = Audit(session, ledgers)
     try:
-        return _audited(session, judge, bootstrap, replicas)
+        brokers = None if bootstrap is None else {"kafka.bootstrap.servers": bootstrap, **(security or {})}
+        return _audited(session, judge, brokers, replicas)
     finally:
         judge.close()
 
 
-def _audited(session: Any, judge: Audit, bootstrap: str | None, replicas: Replicas) -> Audited:
+def _audited(session: Any, judge: Audit, source: Mapping[str, str] | None, replicas: Replicas) -> Audited:
     topics = judge.topics()
     if not topics:
         raise BadLedger("no record was sent, there is nothing to compare")
     log_starts: dict[TopicPartition, Offset]
     concerned = [each for each in replicas if each[1].topic in topics]
-    if bootstrap is not None:
-        data = committed(session, bootstrap, topics)
-        log_starts = _starts(bootstrap, topics)
+    if source is not None:
+        data = committed(session, source, topics)
+        log_starts = _starts(source, topics)
     else:
         best = {}
         for each in sorted(concerned, key=lambda each: (each[4], -each[0])):
@@ -95,8 +97,8 @@ def _audited(session: Any, judge: Audit, bootstrap: str | None, replicas: Replic
     )
 
 
-def _starts(bootstrap: str, topics: list[str]) -> dict[TopicPartition, Offset]:
+def _starts(source: Mapping[str, str], topics: list[str]) -> dict[TopicPartition, Offset]:
     """Where each log begins."""
-    options = parse_source({"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}, streaming=False)
-    brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s)
+    options = parse_source({**source, "subscribe": ",".join(topics)}, streaming=False)
+    brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s, tls=options.tls)
     return brokers.starts(present(brokers, options.selection).partitions)

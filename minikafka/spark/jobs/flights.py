@@ -7,7 +7,7 @@ says up to which day it reaches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,13 +57,15 @@ def flights(
     summary_topic: str | None,
     report: Report,
     step: Callable[[str], object] = lambda _: None,
+    security: Mapping[str, str] | None = None,
 ) -> Summary:
     """Aggregate what is new, append closed windows to Parquet, write the summary of all of them to a topic.
 
-    ``report`` is called after each batch, ``step`` with a few words before each step.
+    ``report`` is called after each batch, ``step`` with a few words before each step. ``security``: the options of TLS.
     """
+    brokers = {"kafka.bootstrap.servers": bootstrap, **(security or {})}
     step(f"reading {topic}, counting by day, airport and carrier")
-    rows = _aggregate(session, bootstrap, topic, into, checkpoint, report)
+    rows = _aggregate(session, brokers, topic, into, checkpoint, report)
     step("adding up the days")
     windows = session.read.schema(WINDOW_COLUMNS).parquet(into)
     totals = (
@@ -84,7 +86,7 @@ def flights(
         (
             totals.selectExpr("concat(origin, '/', carrier) key", "to_json(struct(*)) value")
             .write.format("minikafka")
-            .option("kafka.bootstrap.servers", bootstrap)
+            .options(**brokers)
             .option("topic", summary_topic)
             .mode("append")
             .save()
@@ -94,12 +96,12 @@ def flights(
     return Summary(lines=lines, windows=ends["count"], until_ms=ends["until"], rows_read=rows)
 
 
-def _aggregate(session: Any, bootstrap: str, topic: str, into: str, checkpoint: str, report: Report) -> int:
+def _aggregate(session: Any, brokers: Mapping[str, str], topic: str, into: str, checkpoint: str, report: Report) -> int:
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
     records = (
         session.readStream.format("minikafka")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**brokers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("minPartitions", "2")
