@@ -238,9 +238,11 @@ class ComposeTarget:
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(self._containers)
 
+    kafka_settings = None
+
     @property
-    def bootstrap(self) -> str:
-        return ",".join(map(str, self._addresses.values()))
+    def client_settings(self) -> Mapping[str, str]:
+        return {"bootstrap_servers": ",".join(map(str, self._addresses.values()))}
 
     def addresses(self) -> Mapping[NodeId, Address]:
         return {node: address for node, address in self._addresses.items() if self._containers[node].is_running}

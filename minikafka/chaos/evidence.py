@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from minikafka import Consumer
 from minikafka.check import (
@@ -78,10 +79,17 @@ class Ledger:
 
 
 async def read_back(
-    ledger: Ledger, bootstrap: str, names: Sequence[TopicPartition], report_count: Callable[[int], object]
+    ledger: Ledger,
+    client: Mapping[str, str],
+    names: Sequence[TopicPartition],
+    report_count: Callable[[int], object],
 ) -> dict[TopicPartition, Offset]:
-    """Return the end offsets after reading partitions to their end; ``report_count`` gets the count of each poll."""
-    consumer = Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none", max_poll_records=POLL_RECORDS_MAX)
+    """Return the end offsets after reading partitions to their end; ``report_count`` gets the count of each poll.
+
+    ``client``: where and how the reader connects, as parameters of a native consumer.
+    """
+    settings: dict[str, Any] = {**client, "auto_offset_reset": "none", "max_poll_records": POLL_RECORDS_MAX}
+    consumer = Consumer(**settings)
     await consumer.start()
     try:
         consumer.assign(names)

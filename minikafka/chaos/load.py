@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
 
 from minikafka.chaos.evidence import Ledger
 from minikafka.chaos.figures import Figures
@@ -25,7 +29,7 @@ from minikafka.client.settings import ProducerConfig, build
 from minikafka.client.structs import ConsumerRebalanceListener, RecordMetadata
 from minikafka.errors import NOT_WRITTEN, ProtocolError
 from minikafka.types import TopicPartition
-from minikafka.world.clients import Consumer, client_world
+from minikafka.world.clients import Consumer, client_tls, client_world
 
 REQUEST_TIMEOUT_MS: Final = 3_000
 """A request that was swallowed is asked again after so long; Kafka's 30 s would outlast most faults."""
@@ -46,11 +50,23 @@ RETRY_S: Final = 0.2
 class Sender:
     """One producer at its pace."""
 
-    def __init__(self, machine: str, settings: Producers, partitions: int, bootstrap: str, work: Work) -> None:
+    def __init__(
+        self, machine: str, settings: Producers, partitions: int, client: Mapping[str, Any], work: Work
+    ) -> None:
+        self.under_way = 0
+        self._machine = machine
+        self._settings = settings
+        self._partitions = partitions
+        self._work = work
+        self._answered = asyncio.Event()
+        self._connect(client)
+
+    def _connect(self, client: Mapping[str, Any]) -> None:
+        machine, settings, work = self._machine, self._settings, self._work
         config = build(
             ProducerConfig,
             {
-                "bootstrap_servers": bootstrap,
+                **client,
                 "client_id": machine,
                 "acks": settings.acks if settings.acks == "all" else int(settings.acks),
                 "request_timeout_ms": REQUEST_TIMEOUT_MS,
@@ -59,13 +75,8 @@ class Sender:
                 "allow_auto_create_topics": False,
             },
         )
-        self.producer = Producer(config, client_world(), ledger=contextlib.nullcontext(work.ledger))
-        self.under_way = 0
-        self._machine = machine
-        self._settings = settings
-        self._partitions = partitions
-        self._work = work
-        self._answered = asyncio.Event()
+        tls = client_tls(config)
+        self.producer: Any = Producer(config, client_world(tls), ledger=contextlib.nullcontext(work.ledger))
 
     async def run(self) -> None:
         """Send to the partitions in turn until stopped, then wait for every answer."""
@@ -111,13 +122,51 @@ class Sender:
         self._work.figures.on_acknowledged(name, at_s, at_s - sent_s)
 
 
+class KafkaSender(Sender):
+    """One of Kafka's own producers, which logs in with SASL."""
+
+    def _connect(self, client: Mapping[str, Any]) -> None:
+        self.producer = AIOKafkaProducer(
+            **client,
+            client_id=self._machine,
+            acks=self._settings.acks if self._settings.acks == "all" else int(self._settings.acks),
+            enable_idempotence=self._settings.acks == "all",
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+
+    async def _send(self, value: bytes, partition: int) -> None:
+        work, name = self._work, TopicPartition(self._settings.topic, partition)
+        sent_s = work.now()
+        work.figures.sent += 1
+        work.waiting[name] += 1
+        number = work.ledger.recorder.send(self._machine, name.topic, value_id(value), partition=partition)
+        try:
+            future = await self.producer.send(name.topic, value, partition=partition)
+        except KafkaError as error:  # its buffer is full, or it has no metadata: nothing was sent
+            work.ledger.recorder.failed(number, type(error).__name__)
+            work.waiting[name] -= 1
+            work.refused(error)
+            return
+        self.under_way += 1
+        future.add_done_callback(partial(self._recorded, number))
+        future.add_done_callback(partial(self._told, name, sent_s))
+
+    def _recorded(self, number: int, future: asyncio.Future[Any]) -> None:
+        recorder = self._work.ledger.recorder
+        if future.cancelled() or future.exception() is not None:
+            recorder.unknown(number, "cancelled" if future.cancelled() else type(future.exception()).__name__)
+        else:
+            told = future.result()
+            recorder.acknowledged(number, partition=told.partition, offset=told.offset)
+
+
 class Member:
     """One member of a group that reads along; what it is given goes into the history."""
 
-    def __init__(self, name: str, group: Group, bootstrap: str, work: Work) -> None:
+    def __init__(self, name: str, group: Group, client: Mapping[str, Any], work: Work) -> None:
         self.name = name
         self._group = group
-        self._bootstrap = bootstrap
+        self._client = client
         self._work = work
 
     async def run(self) -> None:
@@ -131,6 +180,7 @@ class Member:
 
     async def _live(self) -> None:
         settings = {
+            **self._client,
             "group_id": self._group.name,
             "client_id": self.name,
             "auto_offset_reset": "earliest",
@@ -138,7 +188,7 @@ class Member:
             "session_timeout_ms": 6_000,
             "heartbeat_interval_ms": 1_000,
         }
-        consumer = Consumer(bootstrap_servers=self._bootstrap, **settings)
+        consumer = Consumer(**settings)
         consumer.subscribe([self._group.topic], listener=_Told(self, consumer))
         async with consumer:
             while not self._work.stopping:
@@ -196,14 +246,27 @@ class Work:
         self.figures.unknown += not is_known
         self.troubles[error.name if isinstance(error, ProtocolError) else type(error).__name__] += 1
 
-    async def start(self, load: Load, partitions: dict[str, int], bootstrap: str) -> None:
-        """Connect everybody, then let all begin at once. NetworkException."""
+    async def start(
+        self, load: Load, partitions: dict[str, int], client: Mapping[str, str], kafka: Mapping[str, Any] | None
+    ) -> None:
+        """Connect everybody, then let all begin at once. NetworkException.
+
+        ``client`` and ``kafka``: see :class:`minikafka.chaos.target.Target`. With the second, every other producer is
+        one of Kafka's.
+        """
+        if kafka is not None:
+            # It logs each retry as a warning: here faults are the rule, and what is not acknowledged is counted.
+            logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         for settings in load.producers:
-            for machine in settings.machines():
-                self._senders.append(Sender(machine, settings, partitions[settings.topic], bootstrap, self))
+            for number, machine in enumerate(settings.machines()):
+                given = partitions[settings.topic]
+                if kafka is not None and number % 2 == 0:
+                    self._senders.append(KafkaSender(machine, settings, given, kafka, self))
+                else:
+                    self._senders.append(Sender(machine, settings, given, client, self))
         for group in load.groups:
             for number in range(1, group.members + 1):
-                self._members.append(Member(f"{group.name}-{number}", group, bootstrap, self))
+                self._members.append(Member(f"{group.name}-{number}", group, client, self))
         for sender in self._senders:
             await sender.producer.start()
         self._began_s = self._clock()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from minikafka.chaos import loop_disk, namespaces, syscalls
 from minikafka.chaos.fleet import Fleet
@@ -43,10 +43,15 @@ from minikafka.chaos.words import (
 )
 from minikafka.hosting.cluster_files import ClusterFiles, lay_out, write
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerProcess, stop_all
+from minikafka.hosting.secured import MECHANISM, PLAINTEXT, ClusterSecurity
+from minikafka.hosting.tls_files import ADMIN, ClusterTls
 from minikafka.sim.whom import CLIENT_END, End
 from minikafka.types import Address, NodeId
+from minikafka.world.clients import AdminClient
 
 PORT: Final = 9092
+CLIENTS_PORT: Final = 9093
+"""Of the listener at which clients log in."""
 CLIENTS: Final = "clients"
 LOGS: Final = "disk/logs"
 """Below a broker's folder. Not the root of the disk: what ext4 keeps there is no partition."""
@@ -76,6 +81,7 @@ class NetnsTarget:
         self._lan: Lan | None = None
         self._disks: dict[NodeId, LoopDisk] = {}
         self._files = ClusterFiles((), "")
+        self._security = ClusterSecurity(PLAINTEXT, {}, lambda: ClusterTls(folder / "certs"))
         self._brokers: dict[NodeId, BrokerProcess] = {}
         self._fleet = Fleet({}, self._answers)
         self._hits: dict[int, Hit] = {}
@@ -98,8 +104,14 @@ class NetnsTarget:
         return self._nodes
 
     @property
-    def bootstrap(self) -> str:
-        return self._files.bootstrap
+    def client_settings(self) -> Mapping[str, str]:
+        return self._security.native(self._files.bootstrap, ADMIN)
+
+    @property
+    def kafka_settings(self) -> Mapping[str, Any] | None:
+        if not self._security.uses_sasl:
+            return None
+        return self._security.aiokafka(self._files.clients_bootstrap, ADMIN, MECHANISM)
 
     def addresses(self) -> Mapping[NodeId, Address]:
         return {node: broker.files.address for node, broker in self._brokers.items() if broker.is_running}
@@ -118,8 +130,19 @@ class NetnsTarget:
     async def start(self) -> None:
         lan = self._lan = self._made.enter_context(Lan([*map(host_of, self._nodes), CLIENTS]))
         addresses = {node: Address(lan[host_of(node)].address, PORT) for node in self._nodes}
-        settings = {**self._scenario.cluster.settings, "mk.insecure": "true"}
-        laid = lay_out(self._folder, addresses, config=settings, logs=LOGS)
+        protocol = self._scenario.cluster.security_protocol
+        hosts = [each.host for each in addresses.values()]
+        self._security = ClusterSecurity(protocol, {}, lambda: ClusterTls(self._folder / "certs", hosts))
+        settings = {**self._security.broker_settings(self._scenario.cluster.settings), "mk.insecure": "true"}
+        clients = {node: Address(each.host, CLIENTS_PORT) for node, each in addresses.items()}
+        laid = lay_out(
+            self._folder,
+            addresses,
+            config=settings,
+            logs=LOGS,
+            protocol=protocol,
+            clients=clients if self._security.uses_sasl else None,
+        )
         brokers = [
             replace(files, settings={**files.settings, "mk.journal.path": str(journal)})
             for files, journal in zip(laid.brokers, self.journals(), strict=True)
@@ -137,6 +160,9 @@ class NetnsTarget:
             await broker.start()
         for broker in self._brokers.values():
             await broker.wait_ready(READY_TIMEOUT_S)
+        if self._security.uses_sasl:
+            async with AdminClient(**self.client_settings) as admin:
+                await self._security.add_users(admin)
 
     @property
     def _needs_disks(self) -> bool:

@@ -115,9 +115,11 @@ class ProcessTarget:
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(self._cluster.brokers)
 
+    kafka_settings = None
+
     @property
-    def bootstrap(self) -> str:
-        return self._cluster.bootstrap
+    def client_settings(self) -> Mapping[str, str]:
+        return {"bootstrap_servers": self._cluster.bootstrap}
 
     def addresses(self) -> Mapping[NodeId, Address]:
         return self._cluster.addresses()

@@ -30,6 +30,7 @@ from minikafka.chaos.scenario import (
 from minikafka.chaos.words import FAULTS, OTHER_NAMES, TO, WHOM
 from minikafka.config import parse_broker, parse_topic
 from minikafka.errors import InvalidConfig
+from minikafka.hosting.secured import PLAINTEXT, PROTOCOLS
 from minikafka.sim.whom import ALL, CLIENT, OTHERS, ROLES, partition_of
 from minikafka.spelling import did_you_mean, meant_or_listed
 from minikafka.types import TopicPartition
@@ -288,8 +289,9 @@ def _cluster(table: Table) -> Cluster:
     except InvalidConfig as error:
         raise table.wrong(f"settings.{error.facts.get('setting', '')}".rstrip("."), error.message) from None
     topics = tuple(_topic(each, brokers) for each in table.tables("topics")) or Cluster().topics
+    protocol = table.text("security-protocol", PLAINTEXT, one_of=PROTOCOLS)
     table.done()
-    return Cluster(brokers=brokers, settings=settings, topics=topics)
+    return Cluster(brokers=brokers, security_protocol=protocol, settings=settings, topics=topics)
 
 
 def _topic(table: Table, brokers: int) -> Topic:

@@ -27,12 +27,13 @@ from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
 from minikafka.chaos.watch import ClusterState, Watch
 from minikafka.chaos.words import FAULTS, RESTART, ROLLING_RESTART, STOP
 from minikafka.check import Expectations, Verdict
+from minikafka.client.settings import AdminConfig, build
 from minikafka.client.structs import NewTopic
 from minikafka.errors import TopicAlreadyExists, WorldError
 from minikafka.sim.whom import Standing, View
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.world.asking import Asker
-from minikafka.world.clients import AdminClient
+from minikafka.world.clients import AdminClient, client_tls
 
 LOOK_S: Final = 0.1
 TELL_EVERY_S: Final = 5.0
@@ -87,12 +88,12 @@ class Run:
             self._say(f"starting {len(target.nodes)} brokers")
             await target.start()
             await self._create_topics()
-            async with Asker(target.bootstrap) as asker:
+            async with self._asker() as asker:
                 self._watch = Watch(asker, target.addresses, *(topic.name for topic in self._scenario.cluster.topics))
                 outcome = await _beside(self._play(), self._watch.run())
             if self._missing:
                 return outcome
-            ends = await read_back(self._ledger, target.bootstrap, self._names, lambda _: None)
+            ends = await read_back(self._ledger, target.client_settings, self._names, lambda _: None)
             folders = await target.stop()
             self._say("brokers stopped; comparing the replicas byte by byte")
             compared = await asyncio.to_thread(compare, self._ledger, folders, ends)
@@ -100,6 +101,10 @@ class Run:
             return self._judged(outcome, verdict, compared)
         finally:
             await asyncio.shield(self._close())
+
+    def _asker(self) -> Asker:
+        settings = self._target.client_settings
+        return Asker(settings["bootstrap_servers"], client_tls(build(AdminConfig, dict(settings))))
 
     async def _close(self) -> None:
         try:
@@ -109,7 +114,7 @@ class Run:
             await self._target.close()
 
     async def _create_topics(self) -> None:
-        admin = AdminClient(bootstrap_servers=self._target.bootstrap)
+        admin = AdminClient(**self._target.client_settings)
         await admin.start()
         try:
             for topic in self._scenario.cluster.topics:
@@ -130,7 +135,9 @@ class Run:
         if await self._watch.until(_all_in_sync(self._scenario.cluster.names()), BEGIN_S) is None:
             raise WorldError(f"the topics of the new cluster are not in sync after {BEGIN_S:.0f} s: {self._lacks()}")
         partitions = {topic.name: topic.partitions for topic in self._scenario.cluster.topics}
-        await self._work.start(self._scenario.load, partitions, self._target.bootstrap)
+        await self._work.start(
+            self._scenario.load, partitions, self._target.client_settings, self._target.kafka_settings
+        )
         strikes = strikes_of(self._scenario, self._seed, self._duration_s)
         self._say(f"load for {self._duration_s:g} s, {len(strikes)} faults")
         striking = [asyncio.ensure_future(self._strike(each)) for each in strikes]

@@ -60,6 +60,8 @@ class Cluster:
     """What is started."""
 
     brokers: int = 3
+    security_protocol: str = "PLAINTEXT"
+    """How clients connect, as ``LocalCluster`` has it."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """All that differ from Kafka's defaults, SHORT_SESSIONS included."""
     topics: tuple[Topic, ...] = (Topic(name="orders"),)

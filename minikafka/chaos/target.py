@@ -19,11 +19,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.timeline import Hit
 from minikafka.errors import InvalidConfig
+from minikafka.hosting.secured import PLAINTEXT
 from minikafka.types import Address, NodeId
 
 SIMULATOR: Final = "simulator"
@@ -34,6 +35,9 @@ REAL: Final[Mapping[str, str]] = {
     "compose": "minikafka.chaos.compose:ComposeTarget",
 }
 """Name -> ``module:class`` of a Target; loaded when asked for."""
+
+SECURED: Final = "netns"
+"""The target whose clusters can have another security protocol than PLAINTEXT."""
 
 
 class CannotMake(InvalidConfig):
@@ -64,8 +68,13 @@ class Target(Protocol):
         ...
 
     @property
-    def bootstrap(self) -> str:
-        """``host:port`` with commas, for clients in this process; known once it is started."""
+    def client_settings(self) -> Mapping[str, str]:
+        """Parameters of native clients in this process, as a super user; known once it is started."""
+        ...
+
+    @property
+    def kafka_settings(self) -> Mapping[str, Any] | None:
+        """Parameters of aiokafka's clients that log in with SASL; None: the cluster has no SASL."""
         ...
 
     def addresses(self) -> Mapping[NodeId, Address]:
@@ -128,6 +137,9 @@ def target_names() -> tuple[str, ...]:
 
 def lacks(name: str, scenario: Scenario) -> tuple[str, ...]:
     """Why the target cannot play the scenario here: a sentence for each fault that it lacks; empty: it can."""
+    protocol = scenario.cluster.security_protocol
+    if protocol != PLAINTEXT and name != SECURED:
+        return (f"{name} cannot use {protocol}: only {SECURED} can",)
     if name == SIMULATOR:
         return ()
     target = target_class(name)

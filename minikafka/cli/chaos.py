@@ -19,6 +19,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count as counting
 from pathlib import Path
 from random import Random
@@ -34,6 +35,7 @@ from minikafka.chaos.target import SIMULATOR, lacks, target_names
 from minikafka.cli.running import FAILED, Commands, Failure, run
 from minikafka.cli.tables import console, list_output_option, output_option, print_json, print_table
 from minikafka.errors import WorldError
+from minikafka.hosting.secured import PROTOCOLS
 
 
 class Duration(click.ParamType[float]):
@@ -269,6 +271,12 @@ Exit code 0: clean, no promise was broken (losses that the scenario's settings a
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws who is hit, and when.")
 @click.option(
+    "--security-protocol",
+    "protocol",
+    type=click.Choice(PROTOCOLS),
+    help="How clients connect to the cluster (default: as the scenario says); others than PLAINTEXT: netns only.",
+)
+@click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
@@ -277,10 +285,18 @@ Exit code 0: clean, no promise was broken (losses that the scenario's settings a
 )
 @output_option
 def run_command(
-    scenario: str, target: str, duration_s: float | None, seed: int, keep: Path | None, output: str
+    scenario: str,
+    target: str,
+    duration_s: float | None,
+    seed: int,
+    protocol: str | None,
+    keep: Path | None,
+    output: str,
 ) -> None:
     """Play SCENARIO, a name of the library or a file, under load; tell what came of it."""
     chosen = read(find(scenario))
+    if protocol is not None:
+        chosen = replace(chosen, cluster=replace(chosen.cluster, security_protocol=protocol))
     check(chosen, target, duration_s)
     folder = keep or Path(tempfile.mkdtemp(prefix="minikafka-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)

@@ -125,7 +125,7 @@ class Demo:
             await self._create_topic(cluster)
             story = await self._stream(cluster, ledger, _chain(first, stream_of_flights))
             say("reading everything back")
-            ends = await read_back(ledger, cluster.bootstrap, NAMES, self._told_of_reading())
+            ends = await read_back(ledger, {"bootstrap_servers": cluster.bootstrap}, NAMES, self._told_of_reading())
             folders = {node: broker.files.folder for node, broker in cluster.brokers.items()}
             aggregated = not self.with_spark or await self._aggregate(cluster)
         finally:

@@ -13,12 +13,16 @@ import re
 import secrets
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.errors import InvalidConfig, InvalidRequest
 from minikafka.hosting.tls_files import ADMIN, ClusterTls, mapped_name
+from minikafka.security.scram import ITERATIONS_MIN
 from minikafka.wire.acls import Acl, AclOperation, ResourceType
+
+if TYPE_CHECKING:
+    from minikafka.client.admin import AdminClient
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 WITH_TLS: Final = frozenset({SSL, SASL_SSL})
@@ -101,6 +105,12 @@ class ClusterSecurity:
     def principal(self, name: str) -> str:
         """The principal of a user of this name, or of the certificate ``CN=name``. Raises InvalidConfig."""
         return f"User:{name}" if self.uses_sasl else f"User:{mapped_name(self._rules, name)}"
+
+    async def add_users(self, admin: AdminClient) -> None:
+        """Create the SCRAM credentials of all users; PLAIN has their passwords from the settings."""
+        for name, password in self.passwords.items():
+            for mechanism in SCRAM_MECHANISMS:
+                await admin.set_user_password(name, password, mechanism, iterations=ITERATIONS_MIN)
 
     def acls(
         self, name: str, operations: Sequence[str], *, topic: str = "", group: str = "", transactional_id: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,14 +37,14 @@ BROKER, ADMIN = "broker", "admin"
 class ClusterTls:
     """The certificates of a cluster on this machine, made when they are first asked for.
 
-    All brokers share one certificate, for localhost and 127.0.0.1.
+    All brokers share one certificate, for ``hosts``.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hosts: Sequence[str] = ("localhost", LOOPBACK)) -> None:
         """Make the CA and the brokers' certificate, unless ``folder`` has them. Raises InvalidConfig."""
         self._folder = certificate_folder(folder)
         self._folder.make_ca()
-        self._folder.make_broker(BROKER, ["localhost", LOOPBACK])
+        self._folder.make_broker(BROKER, hosts)
 
     @property
     def ca(self) -> Path:

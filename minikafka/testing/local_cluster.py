@@ -30,11 +30,10 @@ from minikafka.errors import BrokerNotAvailable, InvalidConfig
 from minikafka.events import WARNING
 from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
 from minikafka.hosting.local_broker import LocalBroker
-from minikafka.hosting.secured import MECHANISM, PLAINTEXT, SCRAM_MECHANISMS, SSL, WITH_TLS, ClusterSecurity
+from minikafka.hosting.secured import MECHANISM, PLAINTEXT, SSL, WITH_TLS, ClusterSecurity
 from minikafka.hosting.temporary import TemporaryFolder
 from minikafka.hosting.tls_files import ADMIN, ClusterTls
 from minikafka.invariant import invariant
-from minikafka.security.scram import ITERATIONS_MIN
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
 from minikafka.world.instruments import Instruments, seeded_faults
@@ -375,9 +374,7 @@ class LocalCluster:
         from minikafka.world.clients import AdminClient  # noqa: PLC0415 - as for `sync`
 
         async with AdminClient(**self.client_settings()) as admin:
-            for name, password in self._security.passwords.items():
-                for mechanism in SCRAM_MECHANISMS:
-                    await admin.set_user_password(name, password, mechanism, iterations=ITERATIONS_MIN)
+            await self._security.add_users(admin)
 
     async def _kill(self, node: NodeId) -> None:
         await self._end(node, LocalBroker.kill)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
@@ -25,6 +26,7 @@ from minikafka.chaos.figures import quantile
 from minikafka.chaos.outcome import CLEAN, COUNTED_AS, Outcome
 from minikafka.chaos.play import play
 from minikafka.chaos.reading import find, library, read
+from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.target import lacks
 from minikafka.sim.run import run
 from minikafka.sim.seeds import plan_of
@@ -120,17 +122,30 @@ class Soak:
     def real_chaos(self, minutes: float) -> None:
         """Real processes: the storm for its time, then one more scenario of the library."""
         other = self.others[self.chaos.runs // 2 % len(self.others)]
-        self._play(find(STORM), max(STORM_S_MIN, 60 * minutes))
+        self._play(find(STORM), max(STORM_S_MIN, 60 * minutes / 2))
+        self._play_secured(max(STORM_S_MIN, 60 * minutes / 2))
         self._play(other, None)
 
-    def _play(self, path: Path, duration_s: float | None) -> None:
+    def _play_secured(self, duration_s: float) -> None:
+        """The storm in namespaces under TLS and SCRAM, where they can be made."""
+        scenario = read(find(STORM))
+        secured = replace(scenario, cluster=replace(scenario.cluster, security_protocol="SASL_SSL"))
+        missing = lacks("netns", secured)
+        if missing:
+            say(f"left out: {missing[0]}")
+        else:
+            self._play(find(STORM), duration_s, target="netns", scenario=secured)
+
+    def _play(
+        self, path: Path, duration_s: float | None, *, target: str = "processes", scenario: Scenario | None = None
+    ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="minikafka-soak-"))
         seed = self.first_seed + self.chaos.runs
-        say(f"chaos: {path.stem} on real processes, seed {seed}, in {folder}")
-        scenario = read(path)
+        say(f"chaos: {path.stem} on {target}, seed {seed}, in {folder}")
+        scenario = scenario or read(path)
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                work = play(scenario, "processes", seed=seed, folder=folder, duration_s=duration_s)
+                work = play(scenario, target, seed=seed, folder=folder, duration_s=duration_s)
                 outcome = runner.run(work)
         except KeyboardInterrupt:
             shutil.rmtree(folder)

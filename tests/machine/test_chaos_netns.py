@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import javaproperties
 import psutil
 import pytest
 
@@ -21,9 +24,11 @@ LOAD_S = 12.0
 """Every step of these scenarios is over by then."""
 
 
-async def played(name: str, folder: Path) -> Outcome:
+async def played(name: str, folder: Path, security_protocol: str = "PLAINTEXT") -> Outcome:
     """A scenario of the library, as it is, but for a shorter load."""
-    outcome = await play(read(find(name)), "netns", seed=7, folder=folder, duration_s=LOAD_S)
+    scenario = read(find(name))
+    scenario = replace(scenario, cluster=replace(scenario.cluster, security_protocol=security_protocol))
+    outcome = await play(scenario, "netns", seed=7, folder=folder, duration_s=LOAD_S)
     assert outcome.spared == []
     report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     assert (report["target"], report["scenario"]) == ("netns", name)
@@ -40,6 +45,20 @@ async def test_a_partition_loses_nothing(name: str, tmp_path: Path):
     assert (outcome.findings, told["diverged"]) == ({}, 0)
     assert told["acknowledged"] > 100
     assert told["failovers"] >= 1
+
+
+async def test_a_storm_under_tls_and_scram_is_clean(tmp_path: Path):
+    """Issue 18: brokers call each other with certificates, half of the producers are aiokafka's and log in with SCRAM."""
+    outcome = await played("storm", tmp_path, "SASL_SSL")
+    told = outcome.to_json()
+    assert outcome.verdict == "clean", told
+    assert (outcome.findings, told["diverged"]) == ({}, 0)
+    assert told["acknowledged"] > 100
+    history = (tmp_path / "history.jsonl").read_text(encoding="utf-8")
+    assert {f'"process":"p{number}"' for number in (1, 2, 3)} <= set(re.findall(r'"process":"p\d+"', history))
+    broker = javaproperties.loads((tmp_path / "broker-1" / "broker.properties").read_text(encoding="latin-1"))
+    assert broker["listener.security.protocol.map"] == "BROKERS:SSL,CLIENTS:SASL_SSL"
+    assert broker["authorizer.class.name"]
 
 
 async def test_power_loss_of_all_loses_nothing_that_was_synced(tmp_path: Path):

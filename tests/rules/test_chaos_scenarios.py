@@ -11,6 +11,7 @@ from minikafka.chaos.outcome import REASONS, allowed_kinds
 from minikafka.chaos.processes import ProcessTarget, Wanted
 from minikafka.chaos.reading import LIBRARY, ScenarioError, find, library, read, scenario_of
 from minikafka.chaos.scenario import SHORT_SESSIONS, Span
+from minikafka.chaos.target import lacks
 from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
 from minikafka.chaos.words import FAULTS, OTHER_NAMES, WHOM
 from minikafka.sim.whom import CLIENT_END, Standing, View, links_of, nodes_of
@@ -29,6 +30,15 @@ def refusal(text: str, head: str = HEAD) -> str:
     with pytest.raises(ScenarioError) as caught:
         scenario(text, head)
     return str(caught.value)
+
+
+def test_a_cluster_may_have_a_security_protocol_where_the_target_can():
+    """Refused before anything is started; the names are those of LocalCluster."""
+    secured = scenario('[cluster]\nsecurity-protocol = "SASL_SSL"\n' + STEP)
+    assert secured.cluster.security_protocol == "SASL_SSL"
+    for target in ("simulator", "processes", "compose"):
+        assert lacks(target, secured) == (f"{target} cannot use SASL_SSL: only netns can",)
+    assert "PLAINTEXT" in refusal('[cluster]\nsecurity-protocol = "TLS"\n' + STEP)
 
 
 # ---- the library -----------------------------------------------------------------------------------------------------
