@@ -1,0 +1,153 @@
+"""Hostile tests of TLS listeners with real handshakes: certificates that must not connect, and handshakes that never end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from minikafka.blocking.tls import client_context
+from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.hosting.certificates import CertificateFolder
+from minikafka.testing.local_cluster import LocalCluster
+from minikafka.testing.plugin import QUICK
+
+pytestmark = [pytest.mark.e2e]
+
+PATIENCE_S = 60.0
+HALF_HELLOS = 50
+SETTINGS = {
+    **QUICK,
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "ssl.client.auth": "required",
+    "ssl.principal.mapping.rules": "RULE:^CN=([^,]*)$/$1/,DEFAULT",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """One broker that requires certificates and makes principals of common names."""
+    with LocalCluster(1, config=SETTINGS, tls=True) as running:
+        yield running
+
+
+def forged(
+    cluster: LocalCluster,
+    folder: Path,
+    name: str,
+    *,
+    days: int = 1,
+    usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
+    by: CertificateFolder | None = None,
+    units: int = 0,
+) -> str:
+    """A client's file; signed by the cluster's own CA unless another one is given."""
+    assert cluster.certificates is not None
+    ca = by.ca if by is not None else cluster.certificates.ca
+    issuer = x509.load_pem_x509_certificate(ca.read_bytes())
+    signer = load_pem_private_key((ca.parent / "ca.key").read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    unit = x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "x" * 60)
+    key, end = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC) + timedelta(days=days)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name), *[unit] * units]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - timedelta(days=30))
+        .not_valid_after(end)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    file = folder / "forged.pem"
+    file.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate.public_bytes(Encoding.PEM)
+    )
+    return str(file)
+
+
+def whoami(cluster: LocalCluster, file: str) -> dict[str, object]:
+    """Whom the broker takes the owner of the certificate for."""
+    assert cluster.certificates is not None
+    context = client_context(cafile=str(cluster.certificates.ca), certfile=file)
+    url = f"https://{cluster.bootstrap}/v1/whoami"
+    with urllib.request.urlopen(url, timeout=PATIENCE_S, context=context) as answer:
+        return json.loads(answer.read())
+
+
+def test_certificates_that_do_not_connect(cluster: LocalCluster, tmp_path: Path):
+    """Hostile test 17: another CA of the same name, expired, for servers only; names that mean something else in ACLs."""
+    other = CertificateFolder(tmp_path / "other")
+    other.make_ca()  # its subject is that of the cluster's own
+    refused = [
+        {"name": "admin", "by": other},
+        {"name": "admin", "days": -1},
+        {"name": "admin", "usage": ExtendedKeyUsageOID.SERVER_AUTH},
+        {"name": "*"},
+        {"name": "ANONYMOUS"},
+        {"name": "long", "units": 1000},
+    ]
+    for given in refused:
+        with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+            whoami(cluster, forged(cluster, tmp_path, **given))  # type: ignore[arg-type]
+    assert whoami(cluster, forged(cluster, tmp_path, "admin"))["super_user"] is True  # the form is right
+
+
+@pytest.mark.parametrize("name", ["admin,OU=x", "admin\n", "admin\nO=x", " admin", "admin+O=x", "Admin"])
+def test_names_that_look_like_a_super_user(cluster: LocalCluster, tmp_path: Path, name: str):
+    """Hostile test 17: whatever the CA signs, it is another principal, or none."""
+    try:
+        found = whoami(cluster, forged(cluster, tmp_path, name))
+    except (urllib.error.URLError, ssl.SSLError, ConnectionError):
+        return
+    assert found["super_user"] is False
+    assert found["principal"] != "User:admin"
+
+
+async def test_half_a_client_hello_each(cluster: LocalCluster):
+    """Hostile test 11: handshakes that stop are closed after ten seconds, and a client is served meanwhile."""
+    host, _, port = cluster.bootstrap.partition(":")
+    await asyncio.to_thread(cluster.sync.create_topic, "orders")
+    began = time.monotonic()
+    open_ones = []
+    for _ in range(HALF_HELLOS):
+        connection = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        connection.sendall(bytes.fromhex("1603010200010001fc0303"))
+        open_ones.append(connection)
+
+    def produced() -> KafkaError | None:
+        errors: list[KafkaError | None] = []
+        producer = Producer(cluster.confluent_config())
+        producer.produce("orders", b"tea", on_delivery=lambda error, _: errors.append(error))
+        producer.flush(PATIENCE_S)
+        return errors[0]
+
+    assert await asyncio.to_thread(produced) is None
+
+    def wait_for_ends() -> None:
+        for connection in open_ones:
+            with connection:
+                try:
+                    while connection.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    pass
+
+    await asyncio.to_thread(wait_for_ends)
+    assert time.monotonic() - began < 2 * PATIENCE_S
