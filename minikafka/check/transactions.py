@@ -53,6 +53,10 @@ class Written:
     outcome: str = UNSURE
     commit_s: float = math.inf
     """When its commit was first requested."""
+    inputs: list[tuple[TopicPartition, Offset]] = field(default_factory=list)
+    """Of a loop (``loops.py``): the records whose offsets are committed with it."""
+    outputs: list[tuple[TopicPartition, str] | None] = field(default_factory=list)
+    """For each input what was made of it, one of ``values``; None: nothing."""
 
 
 @dataclass(slots=True)

@@ -337,14 +337,24 @@ class Consumer:
         await group_offsets.commit(spots)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, Offset | None]:
-        """Go where the group has committed in these (default: all) partitions; the others keep their positions."""
+        """Go where the group has committed in these (default: all) partitions; the others keep their positions.
+
+        Partitions for which nothing is committed begin again by ``auto_offset_reset``, as after a start; their offset
+        in the result is None. (In aiokafka they stay where they are: after the aborted first transaction of a transform
+        its input would be skipped.)
+        """
         self._running()
         chosen = list(as_dict(partitions) or self._positions.states)
         for partition in chosen:
             self._state(partition)
         found = await self._in_group().committed(chosen)
-        for partition, spot in found.items():
-            if partition in self._positions.states:
+        for partition in chosen:
+            if partition not in self._positions.states:
+                continue
+            spot = found.get(partition)
+            if spot is None:
+                self._positions.release(partition)
+            else:
                 self._positions.begin_at(partition, spot.offset, spot.leader_epoch)
         self._tell()
         return {partition: found[partition].offset if partition in found else None for partition in chosen}

@@ -12,7 +12,7 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.held import stored_batches
 from minikafka.sim.sight import OfPartition, Report, Sight
 from minikafka.types import Epoch, Offset
-from minikafka.wire.batch import SEQUENCE_COUNT, RecordBatch
+from minikafka.wire.batch import NO_SEQUENCE, SEQUENCE_COUNT, RecordBatch
 
 LOOKED_AT: Final = frozenset({"became_leader", "tail_truncated", "nothing_truncated", "log_restarted"})
 """Events after which a log is not what it was."""
@@ -59,7 +59,8 @@ def broken_sequence(log: PartitionLog) -> str:
     """
     last: dict[int, RecordBatch] = {}
     for batch in stored_batches(log, log.start_offset, log.end_offset):
-        if not batch.has_producer or batch.is_control:
+        # What a group coordinator writes in a transaction has no sequence, as in Kafka.
+        if not batch.has_producer or batch.is_control or batch.base_sequence == NO_SEQUENCE:
             continue
         before = last.get(batch.producer_id)
         last[batch.producer_id] = batch

@@ -106,6 +106,8 @@ class Plan:
     "produce": 13}, "kr1": {"reads": 1, "fetch": 12}}``; versions of APIs are Kafka's. Operations say what they send."""
     transactors: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
     """Transactional producers by machine, which is their transactional id too, with settings of their own."""
+    loops: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
+    """Processes that read, transform and write in transactions, in the same way (``looper.py``)."""
     skew_s: Mapping[str, float] = field(default_factory=dict)
     """How far the calendars of nodes are ahead."""
     consumers: int = 0

@@ -40,8 +40,8 @@ from minikafka.sim.people import People
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.power_watch import PowerWatch
 from minikafka.sim.report import Report
-from minikafka.sim.transactor_plans import LEDGER, TRANSACTOR_FAULTS
-from minikafka.sim.transactors import Transactors
+from minikafka.sim.transactor_plans import TRANSACTOR_FAULTS
+from minikafka.sim.transactors import TRANSACTIONAL_TOPICS, Transactors
 from minikafka.sim.verdicts import LinkProfile
 from minikafka.sim.watch import LOSSES, Watch
 from minikafka.sim.world import SimWorld
@@ -50,7 +50,7 @@ from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.records import decode_batch
 
-OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, LEDGER})
+OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC}) | TRANSACTIONAL_TOPICS
 """Topics whose records are no part of the history of producers and readers."""
 
 CONVERGE_S = 60.0
@@ -188,7 +188,7 @@ class Run:
             TopicPartition(topic.name, number)
             for topic in self.plan.topics
             for number in range(topic.partitions)
-            if topic.name != LEDGER
+            if topic.name not in TRANSACTIONAL_TOPICS
         ]
         self.people.start(names)
         self.crews.start()
@@ -259,6 +259,7 @@ class Run:
             self.faults.restart_if_stopped(node)
         self.people.changes.elect_where_nobody_may_lead()
         self.crews.replace_who_is_gone()
+        self.transactors.replace_loops_that_are_gone()
         if self.faults.rot.rotten or self.people.missing() or not self.cluster.is_settled():
             return False
         return self._late_start() is None and not self.crews.missing() and not self.transactors.missing()

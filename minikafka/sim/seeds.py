@@ -23,7 +23,12 @@ from minikafka.invariant import invariant
 from minikafka.sim.extras import with_extras
 from minikafka.sim.message_faults import LATE_BY_VALUE
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, VOTERS, Fault, Operation, Plan, PlannedTopic
-from minikafka.sim.transactor_plans import with_long_transactions, with_struck_messages, with_transactors
+from minikafka.sim.transactor_plans import (
+    with_long_transactions,
+    with_loops,
+    with_struck_messages,
+    with_transactors,
+)
 from minikafka.sim.whom import CONTROLLER, LEADER
 
 PACE: Final = 3.0
@@ -42,6 +47,7 @@ def slower(plan: Plan, by: float = PACE) -> Plan:
         clients={name: _longer(settings, by) for name, settings in plan.clients.items()},
         kafka={name: _longer(settings, by) for name, settings in plan.kafka.items()},
         transactors={name: _longer(settings, by) for name, settings in plan.transactors.items()},
+        loops={name: _longer(settings, by) for name, settings in plan.loops.items()},
         topics=tuple(replace(topic, configs=_longer(topic.configs, by)) for topic in plan.topics),
         faults=tuple(_longer_fault(each, by) for each in plan.faults),
         groups=tuple(replace(each, settings=_longer(each.settings, by)) for each in plan.groups),
@@ -121,12 +127,18 @@ def transaction_message_plan_of(seed: int) -> Plan:
     return slower(with_struck_messages(_transactor_plan(seed), Random(f"{seed}/plan/transactions/messages")))
 
 
+def loop_plan_of(seed: int) -> Plan:
+    """Of the same family, with processes that read, transform and write in one transaction."""
+    return slower(with_loops(_transactor_plan(seed), Random(f"{seed}/plan/loops")))
+
+
 FAMILIES: Final[Mapping[str, Callable[[int], Plan]]] = {
     "all": plan_of,
     "plain": plain_plan_of,
     "transactions": transactor_plan_of,
     "long-transactions": long_transaction_plan_of,
     "transaction-messages": transaction_message_plan_of,
+    "loops": loop_plan_of,
 }
 """By the name that ``sim run --family`` takes."""
 

@@ -16,6 +16,12 @@ from minikafka.sim.whom import ALL, CLIENT, LEADER
 LEDGER: Final = "ledger"
 """The topic of the transactions."""
 
+OUTPUTS: Final = "outputs"
+"""The topic to which loops write what they make of the ledger's records, and of each other's."""
+
+LOOP_GROUP: Final = "loop"
+"""The group in which loops share the ledger and the outputs."""
+
 TRANSACTOR_FAULTS: Final = ("kill_transactor", "pause_transactor", "twin_transactor")
 
 
@@ -52,6 +58,65 @@ def with_transactors(plan: Plan, random: Random) -> Plan:
         transactors=transactors,
         settings={**plan.settings, **settings},
         topics=(*plan.topics, PlannedTopic(name=LEDGER, partitions=partitions, replication_factor=3)),
+    ).with_faults(faults)
+
+
+LOOP_SETTINGS: Final = (
+    "session_timeout_ms",
+    "heartbeat_interval_ms",
+    "max_poll_interval_ms",
+    "rebalance_timeout_ms",
+    "default_api_timeout_ms",
+    "partition_assignment_strategy",
+    "max_poll_records",
+    "fetch_max_wait_ms",
+)
+"""Settings of a loop that are its consumer's; the others are its producer's."""
+
+
+def with_loops(plan: Plan, random: Random) -> Plan:
+    """Two or three processes that read, transform and write what the transactors of the plan have written (KIP-447)."""
+    session_ms = random.choice((2000, 3000))
+    settings: dict[str, int | str] = {
+        "transaction_timeout_ms": random.choice((1500, 3000, 6000)),
+        "session_timeout_ms": session_ms,
+        "heartbeat_interval_ms": session_ms // 4,
+        "max_poll_interval_ms": random.choice((1500, 4000)),
+        "rebalance_timeout_ms": random.choice((1500, 4000)),
+        "default_api_timeout_ms": 5000,
+        "fetch_max_wait_ms": 500,
+        "partition_assignment_strategy": random.choice(("range", "sticky", "cooperative-sticky")),
+        "max_poll_records": random.choice((3, 10, 500)),
+    }
+    names = [f"x{number + 1}" for number in range(random.choice((2, 2, 3)))]
+    faults = []
+    for _ in range(random.randint(2, 5)):
+        kind, target = random.choice(
+            (
+                ("kill_transactor", random.choice(names)),
+                ("pause_transactor", random.choice(names)),
+                ("pause_transactor", random.choice(names)),
+                ("twin_transactor", random.choice(names)),
+                ("crash", f"{LEADER}:__consumer_offsets-0"),
+                ("isolate", f"{LEADER}:__consumer_offsets-0"),
+                ("crash", f"{LEADER}:__transaction_state-0"),
+                ("pause", f"{LEADER}:__transaction_state-0"),
+                ("crash", f"{LEADER}:{OUTPUTS}-0"),
+            )
+        )
+        at_s, lasts_s = random.uniform(0.5, plan.duration_s), random.expovariate(0.7) + 0.1
+        faults.append(Fault(at_s=round(at_s, 3), kind=kind, target=target, lasts_s=round(lasts_s, 3)))
+    brokers = {
+        "offsets.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": random.choice(("0", "200")),
+        "group.min.session.timeout.ms": "1000",
+        "offsets.commit.timeout.ms": random.choice(("500", "2000")),
+    }
+    outputs = PlannedTopic(name=OUTPUTS, partitions=random.choice((1, 2)), replication_factor=3)
+    return plan.with_(
+        loops=dict.fromkeys(names, settings),
+        settings={**plan.settings, **brokers},
+        topics=(*plan.topics, outputs),
     ).with_faults(faults)
 
 

@@ -16,30 +16,24 @@ Rule for this file: a violation is reported by name and sentence; faults are und
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from random import Random
-from typing import Any, Final
+from typing import Final
 
-from minikafka.check.transactions import ABORTED, COMMITTED, Process, Read, Written, anomalies, committed_rows
-from minikafka.client.consumer import Consumer
-from minikafka.client.producer import Producer
-from minikafka.client.settings import ConsumerConfig, ProducerConfig
-from minikafka.errors import (
-    UNKNOWN,
-    InvalidProducerEpoch,
-    ProducerFenced,
-    ProtocolError,
-    RequestTimedOut,
-    TransactionAbortable,
-)
+from minikafka.check.loops import committed_offsets, loop_anomalies
+from minikafka.check.transactions import Process, anomalies, committed_rows
+from minikafka.coordination.rule import partition_of
+from minikafka.errors import InvalidProducerEpoch, ProducerFenced
+from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
+from minikafka.sim.held import stored_batches
+from minikafka.sim.looper import Looper, is_transformed
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.transactor_plans import HOLD_MS, LEDGER
-from minikafka.sim.workload import POLL_MS, SUCCESSOR, started
+from minikafka.sim.transactor import LedgerReader, Transactor
+from minikafka.sim.transactor_plans import LEDGER, LOOP_GROUP, OUTPUTS
+from minikafka.sim.workload import SUCCESSOR
 from minikafka.sim.world import Event
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
@@ -52,145 +46,13 @@ LAST_READER: Final = "tr-last"
 SMALL_FETCH: Final = 150
 """Bytes."""
 
+RESTART_S: Final = 0.5
+"""After which a loop that ended by itself is begun again, at pace 1."""
+
+TRANSACTIONAL_TOPICS: Final = frozenset({LEDGER, OUTPUTS})
+
 TWIN: Final = "z"
 """The machine ``t1z`` is where the second process of ``t1``'s transactional id runs."""
-
-COMMITS_MAX: Final = 6
-"""How often a commit of unknown outcome is repeated before the process gives up."""
-
-PAUSE_S: Final = 0.2
-"""Mean time between two transactions at pace 1."""
-
-
-class Transactor:
-    """One process: it begins transactions until it must end, or is fenced by another process."""
-
-    def __init__(self, owner: Transactors, machine: str, process: str, transactional_id: str) -> None:
-        self.machine = machine
-        self.process = process
-        self.transactional_id = transactional_id
-        self.known = Process(process, transactional_id)
-        """What it will have to answer for."""
-        self.is_ending = False
-        self.has_ended = False
-        self.died_of: ProtocolError | None = None
-        """Why it could do nothing more."""
-        self._owner = owner
-        self._random = Random(f"{owner.plan.seed}/transactor/{process}")
-        self._world = owner.cluster.sim.of(machine)
-        settings: dict[str, Any] = {**owner.plan.client_settings, **owner.plan.transactors[transactional_id]}
-        self._hold_s = settings.pop(HOLD_MS, 0) / 1000
-        self._config = ProducerConfig(
-            bootstrap_servers=owner.cluster.bootstrap,
-            client_id=process,
-            transactional_id=transactional_id,
-            **settings,
-        )
-        owner.cluster.sim.spawn(machine, self._run())
-
-    async def _run(self) -> None:
-        producer = await started(lambda: Producer(self._config, self._world))
-        self.known.initialized_s = self._world.clock.now()
-        self.known.epoch = producer._transactional()._identity.epoch
-        try:
-            while not self.is_ending and await self._transaction(producer):
-                await asyncio.sleep(self._random.expovariate(1 / (PAUSE_S * self._owner.plan.pace)))
-        finally:
-            self.has_ended = True
-        await producer.stop()
-
-    async def _transaction(self, producer: Producer) -> bool:
-        """One transaction; False: this producer can do nothing more."""
-        written = Written(self.process, self._world.clock.now())
-        await producer.begin_transaction()
-        self.known.transactions.append(written)
-        is_abort = self._random.random() < 0.25
-        try:
-            for number in range(self._random.choice((1, 2, 2, 5))):
-                value = f"{self.process}.{len(self.known.transactions)}.{number}"
-                place = self._random.choice(self._owner.places)
-                written.values.append((place, value))
-                future = await producer.send(place.topic, value.encode(), partition=place.partition)
-                future.add_done_callback(_noted)
-                if self._random.random() < 0.3:
-                    await asyncio.sleep(self._random.expovariate(5.0))
-            if self._hold_s and self._random.random() < 0.5:
-                await asyncio.sleep(self._random.uniform(0.0, 2 * self._hold_s))
-        except ProtocolError:
-            is_abort = True
-        return await (self._abort(producer, written) if is_abort else self._commit(producer, written))
-
-    async def _commit(self, producer: Producer, written: Written) -> bool:
-        is_unsure = False
-        written.commit_s = self._world.clock.now()
-        for _ in range(COMMITS_MAX):
-            try:
-                await producer.commit_transaction()
-            except RequestTimedOut:
-                is_unsure = True
-            except TransactionAbortable:
-                # Nothing was committed, whatever became of earlier attempts: the state allows an abort only.
-                return await self._abort(producer, written)
-            except ProtocolError as error:
-                if not is_unsure and error.outcome != UNKNOWN:
-                    written.outcome = ABORTED
-                self.died_of = error
-                return False
-            else:
-                written.outcome = COMMITTED
-                return True
-        return False
-
-    async def _abort(self, producer: Producer, written: Written) -> bool:
-        """Aborted, whatever becomes of the request: no commit was ever requested."""
-        written.outcome = ABORTED
-        for _ in range(COMMITS_MAX):
-            try:
-                await producer.abort_transaction()
-            except RequestTimedOut:
-                continue
-            except ProtocolError as error:
-                self.died_of = error
-                return False
-            else:
-                return True
-        return False
-
-
-def _noted(future: asyncio.Future[Any]) -> None:
-    """The transaction's end reports what became of its records."""
-    if not future.cancelled():
-        future.exception()
-
-
-class LedgerReader:
-    """The production consumer with ``read_committed``: everything that it returned, in this order."""
-
-    def __init__(self, owner: Transactors, machine: str = READER, **settings: Any) -> None:
-        self.seen: dict[TopicPartition, list[Read]] = {name: [] for name in owner.places}
-        self.positions: dict[TopicPartition, Offset] = dict.fromkeys(owner.places, 0)
-        self._owner = owner
-        self._config = ConsumerConfig(
-            bootstrap_servers=owner.cluster.bootstrap,
-            client_id=machine,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
-            **settings,
-        )
-        self._world = owner.cluster.sim.of(machine)
-        owner.cluster.sim.spawn(machine, self._run())
-
-    async def _run(self) -> None:
-        consumer = await started(lambda: Consumer(self._config, self._world))
-        consumer.assign(self._owner.places)
-        while True:
-            taken = await consumer.getmany(timeout_ms=POLL_MS)
-            for name, records in taken.items():
-                now = self._world.clock.now()
-                self.seen[name] += [Read(record.offset, (record.value or b"").decode(), now) for record in records]
-            for name in self._owner.places:
-                position = consumer._positions.states[name].position
-                self.positions[name] = self.positions[name] if position is None else position
 
 
 class Transactors:
@@ -207,12 +69,16 @@ class Transactors:
         self.plan = plan
         self.cluster = cluster
         self.marks: Counter[str] = Counter()
-        partitions = next((each.partitions for each in plan.topics if each.name == LEDGER), 0)
-        self.places = [TopicPartition(LEDGER, number) for number in range(partitions)]
+        self.places = [
+            TopicPartition(each.name, number)
+            for each in plan.topics
+            for number in range(each.partitions)
+            if each.name in TRANSACTIONAL_TOPICS
+        ]
         self._at = at
         self._tell = tell
         self._report = report
-        self._processes: dict[str, list[Transactor]] = {name: [] for name in plan.transactors}
+        self._processes: dict[str, list[Transactor]] = {name: [] for name in (*plan.transactors, *plan.loops)}
         self._reader: LedgerReader | None = None
         self._last_reader: LedgerReader | None = None
         self._timed_out: set[object] = set()
@@ -229,7 +95,7 @@ class Transactors:
             self._come(name, name)
         if self._processes:
             self.cluster.sim.observers.append(self._on_event)
-            self._reader = LedgerReader(self)
+            self._reader = LedgerReader(self.cluster, self.places, READER)
 
     def begin(self, fault: Fault) -> None:
         """Let it happen, if whom it would hit is there."""
@@ -245,9 +111,15 @@ class Transactors:
             self.cluster.sim.resume(process.machine)
             process.is_ending = True
 
+    def replace_loops_that_are_gone(self) -> None:
+        """As a supervisor would: they go on until no input is left."""
+        for name in self.plan.loops:
+            self._replace(self._processes[name][-1])
+
     def missing(self) -> str:
         """What is still under way, as a sentence; empty: nothing."""
-        busy = [each.process for each in self._every() if not each.has_ended]
+        busy = [each.process for each in self._every() if not each.has_ended and not isinstance(each, Looper)]
+        busy += [each.process for each in self._loopers() if each.is_busy]
         if busy:
             return f"{', '.join(busy)} have not ended their transactions"
         for name in self.places:
@@ -258,7 +130,13 @@ class Transactors:
                 return f"{name} is stable up to {replica.last_stable_offset}, and ends at {replica.log.end_offset}"
             if self._reader is not None and self._reader.positions[name] < replica.log.end_offset:
                 return f"{name} is read up to {self._reader.positions[name]}, and ends at {replica.log.end_offset}"
+            positions = {each.process: each.position(name) for each in self._loopers()}
+            if self.plan.loops and max(positions.values(), default=-1) < replica.log.end_offset:
+                return f"{name} ends at {replica.log.end_offset}, and loops are at {positions}"
         return ""
+
+    def _loopers(self) -> list[Looper]:
+        return [each for each in self._every() if isinstance(each, Looper) and not each.has_ended]
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "transaction_timed_out":
@@ -276,7 +154,17 @@ class Transactors:
         held = self._processes[name]
         self._end_all_on(machine)
         process = machine if not held else f"{machine}{SUCCESSOR}{len(held) + 1}"
-        held.append(Transactor(self, machine, process, name))
+        names = {"machine": machine, "process": process, "transactional_id": name}
+        if name in self.plan.loops:
+            held.append(Looper(self.plan, self.cluster, self.places, on_end=self._looper_ended, **names))
+        else:
+            ledger = [each for each in self.places if each.topic == LEDGER]
+            held.append(Transactor(self.plan, self.cluster, ledger, **names))
+
+    def _looper_ended(self, process: Looper) -> None:
+        """A supervisor begins it again, unless another process has its transactional id."""
+        at_s = self.cluster.sim.loop.time() + RESTART_S * self.plan.pace
+        self._at(at_s, partial(self._replace, process))
 
     def _end_all_on(self, machine: str) -> None:
         """Kill -9: a machine runs one process."""
@@ -310,7 +198,9 @@ class Transactors:
     def read_again(self) -> None:
         """Begin to read everything that was written; :meth:`unread` tells whether that is done."""
         if self._processes:
-            self._last_reader = LedgerReader(self, LAST_READER, max_partition_fetch_bytes=SMALL_FETCH)
+            self._last_reader = LedgerReader(
+                self.cluster, self.places, LAST_READER, max_partition_fetch_bytes=SMALL_FETCH
+            )
 
     def unread(self) -> str:
         """What the last reader has not read yet, as a sentence; empty: nothing."""
@@ -329,10 +219,27 @@ class Transactors:
             self.marks[f"transaction_{written.outcome}"] += 1
         readers = [each for each in (self._reader, self._last_reader) if each is not None]
         found = [each for reader in readers for each in anomalies(processes, held, reader.seen)]
+        if self.plan.loops:
+            found += self._of_loops(processes, held)
         for name, what in dict.fromkeys(found):
             self._report(name, what)
         for process in self._every():
             self._judge_death(process)
+
+    def _of_loops(
+        self, processes: Sequence[Process], held: Mapping[TopicPartition, Sequence[tuple[Offset, str]]]
+    ) -> Iterator[tuple[str, str]]:
+        image = self.cluster.image()
+        count = len(image.topics[OFFSETS_TOPIC].partitions) if image is not None else 1
+        name = TopicPartition(OFFSETS_TOPIC, partition_of(LOOP_GROUP, count))
+        broker = self.cluster.present()[self.cluster.leader_of(name)]
+        replica, shard = broker.partitions[name], broker.groups.shards.at(name)
+        batches = stored_batches(replica.log, replica.log.start_offset, replica.high_watermark)
+        committed = committed_offsets(batches, LOOP_GROUP)
+        served = {} if shard is None else shard.coordinator._offsets.of(LOOP_GROUP)
+        if {place: each.offset for place, each in served.items()} != committed:
+            yield "group_offsets_differ", f"{name} says {committed}, its coordinator serves {served}"
+        yield from loop_anomalies(processes, held, self.places, committed, is_transformed)
 
     def _judge_death(self, process: Transactor) -> None:
         """Only a rival or a timeout fences a producer, and it keeps its producer id for as long as it lives.

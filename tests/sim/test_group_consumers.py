@@ -265,6 +265,27 @@ def test_members_outlive_the_coordinator_and_the_controller(cluster: SimCluster)
     assert [each.error for each in workers] == [None, None, None]
 
 
+def test_seek_to_committed_begins_again_where_nothing_is_committed(cluster: SimCluster):
+    """A transform job whose first transaction of a partition was aborted reads its input again (docs/transactions.md)."""
+    values = fill(Client(cluster), 12)
+    partition = TopicPartition("orders", 1)
+    config = ConsumerConfig(bootstrap_servers=cluster.bootstrap, group_id="m", auto_offset_reset="earliest")
+
+    world = cluster.sim.of("m")
+
+    async def story() -> list[bytes]:
+        consumer = Consumer(config, world)
+        consumer.assign([partition])
+        await consumer.start()
+        first = await consumer.getone()
+        assert await consumer.seek_to_committed() == {partition: None}
+        again = await consumer.getone()
+        await consumer.stop()
+        return [first.value, again.value]
+
+    assert cluster.run(story(), node="m") == [values[1]] * 2
+
+
 def test_commits_by_hand_with_metadata_and_their_limits(cluster: SimCluster):
     """S34, S35: offsets given, read back by another, refused when negative or without a group; assign and a group."""
     values = fill(Client(cluster), 12)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from minikafka.check.transactions import committed_rows
+from minikafka.check.transactions import Process, committed_rows
+from minikafka.sim import transactors
 from minikafka.sim.plan import Plan
 from minikafka.sim.run import run
-from minikafka.sim.seeds import long_transaction_plan_of, plan_of, transaction_message_plan_of, transactor_plan_of
+from minikafka.sim.seeds import (
+    long_transaction_plan_of,
+    loop_plan_of,
+    plan_of,
+    transaction_message_plan_of,
+    transactor_plan_of,
+)
 from minikafka.sim.sight import Sight
 from minikafka.sim.transaction_invariants import Spans, StableOffset
 from minikafka.sim.transactor_plans import LEDGER, TRANSACTION_MESSAGES, TRANSACTOR_FAULTS
@@ -45,6 +52,30 @@ def test_long_transactions_stay_open_across_elections(monkeypatch: pytest.Monkey
     monkeypatch.setattr(StableOffset, "_look_at_stable", noted)
     assert run(long_transaction_plan_of(1)).ok
     assert held
+
+
+def test_loops_transform_every_input_once(monkeypatch: pytest.MonkeyPatch):
+    """Issue 17: read, transform and write in one transaction, while members die and rebalance."""
+    judged: list[int] = []
+    judge = transactors.loop_anomalies
+
+    def counted(processes: Sequence[Process], *rest: Any) -> Any:
+        judged.append(sum(bool(each.inputs) for process in processes for each in process.transactions))
+        return judge(processes, *rest)
+
+    monkeypatch.setattr(transactors, "loop_anomalies", counted)
+    report = run(loop_plan_of(1))
+    assert report.ok, report
+    assert len(judged) == 1
+    assert judged[0] > 5
+
+
+def test_loops_meet_the_faults_of_their_coordinators():
+    """Members that die, sleep or have twins, and both coordinators."""
+    plans = [loop_plan_of(seed) for seed in range(40)]
+    targets = {fault.target for plan in plans for fault in plan.faults}
+    assert {"leader:__consumer_offsets-0", "leader:__transaction_state-0", "leader:outputs-0", "x1", "x2"} <= targets
+    assert all(Plan.from_json(plan.to_json()) == plan for plan in plans)
 
 
 def test_struck_messages_are_those_of_transactions():
