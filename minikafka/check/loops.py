@@ -21,11 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from minikafka.check.transactions import COMMITTED, Process, Rows, Written
-from minikafka.groups.records import OffsetRecord, unpacked
 from minikafka.types import NO_OFFSET, Offset, TopicPartition
-from minikafka.wire.batch import RecordBatch
-from minikafka.wire.markers import marker_of
-from minikafka.wire.records import decode_batch
 
 Place: TypeAlias = tuple[TopicPartition, Offset]
 """Where a record stands."""
@@ -44,7 +40,7 @@ def loop_anomalies(
         processes: All that ever wrote to the partitions; those of loops name the inputs of their transactions.
         held: What the partitions hold at the end, inputs and outputs.
         inputs: The partitions that the group reads.
-        committed: The group's offsets at the end (:func:`committed_offsets`).
+        committed: The group's offsets at the end, by the log of its coordinator.
         is_transformed: Whether a loop writes an output for an input with this value.
     """
     writers = {value: each for process in processes for each in process.transactions for value in each.values}
@@ -121,39 +117,6 @@ def _circle(first: Written, before: Mapping[int, Sequence[Written]], done: set[i
             stack.append((each, True))
             stack += [(other, False) for other in before.get(id(each), ())]
     return []
-
-
-def committed_offsets(batches: Iterable[RecordBatch], group: str) -> dict[TopicPartition, Offset]:
-    """Return the group's offsets as the log of its coordinator says.
-
-    The offsets of a transaction count from its COMMIT marker on, unless an offset that stands later in the log counts
-    already: compaction keeps the later record.
-    """
-    counted: dict[TopicPartition, tuple[Offset, Offset]] = {}
-    pending: dict[int, list[tuple[TopicPartition, Offset, Offset]]] = {}
-
-    def count(name: TopicPartition, at: Offset, value: Offset) -> None:
-        if at > counted.get(name, (NO_OFFSET, 0))[0]:
-            counted[name] = (at, value)
-
-    for batch in batches:
-        if batch.is_control:
-            marker = marker_of(batch)
-            for each in pending.pop(batch.producer_id, []) if marker is not None else ():
-                if marker is not None and marker.is_commit:
-                    count(*each)
-            continue
-        for record in decode_batch(batch):
-            found = unpacked(record.key or b"", record.value)
-            if not isinstance(found, OffsetRecord) or found.group != group:
-                continue
-            if found.value is None:
-                counted.pop(found.partition, None)
-            elif batch.is_transactional:
-                pending.setdefault(batch.producer_id, []).append((found.partition, record.offset, found.value.offset))
-            else:
-                count(found.partition, record.offset, found.value.offset)
-    return {name: offset for name, (_, offset) in counted.items()}
 
 
 def _shown(place: Place) -> str:

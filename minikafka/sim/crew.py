@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from minikafka.check import Recorder
 from minikafka.check.groups import GroupBook
@@ -29,10 +29,12 @@ from minikafka.coordination.rule import partition_of
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster
+from minikafka.sim.consumer_group_watch import ConsumerGroupWatch
 from minikafka.sim.crew_member import CrewMember
 from minikafka.sim.faults import At
-from minikafka.sim.group_plans import PlannedGroup
+from minikafka.sim.group_plans import CONSUMER, PlannedGroup
 from minikafka.sim.group_watch import GroupWatch
+from minikafka.sim.heartbeat_member import HeartbeatMember
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.verdicts import Drop, Message, Verdict
 from minikafka.sim.watch import Watch
@@ -49,14 +51,18 @@ LEARNS_WITHIN_S: Final = 5.0
 """A member whose session has ended is waited for this long to learn it by a heartbeat."""
 
 
+Member: TypeAlias = CrewMember | HeartbeatMember
+"""Of the classic protocol, or of the consumer protocol."""
+
+
 @dataclass(slots=True)
 class _Post:
     """What one machine of the plan is to be: a member, until it is replaced for good."""
 
     machine: str
     instance: str | None
-    member: CrewMember | None = None
-    holders: list[CrewMember] = field(default_factory=list)
+    member: Member | None = None
+    holders: list[Member] = field(default_factory=list)
     """All that ever were."""
     is_lost: bool = False
     """Its member died for good."""
@@ -85,7 +91,7 @@ class Crew:
         self._posts = {
             machine: _Post(machine, machine if machine in group.static else None) for machine in group.machines
         }
-        self._begin: dict[str, Callable[[_Post, CrewMember, Fault], bool]] = {
+        self._begin: dict[str, Callable[[_Post, Member, Fault], bool]] = {
             "kill_member": self._kill,
             "stop_member": self._stop,
             "stall_member": self._stall,
@@ -95,6 +101,7 @@ class Crew:
             "lose_member": self._lose,
             "expel_member": self._expel,
         }
+        self._is_over = False
         self._undo: list[Callable[[], None]] = []
         """Takes away the network rules of faults that are under way."""
 
@@ -116,12 +123,16 @@ class Crew:
 
     def end(self) -> None:
         """Everything is put right: suspended members go on."""
+        self._is_over = True
         for undo in self._undo:
             undo()
         for post in self._posts.values():
             for member in post.holders:
                 member.stalls_until = 0.0
                 self._cluster.sim.resume(member.machine)
+                if isinstance(member, HeartbeatMember):
+                    member.rests = True
+                    member.is_ending |= member is not post.member  # its twin waits for the instance id
 
     def replace_who_is_gone(self) -> None:
         """As a supervisor would."""
@@ -147,6 +158,8 @@ class Crew:
             if replica is None:
                 return f"{name} has no leader"
             committed, end = self._book.committed(self.group.name, name), replica.high_watermark
+            if self.group.protocol == CONSUMER:
+                end = 1
             if committed < end and replica.log.start_offset < end:
                 return f"group {self.group.name} has committed {committed} of {name}, which ends at {end}"
         return ""
@@ -162,6 +175,9 @@ class Crew:
         shard = broker.groups.shards.at(name) if broker is not None else None
         if shard is None or not shard.is_answering:
             return -1
+        held = shard.coordinator._consumers.get(self.group.name)
+        if held is not None:
+            return len(held.group.members)
         group = shard.coordinator._groups.get(self.group.name)
         return len(group.members) if group is not None else 0
 
@@ -173,12 +189,16 @@ class Crew:
         self._processes[machine] += 1
         number = self._processes[machine]
         process = machine if number == 1 else f"{machine}{SUCCESSOR}{number}"
-        post.member = CrewMember(
-            self._cluster, self.group, process, self._recorder, self._book, instance=post.instance, at_s=at_s
-        )
+        if self.group.protocol == CONSUMER:
+            post.member = HeartbeatMember(self._cluster, self.group, process, instance=post.instance, at_s=at_s)
+            post.member.rests = self._is_over
+        else:
+            post.member = CrewMember(
+                self._cluster, self.group, process, self._recorder, self._book, instance=post.instance, at_s=at_s
+            )
         post.holders.append(post.member)
 
-    def _is_alive(self, member: CrewMember) -> bool:
+    def _is_alive(self, member: Member) -> bool:
         return not member.has_ended and self._cluster.sim.loop.alive(member.machine)
 
     def _replace(self, post: _Post) -> None:
@@ -191,12 +211,12 @@ class Crew:
     def _later(self, fault: Fault, do: Callable[[], None]) -> None:
         self._at(self._cluster.sim.loop.time() + fault.lasts_s, do)
 
-    def _kill(self, post: _Post, member: CrewMember, fault: Fault) -> bool:
+    def _kill(self, post: _Post, member: Member, fault: Fault) -> bool:
         self._cluster.sim.kill(member.machine)
         self._later(fault, partial(self._replace, post))
         return True
 
-    def _stop(self, post: _Post, member: CrewMember, fault: Fault) -> bool:
+    def _stop(self, post: _Post, member: Member, fault: Fault) -> bool:
         member.is_ending = True
         self._later(fault, partial(self._come_back, post))
         return True
@@ -211,35 +231,37 @@ class Crew:
         else:
             self._replace(post)
 
-    def _stall(self, _post: _Post, member: CrewMember, fault: Fault) -> bool:
+    def _stall(self, _post: _Post, member: Member, fault: Fault) -> bool:
         member.stalls_until = self._cluster.sim.loop.time() + fault.lasts_s
         return True
 
-    def _pause(self, _post: _Post, member: CrewMember, fault: Fault) -> bool:
+    def _pause(self, _post: _Post, member: Member, fault: Fault) -> bool:
         self._cluster.sim.pause(member.machine)
         self._later(fault, partial(self._cluster.sim.resume, member.machine))
         return True
 
-    def _isolate(self, _post: _Post, member: CrewMember, fault: Fault) -> bool:
+    def _isolate(self, _post: _Post, member: Member, fault: Fault) -> bool:
         self._cluster.sim.network.isolate(member.machine)
         self._later(fault, partial(self._cluster.sim.network.heal, member.machine))
         return True
 
-    def _twin(self, post: _Post, member: CrewMember, fault: Fault) -> bool:
+    def _twin(self, post: _Post, member: Member, fault: Fault) -> bool:
         if post.instance is None or len(post.holders) > 1:
             return False
         self._cluster.sim.pause(member.machine)
         self._later(fault, partial(self._cluster.sim.resume, member.machine))
+        if isinstance(member, HeartbeatMember):
+            member.is_replaced = True
         self._come(post, f"{post.machine}{TWIN}", self._cluster.sim.loop.time())
         return True
 
-    def _lose(self, post: _Post, _member: CrewMember, _fault: Fault) -> bool:
+    def _lose(self, post: _Post, _member: Member, _fault: Fault) -> bool:
         post.is_lost = True
         for machine in dict.fromkeys(each.machine for each in post.holders):
             self._cluster.sim.kill(machine)
         return True
 
-    def _expel(self, post: _Post, _member: CrewMember, _fault: Fault) -> bool:
+    def _expel(self, post: _Post, _member: Member, _fault: Fault) -> bool:
         session_s = self.group.settings["session_timeout_ms"] / 1000
         self._undo.append(self._cluster.sim.network.rule(_Expulsion(post, session_s, self._cluster.sim.loop.time)))
         return True
@@ -284,6 +306,8 @@ class Crews:
         self._group_watch = GroupWatch(cluster, watch) if plan.groups else None
         book = self._group_watch.book if self._group_watch is not None else GroupBook(watch.report)
         self._book = book
+        heartbeats = any(group.protocol == CONSUMER for group in plan.groups)
+        self._consumer_groups = ConsumerGroupWatch(cluster, watch) if heartbeats else None
         self._crews = [Crew(group, cluster, recorder, book, at, tell) for group in plan.groups]
 
     def start(self) -> None:
@@ -314,6 +338,8 @@ class Crews:
         """At the end, against what the partitions hold."""
         for crew in self._crews:
             group = crew.group
+            if group.protocol == CONSUMER:
+                continue  # its members count, and read nothing
             rows = {name: held for name, held in logs.items() if name.topic == group.topic}
             self._book.judge(group.name, rows, is_calm=group.has_exactly_once)
 
@@ -321,4 +347,5 @@ class Crews:
     def marks(self) -> Counter[str]:
         """What happened to members, and what groups did."""
         marks = sum((crew.marks for crew in self._crews), Counter())
-        return marks + self._group_watch.marks if self._group_watch is not None else marks
+        watches = [each for each in (self._group_watch, self._consumer_groups) if each is not None]
+        return sum((each.marks for each in watches), marks)

@@ -13,11 +13,11 @@ from typing import Final
 
 from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
 from minikafka.sim.compaction_plans import TOMBSTONE, compacted, drawn_key, drawn_settings
-from minikafka.sim.group_plans import MEMBER_FAULTS, drawn_failovers, drawn_group
+from minikafka.sim.group_plans import CONSUMER, MEMBER_FAULTS, drawn_failovers, drawn_group, drawn_heartbeat_group
 from minikafka.sim.kafka_plans import with_kafka_clients
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
-from minikafka.sim.transactor_plans import with_transactors
+from minikafka.sim.transactor_plans import with_loops, with_transactors
 from minikafka.sim.whom import ELR, FOLLOWER, ISR, LEADER, MATE
 
 LOOSE: Final = "loose"
@@ -262,9 +262,23 @@ def consumer_group(plan: Plan, random: Random) -> Plan:
     return _and_faults(plan, faults)
 
 
+def heartbeat_group(plan: Plan, random: Random) -> Plan:
+    """Members of the consumer protocol share a topic (KIP-848), come and go; their coordinators die."""
+    if plan.groups:
+        return plan
+    drawn = drawn_heartbeat_group(random, plan.duration_s, plan.topics[0].name)
+    faults = [Fault(**each._asdict()) for each in drawn.faults]
+    return _and_faults(plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings}), faults)
+
+
+def loops(plan: Plan, random: Random) -> Plan:
+    """Processes that read, transform and write in transactions, where a plan has transactional producers."""
+    return with_loops(plan, random) if plan.transactors and not plan.groups else plan
+
+
 def group_failovers(plan: Plan, random: Random) -> Plan:
     """The coordinator of a plan's group fails at the worst moment for its members."""
-    groups = [group for group in plan.groups if not group.is_calm]
+    groups = [group for group in plan.groups if not group.is_calm and group.protocol != CONSUMER]
     if not groups:
         return plan
     drawn = [Fault(**each._asdict()) for each in drawn_failovers(random, plan.duration_s, groups[0])]
@@ -357,5 +371,7 @@ EXTRAS: Final = (
     (0.25, kafka_clients),
     (0.25, refused_connections),
     (0.2, transactors),
+    (0.4, loops),
+    (0.12, heartbeat_group),
 )
 """How often each is drawn."""

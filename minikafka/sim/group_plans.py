@@ -24,6 +24,9 @@ CREW: Final = "crew"
 
 CYCLE, AFTER, AUTO = "cycle", "after", "auto"
 
+CLASSIC, CONSUMER = "classic", "consumer"
+"""The protocols of groups: JoinGroup and SyncGroup, or ConsumerGroupHeartbeat (KIP-848)."""
+
 OFFSETS_PARTITIONS: Final = 2
 
 MEMBER_FAULTS: Final = (
@@ -72,6 +75,7 @@ class PlannedGroup:
     """Of the consumers."""
     is_calm: bool = False
     """Nothing goes wrong: each record is processed exactly once."""
+    protocol: str = CLASSIC
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> PlannedGroup:
@@ -149,6 +153,39 @@ def drawn_group(random: Random, duration_s: float, topic: str) -> DrawnGroup:
         "offsets.topic.segment.bytes": random.choice(("2000", "100000")),
     }
     return DrawnGroup(group, faults, brokers, is_calm)
+
+
+def drawn_heartbeat_group(random: Random, duration_s: float, topic: str) -> DrawnGroup:
+    """A group of the consumer protocol, and what goes wrong with it and with its coordinator."""
+    members = random.choice((2, 3, 3, 4))
+    machines = [f"w{number}" for number in range(1, members + 1)]
+    session_ms = random.choice((2000, 3000))
+    group = PlannedGroup(
+        topic=topic,
+        members=members,
+        static=tuple(each for each in machines if random.random() < 0.5) if random.random() < 0.4 else (),
+        late={each: round(random.uniform(0.0, duration_s / 2), 3) for each in machines[1:] if random.random() < 0.5},
+        work_s=random.choice((0.0, 0.1, 0.5)),
+        settings={
+            "heartbeat_interval_ms": session_ms // random.choice((4, 8)),
+            "rebalance_timeout_ms": random.choice((1000, 2500)),
+            "request_timeout_ms": random.choice((400, 800)),
+        },
+        protocol=CONSUMER,
+    )
+    faults = _faults(random, duration_s, group)
+    coordinator = coordinator_of(group)
+    for _ in range(random.randint(1, 2)):
+        at_s, kind = round(random.uniform(0.5, duration_s), 3), random.choice(COORDINATOR_FAULTS)
+        faults.append(DrawnFault(at_s, kind, coordinator, round(random.expovariate(1.0) + 0.1, 3)))
+    brokers = {
+        "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+        "group.consumer.session.timeout.ms": str(session_ms),
+        "group.consumer.heartbeat.interval.ms": str(session_ms // 4),
+        "offsets.commit.timeout.ms": random.choice(("500", "2000")),
+        "offsets.topic.segment.bytes": random.choice(("2000", "100000")),
+    }
+    return DrawnGroup(group, faults, brokers, is_calm=False)
 
 
 def _calm_faults(random: Random, duration_s: float, machines: Sequence[str]) -> list[DrawnFault]:

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, Final
 
 from minikafka.invariant import invariant
-from minikafka.sim.extras import with_extras
+from minikafka.sim.extras import heartbeat_group, with_extras
 from minikafka.sim.message_faults import LATE_BY_VALUE
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, VOTERS, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.transactor_plans import (
@@ -132,6 +132,12 @@ def loop_plan_of(seed: int) -> Plan:
     return slower(with_loops(_transactor_plan(seed), Random(f"{seed}/plan/loops")))
 
 
+def heartbeat_plan_of(seed: int) -> Plan:
+    """A group of the consumer protocol in every plan (KIP-848)."""
+    plan = _drawn_plan(seed, OPERATIONS_BESIDE, FAULTS_BESIDE, (), None)
+    return slower(heartbeat_group(plan, Random(f"{seed}/plan/heartbeats")))
+
+
 FAMILIES: Final[Mapping[str, Callable[[int], Plan]]] = {
     "all": plan_of,
     "plain": plain_plan_of,
@@ -139,6 +145,7 @@ FAMILIES: Final[Mapping[str, Callable[[int], Plan]]] = {
     "long-transactions": long_transaction_plan_of,
     "transaction-messages": transaction_message_plan_of,
     "loops": loop_plan_of,
+    "consumer-protocol": heartbeat_plan_of,
 }
 """By the name that ``sim run --family`` takes."""
 

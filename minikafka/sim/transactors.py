@@ -21,12 +21,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from minikafka.check.loops import committed_offsets, loop_anomalies
+from minikafka.check.loops import loop_anomalies
 from minikafka.check.transactions import Process, anomalies, committed_rows
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import InvalidProducerEpoch, ProducerFenced
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.sim.cluster import SimCluster
+from minikafka.sim.committed_offsets import committed_offsets
 from minikafka.sim.faults import At
 from minikafka.sim.held import stored_batches
 from minikafka.sim.looper import Looper, is_transformed

@@ -8,7 +8,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from minikafka.sim.group_plans import PlannedGroup
+from minikafka.sim.group_plans import CLASSIC, PlannedGroup
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.seeds import plan_of
 
@@ -17,11 +17,12 @@ OPERATIONS, FAULTS = 60, 6
 
 @lru_cache
 def numbers(count: int) -> list[int]:
-    """The first so many seeds whose plans have a group."""
+    """The first so many seeds whose plans have a group of the classic protocol."""
     found: list[int] = []
     seed = 0
     while len(found) < count:
-        if plan_of(seed, operations=OPERATIONS, faults=FAULTS).groups:
+        groups = plan_of(seed, operations=OPERATIONS, faults=FAULTS).groups
+        if groups and groups[0].protocol == CLASSIC:
             found.append(seed)
         seed += 1
     return found

@@ -93,6 +93,7 @@ def test_some_seeds_have_transactional_producers_and_their_faults():
     assert 0.05 < share < 0.3
     kinds = Counter(fault.kind for plan in plans for fault in plan.faults)
     assert all(kinds[kind] for kind in TRANSACTOR_FAULTS)
+    assert 0.01 < sum(bool(plan.loops) for plan in plans) / len(plans) < 0.15
     assert all(any(topic.name == LEDGER for topic in plan.topics) == bool(plan.transactors) for plan in plans)
 
 
