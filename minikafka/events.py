@@ -226,6 +226,13 @@ _KINDS: Final = (
         "it follows broker {leader} in epoch {epoch}, with a log up to {leo} and the high watermark {hw}",
     ),
     _kind("became_leaderless", "partition epoch", "it learned that nobody leads epoch {epoch}"),
+    _kind(
+        "replica_sampled",
+        "partition epoch start leo hw",
+        "its log ends at {leo}, with the high watermark {hw}",
+        DEBUG,
+        "a sample: what led to it since the sample before is not kept",
+    ),
     _kind("role_given_up", "partition epoch", "gives up its role", DEBUG, "it stops, or the replica moves away"),
     _kind("replica_failed", "partition why", "the replica went offline", ERROR),
     _kind("replica_deleted", "partition", "the replica was deleted"),

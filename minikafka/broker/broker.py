@@ -30,6 +30,7 @@ from minikafka.broker.find_coordinator import GROUP, TRANSACTION, FindCoordinato
 from minikafka.broker.forwarding import Forwarding
 from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER, CHANGES_OF_ACLS, handler_table
+from minikafka.broker.history import History
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
@@ -80,7 +81,13 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, world: World, *, origins: Mapping[str, str] | None = None) -> None:
         """``origins``: where each setting that was given came from, for DescribeConfigs."""
-        self.chronicle = Chronicle(world.clock, world.events, is_replaying=lambda: not self._has_caught_up)
+        self.history = History(config.node_id, keep_ms=config.history_minutes * 60_000, bytes_max=config.history_bytes)
+        self.chronicle = Chronicle(
+            world.clock,
+            world.events,
+            is_replaying=lambda: not self._has_caught_up,
+            history=self.history.on_entry,
+        )
         self.world = world = replace(world, events=self.chronicle)
         self.settings = LiveSettings(config, world.events)
         self.parts = Parts()
@@ -173,6 +180,12 @@ class Broker:
         """Where a broker listens, by the metadata."""
         return self.parts.address_of(node)
 
+    def sample_history(self) -> None:
+        """Keep what has changed since the last call: for a timer, once a second."""
+        if self._open:
+            clock = self.world.clock
+            self.history.sample(clock.wall_ms(), clock.now(), self.replicas.partitions)
+
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Return when the broker is ready. Raises BrokerNotAvailable saying what is missing."""
         try:
@@ -246,8 +259,13 @@ class Broker:
                 transactions=self.transactions,
                 find_coordinator=self.find_coordinator,
                 chronicle=self.chronicle,
+                history=self.history,
                 check_caught_up=self.check_caught_up,
             )
+        )
+        self.metadata.subscribe(lambda old, new: self.history.on_image(world.clock.wall_ms(), old, new))
+        self.metadata.subscribe_leader(
+            lambda leader, _epoch, _i_lead: self.history.on_controller(world.clock.wall_ms(), leader)
         )
         self.metadata.subscribe(self.chronicle.on_image)
         self.metadata.subscribe(self.settings.on_image)

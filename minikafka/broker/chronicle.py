@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from minikafka.events import INFO, level_of
 from minikafka.ports import CAUSE, Clock, Events, unheard_by
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage
 from minikafka.quorum.story import happenings
@@ -57,6 +58,9 @@ FROM_IMAGES = frozenset(
     }
 )
 
+OF_BROKERS = frozenset({"broker_fenced", "broker_registered", "broker_unfenced", "controlled_shutdown_begun"})
+"""Changes of other brokers: the active controller reports them, all others read them off the images."""
+
 WATERMARK_MOVED = "hw_advanced"
 REFUSED = "produce_refused"
 
@@ -95,15 +99,22 @@ class PartitionStory:
 class Chronicle:
     """One broker's memory of its partitions, and of those it only knows from the metadata."""
 
-    def __init__(self, clock: Clock, events: Events, is_replaying: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        events: Events,
+        is_replaying: Callable[[], bool],
+        history: Callable[[Entry], None] = lambda _: None,
+    ) -> None:
         """``events`` gets every event that this one gets. ``is_replaying``: what the images contain happened before
-        this broker started.
+        this broker started. ``history`` gets the entries of all partitions, and what happened to the broker.
         """
         self.unheard = unheard_by(events)
         """That of the sink: what else is remembered here is never hot."""
         self._clock = clock
         self._events = events
         self._is_replaying = is_replaying
+        self._history = history
         self._stories: OrderedDict[str, PartitionStory] = OrderedDict()
 
     def of(self, partition: TopicPartition) -> PartitionStory:
@@ -117,13 +128,16 @@ class Chronicle:
             if self.unheard.counted(kind):
                 return
         elif kind in FROM_RULES:
-            self._story(facts["partition"]).entries.append(self._entry(kind, facts))
+            self._remember(self._entry(kind, facts))
         elif kind == REFUSED:
-            self._story(facts["partition"]).refused = self._entry(kind, facts)
+            entry = self._story(facts["partition"]).refused = self._entry(kind, facts)
+            self._history(entry)
         elif kind in FROM_IMAGES and "why" in facts:
             self._learn_why(kind, facts)
         elif kind == "replica_deleted":
             self._stories.pop(facts["partition"], None)
+        elif "partition" not in facts and level_of(kind, facts) >= INFO:
+            self._history(self._entry(kind, facts))
         self._events(kind, **facts)
 
     def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
@@ -132,7 +146,17 @@ class Chronicle:
             if each.kind in FROM_IMAGES:
                 facts = dict(each.facts, offset=new.offset - 1)
                 facts["why"] = _why(old, new, str(facts["partition"]))
-                self._story(str(facts["partition"])).entries.append(self._entry(each.kind, facts, from_image=True))
+                self._remember(self._entry(each.kind, facts, from_image=True))
+            elif each.kind in OF_BROKERS:
+                self._history(self._entry(each.kind, each.facts, from_image=True))
+
+    def remember(self, kind: str, facts: Mapping[str, Any]) -> None:
+        """An event that reached the sink without this one, for the history."""
+        self._history(self._entry(kind, facts))
+
+    def _remember(self, entry: Entry) -> None:
+        self._story(str(entry.facts["partition"])).entries.append(entry)
+        self._history(entry)
 
     def _learn_why(self, kind: str, facts: Mapping[str, Any]) -> None:
         """The active controller tells the reason of what its image has shown a moment before."""

@@ -17,6 +17,7 @@ from minikafka.broker.api.describe import (
     handle_describe_producers,
     handle_describe_replicas,
     handle_explain_partition,
+    handle_read_history,
 )
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.api.markers import handle_write_txn_markers
@@ -33,6 +34,7 @@ from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler
 from minikafka.broker.find_coordinator import FindCoordinatorApi
 from minikafka.broker.group_manager import GroupManager
+from minikafka.broker.history import History
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager
@@ -91,6 +93,7 @@ def handler_table(
     transactions: TransactionManager,
     find_coordinator: FindCoordinatorApi,
     chronicle: Chronicle,
+    history: History,
     check_caught_up: Callable[[], None],
 ) -> dict[str, ApiHandler]:
     """Every API by its name.
@@ -146,6 +149,9 @@ def handler_table(
         "DescribeReplicas": describe_replicas,
         "DescribeLog": lambda request, _: handle_describe_log(replicas, quorum, request),
         "ExplainPartition": lambda request, _: handle_explain_partition(replicas, chronicle, request),
+        "ReadHistory": lambda request, _: handle_read_history(
+            history, chronicle, request, node=replicas.config.node_id, wall_ms=replicas.clock.wall_ms()
+        ),
         "FindCoordinator": find_coordinator.handle,
         **groups.handlers(),
         **transactions.handlers(),

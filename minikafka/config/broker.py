@@ -571,6 +571,19 @@ class BrokerConfig:
     testing_endpoints_enable: bool = setting(
         "mk.testing.endpoints.enable", False, "serve what is for tests only: /v1/faults, /v1/wait, /v1/events"
     )
+    history_minutes: int = setting(
+        "mk.history.minutes",
+        10,
+        "Minutes of states and events that a broker remembers for the console and /v1/history (0: none).",
+        low=0,
+        high=24 * 60,
+    )
+    history_bytes: int = setting(
+        "mk.history.bytes",
+        16 * MIB,
+        "Memory of a broker for this history, by an estimate; what is oldest is forgotten first.",
+        low=MIB,
+    )
     seed: int = setting(
         "mk.seed", 0, "Seed of the faults that apply by chance; the journal has it (0: drawn at the start).", low=0
     )

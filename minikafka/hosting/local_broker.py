@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 INTERVAL_S = 0.25
 
 
+HISTORY_INTERVAL_S = 1.0
+
+
 class LoopLag:
     """Watches the running loop from :meth:`start` to :meth:`stop`."""
 
@@ -86,6 +89,7 @@ class LocalBroker:
         self._doors: tuple[Doors, MetricsDoor] | None = None
         """Once a client has connected to one."""
         self._loop_lag = LoopLag()
+        self._history_timer: asyncio.TimerHandle | None = None
         self._real = real_world(
             config,
             doors=self._mount,
@@ -98,6 +102,8 @@ class LocalBroker:
         self._event_counts = EventCounts(self._real.events.unheard)
         self._real.events.observe(self._event_counts, only_counts=True)
         self.broker = Broker(config, self._real.world, origins=origins)
+        if instruments is not None:
+            self._real.events.observe(self._remember_fault, only_counts=True)
         if log_level is None:
             self.broker.settings.subscribe(self._set_log_level)
 
@@ -119,6 +125,11 @@ class LocalBroker:
         """``mk.log.level`` can be set at run time."""
         self._real.events.level = LEVEL_NAMES[settings.log_level]
 
+    def _remember_fault(self, kind: str, facts: Mapping[str, object]) -> None:
+        """Faults of links are reported below the broker."""
+        if kind in ("fault_set", "fault_over"):
+            self.broker.chronicle.remember(kind, facts)
+
     def _addresses(self) -> Mapping[NodeId, Address]:
         """Where the cluster's brokers listen, by the settings and, once there is any, the metadata."""
         known = self.broker.image.brokers if self.broker.is_open else {}
@@ -133,6 +144,17 @@ class LocalBroker:
         for door in self._doors or ():
             door.open_to(self.broker)
         self._loop_lag.start()
+        if self.broker.history.is_on:
+            self._sample_history(asyncio.get_running_loop())
+
+    def _sample_history(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._history_timer = loop.call_later(HISTORY_INTERVAL_S, self._sample_history, loop)
+        self.broker.sample_history()
+
+    def _stop_watching(self) -> None:
+        self._loop_lag.stop()
+        if self._history_timer is not None:
+            self._history_timer.cancel()
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when it takes part in the cluster; BrokerNotAvailable says what is missing."""
@@ -155,12 +177,12 @@ class LocalBroker:
             raise
         for door in self._doors or ():
             door.close()
-        self._loop_lag.stop()
+        self._stop_watching()
         await self._real.close()
 
     async def kill(self) -> None:
         """As kill -9: first nothing reaches a file or a peer any more, then its tasks end."""
-        self._loop_lag.stop()
+        self._stop_watching()
         await self._real.kill()
         await asyncio.sleep(0)
         await self.broker.abandon()

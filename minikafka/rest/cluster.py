@@ -7,7 +7,7 @@ from typing import Any
 from minikafka import __version__, compiled
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.quorum.image import BrokerImage
-from minikafka.rest.host import Host, limits_of
+from minikafka.rest.host import Host, Scene, limits_of
 from minikafka.rest.leaders import leader_members
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import INT32_MAX, Integer
@@ -63,7 +63,7 @@ async def get_broker(visit: Visit) -> Reply:
     return Reply(broker_load(visit.host, broker))
 
 
-def broker_load(host: Host, broker: BrokerImage) -> dict[str, Any]:
+def broker_load(host: Scene, broker: BrokerImage) -> dict[str, Any]:
     """One broker, and how much it leads and holds."""
     node = broker.node_id
     partitions = [partition for _, partition in host.image.sorted_partitions()]

@@ -11,6 +11,7 @@ from minikafka.types import Address, NodeId
 
 if TYPE_CHECKING:
     from minikafka.broker.access import Access
+    from minikafka.broker.history import History
     from minikafka.broker.throttle import Throttle
 
 # Reading JSON holds the loop; what a body may hold beside its bytes is bounded as well (body.py).
@@ -45,6 +46,22 @@ FORWARD_SLACK_S = 5.0
 
 # Small bodies are read even when many large ones are held: an administrator must get through.
 ALWAYS_ADMITTED_SIZE = 64 * KIB
+
+
+class Scene(Protocol):
+    """The cluster at one time, which is what a state is written of: the present one, or an earlier one."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as this broker knew it."""
+        ...
+
+    def address_of(self, node: NodeId) -> Address | None:
+        """Where another broker listens."""
+        ...
 
 
 class Host(Protocol):
@@ -85,6 +102,11 @@ class Host(Protocol):
     @property
     def throttle(self) -> Throttle:
         """Quotas of clients."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """What this broker knew lately."""
         ...
 
     @property

@@ -27,7 +27,7 @@ from minikafka.errors import (
     error_of,
 )
 from minikafka.quorum.image import PartitionImage
-from minikafka.rest.host import FORWARD_SLACK_S, Host
+from minikafka.rest.host import FORWARD_SLACK_S, Host, Scene
 from minikafka.rest.parameters import FORWARD
 from minikafka.rest.visit import Visit
 from minikafka.rpc import call
@@ -98,7 +98,7 @@ async def _told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, s
     return response
 
 
-def partition_of(host: Host, name: TopicPartition) -> PartitionImage:
+def partition_of(host: Scene, name: TopicPartition) -> PartitionImage:
     """The partition as this broker knows it; UnknownTopicOrPartition in words that help."""
     topic = host.image.topics.get(name.topic)
     if topic is None:
@@ -114,7 +114,7 @@ def unknown_topic(topic: str) -> ProtocolError:
     return error_of(3, f"there is no topic {topic[:250]!r}")
 
 
-def leader_members(host: Host, leader: CurrentLeader) -> dict[str, Any]:
+def leader_members(host: Scene, leader: CurrentLeader) -> dict[str, Any]:
     """``leader`` in answers and problems."""
     document: dict[str, Any] = {"id": leader.leader_id, "epoch": leader.leader_epoch}
     address = host.address_of(leader.leader_id) if leader.leader_id != NO_NODE else None

@@ -26,7 +26,7 @@ from minikafka.quorum.image import PartitionImage
 from minikafka.rest import json_text
 from minikafka.rest.cluster import broker_load
 from minikafka.rest.explain import watermark_sentence
-from minikafka.rest.host import Host
+from minikafka.rest.host import Host, Scene
 from minikafka.rest.leaders import partition_of
 from minikafka.rest.parameters import Text
 from minikafka.rest.partitions import partition_out
@@ -42,6 +42,7 @@ from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.differences import difference
 from minikafka.wire.messages import (
+    DescribedReplica,
     ExplainPartitionRequest,
     ExplainPartitionResponse,
     MetadataRequest,
@@ -122,6 +123,8 @@ class _Channel(ABC):
         self._id = f"{host.world.clock.wall_ms():x}"
         self._state: dict[str, Any] = {}
         self._version = 0
+        self._at_ms = 0
+        """When the latest frame was made."""
         self._frames: deque[bytes] = deque(maxlen=FRAMES_KEPT)
         """The frames that led to the latest versions; the last one led to ``_version``."""
         self._news = asyncio.Event()
@@ -151,7 +154,8 @@ class _Channel(ABC):
         if changes:
             self._version += 1
             self._state = state
-            self._frames.append(json_text.event("frame", {"changes": changes}, self._position))
+            self._at_ms = self._host.world.clock.wall_ms()
+            self._frames.append(json_text.event("frame", {"at_ms": self._at_ms, "changes": changes}, self._position))
             self._news.set()
             self._news = asyncio.Event()
 
@@ -200,12 +204,14 @@ def _channel(host: Host, scope: str, permit: Permitted) -> _Channel:
     return _PartitionChannel(host, TopicPartition(topic, int(number)), permit)
 
 
-def _needed(topic: str) -> tuple[Action]:
+def needed(topic: str) -> tuple[Action]:
+    """What a viewer of a topic must be allowed to do."""
     return (Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),)
 
 
-def _check_seen(permit: Permit | None, topic: str) -> None:
-    denial = None if permit is None else permit.denial(_needed(topic))
+def check_seen(permit: Permit | None, topic: str) -> None:
+    """Raise the error of a client that may not see a topic."""
+    denial = None if permit is None else permit.denial(needed(topic))
     if denial is not None:
         raise denial
 
@@ -226,41 +232,43 @@ class _ClusterChannel(_Channel):
         # The image is replaced when it changes: while it is the same object, so is the state.
         source = (self._host.image, metadata.controller_id)
         if not self._read_from or source[0] is not self._read_from[0] or source[1] != self._read_from[1]:
-            self._read_from, self._read = source, self._state_of(metadata.controller_id)
+            self._read_from, self._read = source, cluster_state(self._host, metadata.controller_id, self._permit())
         return self._read
 
-    def _state_of(self, controller: NodeId) -> dict[str, Any]:
-        image, permit = self._host.image, self._permit()
-        topics = [image.topics[name] for name in sorted(image.topics) if permit is None or permit.allows(_needed(name))]
-        partitions = [each for topic in topics for each in topic.partitions]
-        return {
-            "summary": cluster_summary(image, partitions),
-            "controller": None if controller == NO_NODE else controller,
-            "brokers": {
-                str(node): {
-                    **broker_load(self._host, image.brokers[node]),
-                    "why": why_fenced_or_up(image.brokers[node]),
+
+def cluster_state(scene: Scene, controller: NodeId, permit: Permit | None) -> dict[str, Any]:
+    """The state of a cluster that viewers receive; topics that ``permit`` does not allow are left out."""
+    image = scene.image
+    topics = [image.topics[name] for name in sorted(image.topics) if permit is None or permit.allows(needed(name))]
+    partitions = [each for topic in topics for each in topic.partitions]
+    return {
+        "summary": cluster_summary(image, partitions),
+        "controller": None if controller == NO_NODE else controller,
+        "brokers": {
+            str(node): {
+                **broker_load(scene, image.brokers[node]),
+                "why": why_fenced_or_up(image.brokers[node]),
+            }
+            for node in sorted(image.brokers)
+        },
+        "topics": {
+            topic.name: {
+                str(each.partition): {
+                    "leader": None if each.leader == NO_NODE else each.leader,
+                    "isr": list(each.isr),
+                    "replicas": list(each.replicas),
+                    "state": "offline"
+                    if each.leader == NO_NODE
+                    else "under-replicated"
+                    if len(each.isr) < len(each.replicas)
+                    else "ok",
                 }
-                for node in sorted(image.brokers)
-            },
-            "topics": {
-                topic.name: {
-                    str(each.partition): {
-                        "leader": None if each.leader == NO_NODE else each.leader,
-                        "isr": list(each.isr),
-                        "replicas": list(each.replicas),
-                        "state": "offline"
-                        if each.leader == NO_NODE
-                        else "under-replicated"
-                        if len(each.isr) < len(each.replicas)
-                        else "ok",
-                    }
-                    for each in topic.partitions
-                }
-                for topic in topics[:TOPIC_COUNT_MAX]
-            },
-            "topics_left_out": max(0, len(topics) - TOPIC_COUNT_MAX),
-        }
+                for each in topic.partitions
+            }
+            for topic in topics[:TOPIC_COUNT_MAX]
+        },
+        "topics_left_out": max(0, len(topics) - TOPIC_COUNT_MAX),
+    }
 
 
 # ---- one partition ---------------------------------------------------------------------------------------------------
@@ -280,13 +288,15 @@ class _PartitionChannel(_Channel):
 
     async def stop(self) -> None:
         await super().stop()
-        for reader in self._readers.values():
+        for node, reader in self._readers.items():
             reader.cancel()
+            if node != self._host.node_id:
+                self._note(node, None, is_followed=False)
         await asyncio.gather(*self._readers.values(), return_exceptions=True)
 
     async def read(self) -> dict[str, Any]:
         host, name = self._host, self._name
-        _check_seen(self._permit(), name.topic)
+        check_seen(self._permit(), name.topic)
         metadata: MetadataResponse = await host.answer("Metadata", MetadataRequest(topics=()))
         image = partition_of(host, name)
         self._read_from({host.node_id, *image.replicas, metadata.controller_id} - {NO_NODE})
@@ -300,6 +310,7 @@ class _PartitionChannel(_Channel):
         for node in self._readers.keys() - nodes:
             self._readers.pop(node).cancel()
             self._views.pop(node, None)
+            self._note(node, None, is_followed=False)
         for node in nodes - self._readers.keys():
             self._readers[node] = asyncio.create_task(self._reader(node), name=f"live-{self._name}-{node}")
         for reader in self._readers.values():
@@ -313,10 +324,18 @@ class _PartitionChannel(_Channel):
                 self._views.pop(node, None)
             else:
                 self._views[node] = view
+            self._note(node, None if view is None else view.replica)
             self._heard.add(node)
             if self._heard >= self._readers.keys():
                 self._all_heard.set()
             await asyncio.sleep(PERIOD_S)
+
+    def _note(self, node: NodeId, replica: DescribedReplica | None, *, is_followed: bool = True) -> None:
+        """The history shows what viewers saw, also of a broker that dies with its own history."""
+        host = self._host
+        # Later than a frame without it, so that the history shows for the time of each frame what that frame showed.
+        at_ms = max(host.world.clock.wall_ms(), self._at_ms + 1)
+        host.history.note(at_ms, node, str(self._name), replica, is_followed=is_followed)
 
     async def _view(self, node: NodeId) -> ExplainPartitionResponse | None:
         """What a broker reports; None: it does not answer, and the state shows it as unknown."""
@@ -335,7 +354,7 @@ class _PartitionChannel(_Channel):
         return None if view.error_code else view
 
 
-def partition_state(host: Host, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
+def partition_state(host: Scene, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
     """The state of a partition that viewers receive, of what is recorded in ``image`` and reported in ``views``."""
     shown = partition_out(host, name, image, views)
     # By id, so that a difference names the replica that changed. Objects have no order of numbers of their own.
@@ -357,7 +376,7 @@ async def get_live(visit: Visit) -> Stream:
     scope = visit[SCOPE]
     if scope != CLUSTER:
         topic, _, number = scope.rpartition("-")
-        _check_seen(visit.permit, topic)
+        check_seen(visit.permit, topic)
         visit.host.check_caught_up()
         partition_of(visit.host, TopicPartition(topic, int(number)))
     if visit.live.viewer_count >= VIEWER_COUNT_MAX:

@@ -20,7 +20,7 @@ from minikafka.errors import (
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.fetch import name_of
-from minikafka.rest.host import Host
+from minikafka.rest.host import Scene
 from minikafka.rest.leaders import (
     controller_of,
     current_leader,
@@ -113,7 +113,7 @@ async def get_partition(visit: Visit) -> Reply:
     return Reply(partition_out(visit.host, name, image, views))
 
 
-def partition_out(host: Host, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
+def partition_out(host: Scene, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
     """One partition: the recorded state, and what the brokers of ``views`` report."""
     seen = leaders_view(views, image.leader)
     return {
@@ -143,14 +143,14 @@ async def asked_views(visit: Visit, name: TopicPartition, image: PartitionImage)
     return await views_of(visit, name, [visit.host.node_id, *image.replicas, controller])
 
 
-def leader_out(host: Host, image: PartitionImage) -> dict[str, Any] | None:
+def leader_out(host: Scene, image: PartitionImage) -> dict[str, Any] | None:
     """Who leads, for people; None: nobody does."""
     if image.leader == NO_NODE:
         return None
     return leader_members(host, CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch))
 
 
-def replicas_out(host: Host, image: PartitionImage, views: Views) -> list[dict[str, Any]]:
+def replicas_out(host: Scene, image: PartitionImage, views: Views) -> list[dict[str, Any]]:
     """Each replica: how far it is, and why it is in or out of sync."""
     seen = leaders_view(views, image.leader)
     story = story_of(views)
@@ -158,7 +158,7 @@ def replicas_out(host: Host, image: PartitionImage, views: Views) -> list[dict[s
 
 
 def _replica_out(
-    host: Host,
+    host: Scene,
     node: NodeId,
     image: PartitionImage,
     views: Views,

@@ -66,6 +66,9 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     ("GET", "/v1/cluster"): None,
     # Its handler checks the topic of a partition and leaves denied topics out of the cluster.
     ("GET", "/v1/live"): None,
+    # The same of earlier times, and events, which are checked one by one.
+    ("GET", "/v1/history"): None,
+    ("GET", "/v1/history/replay"): None,
     ("GET", "/v1/brokers/{broker}"): _DESCRIBE_CLUSTER,
     ("GET", "/v1/connections"): _DESCRIBE_CLUSTER,
     ("GET", "/v1/controller"): _DESCRIBE_CLUSTER,

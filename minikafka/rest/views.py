@@ -85,27 +85,35 @@ def event_of(broker: NodeId, entry: StoryEntry) -> Event:
 
 
 def story_of(views: Views) -> list[Event]:
-    """All that is remembered, oldest first. What the controller recorded is shown once, with the reason."""
-    recorded: dict[tuple[str, int], Event] = {}
+    """All that is remembered of a partition, oldest first."""
+    return told_once(event_of(broker, entry) for broker in sorted(views) for entry in views[broker].story)
+
+
+def told_once(events: Iterable[Event]) -> list[Event]:
+    """Events of several brokers, oldest first. What the controller recorded is there once, with the reason."""
+    recorded: dict[tuple[Any, ...], Event] = {}
     others: list[Event] = []
-    for broker in sorted(views):
-        for entry in views[broker].story:
-            event = event_of(broker, entry)
-            if event.partition_epoch < 0:
-                others.append(event)
-                continue
-            key = (event.kind, event.partition_epoch)
-            if key not in recorded or _knows_more(event, recorded[key]):
-                recorded[key] = event
+    for event in events:
+        facts = event.facts
+        if event.partition_epoch >= 0:
+            key: tuple[Any, ...] = (event.kind, facts.get("partition"), event.partition_epoch)
+        elif "broker_epoch" in facts:
+            key = (event.kind, facts.get("broker"), facts["broker_epoch"])
+        else:
+            others.append(event)
+            continue
+        if key not in recorded or _knows_more(event, recorded[key]):
+            recorded[key] = event
     return sorted([*recorded.values(), *others], key=lambda event: (event.at_ms, event.partition_epoch))
 
 
 def _knows_more(event: Event, known: Event) -> bool:
     """The one that decided knows why; the one that was there knows when."""
-    return (bool(event.facts.get("decided_here")), event.at_ms >= 0) > (
-        bool(known.facts.get("decided_here")),
-        known.at_ms >= 0,
-    )
+    return _knowledge(event) > _knowledge(known)
+
+
+def _knowledge(event: Event) -> tuple[bool, bool, bool]:
+    return bool(event.facts.get("decided_here")), event.at_ms >= 0, bool(event.facts.get("why"))
 
 
 def last(story: Sequence[Event], *kinds: str) -> Event | None:

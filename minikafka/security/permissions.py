@@ -446,6 +446,11 @@ def _describe_log(request: m.DescribeLogRequest, permit: Permit) -> Screened:
     return Whole(cluster(CLUSTER_ACTION) if internal else topic(READ))(request, permit)
 
 
+def _read_history(request: m.ReadHistoryRequest, permit: Permit) -> Screened:
+    """DESCRIBE of the topic; events of all partitions and brokers need CLUSTER_ACTION, as events do in ``/v1``."""
+    return Whole(cluster(CLUSTER_ACTION) if request.topic is None else topic(DESCRIBE))(request, permit)
+
+
 INTERNAL_LOGS = frozenset({METADATA_TOPIC, "__consumer_offsets", "__transaction_state"})
 """Topics whose raw batches hold what the APIs for them check in detail."""
 
@@ -585,6 +590,7 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     "DescribeLog": (_describe_log,),
     "ExplainPartition": (Whole(topic(DESCRIBE)),),
     "AwaitStop": _BROKERS,
+    "ReadHistory": (_read_history,),
 }
 """By API. The steps are taken in order, each on what the one before has left."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from minikafka.types import NodeId
 from minikafka.ui.journal import Entry, Journal
 from minikafka.ui.sentences import WITHOUT_PARTITION, Sentence, sentence_of
-from minikafka.ui.states import Decided, Replica, Run, Story
+from minikafka.ui.states import SAMPLED, Decided, Replica, Run, Story
 from minikafka.world.events import plain
 
 # An HTML file that mail, chat and a browser take without complaint; the steps get what style and script leave.
@@ -229,6 +229,12 @@ class _Builder:
                 " effect, and a message that was lost leaves none. A kill -9 leaves no line either: the broker is shown"
                 " as fenced once the controller says so. Events of two brokers within one millisecond may stand in"
                 " either order."
+            )
+        if any(entry.kind == SAMPLED for entry in self.journal.entries):
+            notes.append(
+                "Log ends and high watermarks are samples: about one a second of each replica that changed, four a"
+                " second while a live stream watched the partition. Appends and fetches between two samples are left"
+                " out. A broker that died has taken the samples with it that no live stream received."
             )
         notes.append("Records' contents are not recorded, only their offsets and leader epochs.")
         return notes

@@ -44,7 +44,7 @@ def sentence_of(entry: Entry, partition: str, *, draws_effects: bool) -> Sentenc
         return _message(entry.facts, partition)
     kind, facts = entry.kind, entry.facts
     arrow = _arrow(entry) if draws_effects else None
-    return Sentence(what_of(kind, facts), why_of(kind, facts), _tone(kind, facts), arrow)
+    return Sentence(what_of(kind, facts), why_of(kind, facts), tone_of(kind, facts), arrow)
 
 
 def names(nodes: Iterable[object]) -> str:
@@ -135,7 +135,8 @@ WITHOUT_PARTITION: Final = frozenset(
 """Events that concern every partition; others that name none are not shown."""
 
 
-def _tone(kind: str, facts: Facts) -> Tone:
+def tone_of(kind: str, facts: Facts) -> Tone:
+    """How grave an event is for a partition."""
     if kind == "follower_hw_changed" and facts["new"] < facts["old"]:
         return "warn"
     is_lost = facts.get("below_high_watermark") or (kind == "leader_elected" and facts.get("clean") is False)

@@ -122,7 +122,7 @@ class Story:
             before = self.replicas.get(node)
             after = change(before or Replica(node=node), entry.facts)
             self.replicas[node] = after
-            if entry.kind in STANDINGS:
+            if entry.kind in STANDINGS or (entry.kind == SAMPLED and after.role == LEADER):
                 self._heard(entry, after)
             return (node,) if after != before else ()
         return self._of_process(entry, node)
@@ -241,6 +241,27 @@ def _start_raised(before: Replica, facts: Facts) -> Replica:
     return replace(before, start=start, runs=cut(before.runs, start, before.leo))
 
 
+def _sampled(before: Replica, facts: Facts) -> Replica:
+    """A sample says all of the present; what was appended or cut since the one before, is what the ends leave."""
+    start, leo, epoch = _int(facts["start"]), _int(facts["leo"]), _int(facts["epoch"])
+    known = cut(before.runs, start, min(before.leo, leo)) if before.leo > start else ()
+    role = str(facts["role"])
+    return replace(
+        before,
+        process=OFFLINE if role == "offline" else PAUSED if before.process == PAUSED else UP,
+        role=role if role in (LEADER, FOLLOWER) else NO_ROLE,
+        leader=_int(facts["leader"]),
+        epoch=epoch,
+        start=start,
+        leo=leo,
+        hw=_int(facts["hw"]),
+        runs=grown(known, before.leo, leo, epoch) if known and leo > before.leo else cut(known, start, leo),
+        isr=_nodes(facts.get("isr")),
+        asked=None if facts.get("asked") is None else _nodes(facts["asked"]),
+        remotes=_remotes(facts.get("remotes")),
+    )
+
+
 def _isr_proposed(before: Replica, facts: Facts) -> Replica:
     return replace(before, asked=_nodes(facts["new"]))
 
@@ -277,6 +298,7 @@ def _process(before: Replica, kind: str) -> Replica:
             return before
 
 
+SAMPLED: Final = "replica_sampled"
 STANDINGS: Final = frozenset({"became_leader", "became_follower", "became_leaderless"})
 
 BY_SESSION: Final = frozenset({"broker_fenced", "broker_unfenced"})
@@ -291,6 +313,7 @@ OF_REPLICA: Final[Mapping[str, Callable[[Replica, Facts], Replica]]] = {
     "became_leader": _became_leader,
     "became_follower": _became_follower,
     "became_leaderless": _standing,
+    SAMPLED: _sampled,
     "log_opened": _log_opened,
     "batch_appended": _appended,
     "hw_advanced": _hw_advanced,

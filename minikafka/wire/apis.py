@@ -124,6 +124,7 @@ APIS: tuple[Api, ...] = (
     Api("DescribeLog", 1001, m.DescribeLogRequest, m.DescribeLogResponse, carries_records=True, **_SMALL),
     Api("ExplainPartition", 1002, m.ExplainPartitionRequest, m.ExplainPartitionResponse, **_SMALL),
     Api("AwaitStop", 1003, m.AwaitStopRequest, m.AwaitStopResponse, **_SMALL),
+    Api("ReadHistory", 1004, m.ReadHistoryRequest, m.ReadHistoryResponse, **_SMALL),
 )
 
 _LARGE_WITHOUT_RECORDS = 8 * 1024 * 1024

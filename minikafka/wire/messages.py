@@ -896,6 +896,47 @@ class ExplainPartitionResponse(Failed):
 
 
 @message
+class ReadHistoryRequest:
+    """Our own: what the answering broker knew of one partition at earlier times, and what happened to it."""
+
+    topic: str | None = None
+    """None: only the events, of all partitions and brokers."""
+    partition: int = -1
+    from_ms: int = 0
+    """Milliseconds since 1970."""
+    to_ms: int = 0
+    max_rows: int = 1_000
+    """The most samples, and the most events, of one response."""
+
+
+@message
+class PastReplica:
+    """A replica as its broker reported it at one time."""
+
+    at_ms: int
+    broker_id: NodeId
+    replica: DescribedReplica | None = None
+    """None: the broker had none, or did not answer."""
+    is_followed: bool = True
+    """False: from here on the answering broker knows nothing of the replica, until its next sample."""
+
+
+@message
+class ReadHistoryResponse(Failed):
+    broker_id: NodeId = -1
+    wall_ms: int = -1
+    """The broker's time when it answered."""
+    start_ms: int = -1
+    """What is older is not complete."""
+    end_ms: int = -1
+    """Up to here everything is in the response: ``to_ms``, or less if there was more than ``max_rows``."""
+    samples: tuple[PastReplica, ...] = ()
+    """Of each replica the last one up to ``from_ms``, then those up to ``end_ms``, oldest first."""
+    events: tuple[StoryEntry, ...] = ()
+    """Oldest first. Of a partition, the latest ones before ``from_ms`` are the first."""
+
+
+@message
 class AwaitStopRequest:
     """Our own: the active controller holds one at each broker, to notice that its process has ended."""
 

@@ -36,6 +36,8 @@ class Reader:
     response: aiohttp.ClientResponse
     state: dict[str, Any] = field(default_factory=dict)
     last_id: str = ""
+    at_ms: int = 0
+    """When the latest frame was made."""
     kinds: list[str] = field(default_factory=list)
 
     async def read(self) -> str:
@@ -56,7 +58,7 @@ class Reader:
         if kind == "snapshot":
             self.state = data
         elif kind == "frame":
-            self.state = applied(self.state, data["changes"])
+            self.state, self.at_ms = applied(self.state, data["changes"]), data["at_ms"]
         return kind
 
     async def until(self, met: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from minikafka.broker.access import Access
+from minikafka.broker.history import History
 from minikafka.broker.throttle import Throttle
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
@@ -121,6 +122,7 @@ class FakeBroker:
         self.failure: str | None = None
         self.access: Access | None = None
         self.throttle = Throttle(config, SystemClock())
+        self.history = History(node, keep_ms=60_000, bytes_max=1_000_000)
         self.refuse: dict[str, list[ProtocolError]] = {}
         """API -> errors for the whole of the next requests."""
         self.refuse_parts: dict[TopicPartition, list[ProtocolError]] = {}

@@ -38,6 +38,8 @@ FLOORS = {
     "world": 6,
     "sim": 6,
     "rest": 6,
+    "lab": 6,
+    "ui": 6,
     "spark": 6,
     "testing": 6,
     "compiled": 6,

@@ -7,7 +7,7 @@ replica holds beyond the high watermark, or held before it was cut. The metadata
 
 ExplainPartition has what this broker knows of a partition, and its latest events (DESIGN D9). A broker with a replica
 reports its state, any other only what the metadata brought. The leader knows why the high watermark stands where it
-stands; the active controller knows why it decided.
+stands; the active controller knows why it decided. ReadHistory has the same of earlier times (``broker/history.py``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minikafka import __version__
-from minikafka.broker.chronicle import Chronicle, Entry
+from minikafka.broker.chronicle import ENTRIES_MAX, Chronicle, Entry
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, ProtocolError, UnknownTopicOrPartition
 from minikafka.replication.leader import NEVER, LeaderReplica
 from minikafka.replication.partition import Partition
-from minikafka.types import METADATA_PARTITION, NO_EPOCH, NO_OFFSET, Offset, TopicPartition
+from minikafka.types import METADATA_PARTITION, NO_EPOCH, NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire.admin import DescribedLogDir, DescribeLogDirsRequest, DescribeLogDirsResponse, ReplicaSize
 from minikafka.wire.apis import APIS
 from minikafka.wire.batch import NO_SEQUENCE, NO_TIMESTAMP, RecordBatch
@@ -41,15 +41,22 @@ from minikafka.wire.messages import (
     EpochStart,
     ExplainPartitionRequest,
     ExplainPartitionResponse,
+    PastReplica,
+    ReadHistoryRequest,
+    ReadHistoryResponse,
     RemoteReplica,
     StoryEntry,
     UnstableTransaction,
 )
 
 if TYPE_CHECKING:
+    from minikafka.broker.history import History
     from minikafka.broker.quorum_driver import QuorumDriver
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.log.partition_log import PartitionLog
+
+HISTORY_ROWS_MAX = 10_000
+"""The most samples, and the most events, of one response."""
 
 
 def handle_api_versions(_request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -245,6 +252,41 @@ def handle_explain_partition(
         story=tuple(entry.message() for entry in story.entries),
         watermark_moved=_told(story.watermark_moved),
         refused=_told(story.refused),
+    )
+
+
+def handle_read_history(
+    history: History, chronicle: Chronicle, request: ReadHistoryRequest, *, node: NodeId, wall_ms: int
+) -> ReadHistoryResponse:
+    """The samples and events between two times. Raises InvalidRequest."""
+    if not 0 < request.max_rows <= HISTORY_ROWS_MAX or request.from_ms > request.to_ms:
+        raise InvalidRequest(f"max_rows from 1 to {HISTORY_ROWS_MAX} and from_ms up to to_ms are needed")
+    name = None if request.topic is None else f"{request.topic}-{request.partition}"
+    start_ms, end_ms, count = history.start_ms or wall_ms, request.to_ms, request.max_rows
+    samples = [] if name is None else history.samples(name, request.from_ms, end_ms)
+    events = history.events(name, request.from_ms if name is None else 0, end_ms)
+    before = sum(each.at_ms < request.from_ms for each in events)
+    if name is not None:
+        # Older than the history, and still in the chronicle.
+        old = chronicle.of(TopicPartition(request.topic or "", request.partition)).entries
+        story = [*(each for each in old if each.at_ms < start_ms), *events[:before]]
+        events, before = [*story[-ENTRIES_MAX:], *events[before:]], min(len(story), ENTRIES_MAX)
+    first = sum(each.at_ms <= request.from_ms for each in samples)
+    if len(samples) > first + count:
+        end_ms = min(end_ms, samples[first + count].at_ms - 1)
+    if len(events) > before + count:
+        end_ms = min(end_ms, events[before + count].at_ms - 1)
+    return ReadHistoryResponse(
+        broker_id=node,
+        wall_ms=wall_ms,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        samples=tuple(
+            PastReplica(at_ms=each.at_ms, broker_id=each.node, replica=each.replica, is_followed=each.is_followed)
+            for each in samples
+            if each.at_ms <= end_ms
+        ),
+        events=tuple(each.message() for each in events if each.at_ms <= end_ms),
     )
 
 

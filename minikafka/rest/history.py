@@ -1,0 +1,617 @@
+"""``/v1/history``: earlier states of the cluster or of one partition, and what happened, from the brokers' histories.
+
+- A state and its changes have the form of the live stream and are made by the same functions, so that for a time at
+  which somebody watched, the history has what the live stream showed.
+- Values of replicas come from the histories of all brokers that answer, and from what this broker's live streams
+  received, which also has the values of brokers that have died since. The metadata is this broker's own.
+- Times are milliseconds since 1970 of the broker that answers. Times of other brokers are corrected by the difference
+  of the clocks if that is larger than the duration of the request.
+- Limits: HISTORY_ROWS_MAX rows of each broker, and ``limit`` changes and ``limit`` steps in a response; ``next`` is
+  where to continue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from minikafka.broker.api.describe import HISTORY_ROWS_MAX
+from minikafka.broker.history import ImageChange
+from minikafka.config import BrokerConfig
+from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnknownTopicOrPartition, WorldError
+from minikafka.events import what_of, why_of
+from minikafka.quorum.image import BrokerImage, MetadataImage, TopicImage
+from minikafka.rest import json_text
+from minikafka.rest.host import Host
+from minikafka.rest.leaders import partition_of
+from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_state, needed, partition_state
+from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Parsed, Text, Wrong
+from minikafka.rest.route import Answer, Route
+from minikafka.rest.schema import many, nodes, nullable, shape, text, whole
+from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, told_once
+from minikafka.rest.visit import Page, Reply, Visit
+from minikafka.rpc import call
+from minikafka.security.authorizer import Action
+from minikafka.security.permissions import Permit
+from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
+from minikafka.ui.journal import Entry, Journal
+from minikafka.ui.page import NothingToShow, page_of, replay_of
+from minikafka.ui.sentences import tone_of
+from minikafka.web.problems import malformed
+from minikafka.wire.acls import CLUSTER_NAME, AclOperation, ResourceType
+from minikafka.wire.differences import difference
+from minikafka.wire.limits import shown
+from minikafka.wire.messages import (
+    DescribedReplica,
+    ExplainPartitionResponse,
+    PastReplica,
+    ReadHistoryRequest,
+    ReadHistoryResponse,
+    StoryEntry,
+)
+
+WINDOW_MS = 60_000
+"""What a request gets that names no start."""
+LIMIT_DEFAULT, LIMIT_MAX = 500, 5_000
+STEP_MS_DEFAULT, STEP_MS_MAX = int(PERIOD_S * 1000), 60_000
+REPLAY_ROWS = HISTORY_ROWS_MAX
+ALIKE_MIN = 5
+"""So many events of one kind, with one reason, within ALIKE_MS are one step."""
+ALIKE_MS = 1_000
+PARTITIONS_NAMED = 20
+
+FROM = Integer(
+    name="from",
+    description="Start, in milliseconds since 1970 (default: a minute before `to`).",
+    default=-1,
+    low=0,
+    high=INT64_MAX,
+)
+TO = Integer(
+    name="to", description="End, in milliseconds since 1970 (default: now).", default=-1, low=0, high=INT64_MAX
+)
+LIMIT = Integer(
+    name="limit",
+    description="Number of changes, and of steps, that a response has at most.",
+    default=LIMIT_DEFAULT,
+    low=1,
+    high=LIMIT_MAX,
+)
+STEP_MS = Integer(
+    name="step_ms",
+    description="Changes within this duration become one; 0: each is its own.",
+    default=STEP_MS_DEFAULT,
+    low=0,
+    high=STEP_MS_MAX,
+)
+STATES = Flag(name="states", description="`false`: only the steps, without states.", default=True)
+BROKER = Integer(
+    name="broker", description="Only steps that this broker reported.", default=-1, low=0, high=2**31 - 1, example=1
+)
+PARTITION = Text(
+    name="partition",
+    description="The partition, as `topic-number`.",
+    pattern=r"[^/]+-[0-9]{1,9}",
+    needed="a partition such as orders-0",
+    example="orders-0",
+)
+
+
+def _kinds(given: str) -> tuple[str, ...]:
+    kinds = tuple(each.strip() for each in given.split(","))
+    if not all(kind.isidentifier() for kind in kinds):
+        raise Wrong(f"{shown(given)}: kinds of events with commas are needed, as in isr_shrunk,leader_elected")
+    return kinds
+
+
+KIND: Parsed[Collection[str]] = Parsed(
+    name="kind",
+    description="Only steps of these kinds, separated by commas.",
+    default=(),
+    reader=_kinds,
+    described={"type": "string", "pattern": "^[A-Za-z_]+(,[A-Za-z_]+)*$"},
+    example="isr_shrunk,leader_elected",
+)
+
+
+class PastScene:
+    """The cluster as the answering broker knew it at one time."""
+
+    def __init__(self, host: Host, image: MetadataImage) -> None:
+        self.config: BrokerConfig = host.config
+        self.image = image
+
+    def address_of(self, node: NodeId) -> Address | None:
+        """Where a broker listened."""
+        known = self.image.brokers.get(node)
+        return None if known is None else known.address
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The times that a request asks for, within what is kept."""
+
+    start: int
+    """What is older is not complete."""
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, visit: Visit) -> Span:
+        """Raises BrokerNotAvailable without a history, InvalidRequest for an end before the start."""
+        host = visit.host
+        if not host.history.is_on:
+            raise BrokerNotAvailable(
+                f"broker {host.node_id} keeps no history: mk.history.minutes=0; set it to the minutes that you need"
+            )
+        now = host.world.clock.wall_ms()
+        last = min(visit[TO], now) if visit.gives(TO) else now
+        first = visit[FROM] if visit.gives(FROM) else last - WINDOW_MS
+        if first > last:
+            raise InvalidRequest(f"from={first} is later than to={last}; exchange them, or leave `to` out for now")
+        start = host.history.start_ms or now
+        return cls(start, min(max(first, start), last), last)
+
+
+# ---- what the brokers remember ---------------------------------------------------------------------------------------
+
+
+class _Told(NamedTuple):
+    """The history of one broker, in the time of the broker that asked."""
+
+    node: NodeId
+    samples: tuple[PastReplica, ...]
+    events: tuple[Event, ...]
+    start: int
+    end: int
+
+
+async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: int) -> list[_Told]:
+    """Of each broker that answers; the answering broker's own is among them."""
+    alive = {node for node in host.image.brokers if host.image.alive(node)} | {host.node_id}
+    request = ReadHistoryRequest(
+        topic=None if name is None else name.topic,
+        partition=-1 if name is None else name.partition,
+        from_ms=span.first,
+        to_ms=span.last,
+        max_rows=rows,
+    )
+    found = await asyncio.gather(*(_history_of(host, node, request) for node in sorted(alive)))
+    return [each for each in found if each is not None]
+
+
+async def _history_of(host: Host, node: NodeId, request: ReadHistoryRequest) -> _Told | None:
+    """None: the broker does not answer; a reader sees that it is not among ``brokers``."""
+    clock, address = host.world.clock, host.address_of(node)
+    response: ReadHistoryResponse
+    began = clock.wall_ms()
+    try:
+        if node == host.node_id:
+            response = await host.answer("ReadHistory", request)
+        elif address is None:
+            return None
+        else:
+            response = await call(host.world.network, address, request, deadline=clock.now() + 2 * PATIENCE_S)
+    except (ProtocolError, WorldError):
+        return None
+    if response.error_code:
+        return None
+    took = clock.wall_ms() - began
+    ahead = response.wall_ms - (began + took // 2)
+    ahead = 0 if abs(ahead) <= took + 1 else ahead
+    return _Told(
+        node,
+        tuple(replace(each, at_ms=each.at_ms - ahead) for each in response.samples) if ahead else response.samples,
+        tuple(event_of(node, replace(each, at_ms=each.at_ms - ahead)) for each in response.events),
+        response.start_ms - ahead,
+        response.end_ms - ahead,
+    )
+
+
+# ---- states ----------------------------------------------------------------------------------------------------------
+
+
+class _Replicas:
+    """What is known of each replica at one time: what a live stream received, else what its broker remembers."""
+
+    def __init__(self, reader: NodeId) -> None:
+        self._reader = reader
+        self._own: dict[NodeId, PastReplica] = {}
+        self._followed: dict[NodeId, PastReplica] = {}
+
+    def apply(self, told_by: NodeId, sample: PastReplica) -> None:
+        """Samples come in the order of time."""
+        if told_by == sample.broker_id:
+            self._own[told_by] = sample
+        elif told_by == self._reader:
+            self._followed[sample.broker_id] = sample
+
+    def views(self, events: Iterable[Event]) -> Views:
+        """As if all brokers had been asked."""
+        stories: dict[NodeId, list[StoryEntry]] = {}
+        for each in events:
+            facts = json.dumps(each.facts)
+            entry = StoryEntry(event=each.kind, at_ms=each.at_ms, cause=each.cause, facts_json=facts)
+            stories.setdefault(each.broker, []).append(entry)
+        views: Views = {}
+        for node in sorted({*self._own, *self._followed}):
+            sample = self.of(node)
+            if sample is not None and sample.replica is not None:
+                views[node] = ExplainPartitionResponse(
+                    broker_id=node, replica=sample.replica, story=tuple(stories.get(node, ()))
+                )
+        return views
+
+    def of(self, node: NodeId) -> PastReplica | None:
+        followed = self._followed.get(node)
+        return followed if followed is not None and followed.is_followed else self._own.get(node)
+
+
+class _Moment(NamedTuple):
+    """Something that changes a state."""
+
+    at_ms: int
+    change: ImageChange | None = None
+    sample: PastReplica | None = None
+    told_by: NodeId = NO_NODE
+    event: Event | None = None
+
+
+class _Past:
+    """A scope while time goes by."""
+
+    def __init__(self, visit: Visit, name: TopicPartition | None, span: Span, told: list[_Told]) -> None:
+        host = visit.host
+        self._host, self._name, self._permit = host, name, visit.permit
+        image, self._controller = host.history.image_at(span.first, host.image)
+        self._present = image
+        self._topics: dict[str, TopicImage] = dict(image.topics)
+        self._brokers: dict[NodeId, BrokerImage] = dict(image.brokers)
+        self._replicas = _Replicas(host.node_id)
+        self._events: list[Event] = []
+        moments = [_Moment(each.at_ms, change=each) for each in host.history.image_changes(span.first, span.last)]
+        for each in told:
+            moments += (_Moment(sample.at_ms, sample=sample, told_by=each.node) for sample in each.samples)
+            if name is not None:
+                moments += (_Moment(event.at_ms, event=event) for event in each.events)
+        self._moments = sorted(moments, key=lambda each: each.at_ms)
+        self._next = 0
+        self.advance(span.first)
+
+    def advance(self, to_ms: int) -> None:
+        """Apply everything up to this time."""
+        while self._next < len(self._moments) and self._moments[self._next].at_ms <= to_ms:
+            self._apply(self._moments[self._next])
+            self._next += 1
+
+    def times(self, to_ms: int, step_ms: int) -> Iterator[int]:
+        """The times after now at which something changes; those within ``step_ms`` are one: the last of them."""
+        at = [each.at_ms for each in self._moments[self._next :] if each.at_ms <= to_ms]
+        for _, group in groupby(at, key=lambda each: each // step_ms if step_ms else each):
+            yield max(group)
+
+    def _apply(self, moment: _Moment) -> None:
+        if moment.sample is not None:
+            self._replicas.apply(moment.told_by, moment.sample)
+        elif moment.event is not None:
+            self._events.append(moment.event)
+        elif moment.change is not None:
+            moment.change.apply(self._topics, self._brokers)
+            if moment.change.controller is not None:
+                self._controller = moment.change.controller
+
+    def state(self) -> dict[str, Any]:
+        """The state now, as the live stream would show it."""
+        name, topics = self._name, self._topics
+        if name is not None:
+            topics = {name.topic: topics[name.topic]} if name.topic in topics else {}
+        scene = PastScene(self._host, replace(self._present, topics=dict(topics), brokers=dict(self._brokers)))
+        if name is None:
+            return cluster_state(scene, self._controller, self._permit)
+        try:
+            return partition_state(scene, name, partition_of(scene, name), self._replicas.views(self._events))
+        except ProtocolError as error:
+            return {"problem": {"error": error.name, "detail": error.message}}
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+def step_of(event: Event) -> dict[str, Any]:
+    """An event as a row, with the names of the rows of the replay page."""
+    kind, facts = event.kind, event.facts
+    optional = {
+        "p": facts.get("partition"),
+        "y": why_of(kind, facts),
+        "c": event.cause,
+        "x": tone_of(kind, facts),
+    }
+    return {
+        "t": event.at_ms,
+        "n": str(event.broker),
+        "k": kind,
+        "w": what_of(kind, facts),
+        **{name: value for name, value in optional.items() if value},
+        "f": {name: value for name, value in facts.items() if name != "partition"},
+    }
+
+
+def grouped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows in order; many of one kind with one reason become one, which counts them and names some partitions."""
+    groups: list[list[dict[str, Any]]] = []
+    latest: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = (row["k"], row["n"], row.get("y"))
+        group = latest.get(key)
+        if "p" not in row or group is None or row["t"] - group[0]["t"] > ALIKE_MS:
+            group = latest[key] = []
+            groups.append(group)
+        group.append(row)
+    shown_rows: list[dict[str, Any]] = []
+    for group in groups:
+        if len(group) < ALIKE_MIN:
+            shown_rows += group
+            continue
+        first = group[0]
+        row = {name: first[name] for name in ("t", "n", "k", "y", "c", "x") if name in first}
+        row["w"] = f"{len(group)} partitions, the first of them {first['p']}: {first['w']}"
+        shown_rows.append({**row, "count": len(group), "partitions": [each["p"] for each in group[:PARTITIONS_NAMED]]})
+    return sorted(shown_rows, key=lambda row: row["t"])
+
+
+def _is_visible(event: Event, permit: Permit | None) -> bool:
+    """Events of a partition need DESCRIBE of its topic, all others DESCRIBE of the cluster."""
+    if permit is None:
+        return True
+    topic = str(event.facts.get("partition", "")).rpartition("-")[0]
+    of_cluster = (Action(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME),)
+    return permit.allows(needed(topic) if topic else of_cluster)
+
+
+def _steps(visit: Visit, told: list[_Told], span: Span) -> list[dict[str, Any]]:
+    kinds, broker = visit[KIND], visit[BROKER]
+    events = told_once(
+        event
+        for each in told
+        for event in each.events
+        if span.first <= event.at_ms <= span.last and _is_visible(event, visit.permit)
+    )
+    return grouped(
+        step_of(each) for each in events if (not kinds or each.kind in kinds) and broker in (-1, each.broker)
+    )
+
+
+# ---- the routes ------------------------------------------------------------------------------------------------------
+
+
+def _partition_in(visit: Visit, given: str) -> TopicPartition:
+    """The partition, also a deleted one; the client must be allowed to describe its topic."""
+    topic, _, number = given.rpartition("-")
+    check_seen(visit.permit, topic)
+    visit.host.check_caught_up()
+    return TopicPartition(topic, int(number))
+
+
+async def get_history(visit: Visit) -> Reply:
+    """Earlier states of the cluster or of one partition, as the live stream showed them, and what happened."""
+    host, scope, limit = visit.host, visit[SCOPE], visit[LIMIT]
+    name = None if scope == CLUSTER else _partition_in(visit, scope)
+    span = Span.of(visit)
+    told = await _histories(host, name, span, limit)
+    last = min(each.end for each in told)
+    span = replace(span, last=max(span.first, min(span.last, last)))
+    document: dict[str, Any] = {
+        "scope": scope,
+        "start": span.start,
+        "exact_from": max(each.start for each in told),
+        "from": span.first,
+        "to": span.last,
+        "next": None,
+        "brokers": [each.node for each in told],
+        "before": None,
+        "samples": [],
+    }
+    if visit[STATES]:
+        span = await _fill(document, _Past(visit, name, span, told), span, limit, visit[STEP_MS])
+    steps = _steps(visit, told, span)
+    if len(steps) > limit:
+        span = replace(span, last=steps[limit]["t"] - 1)
+        steps = steps[:limit]
+        document["samples"] = [each for each in document["samples"] if each["t"] <= span.last]
+    asked_to = visit[TO] if visit.gives(TO) else span.last
+    if span.last < min(asked_to, document["to"]) or last < document["to"]:
+        document["next"] = span.last + 1
+    return Reply({**document, "to": span.last, "steps": steps})
+
+
+async def _fill(document: dict[str, Any], past: _Past, span: Span, limit: int, step_ms: int) -> Span:
+    """The states of a span, until the limit is reached; the span that they cover."""
+    state = document["before"] = past.state()
+    turns, samples = json_text.Turns(), document["samples"]
+    for at in past.times(span.last, step_ms):
+        if len(samples) == limit:
+            return replace(span, last=at - 1)
+        past.advance(at)
+        changed = past.state()
+        changes = difference(state, changed)
+        if changes:
+            samples.append({"t": at, "changes": changes})
+            state = changed
+        await turns.after(json_text.TURN_BYTES // 8)
+    return span
+
+
+async def get_replay(visit: Visit) -> Page:
+    """The replay page of a partition: one HTML file that needs no broker and no network."""
+    host = visit.host
+    if not visit[PARTITION]:
+        raise malformed("parameter partition: is missing; a partition such as orders-0 is needed")
+    name = _partition_in(visit, visit[PARTITION])
+    span = Span.of(visit)
+    told = await _histories(host, name, span, REPLAY_ROWS)
+    span = replace(span, last=max(span.first, min(span.last, *(each.end for each in told))))
+    try:
+        page = page_of(replay_of(journal_of(host, name, span, told), partition=str(name)))
+    except NothingToShow as error:
+        raise UnknownTopicOrPartition(f"{error}; choose other times") from None
+    return Page(
+        page.encode(),
+        "text/html; charset=utf-8",
+        {
+            "Content-Disposition": f'attachment; filename="replay-{_file_name(str(name))}.html"',
+            # Opened from a broker, the page's own script must not act as a page of that broker.
+            "Content-Security-Policy": "sandbox allow-scripts",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+def _file_name(name: str) -> str:
+    return "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "_" for each in name)
+
+
+def journal_of(host: Host, name: TopicPartition, span: Span, told: list[_Told]) -> Journal:
+    """A partition's history as a journal, for the replay page: its samples are events too."""
+    replicas = _Replicas(host.node_id)
+    shown_now: dict[NodeId, PastReplica | None] = {}
+    moments = [_Moment(each.at_ms, sample=each, told_by=one.node) for one in told for each in one.samples]
+    events = told_once(event for one in told for event in one.events if event.at_ms >= span.first)
+    moments += [_Moment(each.at_ms, event=each) for each in events]
+    entries: list[Entry] = []
+    for moment in sorted((each for each in moments if each.at_ms <= span.last), key=lambda each: each.at_ms):
+        at_s = max(0, moment.at_ms - span.first) / 1000
+        if moment.event is not None:
+            event = moment.event
+            entries.append(
+                Entry(at_s=at_s, node=str(event.broker), kind=event.kind, facts=event.facts, cause=event.cause)
+            )
+        elif moment.sample is not None:
+            replicas.apply(moment.told_by, moment.sample)
+            node = moment.sample.broker_id
+            sample = replicas.of(node)
+            if sample is not None and sample.replica is not None and sample is not shown_now.get(node):
+                facts = sample_facts(host, name, sample.at_ms, node, sample.replica)
+                entries.append(Entry(at_s=at_s, node=str(node), kind="replica_sampled", facts=facts))
+            shown_now[node] = sample
+    return Journal(title=f"history of broker {host.node_id}", entries=entries, is_simulated=False, has_messages=False)
+
+
+def sample_facts(
+    host: Host, name: TopicPartition, at_ms: int, node: NodeId, replica: DescribedReplica
+) -> Mapping[str, object]:
+    """A sample as the facts of an event, by which ``ui/states.py`` sets the state of a replica."""
+    image = host.history.image_at(at_ms, host.image)[0].partition(name)
+    facts: dict[str, object] = {
+        "partition": str(name),
+        "role": replica.role,
+        "epoch": replica.leader_epoch,
+        "start": replica.log_start_offset,
+        "leo": replica.log_end_offset,
+        "hw": replica.high_watermark,
+        "leader": NO_NODE if image is None else image.leader,
+    }
+    if replica.role == "leader":
+        facts |= {
+            "leader": node,
+            "isr": list(replica.isr),
+            "asked": None if replica.proposed_isr is None else list(replica.proposed_isr),
+            "remotes": {str(each.broker_id): each.log_end_offset for each in replica.remotes},
+            "replicas": [] if image is None else list(image.replicas),
+        }
+    return facts
+
+
+_STEP = {
+    **shape(
+        "What happened.",
+        optional=("p", "y", "c", "x", "f", "count", "partitions"),
+        t=whole("When, in milliseconds since 1970."),
+        n=text("The broker that reported it."),
+        k=text("The kind of the event."),
+        w=text("What happened, in words."),
+        p=text("The partition."),
+        y=text("Why."),
+        c=text("The request or timer that it happened for."),
+        x=text("`good`, `warn` or `bad`."),
+        f={"type": "object", "description": "The event's facts."},
+        count=whole("Of many events alike: how many."),
+        partitions=many(text(), "Of many events alike: some of the partitions."),
+    ),
+}
+_EXAMPLE = {
+    "scope": "orders-0",
+    "start": 1_795_270_200_000,
+    "exact_from": 1_795_270_200_000,
+    "from": 1_795_270_210_000,
+    "to": 1_795_270_270_000,
+    "next": None,
+    "brokers": [1, 2, 3],
+    "before": {"summary": "orders-0: ...", "partition": {"high_watermark": 41}},
+    "samples": [{"t": 1_795_270_211_250, "changes": [[["partition", "high_watermark"], 42]]}],
+    "steps": [
+        {
+            "t": 1_795_270_217_937,
+            "n": "1",
+            "k": "isr_shrunk",
+            "w": "the ISR shrank from [1, 2, 3] to [1, 3]",
+            "p": "orders-0",
+            "x": "warn",
+            "f": {"old": [1, 2, 3], "new": [1, 3]},
+        }
+    ],
+}
+_TIMES = (FROM, TO)
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/history",
+        handler=get_history,
+        tag="cluster",
+        parameters=(SCOPE, *_TIMES, LIMIT, STEP_MS, STATES, KIND, BROKER),
+        answers={
+            200: Answer(
+                description="The state at `from`, its changes up to `to`, and what happened between the two.",
+                schema=shape(
+                    scope=text("As in the request."),
+                    start=whole("What is older is forgotten."),
+                    exact_from=whole("From here on the steps of all brokers are complete."),
+                    **{"from": whole("Time of `before`.")},
+                    to=whole("Time of the last state."),
+                    next=nullable(whole("`from` of the request that continues; null: there is no more.")),
+                    brokers=nodes("The brokers whose histories are in the response."),
+                    before=nullable({"type": "object", "description": "The state at `from`, as in a live `snapshot`."}),
+                    samples=many(
+                        shape(
+                            t=whole("When, in milliseconds since 1970."),
+                            changes=many({"type": "array"}, "As in a live `frame`."),
+                        )
+                    ),
+                    steps=many(_STEP, "Oldest first."),
+                ),
+                example=_EXAMPLE,
+            )
+        },
+        problems=(UnknownTopicOrPartition, BrokerNotAvailable),
+    ),
+    Route(
+        method="GET",
+        path="/v1/history/replay",
+        handler=get_replay,
+        tag="cluster",
+        parameters=(PARTITION, *_TIMES),
+        answers={
+            200: Answer(
+                description="The page.",
+                schema=text("HTML."),
+                media_type="text/html",
+                example="<!doctype html>",
+            )
+        },
+        problems=(UnknownTopicOrPartition, BrokerNotAvailable),
+    ),
+)
