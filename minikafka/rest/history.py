@@ -208,7 +208,7 @@ async def _history_of(host: Host, node: NodeId, request: ReadHistoryRequest) -> 
         tuple(replace(each, at_ms=each.at_ms - ahead) for each in response.samples) if ahead else response.samples,
         tuple(event_of(node, replace(each, at_ms=each.at_ms - ahead)) for each in response.events),
         response.start_ms - ahead,
-        response.end_ms - ahead,
+        request.to_ms if response.end_ms >= request.to_ms else response.end_ms - ahead,
     )
 
 
@@ -402,14 +402,14 @@ async def get_history(visit: Visit) -> Reply:
     name = None if scope == CLUSTER else _partition_in(visit, scope)
     span = Span.of(visit)
     told = await _histories(host, name, span, limit)
-    last = min(each.end for each in told)
-    span = replace(span, last=max(span.first, min(span.last, last)))
+    wanted = span.last
+    span = replace(span, last=max(span.first, min(wanted, *(each.end for each in told))))
     document: dict[str, Any] = {
         "scope": scope,
         "start": span.start,
         "exact_from": max(each.start for each in told),
         "from": span.first,
-        "to": span.last,
+        "to": wanted,
         "next": None,
         "brokers": [each.node for each in told],
         "before": None,
@@ -422,8 +422,7 @@ async def get_history(visit: Visit) -> Reply:
         span = replace(span, last=steps[limit]["t"] - 1)
         steps = steps[:limit]
         document["samples"] = [each for each in document["samples"] if each["t"] <= span.last]
-    asked_to = visit[TO] if visit.gives(TO) else span.last
-    if span.last < min(asked_to, document["to"]) or last < document["to"]:
+    if span.last < wanted:
         document["next"] = span.last + 1
     return Reply({**document, "to": span.last, "steps": steps})
 

@@ -32,8 +32,9 @@ from minikafka.rest.parameters import Text
 from minikafka.rest.partitions import partition_out
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import text
-from minikafka.rest.sentences import cluster_summary, partition_summary, why_fenced_or_up
-from minikafka.rest.views import PATIENCE_S, Views
+from minikafka.rest.sentences import cluster_summary, partition_summary, why_fenced_or_up, why_the_stable_offset
+from minikafka.rest.transactions import producer_out
+from minikafka.rest.views import PATIENCE_S, Views, leaders_view
 from minikafka.rest.visit import Stream, Visit
 from minikafka.rpc import call
 from minikafka.security.authorizer import Action
@@ -361,10 +362,18 @@ def partition_state(host: Scene, name: TopicPartition, image: PartitionImage, vi
     shown["order"] = list(image.replicas)
     shown["replicas"] = {str(each["id"]): each for each in shown["replicas"]}
     why = watermark_sentence(image, views)
+    seen, view = leaders_view(views, image.leader), views.get(image.leader)
+    unstable = None if view is None else view.unstable
+    is_known = seen is not None and (unstable is not None or seen.last_stable_offset >= seen.high_watermark)
+    why_stable = why_the_stable_offset(seen, unstable) if seen is not None and is_known else ""
     return {
         "summary": partition_summary(name, image),
         "why_watermark": f"{why[:1].upper()}{why[1:]}.",
+        "why_stable_offset": f"{why_stable[:1].upper()}{why_stable[1:]}." if why_stable else "",
         "partition": shown,
+        # By id, as the replicas.
+        "producers": {} if view is None else {str(each.producer_id): producer_out(each) for each in view.producers},
+        "producer_count": 0 if view is None else view.producer_count,
     }
 
 

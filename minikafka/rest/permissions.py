@@ -59,6 +59,9 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     ("GET", "/docs"): None,
     ("GET", "/docs/problems"): None,
     ("GET", "/docs/problems/{slug}"): None,
+    # Stories show nothing of the cluster.
+    ("GET", "/v1/lab/stories"): None,
+    ("GET", "/v1/lab/stories/{story}"): None,
     # The cluster. Clients need the addresses of brokers, as in Kafka's Metadata.
     ("GET", "/v1/brokers"): None,
     # It shows the caller nothing but itself.

@@ -35,6 +35,7 @@ from minikafka.rest import (
     produce,
     proxy,
     quotas,
+    stories,
     stream,
     testing_actions,
     testing_events,
@@ -86,6 +87,7 @@ _DESCRIBED: tuple[Route, ...] = (
     *group_members.ROUTES,
     *transactions.ROUTES,
     *controller.ROUTES,
+    *stories.ROUTES,
     *TESTING_ROUTES,
 )
 ROUTES = (*_DESCRIBED, *docs.routes_of(_DESCRIBED))

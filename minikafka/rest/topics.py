@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from minikafka.errors import (
@@ -21,16 +22,18 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.rest.body import FORM_NOTE, Members, kind_of, parsed_object, pointer, read_body
-from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
+from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX, Host
 from minikafka.rest.leaders import from_controller, unknown_topic, until_known
 from minikafka.rest.model import Model, many_of, member
-from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Flag, Integer
+from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Choice, Flag, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Route, json_body
 from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, table, text, whole
 from minikafka.rest.schemas import PartitionState
+from minikafka.rest.views import gather_from
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import NodeId
+from minikafka.types import NO_NODE, NodeId
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, unacceptable
+from minikafka.wire.admin import DescribeLogDirsRequest
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.limits import MAP_MEMBERS_MAX, shown
 from minikafka.wire.messages import (
@@ -40,6 +43,8 @@ from minikafka.wire.messages import (
     DeletedTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DescribedTopic,
+    DescribeReplicasRequest,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
     NewTopic,
@@ -68,6 +73,15 @@ _CONFIG_EXAMPLE = {"min.insync.replicas": "2"}
 _TOPIC_ID_EXAMPLE = "MDEyMzQ1Njc4OWFiY2RlZg"
 
 
+SUMMARY = "summary"
+WITH = Choice(
+    name="with",
+    description="`summary`: sizes and partitions out of sync too; each broker is requested twice.",
+    default="nothing",
+    options=("nothing", SUMMARY),
+)
+
+
 class _TopicInShort(Model):
     """One topic, in short."""
 
@@ -75,6 +89,15 @@ class _TopicInShort(Model):
     topic_id: str = member(text("Kafka's UUID of it."), _TOPIC_ID_EXAMPLE)
     partition_count: int = member(whole(), 3)
     replication_factor: int = member(whole(), 3)
+    bytes: int | None = member(nullable(whole("With `summary`: size of the leaders' logs.")), default=None)
+    records: int | None = member(
+        nullable(whole("With `summary`: offsets in the leaders' logs, markers and compacted records among them.")),
+        default=None,
+    )
+    under_replicated: int | None = member(
+        nullable(whole("With `summary`: partitions with replicas out of sync.")), default=None
+    )
+    without_leader: int | None = member(nullable(whole("With `summary`: partitions that nobody leads.")), default=None)
 
 
 class _Topics(Model):
@@ -128,7 +151,35 @@ async def get_topics(visit: Visit) -> Reply:
         )
         for each in described.topics
     ]
+    if visit[WITH] == SUMMARY:
+        await _summarize(visit.host, topics, described.topics)
     return Reply(_Topics(topics=topics).out())
+
+
+async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Sequence[DescribedTopic]) -> None:
+    """Two requests to each broker, whatever the number of topics. What a broker that does not answer leads is left
+    out of ``bytes`` and ``records``.
+    """
+    names = tuple(each.topic for each in topics)
+    alive = [node for node in host.image.brokers if host.image.alive(node)]
+    replicas = await gather_from(host, alive, DescribeReplicasRequest())
+    sizes = await gather_from(host, alive, DescribeLogDirsRequest())
+    size_of = {
+        (node, each.topic, each.partition): each.size_bytes
+        for node, response in sizes.items()
+        for result in response.results
+        for each in result.replicas
+    }
+    totals: dict[str, list[int]] = {name: [0, 0] for name in names}
+    for node, response in replicas.items():
+        for each in response.replicas:
+            if each.role == "leader" and each.topic in totals:
+                totals[each.topic][0] += size_of.get((node, each.topic, each.partition), 0)
+                totals[each.topic][1] += each.log_end_offset - each.log_start_offset
+    for topic, parts in zip(topics, described, strict=True):
+        topic.bytes, topic.records = totals[topic.topic]
+        topic.under_replicated = sum(len(part.isr) < len(part.replicas) for part in parts.partitions)
+        topic.without_leader = sum(part.leader == NO_NODE for part in parts.partitions)
 
 
 async def get_topic(visit: Visit) -> Reply:
@@ -257,6 +308,7 @@ ROUTES = (
         path="/v1/topics",
         handler=get_topics,
         tag="topics",
+        parameters=(WITH,),
         answers={200: _Topics.answer("All topics.")},
     ),
     Route(

@@ -25,6 +25,7 @@ from minikafka.rest.visit import Reply, Visit
 from minikafka.transactions.records import State
 from minikafka.types import NodeId
 from minikafka.wire.messages import (
+    ActiveProducer,
     DescribedProducer,
     DescribeProducersPartition,
     DescribeProducersRequest,
@@ -165,6 +166,12 @@ async def get_transaction(visit: Visit) -> Reply:
     return Reply(_Transaction.out_of(found, started_ms=started_ms, coordinator=coordinator))
 
 
+def producer_out(producer: ActiveProducer) -> dict[str, Any]:
+    """A producer as ``/v1`` shows it."""
+    start = producer.current_txn_start_offset
+    return _Producer.out_of(producer, transaction_start_offset=start if start >= 0 else None)
+
+
 async def get_producers(visit: Visit) -> Reply:
     """Producers that the partition's leader knows: their last sequence, and where their open transaction begins."""
     name = name_of(visit)
@@ -177,13 +184,7 @@ async def get_producers(visit: Visit) -> Reply:
         return found
 
     found, leader = await from_leader(visit, name, request, pick=pick, wait_s=DESCRIBE_WAIT_S)
-    producers = [
-        _Producer.out_of(
-            each,
-            transaction_start_offset=each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
-        )
-        for each in found.active
-    ]
+    producers = [producer_out(each) for each in found.active]
     return Reply(
         {
             "topic": name.topic,

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from minikafka.errors import ProtocolError
+from minikafka.errors import ProtocolError, WorldError
 from minikafka.events import sentence_of
+from minikafka.rest.host import Host
 from minikafka.rest.leaders import ask
 from minikafka.rest.visit import Visit
+from minikafka.rpc import call
 from minikafka.types import NodeId, TopicPartition
+from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.messages import DescribedReplica, ExplainPartitionRequest, ExplainPartitionResponse, StoryEntry
 
 # A broker that lives answers in milliseconds; a longer wait ends without the one that does not.
@@ -70,6 +73,33 @@ async def views_of(visit: Visit, name: TopicPartition, nodes: Iterable[NodeId]) 
 
     found = await asyncio.gather(*(view(node) for node in asked))
     return {node: view for node, view in zip(asked, found, strict=True) if view is not None}
+
+
+async def gather_from(host: Host, nodes: Iterable[NodeId], request: Any) -> dict[NodeId, Any]:
+    """The responses of those of ``nodes`` that answer within PATIENCE_S, side by side, as this broker's own request.
+
+    What of them a client may see is for the caller to decide.
+    """
+    name = BY_REQUEST[type(request)].name
+
+    async def response_of(node: NodeId) -> Any:
+        address = host.address_of(node)
+        try:
+            if node == host.node_id:
+                return await host.answer(name, request)
+            if address is None:
+                return None
+            return await call(host.world.network, address, request, deadline=host.world.clock.now() + PATIENCE_S)
+        except (ProtocolError, WorldError):
+            return None
+
+    asked = sorted(set(nodes))
+    found = await asyncio.gather(*(response_of(node) for node in asked))
+    return {
+        node: response
+        for node, response in zip(asked, found, strict=True)
+        if response is not None and not response.error_code
+    }
 
 
 def leaders_view(views: Views, leader: NodeId) -> DescribedReplica | None:

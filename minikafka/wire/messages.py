@@ -893,6 +893,9 @@ class ExplainPartitionResponse(Failed):
     """The last time that the high watermark moved."""
     refused: StoryEntry | None = None
     """The last produce request that was refused, or not acknowledged."""
+    producers: tuple[ActiveProducer, ...] = ()
+    """Of the leader: producers with open transactions, then those that wrote last; not all if there are many."""
+    producer_count: int = 0
 
 
 @message

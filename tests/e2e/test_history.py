@@ -95,7 +95,7 @@ async def test_history_shows_each_state_that_the_live_stream_showed(viewers: Vie
                 assert difference(without_ages(state_at(found, at_ms)), without_ages(state)) == []
         shrunk = [each["f"]["new"] for each in found["steps"] if each["k"] == "isr_shrunk"]
         assert (shrunk[0], shrunk[-1]) == ([1, 2], [1, 3])
-        await asyncio.to_thread(cluster.start, 2)
+        await asyncio.to_thread(cluster.restart, 2)
         await reader.until(lambda state: state["partition"]["replicas"]["2"]["own_leo"] is not None)
     # The dead broker's values of before are still there, though it has forgotten them.
     jump = await viewers.call("GET", f"/v1/history?scope=rewound-0&from={began}&to={began}")
@@ -143,7 +143,7 @@ async def test_long_spans_are_read_in_parts(viewers: Viewers):
             await viewers.produce(path)
             await reader.until(lambda state, count=count: high_watermarks(state) == [count] * 3)  # type: ignore[misc]
     whole = await viewers.call("GET", "/v1/history?scope=parted-0&step_ms=0&limit=5000")
-    to, part = whole["to"], None
+    to = whole["to"]
     start, state, parts = whole["from"], {}, 0
     while start is not None:
         part = await viewers.call("GET", f"/v1/history?scope=parted-0&step_ms=0&limit=2&from={start}&to={to}")

@@ -11,6 +11,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from confluent_kafka import Producer
+from yarl import URL
 
 from minikafka.rest import live
 from minikafka.testing.local_cluster import LocalCluster
@@ -242,3 +244,52 @@ async def test_only_so_many_viewers_are_served(
         ):
             async with viewers.http.get(f"{viewers.urls[0]}/v1/live{query}") as response:
                 assert (response.status, (await response.json(content_type=None))["error"]) == (status, error)
+
+
+async def test_an_open_transaction_is_in_the_state(viewers: Viewers, cluster: LocalCluster):
+    """Its producer with the first offset, and why the last stable offset stands there; committed, it is over."""
+    await viewers.topic("transacted")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "transacted", "log_level": 0})
+
+    def begin() -> None:
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce("transacted", b"value", partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+
+    async with viewers.watch("transacted-0") as reader:
+        await asyncio.to_thread(begin)
+        state = await reader.until(lambda state: bool(state.get("producers")) and high_watermarks(state) == [1] * 3)
+        [(producer_id, shown)] = state["producers"].items()
+        assert (str(shown["producer_id"]), shown["transaction_start_offset"]) == (producer_id, 0)
+        assert (state["producer_count"], state["partition"]["last_stable_offset"]) == (1, 0)
+        assert f"the transaction of producer {producer_id} began at offset 0" in state["why_stable_offset"]
+        await asyncio.to_thread(producer.commit_transaction, PATIENCE_S)
+        state = await reader.until(lambda state: state["partition"]["last_stable_offset"] == 2)
+        assert state["producers"][producer_id]["transaction_start_offset"] is None
+        assert "no transaction is open" in state["why_stable_offset"]
+
+
+async def test_topics_have_a_summary(viewers: Viewers):
+    """Sizes and records of all leaders; without it the list costs no request to other brokers."""
+    path = await viewers.topic("summed")
+    for _ in range(3):
+        await viewers.produce(path)
+    found = {each["topic"]: each for each in (await viewers.call("GET", "/v1/topics?with=summary"))["topics"]}
+    summed = found["summed"]
+    assert (summed["records"], summed["under_replicated"], summed["without_leader"]) == (3, 0, 0)
+    assert summed["bytes"] > 3 * 60
+    plain = {each["topic"]: each for each in (await viewers.call("GET", "/v1/topics"))["topics"]}
+    assert "bytes" not in plain["summed"]
+
+
+async def test_stories_of_the_lab_are_played(viewers: Viewers):
+    """A story under the old rule loses a record; a name that is no story, and one with a path, is refused."""
+    stories = (await viewers.call("GET", "/v1/lab/stories"))["stories"]
+    assert "data-loss" in [each["name"] for each in stories]
+    story = await viewers.call("GET", "/v1/lab/stories/data-loss?truncation=high-watermark")
+    assert (len(story["lost"]), story["options"]["truncation"]) == (1, "high-watermark")
+    assert "high-watermark" not in (await viewers.call("GET", "/v1/lab/stories/data-loss"))["options"].values()
+    for name, status in (("data-los", 404), ("..%2F..%2Fetc%2Fpasswd", 400), ("passwd", 404)):
+        async with viewers.http.get(URL(f"{viewers.urls[0]}/v1/lab/stories/{name}", encoded=True)) as response:
+            assert response.status == status

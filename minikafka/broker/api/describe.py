@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.log.partition_log import PartitionLog
 
+PRODUCERS_SHOWN = 20
+PRODUCERS_LOOKED_AT = 1_000
+"""A partition with more of them does not show them in its state: they are looked at four times a second."""
 HISTORY_ROWS_MAX = 10_000
 """The most samples, and the most events, of one response."""
 
@@ -245,10 +248,13 @@ def handle_explain_partition(
     if replica is None and not replicas.knows(name):
         raise UnknownTopicOrPartition(f"{name} is not known to broker {replicas.config.node_id}")
     story = chronicle.of(name)
+    leader = replica.role if replica is not None and isinstance(replica.role, LeaderReplica) else None
     return ExplainPartitionResponse(
         broker_id=replicas.config.node_id,
         replica=describe_replica(replica, replicas.clock.now()) if replica is not None else None,
-        unstable=_unstable(replica.role) if replica is not None and isinstance(replica.role, LeaderReplica) else None,
+        unstable=None if leader is None else _unstable(leader),
+        producers=() if leader is None else _latest_producers(leader.log),
+        producer_count=0 if leader is None else len(leader.log.producers),
         story=tuple(entry.message() for entry in story.entries),
         watermark_moved=_told(story.watermark_moved),
         refused=_told(story.refused),
@@ -288,6 +294,21 @@ def handle_read_history(
         ),
         events=tuple(each.message() for each in events if each.at_ms <= end_ms),
     )
+
+
+def _latest_producers(log: PartitionLog) -> tuple[ActiveProducer, ...]:
+    """Producers with open transactions, the oldest first, then the others, the latest first."""
+    if len(log.producers) > PRODUCERS_LOOKED_AT:
+        return ()
+    active = log.producers.active()
+    open_first = sorted(
+        active,
+        key=lambda each: (
+            each.current_txn_start_offset < 0,
+            each.current_txn_start_offset if each.current_txn_start_offset >= 0 else -each.last_timestamp,
+        ),
+    )
+    return tuple(ActiveProducer(**each._asdict()) for each in open_first[:PRODUCERS_SHOWN])
 
 
 def _unstable(leader: LeaderReplica) -> UnstableTransaction | None:

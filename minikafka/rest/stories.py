@@ -1,0 +1,217 @@
+"""``/v1/lab/stories``: the lab's stories, played over the real rules, in the form of the live stream.
+
+A story is played when it is first asked for, on a thread, and kept: the same story always gives the same steps. Only
+stories of the library are played, never a file that a client names.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from minikafka.lab.command import ScenarioError
+from minikafka.lab.played import Step, View
+from minikafka.lab.scenario import LIBRARY, Scenario, library, read, references, short_name, story
+from minikafka.lab.table import rendered
+from minikafka.rest.parameters import Choice, Text
+from minikafka.rest.route import Answer, Route
+from minikafka.rest.schema import many, shape, text, whole
+from minikafka.rest.visit import Reply, Visit
+from minikafka.spelling import did_you_mean
+from minikafka.web.problems import malformed
+from minikafka.wire.differences import difference
+
+STEPS_MAX = 1_000
+AS_IS = "as_written"
+"""What the story's own text says."""
+
+STORY = Text(
+    name="story",
+    place="path",
+    description="The story's name.",
+    pattern=r"[a-z0-9-]{1,80}",
+    needed="the name of a story, such as data-loss,",
+    example="data-loss",
+)
+TRUNCATION = Choice(
+    name="truncation",
+    description="How followers cut their logs: by leader epoch, or to their own high watermark as before KIP-101.",
+    default=AS_IS,
+    options=(AS_IS, "leader-epoch", "high-watermark"),
+)
+CONTROL = Choice(
+    name="control",
+    description="Who elects: the script, or the real controller.",
+    default=AS_IS,
+    options=(AS_IS, "script", "quorum"),
+)
+
+
+@functools.cache
+def _library() -> dict[str, Scenario]:
+    """The stories by the names under which people know them."""
+    return {short_name(path.relative_to(LIBRARY).with_suffix("").name): read(path) for path in library()}
+
+
+def _story(name: str) -> Scenario:
+    found = _library().get(name)
+    if found is None:
+        raise malformed(f"there is no story {name!r}{did_you_mean(name, _library())}", status=404)
+    return found
+
+
+async def get_stories(_visit: Visit) -> Reply:
+    """The stories of the lab."""
+    return Reply(
+        {
+            "stories": [
+                {"name": name, "about": story(each), "references": references(each)}
+                for name, each in sorted(_library().items())
+            ]
+        }
+    )
+
+
+async def get_story(visit: Visit) -> Reply:
+    """Play a story: the state before it, and what each step changes."""
+    name, options = visit[STORY], {"truncation": visit[TRUNCATION], "control": visit[CONTROL]}
+    scenario = _story(name)
+    chosen = tuple((each, value) for each, value in options.items() if value != AS_IS)
+    try:
+        document = await visit.host.world.offload(lambda: played(name, chosen))
+    except ScenarioError as error:
+        raise malformed(f"the story {name} cannot be played with these options: {error}") from None
+    return Reply({**document, "about": story(scenario)})
+
+
+@functools.lru_cache(64)
+def played(name: str, options: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """A story's states and steps. Raises ScenarioError."""
+    run = _library()[name].play(options)
+    first, *steps = run.steps[:STEPS_MAX]
+    before = state = _state(first.after, first.what)
+    rows = []
+    for step in steps:
+        after = _state(step.after, step.what)
+        rows.append({**_row(step), "changes": difference(state, after)})
+        state = after
+    return {
+        "name": name,
+        "options": dict(run.options),
+        "before": before,
+        "steps": rows,
+        "lost": [str(each) for each in run.lost],
+        "diverged": [str(each) for each in run.diverged],
+        "text": rendered(run),
+    }
+
+
+def _row(step: Step) -> dict[str, Any]:
+    return {"number": step.number, "line": step.line, "w": step.what, "lines": list(step.lines)}
+
+
+ROLES: Final = ("leader", "follower", "idle")
+
+
+def _state(views: Any, summary: str) -> dict[str, Any]:
+    """Replicas by their names, as the live stream has those of a partition."""
+    leader = next((name for name, view in views.items() if view.role == "leader"), None)
+    known = {} if leader is None else dict(views[leader].remotes)
+    isr = [] if leader is None else views[leader].isr.split(",")
+    return {
+        "summary": summary,
+        "partition": {
+            "leader": leader,
+            "leader_epoch": None if leader is None else views[leader].epoch,
+            "isr": isr,
+            "high_watermark": None if leader is None else views[leader].high_watermark,
+            "log_end_offset": None if leader is None else views[leader].end_offset,
+            "order": list(views),
+            "replicas": {name: _replica(name, view, known, isr) for name, view in views.items()},
+        },
+    }
+
+
+def _replica(name: str, view: View, known: dict[str, int], isr: list[str]) -> dict[str, Any]:
+    end = known.get(name, view.end_offset)
+    return {
+        "id": name,
+        "role": view.role.partition(",")[0],
+        "cut_off": view.role.endswith("cut off"),
+        "in_sync": name in isr,
+        "leo": None if end is None or end < 0 else end,
+        "own_leo": view.end_offset,
+        "hw": view.high_watermark,
+        "epoch": view.epoch,
+        "asked": view.asked.split(",") if view.asked else None,
+    }
+
+
+_ABOUT = text("What it shows, in a sentence.")
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/lab/stories",
+        handler=get_stories,
+        tag="docs",
+        answers={
+            200: Answer(
+                description="The stories.",
+                schema=shape(
+                    stories=many(shape(name=text(), about=_ABOUT, references=many(text(), "KIPs and issues of Kafka.")))
+                ),
+                example={
+                    "stories": [{"name": "data-loss", "about": "Two fast failures lose a record", "references": []}]
+                },
+            )
+        },
+    ),
+    Route(
+        method="GET",
+        path="/v1/lab/stories/{story}",
+        handler=get_story,
+        tag="docs",
+        parameters=(STORY, TRUNCATION, CONTROL),
+        answers={
+            200: Answer(
+                description="The state before the story, and what each step changes.",
+                schema=shape(
+                    name=text(),
+                    about=_ABOUT,
+                    options={"type": "object", "description": "Options of the story's cluster."},
+                    before={"type": "object", "description": "In the form of a `snapshot` of a partition."},
+                    steps=many(
+                        shape(
+                            number=whole("As the lab counts it."),
+                            line=whole("Of the command in the story's text."),
+                            w=text("What happened."),
+                            lines=many(text(), "What the rules reported."),
+                            changes=many({"type": "array"}, "As in a live `frame`."),
+                        )
+                    ),
+                    lost=many(text(), "Records that were acknowledged and that the leader lacks at the end."),
+                    diverged=many(text(), "Offsets at which two replicas hold different committed records."),
+                    text=text("The story as `minikafka lab run` prints it."),
+                ),
+                example={
+                    "name": "data-loss",
+                    "about": "Two fast failures lose a record",
+                    "options": {"brokers": "2"},
+                    "before": {"summary": "all start", "partition": {"high_watermark": 0}},
+                    "steps": [
+                        {
+                            "number": 1,
+                            "line": 9,
+                            "w": "produce m0 to A",
+                            "lines": [],
+                            "changes": [[["partition", "log_end_offset"], 1]],
+                        }
+                    ],
+                    "lost": [],
+                    "diverged": [],
+                    "text": "step  what happened\n",
+                },
+            )
+        },
+    ),
+)
