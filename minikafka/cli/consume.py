@@ -162,9 +162,15 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
 @click.option("--group", default=None, metavar="GROUP", help="Read as a member of this consumer group.")
 @click.option(
     "--assignor",
-    type=click.Choice(list(ASSIGNORS)),
+    type=click.Choice([*ASSIGNORS, "uniform"]),
     default=None,
-    help="How the group's partitions are assigned.  [range]",
+    help="How the group's partitions are assigned: range or uniform with --group-protocol consumer.  [range]",
+)
+@click.option(
+    "--group-protocol",
+    type=click.Choice(["classic", "consumer"]),
+    default=None,
+    help="Protocol of the member: consumer lets the coordinator assign (KIP-848).  [classic]",
 )
 @click.option("--instance-id", default=None, metavar="ID", help="Id of a static member (group.instance.id).")
 @click.option(
@@ -215,6 +221,7 @@ def command(
     timeout_ms: int | None,
     group: str | None,
     assignor: str | None,
+    group_protocol: str | None,
     instance_id: str | None,
     session_timeout_ms: int | None,
     isolation_level: str,
@@ -238,8 +245,16 @@ def command(
         printer = _printer(format_, output, escape=not raw and sys.stdout.isatty())
     except (BadFormat, ValueError) as error:
         raise click.UsageError(str(error)) from error
+    is_classic = group_protocol != "consumer"
+    if not is_classic and session_timeout_ms is not None:
+        raise click.UsageError(
+            "--session-timeout-ms is for the classic protocol: the brokers' group.consumer.session.timeout.ms decides"
+        )
+    if assignor is not None and assignor not in (ASSIGNORS if is_classic else ("uniform", "range")):
+        raise click.UsageError(f"--assignor {assignor} is not for the {group_protocol or 'classic'} protocol")
     membership: dict[str, Any] = {
-        "partition_assignment_strategy": assignor,
+        "group_protocol": group_protocol,
+        "partition_assignment_strategy" if is_classic else "group_remote_assignor": assignor,
         "group_instance_id": instance_id,
         "session_timeout_ms": session_timeout_ms,
         # A third of the session, where the usual three seconds are too long for it.
@@ -247,7 +262,7 @@ def command(
     }
     membership = {name: value for name, value in membership.items() if value is not None}
     if membership and group is None:
-        raise click.UsageError("--assignor, --instance-id and --session-timeout-ms need a --group")
+        raise click.UsageError("--assignor, --group-protocol, --instance-id and --session-timeout-ms need a --group")
     ending = Ending(max_records, exit_at_end, timeout_ms)
     reading = Reading(topic, bootstrap, begin, only, ending, printer, group, membership, client_id, isolation_level)
     if output == "table":

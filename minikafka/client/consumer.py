@@ -12,13 +12,15 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from minikafka.client.base_member import LEAVING, BaseMember
 from minikafka.client.caller import Caller
 from minikafka.client.cluster_view import Leader, Update
+from minikafka.client.consumer_member import ConsumerProtocolMember
 from minikafka.client.coordinator import Coordinator
 from minikafka.client.fetcher import Fetcher
-from minikafka.client.group_member import LEAVING, Member
+from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
 from minikafka.client.leaders import Leaders, as_dict
 from minikafka.client.metadata import Metadata
@@ -60,7 +62,7 @@ class Consumer:
         self._metadata: Metadata | None = None
         self._fetcher: Fetcher | None = None
         self._leaders: Leaders | None = None
-        self._member: Member | None = None
+        self._member: BaseMember | None = None
         self._offsets: GroupOffsets | None = None
         self._coordinator: Coordinator | None = None
         self._gate: PollGate | None = None
@@ -101,7 +103,7 @@ class Consumer:
             self._gate = PollGate(world.clock.now)
             if self.config.group_id is not None:
                 self._enter_group(self.config.group_id, world, metadata)
-            if self._subscription.pattern is not None:
+            if self._subscription.pattern is not None and not self._broker_matches:
                 await self._match_topics(self._subscription.pattern)
             if self._subscription:
                 self._join()
@@ -168,7 +170,8 @@ class Consumer:
         """Read these topics, or all whose whole name matches ``pattern``; instead of an earlier subscription.
 
         With a ``group_id`` the group shares their partitions, and ``listener`` is called with what comes and goes
-        (S31).
+        (S31). With ``group_protocol="consumer"`` the coordinator matches ``pattern``, which must be valid in RE2's
+        syntax, too.
         """
         self._subscription.choose(topics, pattern, listener)
         self._subscription_changed()
@@ -176,7 +179,13 @@ class Consumer:
             self._join()
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to; of a pattern those that match at present."""
+        """The topics subscribed to; of a pattern those that match at present.
+
+        With ``group_protocol="consumer"`` the coordinator matches patterns: then the topics of which this member has
+        partitions.
+        """
+        if self._subscription.pattern is not None and self._broker_matches:
+            return frozenset(each.topic for each in self._positions.states)
         return frozenset(self._subscription.topics)
 
     def unsubscribe(self) -> None:
@@ -232,27 +241,35 @@ class Consumer:
 
     def _join(self) -> None:
         """Become a member, if there is a group; find topics, if there is a pattern."""
-        if self._subscription.pattern is not None and not self._tasks.runs("topic-pattern"):
+        is_matched_here = self._subscription.pattern is not None and not self._broker_matches
+        if is_matched_here and not self._tasks.runs("topic-pattern"):
             self._tasks.spawn(self._keep_matching(), "topic-pattern")
         if self._coordinator is None or self._member is not None:
             return
         fetcher, metadata, gate = self._fetcher, self._metadata, self._gate
         if fetcher is None or metadata is None or gate is None:
             raise InvalidRequest("the consumer is not started")
-        self._member = Member(
-            self.config,
-            self._running_world(),
-            metadata,
-            self._coordinator,
-            self._positions,
-            gate,
-            topics=lambda: list(self._subscription.topics),
-            listener=lambda: self._subscription.listener,
-            follow=self._follow_group,
-            tell=self._tell,
-        )
+        parts = self.config, self._running_world(), metadata, self._coordinator, self._positions, gate
+        calls: dict[str, Any] = {
+            "topics": lambda: list(self._subscription.topics),
+            "listener": lambda: self._subscription.listener,
+            "follow": self._follow_group,
+            "tell": self._tell,
+        }
+        if self.config.group_protocol == "consumer":
+            self._member = ConsumerProtocolMember(*parts, pattern=self._pattern_text, **calls)
+        else:
+            self._member = Member(*parts, **calls)
         self._offsets = self._member.offsets
         self._member.start()
+
+    @property
+    def _broker_matches(self) -> bool:
+        """Whether the coordinator matches a pattern against the topics' names."""
+        return self.config.group_id is not None and self.config.group_protocol == "consumer"
+
+    def _pattern_text(self) -> str | None:
+        return None if self._subscription.pattern is None else self._subscription.pattern.pattern
 
     def _follow_group(self, topics: Iterable[str]) -> None:
         self._group_topics = tuple(topics)

@@ -7,26 +7,19 @@
 
 - Eager assignors: everything is given up before joining. Cooperative ones (KIP-429): partitions are kept while joining,
   what is another's is given up afterwards, and then it joins once more.
-- Nothing is taken away while the application works on records (``poll_gate.py``).
-- Heartbeats go on by themselves. An application that does not ask for records for max_poll_interval_ms has its member
-  leave. A member that was expelled, or left like that, joins again with the next call: until then nothing that the
-  application works on can be committed.
-
-Errors that no joining again can help end the consumer: its next call raises them.
+- Heartbeats go on by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
+from minikafka.client.base_member import LEAVE_WAIT_S, BaseMember, Partitions
 from minikafka.client.cluster_view import Update
 from minikafka.client.coordinator import Coordinator
-from minikafka.client.group_offsets import GroupOffsets, Membership
+from minikafka.client.group_offsets import Membership
 from minikafka.client.metadata import Metadata
 from minikafka.client.poll_gate import PollGate
 from minikafka.client.positions import Positions
@@ -44,8 +37,6 @@ from minikafka.errors import (
 from minikafka.groups.assignors import COOPERATIVE, Assignor, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.ports import World
-from minikafka.tasks import in_turn
-from minikafka.types import Epoch, Offset, TopicPartition
 from minikafka.wire.group_messages import (
     NO_GENERATION,
     GroupProtocol,
@@ -63,16 +54,10 @@ from minikafka.wire.outcomes import error_in
 
 JOIN_GRACE_MS = 5_000
 """A join is answered when the rebalance ends, at the latest after the rebalance timeout, and a little."""
-LEAVE_WAIT_S = 2.0
-
-Partitions = tuple[TopicPartition, ...]
-
-LEAVING: ContextVar[Member | None] = ContextVar("leaving", default=None)
-"""The member whose listener hears that it is over, for what that calls: the last moment for a commit."""
 
 
-class Member:
-    """This consumer in its group. It owns two tasks: one joins, one beats."""
+class Member(BaseMember):
+    """This consumer in its group, with the classic protocol. It owns two tasks: one joins, one beats."""
 
     def __init__(
         self,
@@ -88,39 +73,30 @@ class Member:
         follow: Callable[[Iterable[str]], None],
         tell: Callable[[], None],
     ) -> None:
+        super().__init__(
+            config,
+            world,
+            metadata,
+            coordinator,
+            positions,
+            gate,
+            topics=topics,
+            listener=listener,
+            follow=follow,
+            tell=tell,
+        )
         self.member_id = ""
         self.generation = NO_GENERATION
-        self.owned: Partitions = ()
-        self.failed: BaseException | None = None
-        self.offsets = GroupOffsets(config, world, coordinator, positions, self.membership)
-        self._config = config
-        self._world = world
-        self._metadata = metadata
-        self._coordinator = coordinator
-        self._positions = positions
-        self._gate = gate
-        self._topics = topics
-        self._listener = listener
-        self._follow = follow
-        self._tell = tell
         self._assignors = config.assignors()
         self._is_cooperative = all(each.rebalance == COOPERATIVE for each in self._assignors)
         self._must_join = asyncio.Event()
         self._must_join.set()
-        self._is_giving_up = False
-        self._is_cancelled = False
-        self.reached: dict[TopicPartition, tuple[Offset, Epoch]] = {}
-        """Where it stood when it was cancelled: the consumer may read something else by hand since."""
         self._is_joining = False
         self._join_count = 0
-        self._awaits_poll = False
-        """It joins when the application asks for records, not before: what that works on may be another's by now, and
-        would be committed in the name of a member that has the partition again."""
         self._was_owned: tuple[Partitions, int] = ((), NO_GENERATION)
         """What an eager member had, for assignors that remember."""
         self._dealt: dict[str, int] = {}
         """The leader's: partition counts that the present assignment was made from."""
-        self._tasks: list[asyncio.Task[None]] = []
 
     def membership(self) -> Membership | None:
         """For whom a commit speaks now; None: the group goes on without this member."""
@@ -130,57 +106,8 @@ class Member:
 
     # ---------------------------------------------------------------------------------------------- its life
 
-    def start(self) -> None:
-        """Join; returns at once."""
-        self._metadata.listeners.append(self._on_metadata)
-        loop = asyncio.get_running_loop()
-        for work, name in ((self._keep_joined(), "group-join"), (self._beat(), "group-heartbeat")):
-            task = loop.create_task(work, name=name)
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
-
-    def cancel(self) -> None:
-        """Begin nothing any more, and hold nothing up; :meth:`stop` does the rest."""
-        if self._is_cancelled:
-            return
-        self._is_cancelled = True
-        for task in self._tasks:
-            task.cancel()
-        if self._on_metadata in self._metadata.listeners:
-            self._metadata.listeners.remove(self._on_metadata)
-        listener = self._listener()  # the next subscription has one of its own
-        self._listener = lambda: listener
-        self.reached = self._positions.consumed()
-        self._gate.release()
-
-    async def stop(self) -> None:
-        """Commit, give up everything and leave, so that the others need not wait for the session to end.
-
-        A static member does not leave: it is expected back (KIP-345).
-        """
-        self.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.generation != NO_GENERATION and self._config.enable_auto_commit:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LEAVE_WAIT_S):
-                    await self.offsets.commit_reached(self.reached)
-        await self.offsets.stop()
-        await in_turn(self._give_up_all, self._say_goodbye)
-
-    def gives_up(self, positions: Positions) -> bool:
-        """Is it this consumer's member, and does its listener hear now that it is over?"""
-        return self._is_giving_up and positions is self._positions
-
-    async def _give_up_all(self) -> None:
-        other = LEAVING.get()
-        LEAVING.set(self)
-        self._is_giving_up = True
-        try:
-            if self.owned:
-                await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), self.owned)
-        finally:
-            self._is_giving_up = False
-            LEAVING.set(other)
+    def _work(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        return [("group-join", self._keep_joined()), ("group-heartbeat", self._beat())]
 
     async def _say_goodbye(self) -> None:
         try:
@@ -195,17 +122,6 @@ class Member:
         if not self._must_join.is_set():
             self._world.events("group_rejoin", group=self._coordinator.group, member=self.member_id, why=why)
             self._must_join.set()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self._fail(task.exception())
-
-    def _fail(self, error: BaseException | None) -> None:
-        if self.failed is None:
-            self.failed = error
-            self._world.events("group_member_failed", group=self._coordinator.group, why=repr(error))
-            self._gate.release()
-            self._tell()
 
     def _on_metadata(self, _update: Update) -> None:
         if self._dealt and any(self._count(topic) != count for topic, count in self._dealt.items()):
@@ -379,17 +295,6 @@ class Member:
         if gone and self._is_cooperative:
             self.rejoin("what was given up is free for the others now")
 
-    async def _give_up(self, partitions: Partitions) -> None:
-        if self._config.enable_auto_commit:
-            await self.offsets.commit_processed()
-        await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), partitions)
-        self._drop(partitions)
-
-    def _drop(self, partitions: Partitions) -> None:
-        self.owned = tuple(each for each in self.owned if each not in partitions)
-        self._positions.assign(self.owned)
-        self.offsets.forget(partitions)
-
     async def _thrown_out(self, why: str, *, forget_id: bool, awaits_poll: bool = False) -> None:
         """The group has gone on without this member: what it had may be another's already."""
         lost = self.owned
@@ -404,20 +309,6 @@ class Member:
         if lost:
             await self._call(lambda listener, gone: listener.on_partitions_lost(gone), lost)
 
-    async def _call(
-        self,
-        callback: Callable[[ConsumerRebalanceListener, list[TopicPartition]], Any],
-        partitions: Partitions,
-        *,
-        always: bool = False,
-    ) -> None:
-        """Tell the application's listener; what it raises ends the consumer."""
-        listener = self._listener()
-        if listener is not None and (partitions or always):
-            answer = callback(listener, list(partitions))
-            if inspect.isawaitable(answer):
-                await answer
-
     # ---------------------------------------------------------------------------------------------- heartbeats
 
     async def _beat(self) -> None:
@@ -426,11 +317,7 @@ class Member:
             await asyncio.sleep(interval_s)
             if self.generation == NO_GENERATION or self._is_joining:
                 continue
-            now = self._world.clock.now()
-            polls_late = not self._gate.is_polling and (
-                now - self._gate.last_poll_at > self._config.max_poll_interval_ms / 1000
-            )
-            if polls_late:
+            if self._polls_late:
                 # First out, then goodbye: should the application ask meanwhile, it joins under an id of its own.
                 member_id = self.member_id
                 await self._thrown_out("it did not poll in time", forget_id=True, awaits_poll=True)

@@ -25,6 +25,7 @@ from minikafka.errors import (
     Outcome,
     ProtocolError,
     RebalanceInProgress,
+    StaleMemberEpoch,
     UnknownMemberId,
     UnstableOffsetCommit,
 )
@@ -52,7 +53,8 @@ class Membership(NamedTuple):
     generation: int = NO_GENERATION
     instance_id: str | None = None
     join_count: int = 0
-    """How often the member has joined: two generations of one number may be different ones, see Coordinator.ask."""
+    """How often the member has joined: two generations of one number may be different ones, see Coordinator.ask. With
+    the consumer protocol the generation is the member's epoch, which rises while it stays in the group."""
 
 
 class Spot(NamedTuple):
@@ -133,11 +135,21 @@ class GroupOffsets:
                 is_first = False
 
     async def _commit(self, spots: Mapping[TopicPartition, Spot]) -> None:
+        deadline = self._deadline()
+        while (error := await self._attempt(spots, deadline)) is not None:
+            # The coordinator has assigned something since: the next heartbeat brings the newer epoch (KIP-848).
+            pause_s = self._config.retry_backoff_ms / 1000
+            if self._world.clock.now() + pause_s >= deadline:
+                raise self._failed(error.name, error.outcome)
+            await asyncio.sleep(pause_s)
+
+    async def _attempt(self, spots: Mapping[TopicPartition, Spot], deadline: float) -> StaleMemberEpoch | None:
+        """Commit; return the error that a newer epoch of the same member mends, raise any other."""
         member = self._membership()
         if member is None:
             raise self._failed("it is not in the group now")
         if not spots:
-            return
+            return None
         request = OffsetCommitRequest(
             group_id=self._coordinator.group,
             generation_id=member.generation,
@@ -157,17 +169,20 @@ class GroupOffsets:
         try:
             response: OffsetCommitResponse = await self._coordinator.ask(
                 request,
-                deadline=self._deadline(),
+                deadline=deadline,
                 error_of=_worth_looking_again,
-                is_current=lambda: self._membership() == member,
+                is_current=lambda: (now := self._membership()) is not None and now.join_count == member.join_count,
             )
         except IllegalGeneration as ended:
             raise self._failed(ended.name, ended.outcome) from ended
         error = error_in(response) or next(filter(None, map(error_in, response.partitions)), None)
         if error is not None:
             error.outcome = outcome_of_all(response)
+            if isinstance(error, StaleMemberEpoch):
+                return error
             raise self._failed(error.name, error.outcome) if isinstance(error, OUT_OF_THE_GROUP) else error
         self._told.update(spots)
+        return None
 
     def _failed(self, why: str, outcome: Outcome = NOT_WRITTEN) -> CommitFailed:
         done = "nothing was committed" if outcome == NOT_WRITTEN else "the offsets may or may not have been committed"

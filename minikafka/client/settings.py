@@ -206,12 +206,20 @@ class ProducerConfig(ClientConfig):
         return self.required_acks == -1 if self.enable_idempotence is None else self.enable_idempotence
 
 
+SESSION_TIMEOUT_MS = 10_000
+HEARTBEAT_INTERVAL_MS = 3_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
     """A consumer's settings (S27, S35, S36); names are aiokafka's."""
 
     group_id: str | None = None
     """The group that shares the partitions of the topics subscribed to, and for which offsets are committed."""
+    group_protocol: Literal["classic", "consumer"] = "classic"
+    """``consumer``: the coordinator assigns, and no rebalance stops all members (KIP-848)."""
+    group_remote_assignor: str | None = None
+    """With ``group_protocol="consumer"``: the coordinator's assignor (uniform, range); None: its own choice."""
     group_instance_id: str | None = None
     """A static member: it keeps its partitions over a restart within its session (KIP-345)."""
     auto_offset_reset: Literal["earliest", "latest", "none"] = "latest"
@@ -233,9 +241,9 @@ class ConsumerConfig(ClientConfig):
     """Of a group: how often what was read is committed, when records are asked for (S34)."""
     max_poll_interval_ms: int = 300_000
     """An application that asks for no records for so long leaves the group, until it asks again."""
-    session_timeout_ms: int = 10_000
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
     """The group goes on without a member that is silent for so long."""
-    heartbeat_interval_ms: int = 3_000
+    heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
     rebalance_timeout_ms: int | None = None
     """How long the group waits for this member to join a rebalance; None: max_poll_interval_ms."""
     partition_assignment_strategy: Strategy = DEFAULT_STRATEGY
@@ -258,6 +266,7 @@ class ConsumerConfig(ClientConfig):
                 setting="heartbeat_interval_ms",
             )
         self.assignors()
+        self._check_protocol()
         if self.auto_offset_reset not in ("earliest", "latest", "none"):
             raise InvalidConfig(
                 f"auto_offset_reset={self.auto_offset_reset!r}: one of earliest, latest, none is needed",
@@ -272,6 +281,30 @@ class ConsumerConfig(ClientConfig):
         _at_least(self, 1, "fetch_max_bytes", "max_partition_fetch_bytes")
         if self.max_poll_records is not None:
             _at_least(self, 1, "max_poll_records")
+
+    def _check_protocol(self) -> None:
+        """InvalidConfig, naming a setting that the group's protocol does not have."""
+        if self.group_protocol not in ("classic", "consumer"):
+            raise InvalidConfig(
+                f"group_protocol={self.group_protocol!r}: classic or consumer is needed", setting="group_protocol"
+            )
+        if self.group_protocol == "classic":
+            if self.group_remote_assignor is not None:
+                raise InvalidConfig(
+                    'group_remote_assignor needs group_protocol="consumer"; members of the classic protocol have '
+                    "partition_assignment_strategy",
+                    setting="group_remote_assignor",
+                )
+            return
+        for name, default, instead in (
+            ("partition_assignment_strategy", DEFAULT_STRATEGY, "group_remote_assignor"),
+            ("session_timeout_ms", SESSION_TIMEOUT_MS, "the brokers' group.consumer.session.timeout.ms"),
+            ("heartbeat_interval_ms", HEARTBEAT_INTERVAL_MS, "the brokers' group.consumer.heartbeat.interval.ms"),
+        ):
+            if getattr(self, name) != default:
+                raise InvalidConfig(
+                    f'{name} cannot be set with group_protocol="consumer": {instead} decides', setting=name
+                )
 
     def assignors(self) -> tuple[Assignor, ...]:
         """The assignors of ``partition_assignment_strategy``; InvalidConfig for an unknown name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from minikafka import Consumer as NativeConsumer
 from minikafka import LocalCluster
 from tests.e2e.test_processes import run
 
@@ -173,6 +175,60 @@ def test_a_member_survives_the_loss_of_its_coordinator(cluster):
         until("it owns all", lambda: len(owned(again)) == PARTITIONS, again)
         offsets = again.committed([TopicPartition("surviving", number) for number in range(PARTITIONS)], PATIENCE_S)
         assert [each.offset for each in offsets] == [20] * PARTITIONS
+
+
+def test_librdkafka_and_the_native_consumer_share_a_group(cluster):
+    """A mixed group: partitions move between the two clients, and each record is read once."""
+    wanted = filled(cluster, "mixed", 60)
+    with member(cluster, "g5", **{"enable.auto.commit": True, "auto.commit.interval.ms": 100}) as one:
+        one.subscribe(["mixed"])
+        read = read_all(wanted, one)
+
+        async def share() -> list[bytes]:
+            found: list[bytes] = []
+            async with NativeConsumer(
+                "mixed",
+                bootstrap_servers=cluster.bootstrap,
+                group_id="g5",
+                group_protocol="consumer",
+                auto_offset_reset="earliest",
+            ) as native:
+                await polled(one, native, found, read, lambda: len(owned(one)) == len(native.assignment()) == 3)
+                more = await asyncio.to_thread(sent, cluster, "mixed", range(60, 120))
+                await polled(one, native, found, read, lambda: more <= {*read, *found})
+                mine = sorted(each.partition for each in native.assignment())
+                assert sorted((*owned(one), *mine)) == list(range(PARTITIONS))
+            return found
+
+        found = asyncio.run(share())
+        until("librdkafka has all again", lambda: len(owned(one)) == PARTITIONS, one)
+    assert sorted(read + found) == sorted({b"%d" % number for number in range(120)})
+    assert found
+
+
+async def polled(
+    one: Consumer, native: NativeConsumer, found: list[bytes], read: list[bytes], is_met: Callable[[], bool]
+) -> None:
+    """Poll both clients until it is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_met():
+        assert time.monotonic() < deadline, "in vain"
+        for records in (await native.getmany(timeout_ms=50)).values():
+            found += [each.value or b"" for each in records]
+        message = await asyncio.to_thread(one.poll, 0.05)
+        if message is not None and message.error() is None:
+            read.append(bytes(message.value() or b""))
+
+
+def test_the_command_line_reads_as_a_member(cluster):
+    """`consume --group-protocol consumer`: reads all, commits, and the group is one of the consumer protocol."""
+    wanted = filled(cluster, "printed", 12)
+    arguments = ("consume", "printed", "-b", cluster.bootstrap, "--group", "g6", "--group-protocol", "consumer")
+    printed = run(*arguments, "--assignor", "uniform", "--from-beginning", "--max-records", "12")
+    assert sorted(printed.split()) == sorted(each.decode() for each in wanted)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    listed = {each.group_id: each for each in admin.list_consumer_groups().result().valid}
+    assert (listed["g6"].type, listed["g6"].state) == (ConsumerGroupType.CONSUMER, ConsumerGroupState.EMPTY)
 
 
 def coordinator_of(cluster: LocalCluster, group: str) -> int:

@@ -1,0 +1,196 @@
+"""What members of both group protocols do alike: their life, what they give up, and whom they tell (S29, S31).
+
+- Nothing is taken away while the application works on records (``poll_gate.py``).
+- An application that does not ask for records for max_poll_interval_ms has its member leave. A member that was
+  expelled, or left like that, joins again with the next call: until then nothing that the application works on can be
+  committed.
+
+Errors that no joining again can help end the consumer: its next call raises them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+
+from minikafka.client.cluster_view import Update
+from minikafka.client.coordinator import Coordinator
+from minikafka.client.group_offsets import GroupOffsets, Membership
+from minikafka.client.metadata import Metadata
+from minikafka.client.poll_gate import PollGate
+from minikafka.client.positions import Positions
+from minikafka.client.settings import ConsumerConfig
+from minikafka.client.structs import ConsumerRebalanceListener
+from minikafka.ports import World
+from minikafka.tasks import in_turn
+from minikafka.types import Epoch, Offset, TopicPartition
+
+LEAVE_WAIT_S = 2.0
+
+Partitions = tuple[TopicPartition, ...]
+
+LEAVING: ContextVar[BaseMember | None] = ContextVar("leaving", default=None)
+"""The member whose listener hears that it is over, for what that calls: the last moment for a commit."""
+
+
+class BaseMember(ABC):
+    """This consumer in its group."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        world: World,
+        metadata: Metadata,
+        coordinator: Coordinator,
+        positions: Positions,
+        gate: PollGate,
+        *,
+        topics: Callable[[], Sequence[str]],
+        listener: Callable[[], ConsumerRebalanceListener | None],
+        follow: Callable[[Iterable[str]], None],
+        tell: Callable[[], None],
+    ) -> None:
+        self.owned: Partitions = ()
+        self.failed: BaseException | None = None
+        self.offsets = GroupOffsets(config, world, coordinator, positions, self.membership)
+        self._config = config
+        self._world = world
+        self._metadata = metadata
+        self._coordinator = coordinator
+        self._positions = positions
+        self._gate = gate
+        self._topics = topics
+        self._listener = listener
+        self._follow = follow
+        self._tell = tell
+        self._is_giving_up = False
+        self._is_cancelled = False
+        self.reached: dict[TopicPartition, tuple[Offset, Epoch]] = {}
+        """Where it stood when it was cancelled: the consumer may read something else by hand since."""
+        self._awaits_poll = False
+        """It joins when the application asks for records, not before: what that works on may be another's by now, and
+        would be committed in the name of a member that has the partition again."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @abstractmethod
+    def membership(self) -> Membership | None:
+        """For whom a commit speaks now; None: the group goes on without this member."""
+
+    @abstractmethod
+    def rejoin(self, why: str) -> None:
+        """The subscription has changed: tell the group as soon as the application's work allows."""
+
+    @abstractmethod
+    def _work(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        """The tasks of a member's life, by name."""
+
+    @abstractmethod
+    async def _say_goodbye(self) -> None:
+        """Leave, so that the others need not wait for the session to end, and be outside."""
+
+    @abstractmethod
+    def _on_metadata(self, update: Update) -> None:
+        """Metadata has changed."""
+
+    # ---------------------------------------------------------------------------------------------- its life
+
+    def start(self) -> None:
+        """Join; returns at once."""
+        self._metadata.listeners.append(self._on_metadata)
+        loop = asyncio.get_running_loop()
+        for name, work in self._work():
+            task = loop.create_task(work, name=name)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    def cancel(self) -> None:
+        """Begin nothing any more, and hold nothing up; :meth:`stop` does the rest."""
+        if self._is_cancelled:
+            return
+        self._is_cancelled = True
+        for task in self._tasks:
+            task.cancel()
+        if self._on_metadata in self._metadata.listeners:
+            self._metadata.listeners.remove(self._on_metadata)
+        listener = self._listener()  # the next subscription has one of its own
+        self._listener = lambda: listener
+        self.reached = self._positions.consumed()
+        self._gate.release()
+
+    async def stop(self) -> None:
+        """Commit, give up everything and leave, so that the others need not wait for the session to end.
+
+        A static member does not leave: it is expected back (KIP-345).
+        """
+        self.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.membership() is not None and self._config.enable_auto_commit:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_WAIT_S):
+                    await self.offsets.commit_reached(self.reached)
+        await self.offsets.stop()
+        await in_turn(self._give_up_all, self._say_goodbye)
+
+    def gives_up(self, positions: Positions) -> bool:
+        """Is it this consumer's member, and does its listener hear now that it is over?"""
+        return self._is_giving_up and positions is self._positions
+
+    async def _give_up_all(self) -> None:
+        other = LEAVING.get()
+        LEAVING.set(self)
+        self._is_giving_up = True
+        try:
+            if self.owned:
+                await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), self.owned)
+        finally:
+            self._is_giving_up = False
+            LEAVING.set(other)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._fail(task.exception())
+
+    def _fail(self, error: BaseException | None) -> None:
+        if self.failed is None:
+            self.failed = error
+            self._world.events("group_member_failed", group=self._coordinator.group, why=repr(error))
+            self._gate.release()
+            self._tell()
+
+    # ---------------------------------------------------------------------------------------------- partitions
+
+    async def _give_up(self, partitions: Partitions) -> None:
+        if self._config.enable_auto_commit:
+            await self.offsets.commit_processed()
+        await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), partitions)
+        self._drop(partitions)
+
+    def _drop(self, partitions: Partitions) -> None:
+        self.owned = tuple(each for each in self.owned if each not in partitions)
+        self._positions.assign(self.owned)
+        self.offsets.forget(partitions)
+
+    async def _call(
+        self,
+        callback: Callable[[ConsumerRebalanceListener, list[TopicPartition]], Any],
+        partitions: Partitions,
+        *,
+        always: bool = False,
+    ) -> None:
+        """Tell the application's listener; what it raises ends the consumer."""
+        listener = self._listener()
+        if listener is not None and (partitions or always):
+            answer = callback(listener, list(partitions))
+            if inspect.isawaitable(answer):
+                await answer
+
+    @property
+    def _polls_late(self) -> bool:
+        """Whether the application has not asked for records for max_poll_interval_ms."""
+        silent_s = self._world.clock.now() - self._gate.last_poll_at
+        return not self._gate.is_polling and silent_s > self._config.max_poll_interval_ms / 1000

@@ -1,0 +1,225 @@
+"""The member's side of the consumer protocol, alone and against the coordinator's rule (KIP-848, issue 17 Build 5)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from minikafka.errors import FencedMemberEpoch, UnknownMemberId, UnsupportedAssignor
+from minikafka.groups.consumer.member import ConsumerMember, Wishes
+from minikafka.groups.consumer.records import TopicIdPartition
+from minikafka.wire.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicIdPartitions,
+)
+from minikafka.wire.outcomes import error_in
+from tests.rules.test_consumer_groups import TOPIC_ID, ConsumerDesk
+
+
+def member(name: str = "m", **fields) -> ConsumerMember:
+    made = ConsumerMember("g", name, rebalance_timeout_ms=60_000, **fields)
+    made.wish(Wishes(topics=("t",)))
+    return made
+
+
+def numbers(*given: int) -> frozenset[TopicIdPartition]:
+    return frozenset(TopicIdPartition(TOPIC_ID, each) for each in given)
+
+
+def response(epoch: int, *assigned: int | None) -> ConsumerGroupHeartbeatResponse:
+    given = None if assigned == (None,) else (TopicIdPartitions(topic_id=TOPIC_ID, partitions=assigned),)
+    return ConsumerGroupHeartbeatResponse(
+        member_id="m", member_epoch=epoch, heartbeat_interval_ms=5000, assignment=given
+    )
+
+
+def test_it_joins_with_all_fields_and_then_sends_what_has_changed():
+    """KIP-848: a joining member owns nothing; a quiet heartbeat says no more than the epoch."""
+    one = member(instance_id="i", assignor="range")
+    assert one.is_due
+    first = one.request()
+    assert first == ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        instance_id="i",
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=("t",),
+        subscribed_topic_regex="",
+        server_assignor="range",
+        topic_partitions=(),
+    )
+    one.answered(response(1, 0, 1))
+    assert (one.epoch, one.interval_ms, one.to_take, one.owned, one.is_due) == (
+        1,
+        5000,
+        numbers(0, 1),
+        numbers(),
+        False,
+    )
+    one.taken(numbers(0, 1))
+    assert one.is_due, "what is owned is reported at once"
+    assert one.request().topic_partitions == (TopicIdPartitions(topic_id=TOPIC_ID, partitions=(0, 1)),)
+    one.answered(response(1, None))
+    quiet = one.request()
+    assert quiet == ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1, instance_id="i")
+
+
+def test_what_must_be_revoked_is_owned_until_the_application_is_done_with_it():
+    """Revocation before acknowledgement: heartbeats meanwhile still report all partitions, or nothing."""
+    one = member()
+    one.request()
+    one.answered(response(1, 0, 1))
+    one.taken(numbers(0, 1))
+    one.request()
+    one.answered(response(1, 0))
+    assert (one.to_revoke, one.owned, one.is_due) == (numbers(1), numbers(0, 1), False)
+    assert one.request().topic_partitions is None
+    one.unanswered()
+    assert one.request().topic_partitions == (TopicIdPartitions(topic_id=TOPIC_ID, partitions=(0, 1)),)
+    one.answered(response(1, None))
+    one.revoked(numbers(1))
+    assert one.is_due
+    assert one.request().topic_partitions == (TopicIdPartitions(topic_id=TOPIC_ID, partitions=(0,)),)
+
+
+def test_what_is_no_longer_assigned_is_not_taken():
+    """The assignment changed while the committed offsets were looked up."""
+    one = member()
+    one.request()
+    one.answered(response(1, 0, 1))
+    looked_up = one.to_take
+    one.request()
+    one.answered(response(2, 0))
+    one.taken(looked_up)
+    assert one.owned == numbers(0)
+
+
+def test_what_was_taken_back_before_it_was_taken_is_acknowledged():
+    """The coordinator waits to hear that the partition is not owned, though nothing has changed for the member."""
+    one = member()
+    one.request()
+    one.answered(response(1, 0))
+    one.taken(numbers(0))
+    one.request()
+    one.answered(response(2, 0, 1))
+    assert one.to_take == numbers(1)
+    one.request()
+    one.answered(response(2, 0))
+    assert one.is_due
+    assert one.request().topic_partitions == (TopicIdPartitions(topic_id=TOPIC_ID, partitions=(0,)),)
+
+
+def test_after_a_request_without_response_everything_is_sent_again():
+    """Kafka's client resets what it has sent: nobody knows what the coordinator heard."""
+    one = member(assignor="uniform")
+    one.request()
+    one.answered(response(3, 0))
+    one.taken(numbers(0))
+    one.request()
+    one.unanswered()
+    again = one.request()
+    assert (again.member_epoch, again.rebalance_timeout_ms, again.server_assignor) == (3, 60_000, "uniform")
+    assert again.subscribed_topic_names == ("t",)
+    assert again.topic_partitions == (TopicIdPartitions(topic_id=TOPIC_ID, partitions=(0,)),)
+
+
+def test_a_subscription_that_changes_under_way_is_sent_once_more():
+    """The response answers the old one."""
+    one = member()
+    one.request()
+    one.wish(Wishes(regex="t.*"))
+    one.answered(response(1, 0))
+    assert one.is_due
+    changed = one.request()
+    assert (changed.subscribed_topic_names, changed.subscribed_topic_regex) == ((), "t.*")
+
+
+@pytest.mark.parametrize("error", [FencedMemberEpoch("x"), UnknownMemberId("x")])
+def test_a_fenced_member_gives_up_all_and_joins_again_with_its_id(error):
+    """KIP-848: what is in flight or was begun before counts no longer."""
+    one = member()
+    one.request()
+    one.answered(response(4, 0, 1))
+    one.taken(numbers(0, 1))
+    life = one.life
+    one.request()
+    assert one.is_fencing(error)
+    assert one.lose(error) == numbers(0, 1)
+    assert one.may_be_known == isinstance(error, FencedMemberEpoch)
+    one.answered(response(5, 0))
+    assert (one.is_outside, one.owned, one.life) == (True, numbers(), life + 1)
+    assert (one.request().member_epoch, one.request().member_id) == (0, "m")
+    assert not one.is_fencing(UnsupportedAssignor("x"))
+
+
+def test_leaving():
+    """-1; a static member -2, and its partitions wait for it."""
+    assert member().leaving().member_epoch == -1
+    assert member(instance_id="i").leaving().member_epoch == -2
+    one = member()
+    assert not one.may_be_known
+    one.request()
+    one.unanswered()
+    assert one.may_be_known, "the coordinator may have heard the join"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_members_and_coordinator_never_share_a_partition_and_come_to_rest(seed):
+    """Random turns: lost requests and responses, sessions that end, members that come and leave, topics that change."""
+    random_ = random.Random(seed)
+    desk = ConsumerDesk()
+    desk.topic(7)
+    members: dict[str, ConsumerMember] = {}
+
+    def beat(one: ConsumerMember, *, lossy: bool = True) -> None:
+        request = one.request()
+        if lossy and random_.random() < 0.1:
+            one.unanswered()
+            return
+        desk.pass_time(0.1)
+        fields = {name: getattr(request, name) for name in request.__dataclass_fields__ if name != "group_id"}
+        answer = desk.answers.get(desk.send(**fields))
+        if lossy and random_.random() < 0.1:
+            one.unanswered()
+            return
+        error = error_in(answer)
+        if error is None:
+            one.answered(answer)
+        else:
+            assert one.is_fencing(error), error
+            one.lose(error)
+
+    def reconcile(one: ConsumerMember) -> None:
+        one.revoked(one.to_revoke)
+        one.taken(one.to_take)
+
+    def check() -> None:
+        # A member that was fenced does not know it yet: the coordinator's present members count.
+        known = {each.member_id for each in desk.group().members} if members else set()
+        used = [each for name, one in members.items() if name in known for each in one.owned]
+        assert len(used) == len(set(used)), {name: sorted(one.owned) for name, one in members.items()}
+
+    for turn in range(200):
+        if len(members) < 2 or (len(members) < 5 and random_.random() < 0.05):
+            members[f"m{turn}"] = member(f"m{turn}")
+            beat(members[f"m{turn}"], lossy=False)
+        name = random_.choice(sorted(members))
+        if random_.random() < 0.02 and len(members) > 2:
+            one = members.pop(name)
+            if one.may_be_known:
+                request = one.leaving()
+                desk.send(member_id=request.member_id, member_epoch=request.member_epoch)
+        elif random_.random() < 0.5:
+            beat(members[name])
+        else:
+            reconcile(members[name])
+        check()
+    for _ in range(30):
+        for one in members.values():
+            beat(one, lossy=False)
+            reconcile(one)
+    assert sorted(each.partition for one in members.values() for each in one.owned) == list(range(7))
+    assert desk.group().state == "Stable"
