@@ -1,7 +1,7 @@
 """The application that dies: a stream from topic to topic in transactions. Run by test_transactions_kill.py.
 
 The format ``deadly`` is the production source and sink, but for this: the sink's whole application (driver, its JVM and
-their Python workers, one process group) gets SIGKILL at the named moment of a batch.
+their Python workers, one session) gets SIGKILL at the named moment of a batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import argparse
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
+
+import psutil
 
 from minikafka.spark.options import parse_sink
 from minikafka.spark.session import open_session
@@ -23,8 +26,13 @@ MOMENTS = ("writing", "written", "half committed", "committed")
 
 
 def die() -> None:
-    """Kill this process group; nothing of it runs on."""
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    """Kill all processes of this session, this one last: Spark's workers have process groups of their own."""
+    session = os.getsid(0)
+    for each in psutil.pids():
+        with suppress(ProcessLookupError):
+            if each != os.getpid() and os.getsid(each) == session:
+                os.kill(each, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class DeadlyWriter(StreamWriter):
