@@ -14,15 +14,31 @@ import pytest
 from tests.spark.transacting import MOMENTS
 
 TIMEOUT_S = 500
+ATTEMPTS = 5
 COMMITTED = {"kafka.isolation.level": "read_committed"}
 ROOT = Path(__file__).parents[2]
 
 
 def run_application(folder: Path, moment: str, *arguments: str) -> int:
-    """Run the application to its end; its exit status."""
+    """Run the application to its end; its exit status.
+
+    Spark gives a Python worker 10 s to start, however busy the machine is: such a run has done nothing yet, and is repeated.
+    """
+    for _ in range(ATTEMPTS):
+        status = _run_once(folder, moment, *arguments)
+        if status != 1 or "worker failed to connect back" not in _log(folder, moment).read_text():
+            break
+    return status
+
+
+def _log(folder: Path, moment: str) -> Path:
+    return folder / f"{moment or 'last'}.log"
+
+
+def _run_once(folder: Path, moment: str, *arguments: str) -> int:
     command = [sys.executable, "-m", "tests.spark.transacting", *arguments, "--moment", moment]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    with (folder / f"{moment or 'last'}.log").open("wb") as log:
+    with _log(folder, moment).open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
             return process.wait(TIMEOUT_S)
