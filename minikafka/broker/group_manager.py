@@ -119,6 +119,7 @@ class GroupManager:
             consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
             consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
             consumer_group_size_max=config.group_consumer_max_size,
+            migration_policy=config.group_consumer_migration_policy,
         )
 
     def handlers(self) -> dict[str, ApiHandler]:

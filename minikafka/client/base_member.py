@@ -55,6 +55,8 @@ class BaseMember(ABC):
         follow: Callable[[Iterable[str]], None],
         tell: Callable[[], None],
     ) -> None:
+        self.member_id = ""
+        """Its id in the group; empty before a coordinator or the client has made one."""
         self.owned: Partitions = ()
         self.failed: BaseException | None = None
         self.offsets = GroupOffsets(config, world, coordinator, positions, self.membership)

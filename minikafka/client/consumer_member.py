@@ -74,6 +74,7 @@ class ConsumerProtocolMember(BaseMember):
             assignor=config.group_remote_assignor,
             client_id=config.client_id or "",
         )
+        self.member_id = self.rule.member_id
         self._pattern = pattern
         self._due = asyncio.Event()
         self._assigned = asyncio.Event()

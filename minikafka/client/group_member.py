@@ -85,7 +85,6 @@ class Member(BaseMember):
             follow=follow,
             tell=tell,
         )
-        self.member_id = ""
         self.generation = NO_GENERATION
         self._assignors = config.assignors()
         self._is_cooperative = all(each.rebalance == COOPERATIVE for each in self._assignors)

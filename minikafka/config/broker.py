@@ -249,6 +249,12 @@ class BrokerConfig:
     group_consumer_max_size: int = setting(
         "group.consumer.max.size", INT_MAX, "Maximum number of members of a group of the consumer protocol", low=1
     )
+    group_consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        "Which way groups with members may change between the classic and the consumer protocol.",
+        one_of=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
 
     transaction_state_log_num_partitions: int = setting(
         "transaction.state.log.num.partitions", 50, "Number of partitions of __transaction_state.", low=1

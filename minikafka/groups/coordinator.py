@@ -27,7 +27,6 @@ from minikafka.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
-    InconsistentGroupProtocol,
     NonEmptyGroup,
     NotCoordinator,
     ProtocolError,
@@ -36,8 +35,9 @@ from minikafka.errors import (
     UnstableOffsetCommit,
 )
 from minikafka.groups.consumer import records as consumer_records
+from minikafka.groups.consumer.classic import is_all_classic, upgraded
 from minikafka.groups.consumer.group import JOIN, Draft, Topics
-from minikafka.groups.consumer.groups import ConsumerGroups
+from minikafka.groups.consumer.groups import ConsumerGroups, Held
 from minikafka.groups.consumer.heartbeat import check_committer, check_member
 from minikafka.groups.consumer.records import ConsumerRecord
 from minikafka.groups.group import Group, State, failed_join
@@ -208,22 +208,35 @@ class GroupCoordinator:
         """Do what is due about a group, and plan what is next; one that is nothing any more is forgotten."""
         if group is None:
             return
-        while group.next_deadline() <= step.now:
-            self._rebalance.tick(group, step)
         held = self._consumers.get(group.group_id)
+        # A classic group that is being upgraded waits for that; its members' time stands still.
+        while held is None and group.next_deadline() <= step.now:
+            self._rebalance.tick(group, step)
         while held is not None and held.next_deadline() <= step.now:
             self._consumers.tick(held, step)
+        if held is not None:
+            self._downgrade_if_due(held, step)
         self._plan(group)
         self._forget_if_nothing(group)
 
     def _plan(self, group: Group) -> None:
-        deadline = group.next_deadline()
         held = self._consumers.get(group.group_id)
-        if held is not None:
-            deadline = min(deadline, held.next_deadline())
+        deadline = group.next_deadline() if held is None else held.next_deadline()
         if deadline < self._planned.get(group.group_id, math.inf):
             self._planned[group.group_id] = deadline
             heapq.heappush(self._agenda, (deadline, group.group_id))
+
+    def _downgrade_if_due(self, held: Held, step: Step) -> None:
+        """Only members of the classic protocol are left: the group is theirs again."""
+        if not self._settings.may_downgrade or held.is_writing or held.not_before > step.now:
+            return
+        if is_all_classic(held.group) and len(held.group.members) <= self._settings.group_size_max:
+            self._consumers.downgrade(held, self._downgraded, step)
+
+    def _downgraded(self, group: Group, step: Step) -> None:
+        self._groups[group.group_id] = group
+        group.started(step.now)
+        self._rebalance.prepare(group, step, "the last member of the consumer protocol has left")
 
     def _forget_if_nothing(self, group: Group) -> None:
         """A group that never came to anything (a join that was not repeated) leaves no trace."""
@@ -258,10 +271,13 @@ class GroupCoordinator:
         """An empty group of the consumer protocol becomes a classic one; any other one refuses classic members."""
         self._member_group(request.group_id)
         held = self._consumers.get(request.group_id)
-        if held is None or held.group.members or held.is_writing:
-            raise InconsistentGroupProtocol(
-                f"group {request.group_id} uses the consumer protocol: set group.protocol=consumer, or stop its members"
-            )
+        if held is not None and held.group.members:
+            new_id = self._rebalance.new_member_id(request)
+            self._consumers.classic_join(ticket, request, new_id, step)
+            self._touched(self._groups.get(request.group_id), step)
+            return
+        if held is None or held.is_writing:
+            raise CoordinatorNotAvailable(f"group {request.group_id} is being changed: try again")
         draft = Draft(held.group)
         draft.delete_all()
 
@@ -284,35 +300,53 @@ class GroupCoordinator:
         check_group_id(request.group_id)
         classic = self._groups.get(request.group_id)
         converts: tuple[GroupRecord, ...] = ()
+        upgrade: Callable[[], Draft] | None = None
         if classic is not None and classic.state is State.DEAD:
             raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
         if classic is not None and self._consumers.get(request.group_id) is None and request.member_epoch == JOIN:
-            if classic.state is not State.EMPTY or classic.pending:
-                raise GroupIdNotFound(
-                    f"group {request.group_id} has members of the classic protocol: stop them, or set "
-                    "group.protocol=classic"
-                )
             if classic.generation:
                 converts = (GroupRecord(group=request.group_id, value=None),)
-        self._consumers.heartbeat(ticket, request, step, converts=converts)
+            if classic.state is not State.EMPTY or classic.pending:
+                upgrade = self._upgrade_of(classic)
+        self._consumers.heartbeat(ticket, request, step, converts=converts, upgrade=upgrade)
         if self._consumers.get(request.group_id) is not None:
             self._touched(self._groups.setdefault(request.group_id, Group(request.group_id)), step)
+
+    def _upgrade_of(self, classic: Group) -> Callable[[], Draft]:
+        """How a classic group with members takes in one of the consumer protocol. GROUP_ID_NOT_FOUND: not at all."""
+        if not self._settings.may_upgrade or len(classic.members) >= self._settings.consumer_group_size_max:
+            raise GroupIdNotFound(
+                f"group {classic.group_id} has members of the classic protocol: stop them, set group.protocol=classic, "
+                "or let the brokers' group.consumer.migration.policy allow an upgrade"
+            )
+        return lambda: upgraded(classic, self._topics())
 
     def sync(self, ticket: Ticket, request: SyncGroupRequest, step: Step) -> None:
         """SyncGroup: parked until the leader's assignment is committed."""
         group = self._member_group(request.group_id)
+        if self._consumers.get(request.group_id) is not None:
+            step.answer(ticket, self._consumers.classic_sync(request, step))
+            self._touched(group, step)
+            return
         self._rebalance.sync(group, ticket, request, step)
         self._touched(group, step)
 
     def heartbeat(self, request: HeartbeatRequest, step: Step, software: str = "") -> HeartbeatResponse:
         """Heartbeat."""
         group = self._member_group(request.group_id)
+        if self._consumers.get(request.group_id) is not None:
+            response = self._consumers.classic_heartbeat(request, step)
+            self._plan(group)
+            return response
         return self._rebalance.heartbeat(group, request, step, software)
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
         """LeaveGroup."""
         group = self._member_group(request.group_id)
-        response = self._rebalance.leave(group, request, step)
+        if self._consumers.get(request.group_id) is not None:
+            response = self._consumers.classic_leave(request, step)
+        else:
+            response = self._rebalance.leave(group, request, step)
         self._touched(group, step)
         return response
 

@@ -38,6 +38,18 @@ class GroupSettings:
     consumer_group_size_max: int = 2**31 - 1
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """The first is the default."""
+    migration_policy: str = "bidirectional"
+    """Which way a group with members may change its protocol (group.consumer.migration.policy)."""
+
+    @property
+    def may_upgrade(self) -> bool:
+        """Whether a member of the consumer protocol may join a classic group with members."""
+        return self.migration_policy in ("bidirectional", "upgrade")
+
+    @property
+    def may_downgrade(self) -> bool:
+        """Whether a group becomes classic when its last member of the consumer protocol leaves."""
+        return self.migration_policy in ("bidirectional", "downgrade")
 
 
 TEXT_BYTES_MAX = 2**15 - 1

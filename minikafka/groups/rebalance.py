@@ -94,8 +94,12 @@ class Rebalance:
             session_ms_max=self._settings.session_timeout_ms_max,
         )
 
+    def new_member_id(self, request: JoinGroupRequest) -> str:
+        """A member id that no member has."""
+        return self._new_member_id(request.group_instance_id or request.client_id or "consumer")
+
     def _join_newcomer(self, group: Group, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
-        new_id = self._new_member_id(request.group_instance_id or request.client_id or "consumer")
+        new_id = self.new_member_id(request)
         if request.group_instance_id is None and request.needs_member_id:
             # The id first, so that a join that is sent twice does not leave a ghost (KIP-394).
             if len(group.pending) >= PENDING_MAX:

@@ -78,7 +78,8 @@ class CrewMember(ConsumerRebalanceListener):
     def generation(self) -> int:
         """What it takes for the group's; -1: it is not in the group."""
         member = self.consumer._member if self.consumer is not None else None
-        return member.generation if member is not None else -1
+        membership = member.membership() if member is not None else None
+        return membership.generation if membership is not None else -1
 
     @property
     def owned(self) -> tuple[TopicPartition, ...]:

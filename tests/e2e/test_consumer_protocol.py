@@ -132,29 +132,25 @@ def test_tools_see_the_type_the_state_and_the_members(cluster):
     assert "g2" not in {each.group_id for each in admin.list_consumer_groups().result().valid}
 
 
-def test_a_group_without_members_changes_its_protocol_and_keeps_its_offsets(cluster):
-    """Classic, then consumer, then classic: offsets stay; while a member lives, the other protocol is refused."""
+def test_a_group_changes_its_protocol_while_its_members_read(cluster):
+    """Classic, mixed, consumer, mixed, classic (librdkafka): partitions move, and each record is read once."""
     wanted = filled(cluster, "moving", 30)
-    for protocol, numbers in (("classic", range(0)), ("consumer", range(30, 60)), ("classic", range(60, 90))):
-        wanted |= sent(cluster, "moving", numbers)
-        with member(cluster, "g3", **{"group.protocol": protocol}) as one:
-            one.subscribe(["moving"])
-            read = read_all(wanted, one)
-            assert sorted(read) == sorted(wanted)
-            one.commit(asynchronous=False)
-            other = "classic" if protocol == "consumer" else "consumer"
-            with member(cluster, "g3", **{"group.protocol": other}) as refused:
-                refused.subscribe(["moving"])
-                deadline = time.monotonic() + PATIENCE_S
-                error = None
-                while error is None:
-                    assert time.monotonic() < deadline, f"a {other} member was not refused"
-                    message = refused.poll(0.1)
-                    one.poll(0)
-                    if message is not None:
-                        error = message.error()
-                assert owned(refused) == []
-        wanted = set()
+    shared = {"partition.assignment.strategy": "cooperative-sticky", "group.protocol": "classic"}
+    read: list[bytes] = []
+    with member(cluster, "g3", **shared) as old:
+        old.subscribe(["moving"])
+        read += read_all(wanted, old)
+        old.commit(asynchronous=False)
+        with member(cluster, "g3") as new:
+            new.subscribe(["moving"])
+            read += until("both own three", lambda: len(owned(old)) == len(owned(new)) == 3, old, new)
+            assert owned(old, new) == list(range(PARTITIONS))
+            more = sent(cluster, "moving", range(30, 60))
+            read += read_all(more, old, new)
+        read += until("the classic member has all again", lambda: len(owned(old)) == PARTITIONS, old)
+        last = sent(cluster, "moving", range(60, 90))
+        read += read_all(last, old)
+    assert sorted(read) == sorted(wanted | more | last)
 
 
 def test_a_member_survives_the_loss_of_its_coordinator(cluster):

@@ -20,11 +20,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
-from minikafka.errors import CoordinatorNotAvailable, ProtocolError, UnknownMemberId
+from minikafka.errors import CoordinatorNotAvailable, FencedInstanceId, ProtocolError, UnknownMemberId
+from minikafka.groups.consumer import classic
 from minikafka.groups.consumer.group import JOIN, ConsumerGroup, Draft, MemberState, Topics
 from minikafka.groups.consumer.heartbeat import Heartbeat, check_heartbeat
 from minikafka.groups.consumer.records import ConsumerRecord, TopicIdPartition
 from minikafka.groups.consumer.regexes import Regexes
+from minikafka.groups.group import Group, failed_join
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import GroupRecord
@@ -38,7 +40,15 @@ from minikafka.wire.group_messages import (
     DescribedConsumerGroup,
     DescribedGroup,
     DescribedMember,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeftMember,
     NamedTopicPartitions,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
 
 RETRY_S = 1.0
@@ -120,13 +130,21 @@ class ConsumerGroups:
     # ---- requests ----
 
     def heartbeat(
-        self, ticket: Ticket, request: ConsumerGroupHeartbeatRequest, step: Step, *, converts: Records = ()
+        self,
+        ticket: Ticket,
+        request: ConsumerGroupHeartbeatRequest,
+        step: Step,
+        *,
+        converts: Records = (),
+        upgrade: Callable[[], Draft] | None = None,
     ) -> None:
         """ConsumerGroupHeartbeat. Raises what is refused without a look at the group.
 
-        ``converts`` are the tombstones of an empty classic group of the same name; they go with the first write.
+        ``converts`` are the tombstones of a classic group of the same name; they go with the first write. ``upgrade``
+        makes a draft with the members of that group.
         """
         check_heartbeat(request, self._settings)
+        prepared = upgrade() if upgrade is not None else None
         held = self._held.get(request.group_id)
         if held is None:
             if request.member_epoch != JOIN:
@@ -138,12 +156,18 @@ class ConsumerGroups:
         if held.is_writing:
             held.waiting.append((ticket, request))
         else:
-            self._answer(held, ticket, request, step, converts)
+            self._answer(held, ticket, request, step, converts, prepared)
 
     def _answer(
-        self, held: Held, ticket: Ticket, request: ConsumerGroupHeartbeatRequest, step: Step, converts: Records = ()
+        self,
+        held: Held,
+        ticket: Ticket,
+        request: ConsumerGroupHeartbeatRequest,
+        step: Step,
+        converts: Records = (),
+        prepared: Draft | None = None,
     ) -> None:
-        draft = Draft(held.group)
+        draft = Draft(held.group) if prepared is None else prepared
         try:
             response = self._rules(held.matched).answer(draft, request)
         except ProtocolError as error:
@@ -162,6 +186,87 @@ class ConsumerGroups:
         else:
             done(None, step)
 
+    def classic_join(self, ticket: Ticket, request: JoinGroupRequest, new_id: str, step: Step) -> None:
+        """JoinGroup of a classic member: answered when what it changes is committed."""
+        held = self._free(request.group_id)
+        draft = Draft(held.group)
+        response = classic.join(self._rules(held.matched), draft, request, new_id)
+
+        def done(error: ProtocolError | None, then: Step) -> None:
+            if error is None and response.member_id in held.group.members:
+                self._arm(held, response.member_id, then)
+            then.answer(ticket, response if error is None else failed_join(error))
+
+        if draft.records:
+            self.write(held, draft, done, step)
+        else:
+            done(None, step)
+
+    def classic_sync(self, request: SyncGroupRequest, step: Step) -> SyncGroupResponse:
+        """SyncGroup of a classic member."""
+        held = self._free(request.group_id)
+        response = classic.sync(held.group, request, self._topics())
+        self._arm(held, request.member_id, step)
+        return response
+
+    def classic_heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
+        """Heartbeat of a classic member."""
+        held = self._held[request.group_id]
+        asked = classic.heartbeat(held.group, request)
+        self._arm(held, request.member_id, step)
+        if asked is None:
+            return HeartbeatResponse()
+        return HeartbeatResponse(error_code=asked.code, error_message=asked.message)
+
+    def classic_leave(self, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
+        """LeaveGroup: the members' sessions end now; they are removed with the next write."""
+        held = self._held[request.group_id]
+        left = []
+        for each in request.members:
+            holder = held.group.holder_of(each.group_instance_id) if each.group_instance_id is not None else None
+            member_id = each.member_id or holder or ""
+            error: ProtocolError | None = None
+            if member_id not in held.group.members:
+                error = UnknownMemberId(f"group {request.group_id} has no member {member_id!r}")
+            elif each.group_instance_id is not None and holder != member_id:
+                error = FencedInstanceId(f"instance {each.group_instance_id} is another member now")
+            else:
+                held.sessions[member_id] = step.now
+            left.append(
+                LeftMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    error_code=0 if error is None else error.code,
+                    error_message="" if error is None else error.message,
+                )
+            )
+        return LeaveGroupResponse(members=tuple(left))
+
+    def _free(self, name: str) -> Held:
+        """The group, unless a write is in flight: then nothing can be said about its members."""
+        held = self._held[name]
+        if held.is_writing:
+            raise CoordinatorNotAvailable(f"group {name} is being changed: try again")
+        return held
+
+    def downgrade(self, held: Held, done: Callable[[Group, Step], None], step: Step) -> None:
+        """Make a group of classic members a classic group; ``done`` gets it when that is committed."""
+        changed = classic.downgraded(held.group, self._topics())
+        draft = Draft(held.group)
+        draft.delete_all()
+
+        def committed(error: ProtocolError | None, then: Step) -> None:
+            if error is not None:
+                held.not_before = then.now + RETRY_S
+                return
+            while held.waiting:
+                again = CoordinatorNotAvailable(f"group {held.group.group_id} became a classic one: try again")
+                then.answer(held.waiting.popleft()[0], failed_heartbeat(again))
+            self.forget(changed.group_id)
+            done(changed, then)
+
+        self.write(held, draft, committed, step, also=(classic.record_of(changed, step.wall_ms),))
+
     def write(
         self,
         held: Held,
@@ -179,6 +284,9 @@ class ConsumerGroups:
             was_unclear, held.is_writing, held.is_unclear = held.is_unclear, False, False
             self._report(held.group, draft.group)
             held.group = draft.group
+            for member_id in held.group.members.keys() - held.sessions.keys():
+                # Of a classic group that has just been upgraded; any other one is armed below.
+                self._arm(held, member_id, then)
             if was_unclear:
                 # No heartbeat could be accepted meanwhile.
                 self._begin_timers(held, then)
@@ -230,14 +338,23 @@ class ConsumerGroups:
             self._arm(held, request.member_id, step)
 
     def _arm(self, held: Held, member_id: str, step: Step) -> None:
-        held.sessions[member_id] = step.now + self._settings.consumer_session_timeout_ms / 1000
+        member = held.group.members[member_id]
+        session_ms = self._settings.consumer_session_timeout_ms
+        session_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
+        held.sessions[member_id] = step.now + session_ms / 1000
         current = held.group.current(member_id)
         armed = held.revocations.get(member_id)
-        if current.state != MemberState.UNREVOKED:
+        if not self._owes(held.group, member_id):
             held.revocations.pop(member_id, None)
         elif armed is None or armed[0] != current.epoch:
             timeout_ms = max(held.group.members[member_id].rebalance_timeout_ms, 1)
             held.revocations[member_id] = current.epoch, step.now + timeout_ms / 1000
+
+    def _owes(self, group: ConsumerGroup, member_id: str) -> bool:
+        """Whether the group waits for this member: for a revocation, or for a classic member to join again."""
+        if group.members[member_id].is_classic:
+            return classic.must_rejoin(group, member_id)
+        return group.current(member_id).state == MemberState.UNREVOKED
 
     def _clean_timers(self, held: Held) -> None:
         for timers in (held.sessions, held.revocations):
@@ -252,7 +369,7 @@ class ConsumerGroups:
             if at > step.now:
                 continue
             current = group.current(member_id)
-            if current.epoch == epoch and current.state == MemberState.UNREVOKED:
+            if current.epoch == epoch and self._owes(group, member_id):
                 fenced[member_id] = "it did not revoke partitions within its rebalance timeout"
             else:
                 del held.revocations[member_id]

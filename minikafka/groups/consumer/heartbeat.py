@@ -22,6 +22,7 @@ from minikafka.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
     GroupMaxSizeReached,
+    IllegalGeneration,
     InvalidRequest,
     StaleMemberEpoch,
     UnknownMemberId,
@@ -165,17 +166,10 @@ class Heartbeat:
         group, member_id = draft.group, request.member_id
         was_member = member_id in group.members
         owned = self._find(draft, request)
-        bump = self._merge(draft, request)
-        bump |= self._resolve(draft, frozenset(request.hidden_topics))
+        is_changed = self._merge(draft, request)
+        is_changed |= self._resolve(draft, frozenset(request.hidden_topics))
         before = group.current(member_id)
-        metadata_hash = hash_of(group.topics(), self.topics)
-        if bump or metadata_hash != group.metadata_hash:
-            draft.set(GroupEpoch(epoch=group.epoch + 1, metadata_hash=metadata_hash))
-        if group.epoch > group.assignment_epoch:
-            self._assign(draft)
-        current = reconciled(group, member_id, owned)
-        if current != before or not was_member:
-            draft.move(member_id, current)
+        current = self.advance(draft, member_id, owned, is_changed=is_changed, is_new=not was_member)
         is_full = request.member_epoch == JOIN or (
             request.rebalance_timeout_ms != -1
             and request.subscribed_topic_names is not None
@@ -188,13 +182,35 @@ class Heartbeat:
             assignment=flat(current.assigned) if is_full or current.assigned.keys() != before.assigned.keys() else None,
         )
 
+    def advance(
+        self,
+        draft: Draft,
+        member_id: str,
+        owned: frozenset[TopicIdPartition] | None,
+        *,
+        is_changed: bool,
+        is_new: bool = False,
+    ) -> Current:
+        """Raise the group epoch if needed, assign, and return the member's next step (:func:`reconciled`)."""
+        group = draft.group
+        before = group.current(member_id)
+        metadata_hash = hash_of(group.topics(), self.topics)
+        if is_changed or metadata_hash != group.metadata_hash:
+            draft.set(GroupEpoch(epoch=group.epoch + 1, metadata_hash=metadata_hash))
+        if group.epoch > group.assignment_epoch:
+            self._assign(draft)
+        current = reconciled(group, member_id, owned)
+        if current != before or is_new:
+            draft.move(member_id, current)
+        return current
+
     def _find(self, draft: Draft, request: ConsumerGroupHeartbeatRequest) -> frozenset[TopicIdPartition] | None:
         """Check who the member is; return the partitions that it owns, None if unknown."""
         group, member_id, instance_id = draft.group, request.member_id, request.instance_id
         holder = group.holder_of(instance_id) if instance_id is not None else member_id
         if request.member_epoch == JOIN:
             if member_id not in group.members and holder not in group.members:
-                self._check_size(group)
+                self.check_size(group)
             elif holder not in (None, member_id):
                 self._replace(draft, str(holder), member_id)
             elif group.current(member_id).epoch == LEAVE_STATIC:
@@ -218,7 +234,7 @@ class Heartbeat:
         _check_epoch(group, member_id, request.member_epoch, owned)
         return owned
 
-    def _check_size(self, group: ConsumerGroup) -> None:
+    def check_size(self, group: ConsumerGroup) -> None:
         if len(group.members) >= self.settings.consumer_group_size_max:
             raise GroupMaxSizeReached(
                 f"group {group.group_id} has {len(group.members)} members, group.consumer.max.size is "
@@ -229,13 +245,13 @@ class Heartbeat:
         """A static member is back under another id: it takes over the target and all that is its own."""
         group = draft.group
         member, target, current = group.members[old_id], group.target(old_id), group.current(old_id)
-        if current.epoch != LEAVE_STATIC:
+        if current.epoch != LEAVE_STATIC and not member.is_classic:
             raise UnreleasedInstanceId(
                 f"instance {member.instance_id} of group {group.group_id} is in use by member {old_id}: stop that one, "
                 "or wait until its session ends"
             )
         draft.remove(old_id)
-        draft.set(member, new_id)
+        draft.set(replace(member, classic=None), new_id)
         draft.set(Target(partitions=target), new_id)
         draft.move(new_id, _rejoining(current))
 
@@ -378,6 +394,14 @@ def check_committer(
     """Raise unless the request is of a member at an epoch at which it owned the partitions (KIP-848, KIP-1251)."""
     epoch = request.generation_id
     if epoch < 0 and not group.members:
+        return
+    member = group.members.get(request.member_id)
+    if member is not None and member.is_classic:
+        if epoch != group.current(request.member_id).epoch:
+            raise IllegalGeneration(
+                f"member {request.member_id} of group {group.group_id} is in generation "
+                f"{group.current(request.member_id).epoch}, not {epoch}: nothing was committed, join again"
+            )
         return
     check_member(group, request.member_id, epoch, floor=_lowest_epoch(group, request, topics))
     if isinstance(request, OffsetCommitRequest) and not request.knows_member_epochs:

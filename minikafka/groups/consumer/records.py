@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from minikafka.coordination.packing import Packer, Unpacker
@@ -41,6 +41,15 @@ class GroupEpoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicSession:
+    """What a member of the classic protocol says of itself beside that."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...] = ()
+    """Its assignors, the favorite first, with the subscription for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
     """Type 5: what a member said of itself."""
 
@@ -52,8 +61,13 @@ class MemberMetadata:
     regex: str | None = None
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
-    is_classic: bool = False
-    """The member uses the classic protocol (online migration in Kafka). Only read."""
+    classic: ClassicSession | None = None
+    """Set if the member uses the classic protocol, in a group that is being migrated."""
+
+    @property
+    def is_classic(self) -> bool:
+        """Whether the member sends JoinGroup, SyncGroup and Heartbeat."""
+        return self.classic is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +188,7 @@ def _pack(out: Packer, value: ConsumerValue) -> None:
     elif isinstance(value, MemberMetadata):
         out.text(value.instance_id).text(value.rack_id).text(value.client_id).text(value.client_host)
         out.array(value.topics, out.text).text(value.regex).int32(value.rebalance_timeout_ms)
-        out.text(value.server_assignor).tags()
+        out.text(value.server_assignor).tags({} if value.classic is None else {0: _packed_classic(value.classic)})
     elif isinstance(value, TargetEpoch):
         out.int32(value.epoch).tags()
     elif isinstance(value, Target):
@@ -189,6 +203,17 @@ def _pack(out: Packer, value: ConsumerValue) -> None:
         out.array(value.topics, out.text).int64(value.version).int64(value.timestamp_ms).tags()
     else:
         out.array((), out.int32).tags()
+
+
+def _packed_classic(value: ClassicSession) -> bytes:
+    out = Packer()
+    out.is_flexible = True
+
+    def add(item: tuple[str, bytes]) -> None:
+        out.text(item[0]).data(item[1]).tags()
+
+    out.int32(value.session_timeout_ms).array(value.protocols, add)
+    return out.tags().packed()
 
 
 def by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[TopicId, list[int]]:
@@ -220,7 +245,7 @@ def _read_group(read: Unpacker) -> GroupEpoch:
 
 
 def _read_member(read: Unpacker) -> MemberMetadata:
-    return MemberMetadata(
+    member = MemberMetadata(
         instance_id=read.text_or_none(),
         rack_id=read.text_or_none(),
         client_id=read.text(),
@@ -229,8 +254,21 @@ def _read_member(read: Unpacker) -> MemberMetadata:
         regex=read.text_or_none(),
         rebalance_timeout_ms=read.int32(),
         server_assignor=read.text_or_none(),
-        is_classic=0 in read.tags(),
     )
+    tags = read.tags()
+    return member if 0 not in tags else replace(member, classic=_read_classic(tags[0]))
+
+
+def _read_classic(packed: bytes) -> ClassicSession:
+    read = Unpacker(packed)
+    read.is_flexible = True
+
+    def protocol() -> tuple[str, bytes]:
+        name, metadata = read.text(), read.data_or_none() or b""
+        read.tags()
+        return name, metadata
+
+    return ClassicSession(session_timeout_ms=read.int32(), protocols=read.array(protocol))
 
 
 def _read_target_epoch(read: Unpacker) -> TargetEpoch:

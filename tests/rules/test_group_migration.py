@@ -1,0 +1,100 @@
+"""Groups that change their protocol while members live (KIP-848, group.consumer.migration.policy; issue 17 Build 5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.errors import CoordinatorNotAvailable, GroupIdNotFound, IllegalGeneration, InconsistentGroupProtocol
+from minikafka.groups.consumer.records import ClassicSession, MemberMetadata, packed, record, unpacked
+from minikafka.groups.limits import GroupSettings
+from minikafka.groups.protocol import Assignment
+from tests.rules.test_consumer_groups import ConsumerDesk, assigned
+
+
+def desk_of(**fields) -> ConsumerDesk:
+    made = ConsumerDesk(GroupSettings(initial_rebalance_delay_ms=0, **fields))
+    made.topic(4)
+    return made
+
+
+def numbers(assignment: bytes) -> list[int]:
+    return sorted(each.partition for each in Assignment.unpacked(assignment).partitions)
+
+
+def test_the_record_of_a_classic_member_is_kafkas():
+    """Tag 0 of record 5: session timeout and assignors; without it, the bytes are as before."""
+    session = ClassicSession(session_timeout_ms=45_000, protocols=(("range", b"\x00\x03xyz"), ("sticky", b"")))
+    written = record("g", MemberMetadata(client_id="c", topics=("t",), rebalance_timeout_ms=5, classic=session), "m")
+    assert unpacked(*packed(written)) == written
+    plain = record("g", MemberMetadata(client_id="c", topics=("t",)), "m")
+    assert unpacked(*packed(plain)) == plain
+    assert not plain.value.is_classic
+
+
+def test_an_upgrade_keeps_generation_and_assignment_and_asks_the_classic_member_to_join():
+    """The classic member's partitions stay its own until it has joined again without them."""
+    desk = desk_of()
+    [member] = desk.stable(1)
+    had = numbers(desk.coordinator.describe("g").members[0].assignment)
+    first = desk.enter("new")
+    assert first.member_epoch == 2
+    theirs = assigned(first)
+    assert theirs == {2, 3}
+    assert theirs.isdisjoint(had)
+    shown = {each.member_id: each.is_classic for each in desk.group().members}
+    assert shown == {member: True, "new": False}
+    with pytest.raises(IllegalGeneration):
+        desk.commit(5, member_id=member, generation=7)
+    ticket = desk.commit(5, member_id=member, generation=1)
+    assert desk.answers[ticket].partitions[0].error_code == 0
+    joined = desk.answers[desk.join(member)]
+    assert (joined.error_code, joined.generation_id, joined.leader, joined.members) == (0, 2, "", ())
+    mine = numbers(desk.answers[desk.sync(member, 2)].assignment)
+    assert mine == [0, 1]
+
+
+def test_the_last_member_of_the_consumer_protocol_leaves_and_the_group_is_classic():
+    """Its generation is that of its members, who are asked to join again."""
+    desk = desk_of()
+    [member] = desk.stable(1)
+    desk.enter("new")
+    desk.join(member)
+    desk.sync(member, 2)
+    desk.send(member_id="new", member_epoch=-1)
+    described = desk.coordinator.describe("g")
+    assert (described.state, described.generation_id, described.protocol) == ("PreparingRebalance", 2, "")
+    joined = desk.answers[desk.join(member)]
+    assert (joined.error_code, joined.generation_id, joined.leader) == (0, 3, member)
+
+
+def test_a_rebalancing_group_is_upgraded_when_it_is_stable():
+    """COORDINATOR_NOT_AVAILABLE is retried by every client; what cannot be converted is GROUP_ID_NOT_FOUND."""
+    desk = desk_of()
+    desk.stable(1)
+    desk.join_new()
+    with pytest.raises(CoordinatorNotAvailable):
+        desk.enter("new")
+
+
+@pytest.mark.parametrize(("policy", "may_upgrade"), [("disabled", False), ("downgrade", False), ("upgrade", True)])
+def test_the_policy_decides(policy, may_upgrade):
+    """Kafka's group.consumer.migration.policy."""
+    desk = desk_of(migration_policy=policy)
+    [member] = desk.stable(1)
+    if not may_upgrade:
+        with pytest.raises(GroupIdNotFound, match=r"migration\.policy"):
+            desk.enter("new")
+        return
+    desk.enter("new")
+    desk.join(member)
+    desk.send(member_id="new", member_epoch=-1)
+    assert [each.is_classic for each in desk.group().members] == [True], "no downgrade"
+
+
+def test_a_classic_member_needs_an_assignor_in_common():
+    """A downgrade must find one that all classic members speak."""
+    desk = desk_of()
+    desk.stable(1)
+    desk.enter("new")
+    with pytest.raises(InconsistentGroupProtocol, match="share none"):
+        desk.join(names=("other",))
