@@ -6,6 +6,7 @@ Rules for this file: text in, addresses out; a text that is none is InvalidConfi
 from __future__ import annotations
 
 import functools
+import ipaddress
 import re
 from collections.abc import Mapping
 
@@ -64,6 +65,28 @@ def parse_listeners(text: str, setting: str) -> tuple[Listener, ...]:
             raise InvalidConfig(f"{setting} names {name} twice", setting=setting)
         found[name] = Listener(name, Address(host.strip("[]") or EVERY_INTERFACE, int(port)))
     return tuple(found.values())
+
+
+def parse_overrides(text: str, setting: str) -> Mapping[str, int]:
+    """``ADDRESS:NUMBER,...`` as numbers by IP address, in the form that sockets give. Raises InvalidConfig.
+
+    Names of hosts are refused: a name would have to be looked up, and its addresses change.
+    """
+    found: dict[str, int] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        host, colon, number = part.rpartition(":")
+        try:
+            address = str(ipaddress.ip_address(host.strip("[]")))
+        except ValueError:
+            address = ""
+        if not (colon and address and is_number(number) and len(number) <= NUMBER_LENGTH_MAX):
+            raise InvalidConfig(f"{setting}={part!r}: ADDRESS:NUMBER is needed, such as 127.0.0.1:100", setting=setting)
+        found[address] = int(number)
+    return found
+
+
+NUMBER_LENGTH_MAX = 9
+"""Digits of a number of connections."""
 
 
 @functools.lru_cache(256)  # as above

@@ -15,6 +15,7 @@ from minikafka.addresses import (
     parse_host_names,
     parse_listeners,
     parse_origins,
+    parse_overrides,
     parse_protocols,
     parse_voters,
 )
@@ -547,6 +548,25 @@ class BrokerConfig:
         low=1,
         high=INT_MAX,
     )
+    max_connections_per_ip_overrides: str = setting(
+        "max.connections.per.ip.overrides",
+        "",
+        "max.connections.per.ip of single IP addresses: ADDRESS:NUMBER, comma separated ([ADDRESS]:NUMBER for IPv6).",
+    )
+    unauthenticated_connections_max: int = setting(
+        "mk.unauthenticated.connections.max",
+        256,
+        "Connections of one SASL listener that have not logged in; a further one closes the oldest.",
+        low=1,
+        high=INT_MAX,
+    )
+    unauthenticated_connections_per_ip_max: int = setting(
+        "mk.unauthenticated.connections.per.ip.max",
+        32,
+        "Connections of one IP address to a SASL listener that have not logged in; a further one closes the oldest.",
+        low=1,
+        high=INT_MAX,
+    )
 
     memory_tails_bytes: int = setting(
         "mk.memory.tails.bytes",
@@ -635,6 +655,11 @@ class BrokerConfig:
             for each in self.all_listeners
             if self.protocol_of(each.name) in SASL_PROTOCOLS
         }
+
+    @property
+    def connection_overrides(self) -> Mapping[str, int]:
+        """Limits of connections of single IP addresses, by address. Raises InvalidConfig."""
+        return parse_overrides(self.max_connections_per_ip_overrides, "max.connections.per.ip.overrides")
 
     def protocol_of(self, listener: str) -> str:
         """The security protocol of a listener; one that is named like a protocol needs no entry in the map."""

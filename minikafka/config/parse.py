@@ -159,6 +159,7 @@ def _check_listeners(config: BrokerConfig) -> None:
 
 def _check_sasl(config: BrokerConfig) -> None:
     logins = config.sasl_listeners
+    config.connection_overrides  # noqa: B018 - raises InvalidConfig
     clients_only = {each.name for each in config.client_listeners} - {config.inter_broker_listener.name}
     for name in logins:
         if name not in clients_only:

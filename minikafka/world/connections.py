@@ -4,16 +4,18 @@ Each connection counts into its own :class:`ConnectionRecord`. Everything else i
 request pays for three additions and no lookup.
 
 Also how many it holds, in all and of one address (Kafka's max.connections, max.connections.per.ip). A connection
-beyond a limit is closed when accepted. As in Kafka the brokers' own listener is exempt from ``max.connections``, if
-clients have another one: strangers cannot cut brokers off from each other.
+beyond a limit is closed when accepted. At SASL listeners connections that have not logged in are limited too: one more
+closes the oldest of them, so that strangers keep nobody out but each other. As in Kafka the brokers' own listener is
+exempt from ``max.connections``, if clients have another one: strangers cannot cut brokers off from each other.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from minikafka import __version__
 from minikafka.broker.event_limiter import EventLimiter
@@ -100,6 +102,14 @@ def peer_of(peername: object) -> str:
 
 MAX_CONNECTIONS = "max.connections"
 MAX_CONNECTIONS_PER_IP = "max.connections.per.ip"
+UNAUTHENTICATED = "mk.unauthenticated.connections.max"
+UNAUTHENTICATED_PER_IP = "mk.unauthenticated.connections.per.ip.max"
+
+
+class Abortable(Protocol):
+    """A connection that can be closed at once."""
+
+    def abort(self) -> None: ...
 
 
 class ConnectionQuota:
@@ -110,10 +120,24 @@ class ConnectionQuota:
         *,
         limit: int = INT_MAX,
         limit_per_ip: int = INT_MAX,
+        overrides: Mapping[str, int] | None = None,
+        unauthenticated: int = INT_MAX,
+        unauthenticated_per_ip: int = INT_MAX,
         events: EventLimiter | None = None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._limits = {MAX_CONNECTIONS: limit, MAX_CONNECTIONS_PER_IP: limit_per_ip}
+        """``overrides`` replace ``limit_per_ip`` for single addresses."""
+        self._limits = {
+            MAX_CONNECTIONS: limit,
+            MAX_CONNECTIONS_PER_IP: limit_per_ip,
+            UNAUTHENTICATED: unauthenticated,
+            UNAUTHENTICATED_PER_IP: unauthenticated_per_ip,
+        }
+        self._overrides = overrides or {}
+        self._logging_in: dict[str, dict[Abortable, str]] = {}
+        """By listener: connections that have not logged in, with their addresses; the oldest first."""
+        self._strangers: Counter[tuple[str, str]] = Counter()
+        """How many of them, by listener and address."""
         self._events = events
         self._on_closed = on_closed
         self._ips: dict[object, str] = {}
@@ -133,18 +157,44 @@ class ConnectionQuota:
     def admits(self, ip: str, listener: str = "") -> bool:
         """Return True if one more connection may open; a refusal is counted and logged."""
         is_exempt = listener == "" and len(self.listeners) > 1
-        if self._by_ip[ip] >= self._limits[MAX_CONNECTIONS_PER_IP]:
-            self._refuse(MAX_CONNECTIONS_PER_IP, ip)
+        of_ip = self._overrides.get(ip, self._limits[MAX_CONNECTIONS_PER_IP])
+        if self._by_ip[ip] >= of_ip:
+            self._refuse(MAX_CONNECTIONS_PER_IP, ip, of_ip)
         elif len(self._ips) >= self._limits[MAX_CONNECTIONS] and not is_exempt:
-            self._refuse(MAX_CONNECTIONS, ip)
+            self._refuse(MAX_CONNECTIONS, ip, self._limits[MAX_CONNECTIONS])
         else:
             return True
         return False
 
-    def _refuse(self, setting: str, ip: str) -> None:
+    def _refuse(self, setting: str, ip: str, limit: int) -> None:
         self.refused[setting] += 1
         if self._events is not None:
-            self._events("connection_limit_exceeded", remote=ip, setting=setting, limit=self._limits[setting])
+            self._events("connection_limit_exceeded", remote=ip, setting=setting, limit=limit)
+
+    def login_began(self, connection: Abortable, ip: str, listener: str) -> None:
+        """A connection must log in. If too many have not, the oldest of them is closed."""
+        waiting = self._logging_in.setdefault(listener, {})
+        waiting[connection] = ip
+        self._strangers[listener, ip] += 1
+        if self._strangers[listener, ip] > self._limits[UNAUTHENTICATED_PER_IP]:
+            oldest = next(each for each, its_ip in waiting.items() if its_ip == ip)
+            self._evict(UNAUTHENTICATED_PER_IP, oldest, listener)
+        elif len(waiting) > self._limits[UNAUTHENTICATED]:
+            self._evict(UNAUTHENTICATED, next(iter(waiting)), listener)
+
+    def _evict(self, setting: str, connection: Abortable, listener: str) -> None:
+        self._refuse(setting, self._logging_in[listener][connection], self._limits[setting])
+        self.login_ended(connection, listener)
+        connection.abort()
+
+    def login_ended(self, connection: Abortable, listener: str) -> None:
+        """It has logged in, or is gone, or another object has taken it over."""
+        ip = self._logging_in.get(listener, {}).pop(connection, None)
+        if ip is None:
+            return
+        self._strangers[listener, ip] -= 1
+        if not self._strangers[listener, ip]:
+            del self._strangers[listener, ip]
 
     def opened(self, connection: object, ip: str) -> None:
         """Count a connection."""

@@ -141,6 +141,9 @@ BODY_TIMEOUT_S = 30.0
 # A connection whose first request has not begun by then is closed: a client connects to send a request.
 FIRST_REQUEST_TIMEOUT_S = 30.0
 
+# As for a login that has begun (broker/kafka_login.py).
+LOGIN_TIMEOUT_S = 10.0
+
 # Clients call a broker by few names.
 HOSTS_KEPT = 64
 
@@ -433,8 +436,8 @@ class HttpServer:
 
     @property
     def first_request_timeout_s(self) -> float:
-        """See FIRST_REQUEST_TIMEOUT_S."""
-        return FIRST_REQUEST_TIMEOUT_S
+        """See FIRST_REQUEST_TIMEOUT_S. Where clients must log in, silence counts as a login that takes too long."""
+        return LOGIN_TIMEOUT_S if self.kafka_only else FIRST_REQUEST_TIMEOUT_S
 
     @property
     def idle_timeout_s(self) -> float:
@@ -579,11 +582,18 @@ class HttpServer:
         """It speaks Kafka's protocol."""
         self._frames[connection] = transport
         self._quota.opened(connection, connection.remote)
+        if self.kafka_only:
+            self._quota.login_began(connection, connection.remote, self._listener_name)
+
+    def kafka_logged_in(self, connection: KafkaConnection) -> None:
+        """Its client has logged in."""
+        self._quota.login_ended(connection, self._listener_name)
 
     def kafka_closed(self, connection: KafkaConnection) -> None:
         """It is gone."""
         self._frames.pop(connection, None)
         self._quota.closed(connection)
+        self._quota.login_ended(connection, self._listener_name)
         self._waiting.pop(connection, None)
         self._wake_soon()
         self.kafka_answered(connection)
@@ -617,11 +627,14 @@ class HttpServer:
         else:
             connection.record.principal = principal
             self._quota.opened(connection, remote)
+            if self.kafka_only:
+                self._quota.login_began(connection, remote, self._listener_name)
 
     def closed(self, connection: RpcConnection) -> None:
         """They are gone, or handed over."""
         self._plain.pop(connection, None)
         self._quota.closed(connection)
+        self._quota.login_ended(connection, self._listener_name)
         self._tell_closed()
 
     def _tell_closed(self) -> None:

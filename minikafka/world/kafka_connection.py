@@ -72,6 +72,8 @@ class KafkaHost(Protocol):
 
     def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None: ...
 
+    def kafka_logged_in(self, connection: KafkaConnection) -> None: ...
+
     def kafka_closed(self, connection: KafkaConnection) -> None: ...
 
     def kafka_answered(self, connection: KafkaConnection) -> None:
@@ -315,6 +317,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def logged_in(self, principal: str) -> None:
         self.record.principal = principal
+        self._host.kafka_logged_in(self)
         self._reader.limit(self._host.request_max_bytes, has_headers=True)
 
     def pause(self) -> None:

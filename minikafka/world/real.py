@@ -171,6 +171,9 @@ def real_world(
     options["quota"] = ConnectionQuota(
         limit=config.max_connections,
         limit_per_ip=config.max_connections_per_ip,
+        overrides=config.connection_overrides,
+        unauthenticated=config.unauthenticated_connections_max,
+        unauthenticated_per_ip=config.unauthenticated_connections_per_ip_max,
         events=limiter,
         on_closed=FreedMemory().connection_closed,
     )

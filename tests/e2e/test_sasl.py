@@ -380,3 +380,30 @@ async def test_sasl_over_tls(tmp_path: Path) -> None:
                 await asyncio.to_thread(partial(urllib.request.urlopen, context=context), f"https://{address}{path}")
             assert caught.value.code == 403
             assert b"uses SASL" in caught.value.read()
+
+
+async def test_strangers_do_not_keep_clients_out(tmp_path: Path):
+    """Hostile test 11: connections that say nothing, or half a frame, are closed, the oldest first; a client logs in."""
+    limit = {"mk.unauthenticated.connections.per.ip.max": "8"}
+    async with broker(tmp_path, **limit) as (_, clients):
+        host, _, port = clients.partition(":")
+        strangers = [await asyncio.open_connection(host, int(port)) for _ in range(60)]
+        for number, (_, writer) in enumerate(strangers):
+            if number % 2:
+                writer.write(struct.pack(">ihhih", 30, 17, 1, number, -1))
+        assert await asyncio.to_thread(produce, librdkafka(clients, "SCRAM-SHA-256")) is None
+        for reader, _ in strangers[:50]:
+            async with asyncio.timeout(PATIENCE_S):
+                assert await reader.read() == b""
+        for _, writer in strangers:
+            writer.close()
+
+
+async def test_a_login_costs_the_broker_no_key_derivation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The server of SCRAM needs two HMACs; PBKDF2 is for clients. So a login cannot hold up others."""
+    import hashlib
+
+    async with broker(tmp_path) as (_, clients):
+        monkeypatch.setattr(hashlib, "pbkdf2_hmac", lambda *_: pytest.fail("the broker derives a key"))
+        for user, password in (("ann", PASSWORD), ("ann", "wrong"), ("nobody", "x")):
+            await asyncio.to_thread(produce, librdkafka(clients, "SCRAM-SHA-512", user, password))

@@ -54,7 +54,7 @@ class Host:
     def kafka_opened(self, *_: Any) -> None:
         pass
 
-    kafka_closed = kafka_answered = release_frames = wait_for_room = room = malformed = kafka_opened
+    kafka_logged_in = kafka_closed = kafka_answered = release_frames = wait_for_room = room = malformed = kafka_opened
 
     def admit_frame(self, _: int) -> bool:
         return True

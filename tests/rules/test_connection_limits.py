@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from minikafka.broker.event_limiter import PERIOD_S, REMOTES_MAX, EventLimiter
-from minikafka.world.connections import MAX_CONNECTIONS, MAX_CONNECTIONS_PER_IP, ConnectionQuota
+from minikafka.config import parse_broker
+from minikafka.errors import InvalidConfig
+from minikafka.world.connections import (
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_IP,
+    UNAUTHENTICATED,
+    UNAUTHENTICATED_PER_IP,
+    ConnectionQuota,
+)
 
 REFUSED = "client_connection_refused"
 
@@ -79,7 +88,7 @@ def test_connections_are_limited_in_all_and_by_address(log: Log):
         quota.opened(connection, ip)
     assert not quota.admits("a")
     assert not quota.admits("c")
-    assert quota.refused == {MAX_CONNECTIONS_PER_IP: 1, MAX_CONNECTIONS: 1}
+    assert +Counter(quota.refused) == {MAX_CONNECTIONS_PER_IP: 1, MAX_CONNECTIONS: 1}
     assert log.lines == [
         ("connection_limit_exceeded", {"remote": "a", "setting": MAX_CONNECTIONS_PER_IP, "limit": 2}),
         ("connection_limit_exceeded", {"remote": "c", "setting": MAX_CONNECTIONS, "limit": 3}),
@@ -100,3 +109,58 @@ def test_brokers_on_a_listener_of_their_own_are_exempt():
     quota.listeners.add("CLIENTS")
     assert quota.admits("b", "")
     assert not quota.admits("b", "CLIENTS")
+
+
+def test_single_addresses_have_limits_of_their_own(log: Log):
+    """max.connections.per.ip.overrides: more or fewer than others, as sockets write the address."""
+    overrides = parse_broker({"max.connections.per.ip.overrides": "10.0.0.1:2, [0::1]:0"}).config.connection_overrides
+    assert overrides == {"10.0.0.1": 2, "::1": 0}
+    quota = ConnectionQuota(limit_per_ip=1, overrides=overrides, events=log.limiter)
+    for connection, ip in enumerate(("10.0.0.1", "10.0.0.1", "10.0.0.2")):
+        assert quota.admits(ip)
+        quota.opened(connection, ip)
+    assert [quota.admits(ip) for ip in ("10.0.0.1", "10.0.0.2", "::1", "10.0.0.3")] == [False, False, False, True]
+    assert [facts["limit"] for _, facts in log.lines] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "text", ["localhost:5", "127.0.0.1", "127.0.0.1:-1", "127.0.0.1:x", ":5", "127.0.0.1:9999999999"]
+)
+def test_wrong_overrides_stop_the_start(text: str):
+    """Names are not looked up, unlike in Kafka: an address is needed."""
+    with pytest.raises(InvalidConfig, match=r"max\.connections\.per\.ip\.overrides"):
+        parse_broker({"max.connections.per.ip.overrides": text})
+
+
+class Stranger:
+    """A connection that has not logged in."""
+
+    def __init__(self) -> None:
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_strangers_push_out_the_oldest_stranger(log: Log):
+    """Neither a client that has logged in nor one of another address or listener pays for them."""
+    quota = ConnectionQuota(unauthenticated=4, unauthenticated_per_ip=2, events=log.limiter)
+    known, other, beside = Stranger(), Stranger(), Stranger()
+    quota.login_began(known, "a", "CLIENTS")
+    quota.login_ended(known, "CLIENTS")
+    quota.login_began(other, "b", "CLIENTS")
+    quota.login_began(beside, "a", "WEB")
+    strangers = [Stranger() for _ in range(10)]
+    for each in strangers:
+        quota.login_began(each, "a", "CLIENTS")
+    assert [each.is_aborted for each in strangers] == [True] * 8 + [False] * 2
+    assert [each.is_aborted for each in (known, other, beside)] == [False, False, False]
+    quota.login_ended(strangers[0], "CLIENTS")  # its end comes later: it does not count twice
+    for ip in ("c", "d"):
+        quota.login_began(Stranger(), ip, "CLIENTS")
+    assert other.is_aborted  # the oldest of the listener
+    assert +Counter(quota.refused) == {UNAUTHENTICATED_PER_IP: 8, UNAUTHENTICATED: 1}
+    assert [(facts["setting"], facts["remote"]) for _, facts in log.lines] == [
+        (UNAUTHENTICATED_PER_IP, "a"),
+        (UNAUTHENTICATED, "b"),
+    ]
