@@ -6,6 +6,8 @@
 ``alter_topic``     ``orders:segment.bytes=300``: set, and with nothing behind the equals sign taken back
 ``alter_broker``    ``2:log.segment.bytes=600``: the same of a broker, with nothing before the colon of all brokers
 ``elect``           ``orders-0``: uncleanly, where nobody may lead (:meth:`Changes.elect_where_nobody_may_lead`)
+``grant``           ``s1:WRITE:ALLOW``: an ACL of a tenant (``tenant_plans.py``); ``revoke`` ``s1`` deletes all of them
+``set_password``    ``s1:7``: another credential of a tenant; ``set_quota`` ``s1:500``: bytes a second that it may send
 ==================  ===================================================================================================
 
 Rules for this file: an administrator is the production client on a machine of its own, and asks again until it has an
@@ -28,11 +30,15 @@ from minikafka.errors import (
     ProtocolError,
 )
 from minikafka.ports import World
+from minikafka.security.quotas import PRODUCE
+from minikafka.security.scram import ITERATIONS_MIN
 from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_BROKER, ALTER_TOPIC, REASSIGN
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.lives import RETRY_S, admin_config
 from minikafka.sim.plan import Fault, Operation
+from minikafka.sim.tenant_plans import GRANT, REVOKE, SECRETS, SET_PASSWORD, SET_QUOTA
 from minikafka.types import TopicPartition
+from minikafka.wire.acls import CLUSTER_NAME, Acl, AclFilter, AclOperation, AclPermission, ResourceType
 
 ELECT: Final = "elect"
 """Never drawn: it is what an operator does about what came of other faults."""
@@ -61,6 +67,10 @@ class Changes:
             ALTER_TOPIC: self._alter_topic,
             ALTER_BROKER: self._alter_broker,
             ELECT: self._elect,
+            GRANT: self._grant,
+            REVOKE: self._revoke,
+            SET_PASSWORD: self._set_password,
+            SET_QUOTA: self._set_quota,
         }
 
     def begin(self, fault: Fault) -> bool:
@@ -145,3 +155,30 @@ class Changes:
         if error is not None:
             raise error
         world.events("elected_by_hand", replica_set=target)
+
+    async def _grant(self, admin: AdminClient, world: World, target: str) -> None:
+        tenant, operation, permission = target.split(":")
+        of_cluster = operation == AclOperation.ALTER.name
+        acl = Acl(
+            resource_type=ResourceType.CLUSTER if of_cluster else ResourceType.TOPIC,
+            resource_name=CLUSTER_NAME if of_cluster else SECRETS,
+            principal=f"User:{tenant}",
+            operation=AclOperation[operation],
+            permission=AclPermission[permission],
+        )
+        await admin.create_acls([acl], wait=False)
+        world.events("tenant_granted", tenant=tenant, operation=operation, permission=permission)
+
+    async def _revoke(self, admin: AdminClient, world: World, target: str) -> None:
+        await admin.delete_acls([AclFilter(principal=f"User:{target}")], wait=False)
+        world.events("tenant_revoked", tenant=target)
+
+    async def _set_password(self, admin: AdminClient, world: World, target: str) -> None:
+        tenant, _, password = target.partition(":")
+        await admin.set_user_password(tenant, password, "SCRAM-SHA-256", iterations=ITERATIONS_MIN, wait=False)
+        world.events("tenant_password_set", tenant=tenant)
+
+    async def _set_quota(self, admin: AdminClient, world: World, target: str) -> None:
+        tenant, _, limit = target.partition(":")
+        await admin.alter_client_quotas({(("user", tenant),): {PRODUCE: float(limit)}}, wait=False)
+        world.events("tenant_quota_set", tenant=tenant, limit=int(limit))

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 CLUSTER_ID = "c2ltdWxhdGVkY2x1c3Rlcg"
 PORT = 9092
+CLIENTS, CLIENTS_PORT = "CLIENTS", 9093
+"""The listener that is checked, where a plan has an authorizer."""
 SCRIPT = "script"
 """The node from which the language itself asks brokers for things."""
 
@@ -68,6 +70,8 @@ class SimCluster:
         self.brokers: dict[NodeId, Broker] = {}
         """The newest incarnation of each; see :meth:`alive`."""
         self._asking: World | None = None
+        self.on_boot: Callable[[Broker], None] = lambda _: None
+        """Called with each new process of a broker, before it starts."""
 
     # ------------------------------------------------------------------------------------- verbs
 
@@ -77,6 +81,7 @@ class SimCluster:
             name = node_name(node)
             world = self.sim.of(name)
             broker = self.brokers[node] = Broker(self.config_of(node), world)
+            self.on_boot(broker)
             self.sim.spawn(name, self._live(broker))
 
     @staticmethod
@@ -184,6 +189,9 @@ class SimCluster:
             # Off unless a plan says otherwise: plans that are kept were recorded without it.
             "mk.fence.on.refused.connection": "false",
         }
+        if "authorizer.class.name" in self.settings:
+            given["listeners"] += f",{CLIENTS}://{node_name(node)}:{CLIENTS_PORT}"
+            given["inter.broker.listener.name"] = "PLAINTEXT"
         return parse_broker({**given, **self.settings}).config
 
     def address_of(self, node: NodeId) -> Address:

@@ -17,6 +17,7 @@ from minikafka.sim.group_plans import CONSUMER, MEMBER_FAULTS, drawn_failovers, 
 from minikafka.sim.kafka_plans import with_kafka_clients
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.tenant_plans import TENANT_CHANGES
 from minikafka.sim.transactor_plans import with_loops, with_transactors
 from minikafka.sim.whom import ELR, FOLLOWER, ISR, LEADER, MATE
 
@@ -33,7 +34,15 @@ RISKY_TOPIC: Final = PlannedTopic(
     configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
 )
 
-PEOPLE_FAULTS: Final = ("kill_producer", "kill_reader", "pause_reader", "delete_records", "topic_lives", *CHANGE_FAULTS)
+PEOPLE_FAULTS: Final = (
+    "kill_producer",
+    "kill_reader",
+    "pause_reader",
+    "delete_records",
+    "topic_lives",
+    *CHANGE_FAULTS,
+    *TENANT_CHANGES,
+)
 """What happens to clients and topics; the rest happens to brokers, disks and links."""
 
 

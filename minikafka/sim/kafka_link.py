@@ -84,7 +84,7 @@ class KafkaLink:
         return len(self._open)
 
     def version(self, name: str) -> int:
-        return self._versions.get(name, VERSIONS[name])
+        return self._versions[name] if name in self._versions else VERSIONS[name]
 
     async def call(self, name: str, message: Message, timeout_s: float) -> Message | None:
         """The answer; None: the connection was lost, or was closed after ``timeout_s`` without an answer."""

@@ -27,7 +27,7 @@ import errno
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import log
 from random import Random
@@ -109,6 +109,11 @@ class _Listener:
 
 def _untold(_kind: str, _node: str, /, **_facts: object) -> None:
     """For a network without a world around it."""
+
+
+def sent_by(context: RequestContext, node: str) -> RequestContext:
+    """The context of a request. The sender at a listener with a name is ``User:`` and its machine."""
+    return replace(context, remote=node, principal=f"User:{node}") if context.listener else context
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +334,8 @@ class SimNetwork:
     def _handle(self, listener: _Listener, arrival: int, call: _Call, message: Message) -> Coroutine[Any, Any, None]:
         async def handle() -> None:
             try:
-                answering = listener.handler(message.api, message.body, listener.request_context)
+                context = sent_by(listener.request_context, message.source)
+                answering = listener.handler(message.api, message.body, context)
                 answer = b"".join(await answering if isinstance(answering, Awaitable) else answering)
             except asyncio.CancelledError:
                 self._break(listener, arrival, "the handler was cancelled")

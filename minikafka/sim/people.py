@@ -35,6 +35,7 @@ from minikafka.sim.kafka_producer import Fate, KafkaSender
 from minikafka.sim.kafka_reader import KafkaReader
 from minikafka.sim.lives import TopicLives, admin_config
 from minikafka.sim.plan import Fault, Operation, Plan
+from minikafka.sim.tenant_plans import TENANT_CHANGES
 from minikafka.sim.workload import READ_WAIT_MS, SUCCESSOR, ConsumingClient, Reader, ReadingClient, SendingClient
 from minikafka.types import NO_NODE, Address, TopicPartition
 from minikafka.wire.kafka.translate.common import id_bytes
@@ -82,7 +83,7 @@ class People:
             "pause_reader": self._pause_reader,
             "delete_records": self._delete_records,
             "topic_lives": self._topic_lives,
-            **dict.fromkeys(CHANGE_FAULTS, self.changes.begin),
+            **dict.fromkeys((*CHANGE_FAULTS, *TENANT_CHANGES), self.changes.begin),
         }
 
     @staticmethod

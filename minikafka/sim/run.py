@@ -40,6 +40,8 @@ from minikafka.sim.people import People
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.power_watch import PowerWatch
 from minikafka.sim.report import Report
+from minikafka.sim.tenant_plans import SECRETS, has_tenants
+from minikafka.sim.tenants import Tenants
 from minikafka.sim.transactor_plans import TRANSACTOR_FAULTS
 from minikafka.sim.transactors import TRANSACTIONAL_TOPICS, Transactors
 from minikafka.sim.verdicts import LinkProfile
@@ -50,7 +52,7 @@ from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.records import decode_batch
 
-OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC}) | TRANSACTIONAL_TOPICS
+OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SECRETS}) | TRANSACTIONAL_TOPICS
 """Topics whose records are no part of the history of producers and readers."""
 
 CONVERGE_S = 60.0
@@ -135,6 +137,9 @@ class Run:
         self.transactors = Transactors(
             plan, self.cluster, self.schedule.at, self.report.faults.append, self.watch.report
         )
+        self.tenants = Tenants(plan, self.cluster, self.watch.report) if has_tenants(plan) else None
+        if self.tenants is not None:
+            self.cluster.on_boot = self.tenants.watch.attach
         self._held: dict[TopicPartition, list[tuple[Offset, str]]] = {}
         """What the partitions of users' topics hold at the end."""
         self._events_seen = 0
@@ -188,11 +193,13 @@ class Run:
             TopicPartition(topic.name, number)
             for topic in self.plan.topics
             for number in range(topic.partitions)
-            if topic.name not in TRANSACTIONAL_TOPICS
+            if topic.name not in OWN_TOPICS
         ]
         self.people.start(names)
         self.crews.start()
         self.transactors.start()
+        if self.tenants is not None:
+            self.tenants.start()
         for fault in self.plan.faults:
             self.schedule.at(start + fault.at_s, partial(self._begin_of(fault), fault))
         self._play(start + self.plan.duration_s)
@@ -248,6 +255,8 @@ class Run:
         self.people.end()
         self.crews.end()
         self.transactors.end()
+        if self.tenants is not None:
+            self.tenants.end()
         self.sim.network.profile = LinkProfile(delay_mean_s=self.plan.link.get("delay_mean_s", 0.001))
         self._until(self._converged, CONVERGE_S, "not_converged", self._missing)
 
@@ -437,6 +446,8 @@ class Run:
         report.virtual_s, report.steps, report.trace = loop.time(), loop.steps, loop.trace.hexdigest()
         report.marks += self.sim.marks + self.sim.network.marks + self.faults.marks + self.people.marks
         report.marks += self.crews.marks + self.transactors.marks
+        if self.tenants is not None:
+            report.marks["done_for_tenants"] = self.tenants.watch.done
         for node in self.cluster.nodes:
             report.marks += self.sim.disk(node_name(node)).marks
         if not report.ok:

@@ -286,6 +286,8 @@ class ServerEnd:
         self._session: FrameSession | None = None
         self._open: OpenSession | None = listener.sessions
         self._request_context = replace(listener.request_context, protocol="kafka", remote=stream.client.node)
+        if self._request_context.listener:  # as for calls
+            self._request_context = replace(self._request_context, principal=f"User:{stream.client.node}")
         self._is_paused = False
         self._is_closing = False
         self._unread: list[bytes] = []

@@ -31,6 +31,7 @@ from tests.sim.planted_kafka import KAFKA
 from tests.sim.planted_messages import MESSAGE_CLUSTERS
 from tests.sim.planted_own import OWN
 from tests.sim.planted_refusals import REFUSAL_CLUSTERS
+from tests.sim.planted_security import SECURITY_CLUSTERS
 from tests.sim.planted_sessions import SESSION_CLUSTERS
 from tests.sim.planted_survivors import SURVIVOR_DRILLS, SURVIVORS
 from tests.sim.planted_transaction_logs import TRANSACTION_LOG_CLUSTERS
@@ -46,6 +47,7 @@ CLUSTERS: Final = (
     *REFUSAL_CLUSTERS,
     *TRANSACTION_CLUSTERS,
     *TRANSACTION_LOG_CLUSTERS,
+    *SECURITY_CLUSTERS,
 )
 """Hunted with plans of the simulator."""
 
@@ -85,6 +87,12 @@ CLASSES: Final = {
         "timeouts_outlive_no_coordinator",
         "markers_for_one_partition",
         "stable_offset_forgets_former_leaders",
+    ),
+    "security": (
+        "allow_before_deny",
+        "verdicts_outlive_their_acls",
+        "forwarded_as_the_broker",
+        "followers_are_not_checked",
     ),
     "fencing": ("a_reset_fences", "a_former_process_fences", "two_refusals_of_one_peer"),
 }
