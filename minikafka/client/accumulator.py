@@ -3,10 +3,15 @@
 Rules for this file:
 
 1. No asyncio, no clock, no randomness: ``now`` and pauses come in, calls to make and batches to report go out.
-2. At most one batch of a partition is in flight, always the oldest, and it stays at the front until its fate is
-   settled: so retries never reorder, whatever the network does (DESIGN, "Order on HTTP/1.1").
+2. A batch stays in its place until its fate is settled. It is sent while no other batch of its partition is in flight,
+   or, for the first time, directly behind batches that are all in flight: then the request says that it FOLLOWS them,
+   and the leader appends it behind them or not at all (wire/batch.py). A batch that is sent again is the oldest, waits
+   until no other one is in flight, and none follows it. So nothing reorders, whatever the network does. In a new epoch,
+   and after each failure, batches go one by one until one is acknowledged.
 3. A sequence is given when a batch is first drained. It is taken back when the batch was certainly not written; if its
-   fate is unknown the partition goes on in a new producer epoch from 0, or the broker would see a gap (KIP-360).
+   fate is unknown, or if batches behind it have sequences, the partition goes on in a new producer epoch from 0, or the
+   broker would see a gap (KIP-360). Until nothing of the old epoch is in flight, nothing of the new one is sent.
+   Batches behind one that is certainly not in the log are not there either: they were only sent as FOLLOWS.
 4. Once an attempt may have written a batch, no later refusal makes it ``not_written``: a batch ends as acknowledged,
    not_written or unknown, and the last only when nobody can know.
 
@@ -19,9 +24,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice, takewhile
 from typing import Generic
 
 from minikafka.client.batches import (
+    IN_FLIGHT_MAX,
     NEVER,
     Batch,
     Call,
@@ -41,10 +48,12 @@ from minikafka.errors import (
     MessageTooLarge,
     NetworkException,
     Outcome,
+    OutOfOrderSequenceNumber,
     ProducerFenced,
     ProtocolError,
     RecordListTooLarge,
     RequestTimedOut,
+    UnknownProducerId,
 )
 from minikafka.invariant import invariant
 from minikafka.types import NO_NODE, NodeId
@@ -70,7 +79,10 @@ class Accumulator(Generic[Sink]):
         idempotent: bool = True,
         transactional: bool = False,
         calls_per_node_max: int = 5,
+        in_flight_max: int = 1,
     ) -> None:
+        """``in_flight_max``: batches of one partition that are sent at once; 1 to IN_FLIGHT_MAX."""
+        invariant(1 <= in_flight_max <= IN_FLIGHT_MAX, "a leader remembers fewer batches", in_flight_max=in_flight_max)
         self._batch_size = batch_size
         self._linger_s = linger_s
         self._request_size_max = request_size_max
@@ -83,6 +95,8 @@ class Accumulator(Generic[Sink]):
         """An attempt was made with the present identity."""
         self._dropping: ProtocolError | None = None
         self._calls_per_node_max = calls_per_node_max
+        self._in_flight_max = in_flight_max if idempotent and not transactional else 1
+        """Without sequences the network would decide about the order; a transaction cannot go on in a new epoch."""
         self._active: dict[PartitionQueue[Sink], None] = {}
         """Queues with batches, by when they got their first."""
         self._calls_of: dict[NodeId, int] = {}
@@ -211,27 +225,59 @@ class Accumulator(Generic[Sink]):
     def drain(self, now: float, leader_of: LeaderOf) -> Drained[Sink]:
         """Take what may be sent now, merged per node; batches past the delivery timeout are reported instead."""
         drained: Drained[Sink] = Drained([], [])
-        open_calls: dict[NodeId, Call[Sink]] = {}
-        for queue in list(self._active):
+        queues = list(self._active)
+        for queue in queues:
             self._expire(queue, now, drained)
-            if not queue.batches:
-                continue
-            head = queue.batches[0]
-            deadline = head.deadline
-            if head.reported:
-                deadline = queue.batches[1].deadline if len(queue.batches) > 1 else NEVER
-            elif queue.in_flight is None:
-                ready_at = self._ready_at(head)
-                if ready_at <= now:
-                    self._admit(head, open_calls, drained, leader_of)
-                else:
-                    deadline = min(deadline, ready_at)
-                    drained.leaderless = drained.leaderless or head.stale_leader
+            deadline = next((each.deadline for each in queue.batches if not each.reported), NEVER)
             drained.deadline = min(drained.deadline, deadline)
+        while queues:
+            # A request has one batch of a partition: the next ones go into requests of their own.
+            open_calls: dict[NodeId, Call[Sink]] = {}
+            queues = [queue for queue in queues if self._send_next(queue, now, open_calls, drained, leader_of)]
         return drained
 
+    @property
+    def pipelines(self) -> bool:
+        """Several batches of a partition may be in flight."""
+        return self._in_flight_max > 1
+
+    def _send_next(
+        self,
+        queue: PartitionQueue[Sink],
+        now: float,
+        open_calls: dict[NodeId, Call[Sink]],
+        drained: Drained[Sink],
+        leader_of: LeaderOf,
+    ) -> bool:
+        """Take one batch of the partition, if one may be sent now; True if another one may follow it."""
+        batch = self._candidate(queue)
+        if batch is None:
+            return False
+        ready_at = self._ready_at(batch)
+        if ready_at > now:
+            drained.deadline = min(drained.deadline, ready_at)
+            drained.leaderless = drained.leaderless or batch.stale_leader
+            return False
+        return self._admit(batch, open_calls, drained, leader_of) and self.pipelines
+
+    def _candidate(self, queue: PartitionQueue[Sink]) -> Batch[Sink] | None:
+        """The batch that may be sent next once it has lingered; None if the partition waits for an answer."""
+        count = len(queue.in_flight)
+        if not count:
+            return queue.batches[0] if queue.batches else None
+        oldest = queue.in_flight[0]
+        # Counted from the oldest one on: the leader must still remember it when it is sent again.
+        if not queue.is_steady or queue.sent - oldest.sent_as >= self._in_flight_max or count == len(queue.batches):
+            return None
+        if oldest.attempts > 1 or oldest.reported:
+            return None
+        batch = queue.batches[count]
+        # At sequence 0 an epoch would begin; a leader that does not know the producer appends it in any case.
+        all_before = queue.in_flight[-1] is queue.batches[count - 1]
+        return batch if all_before and not batch.attempts and queue.next_sequence else None
+
     def _ready_at(self, head: Batch[Sink]) -> float:
-        """When the oldest batch of a partition may be sent; 0 is at once."""
+        """When a batch that is next in its partition may be sent; 0 is at once."""
         if head.attempts:
             return head.retry_at
         if self.urgent or head.queue.open is not head or head.size >= head.queue.size_max:
@@ -240,24 +286,24 @@ class Accumulator(Generic[Sink]):
 
     def _admit(
         self, head: Batch[Sink], open_calls: dict[NodeId, Call[Sink]], drained: Drained[Sink], leader_of: LeaderOf
-    ) -> None:
+    ) -> bool:
         queue = head.queue
         if head.size > queue.size_max and head.record_count > 1 and not head.attempts:
             # It was filled before the broker refused another one of this size.
             self._split(head)
-            head = queue.batches[0]
+            head = queue.batches[len(queue.in_flight)]
         node = leader_of(queue.topic, queue.partition)
         if node == NO_NODE:
             drained.leaderless = True
-            return
+            return False
         call = open_calls.get(node)
         if call is None or call.size + head.size > self._request_size_max:
             if self._calls_of.get(node, 0) >= self._calls_per_node_max:
-                return
+                return False
             call = None
         if self._idempotent and queue.identity is None and self.identity is None:
             drained.wants_identity = True
-            return
+            return False
         if call is None:
             call = open_calls[node] = Call(node)
             drained.calls.append(call)
@@ -267,16 +313,20 @@ class Accumulator(Generic[Sink]):
         self._stamp(head)
         self.has_sent = True
         head.attempts += 1
-        queue.in_flight = head
+        head.follows = bool(queue.in_flight)
+        head.sent_as = queue.sent
+        queue.sent += 1
+        queue.in_flight.append(head)
         call.batches.append(head)
         call.size += head.size
+        return True
 
     def _stamp(self, head: Batch[Sink]) -> None:
         """Give the batch its sequence if it has none, and its bytes."""
         queue = head.queue
         if self._idempotent:
             if queue.identity is None:
-                queue.identity, queue.next_sequence = self.identity, 0
+                queue.identity, queue.next_sequence, queue.is_steady = self.identity, 0, False
             if head.base_sequence < 0:
                 head.identity, head.base_sequence = queue.identity, queue.next_sequence
                 queue.next_sequence = (queue.next_sequence + head.record_count) % SEQUENCE_COUNT
@@ -293,22 +343,14 @@ class Accumulator(Generic[Sink]):
 
     def _expire(self, queue: PartitionQueue[Sink], now: float, drained: Drained[Sink]) -> None:
         """Report batches past their delivery timeout; one that is in flight stays until its answer settles it."""
-        while queue.batches and queue.batches[0].deadline <= now:
-            head = queue.batches[0]
-            if queue.in_flight is head:
-                if not head.reported:
-                    head.reported = True
-                    drained.failures.append(Failure(head, self._timed_out(head, in_flight=True)))
-                # Those behind it have never been sent.
-                late = [batch for batch in list(queue.batches)[1:] if batch.deadline <= now]
-                for batch in late:
-                    queue.batches.remove(batch)
-                    queue.open = None if queue.open is batch else queue.open
-                    drained.failures.append(Failure(batch, self._timed_out(batch, in_flight=False)))
-                    self._finished(batch)
-                return
-            drained.failures.append(Failure(head, self._timed_out(head, in_flight=False)))
-            self._remove(head, fate=fate_of(head))
+        for batch in list(takewhile(lambda each: each.deadline <= now, queue.batches)):
+            in_flight = batch in queue.in_flight
+            if not batch.reported:
+                drained.failures.append(Failure(batch, self._timed_out(batch, in_flight=in_flight)))
+            if in_flight:
+                batch.reported = True
+            else:
+                self._remove(batch, fate=fate_of(batch))
 
     def _timed_out(self, batch: Batch[Sink], *, in_flight: bool) -> ProtocolError:
         outcome: Outcome = "unknown" if in_flight or batch.once_unknown else "not_written"
@@ -330,6 +372,7 @@ class Accumulator(Generic[Sink]):
     def succeeded(self, batch: Batch[Sink]) -> None:
         """The batch is acknowledged: forget it."""
         self._landed(batch)
+        batch.queue.is_steady = batch.identity == batch.queue.identity
         self._remove(batch, fate="written")
 
     def failed(self, batch: Batch[Sink], error: ProtocolError, now: float, pause_s: float) -> Failure[Sink] | None:
@@ -339,9 +382,15 @@ class Accumulator(Generic[Sink]):
         see :func:`is_success`.
         """
         self._landed(batch)
+        queue = batch.queue
+        queue.is_steady = False
         batch.last_error = error
-        certain = proves_absence(error, batch, idempotent=self._idempotent and not self._transactional)
-        if error.outcome != "not_written":
+        is_oldest = queue.batches[0] is batch
+        certain = is_oldest and proves_absence(error, batch, idempotent=self._idempotent and not self._transactional)
+        is_early = not is_oldest and isinstance(error, OutOfOrderSequenceNumber | UnknownProducerId)
+        """An older batch is not there yet. Nothing is said of earlier attempts."""
+        is_severed = batch.is_severed
+        if error.outcome != "not_written" and not is_severed:
             batch.maybe_written = batch.once_unknown = True
         elif certain:
             batch.maybe_written = False
@@ -350,7 +399,6 @@ class Accumulator(Generic[Sink]):
             return None
         splits = not self._transactional or not batch.maybe_written
         if isinstance(error, MessageTooLarge | RecordListTooLarge) and batch.record_count > 1 and splits:
-            queue = batch.queue
             queue.size_max = min(queue.size_max, batch.size // 2)
             if batch.maybe_written:
                 # The leader would have called it a duplicate if it had it (it looks for that first). Its sequences may
@@ -358,13 +406,15 @@ class Accumulator(Generic[Sink]):
                 self._begin_epoch(queue)
             self._split(batch)
             return None
-        if certain:
+        if certain and batch.identity == queue.identity:
             # The broker's log lacks what came before: go on in a new epoch, whose sequences start at 0 (KIP-360).
-            self._begin_epoch(batch.queue)
-            batch.base_sequence = -1
-        if (error.retriable or certain) and now < batch.deadline and self._dropping is None:
+            self._begin_epoch(queue)
+        if certain or is_severed or (batch.identity != queue.identity and not batch.maybe_written):
+            self._sever(queue, queue.batches.index(batch))
+        may_help = error.retriable or certain or is_early or is_severed
+        if may_help and now < batch.deadline and self._dropping is None:
             batch.stale_leader = error.stale_metadata
-            batch.retry_at = now + pause_s
+            batch.retry_at = now if is_early or is_severed else now + pause_s
             return None
         batch.reported = True
         if error.retriable and self._dropping is None:
@@ -372,39 +422,64 @@ class Accumulator(Generic[Sink]):
         else:
             outcome = UNKNOWN if batch.once_unknown else error.outcome
             failure = type(error)(f"{batch.topic_partition}: {error.message}", outcome=outcome, **error.facts)
+        identity = queue.identity
         self._remove(batch, fate=fate_of(batch))
-        if isinstance(error, InvalidProducerEpoch | ProducerFenced):
-            self._begin_epoch(batch.queue)
+        if isinstance(error, InvalidProducerEpoch | ProducerFenced) and queue.identity == identity:
+            self._begin_epoch(queue)
         return Failure(batch, failure)
 
     def leader_changed(self, queue: PartitionQueue[Sink]) -> None:
         """Another leader is known for this partition: what waited for it is tried at once."""
-        if queue.batches and queue.batches[0].stale_leader:
-            queue.batches[0].stale_leader = False
-            queue.batches[0].retry_at = 0.0
+        for batch in islice(queue.batches, self._in_flight_max):
+            if batch.stale_leader:
+                batch.stale_leader = False
+                batch.retry_at = 0.0
 
     def _landed(self, batch: Batch[Sink]) -> None:
-        invariant(batch.queue.in_flight is batch, "an answer for a batch that is not in flight", batch=repr(batch))
-        batch.queue.in_flight = None
+        invariant(batch in batch.queue.in_flight, "an answer for a batch that is not in flight", batch=repr(batch))
+        batch.queue.in_flight.remove(batch)
         batch.stale_leader = False
 
     def _remove(self, batch: Batch[Sink], *, fate: Outcome) -> None:
-        """Take the oldest batch off its queue and settle its sequence."""
+        """Take a batch off its queue and settle its sequence."""
         queue = batch.queue
-        invariant(queue.batches[0] is batch, "a batch ends before an older one", batch=repr(batch))
-        queue.batches.popleft()
+        at = queue.batches.index(batch)
+        del queue.batches[at]
         if queue.open is batch:
             queue.open = None
-        if fate == "unknown" and batch.base_sequence >= 0:
-            self._begin_epoch(queue)
         if fate == "not_written":
-            self._take_back(batch)
+            self._take_back(batch, at)
+        elif fate == "unknown" and batch.base_sequence >= 0 and batch.identity == queue.identity:
+            self._begin_epoch(queue)
+            # Where one was refused each time, those behind it are not in the log either.
+            for index, each in enumerate(queue.batches):
+                if each.base_sequence >= 0 and not each.maybe_written and each not in queue.in_flight:
+                    self._sever(queue, index)
+                    break
         self._finished(batch)
 
-    def _take_back(self, batch: Batch[Sink]) -> None:
-        """The batch certainly was not written: its sequence is free for the next one."""
-        if batch.base_sequence >= 0 and batch.queue.identity == batch.identity:
-            batch.queue.next_sequence = batch.base_sequence
+    def _take_back(self, batch: Batch[Sink], at: int) -> None:
+        """The batch certainly was not written: its sequence is free. Those behind it begin at index ``at``."""
+        queue = batch.queue
+        if batch.base_sequence < 0 or queue.identity != batch.identity:
+            return
+        if self.pipelines and any(each.base_sequence >= 0 for each in islice(queue.batches, at, None)):
+            self._begin_epoch(queue)
+            self._sever(queue, at)
+        else:
+            queue.next_sequence = batch.base_sequence
+
+    def _sever(self, queue: PartitionQueue[Sink], at: int) -> None:
+        """No batch from index ``at`` on is in the log, nor will a copy be that is on its way: the one in front of them
+        was not written. They get new sequences; those in flight once they have their answer.
+        """
+        for batch in islice(queue.batches, at, None):
+            if batch.base_sequence < 0:
+                break
+            batch.is_severed = batch in queue.in_flight
+            batch.maybe_written = False
+            if not batch.is_severed:
+                batch.base_sequence = -1
 
     def _begin_epoch(self, queue: PartitionQueue[Sink]) -> None:
         if not self._idempotent or queue.identity is None or self._transactional:
@@ -412,7 +487,7 @@ class Accumulator(Generic[Sink]):
         if self.identity is not None:
             spent = self.identity.epoch >= PRODUCER_EPOCH_MAX
             self.identity = None if spent else Identity(self.identity.producer_id, self.identity.epoch + 1)
-        queue.identity, queue.next_sequence = self.identity, 0
+        queue.identity, queue.next_sequence, queue.is_steady = self.identity, 0, False
 
     def _finished(self, batch: Batch[Sink]) -> None:
         self.size -= batch.size
@@ -425,9 +500,10 @@ class Accumulator(Generic[Sink]):
             del self._unfinished[batch.number]
 
     def _split(self, batch: Batch[Sink]) -> None:
-        """Replace the oldest batch by several of at most ``size_max``, in order. Each gets its sequence when sent."""
+        """Replace a batch by several of at most ``size_max``, in order. Each gets its sequence when sent."""
         queue = batch.queue
-        self._take_back(batch)
+        at = queue.batches.index(batch)
+        self._take_back(batch, at + 1)
         records = decode_batch(batch.builder.build())
         parts: list[Batch[Sink]] = []
         start, size = 0, HEADER_SIZE
@@ -438,8 +514,9 @@ class Accumulator(Generic[Sink]):
                 start, size = index, HEADER_SIZE
             size += more
         parts.append(self._part(batch, records, start, len(records), size))
-        queue.batches.popleft()
-        queue.batches.extendleft(reversed(parts))
+        del queue.batches[at]
+        for index, part in enumerate(parts, at):
+            queue.batches.insert(index, part)
         if queue.open is batch:
             queue.open = None
         self._unfinished[batch.number] += len(parts) - 1
@@ -466,14 +543,14 @@ class Accumulator(Generic[Sink]):
         self.has_sent = False
         self._dropping = None
         for queue in queues:
-            queue.identity = None
+            queue.identity, queue.is_steady = None, False
 
     def drop_unsent(self, error: ProtocolError) -> list[Failure[Sink]]:
         """Fail every batch that is not in flight; those that are get no further attempt."""
         self._dropping = error
         failures = []
         for queue in list(self._active):
-            while queue.batches and queue.batches[-1] is not queue.in_flight:
+            while queue.batches and queue.batches[-1] not in queue.in_flight:
                 batch = queue.batches.pop()
                 if queue.open is batch:
                     queue.open = None

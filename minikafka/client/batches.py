@@ -24,6 +24,8 @@ from minikafka.wire.records import BatchBuilder, Headers
 # A record's varints at their longest: length, attributes, two deltas, two sizes, header count.
 RECORD_OVERHEAD_MAX = 21
 NEVER = float("inf")
+IN_FLIGHT_MAX = 5
+"""Batches of one partition in flight: a leader remembers as many of a producer."""
 _PRODUCER_FIELDS = struct.Struct(">qhi")
 _PRODUCER_AT = 43
 _CRC_AT = 17
@@ -51,7 +53,9 @@ class Batch(Generic[Sink]):
         "created_at",
         "data",
         "deadline",
+        "follows",
         "identity",
+        "is_severed",
         "last_error",
         "maybe_written",
         "number",
@@ -59,6 +63,7 @@ class Batch(Generic[Sink]):
         "queue",
         "reported",
         "retry_at",
+        "sent_as",
         "size",
         "stale_leader",
         "waiters",
@@ -77,6 +82,12 @@ class Batch(Generic[Sink]):
         self.identity: Identity | None = None
         self.base_sequence = -1
         self.attempts = 0
+        self.follows = False
+        """It was first sent while the batch before it was in flight."""
+        self.is_severed = False
+        """In flight, and certainly not in the log: the batch before it was not written."""
+        self.sent_as = 0
+        """How many batches of the partition were sent before its last attempt."""
         self.retry_at = 0.0
         self.maybe_written = False
         """It may be in the log of the partition's leader."""
@@ -107,16 +118,32 @@ class Batch(Generic[Sink]):
 class PartitionQueue(Generic[Sink]):
     """The batches of one partition, oldest first; only the last may be open."""
 
-    __slots__ = ("batches", "identity", "in_flight", "next_sequence", "open", "partition", "size_max", "topic")
+    __slots__ = (
+        "batches",
+        "identity",
+        "in_flight",
+        "is_steady",
+        "next_sequence",
+        "open",
+        "partition",
+        "sent",
+        "size_max",
+        "topic",
+    )
 
     def __init__(self, topic: str, partition: int, size_max: int) -> None:
         self.topic = topic
         self.partition = partition
         self.batches: deque[Batch[Sink]] = deque()
         self.open: Batch[Sink] | None = None
-        self.in_flight: Batch[Sink] | None = None
+        self.in_flight: list[Batch[Sink]] = []
+        """Batches that are being sent, in the order of their sequences."""
+        self.is_steady = False
+        """The last answer acknowledged a batch of ``identity``: the next batch need not wait for those in flight."""
         self.identity: Identity | None = None
         self.next_sequence = 0
+        self.sent = 0
+        """Attempts so far."""
         self.size_max = size_max
         """Largest size of a batch of several records: batch.size, or less once a broker found a batch too large."""
 
@@ -173,8 +200,9 @@ def is_success(error: ProtocolError | None) -> bool:
 def proves_absence(error: ProtocolError, batch: Batch[Any], *, idempotent: bool) -> bool:
     """Does the refusal show that no attempt of this batch is in the leader's log, although the sequence is refused?
 
-    OUT_OF_ORDER_SEQUENCE_NUMBER does: had an attempt been appended, its sequence would be the last one there, for one
-    batch is in flight. UNKNOWN_PRODUCER_ID says nothing of earlier attempts: their state is gone with the records.
+    OUT_OF_ORDER_SEQUENCE_NUMBER does for the oldest batch of a partition: had an attempt been appended, the leader
+    would have called it a duplicate (``wire/batch.py``, PIPELINED). UNKNOWN_PRODUCER_ID says nothing of earlier
+    attempts: their state is gone with the records.
     """
     if not idempotent:
         return False

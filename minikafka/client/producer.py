@@ -106,6 +106,7 @@ class Producer:
             idempotent=config.idempotent,
             transactional=config.transactional_id is not None,
             calls_per_node_max=config.max_in_flight_requests_per_connection,
+            in_flight_max=config.max_in_flight_batches,
         )
         self._unwatched = Unwatched()
         self._topics: dict[str, list[Queue]] = {}

@@ -30,6 +30,7 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.tasks import Tasks
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, TopicPartition
+from minikafka.wire.batch import FOLLOWS, PIPELINED, PLAIN
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import (
     InitProducerIdRequest,
@@ -324,6 +325,7 @@ class Sender:
     async def _produce(self, call: Call[Waiting]) -> None:
         """One request and its answer. The answer of a partition that is missing counts as unknown."""
         config, clock = self._config, self._world.clock
+        sequencing = PIPELINED if self._accumulator.pipelines else PLAIN
         request = ProduceRequest(
             acks=config.required_acks,
             timeout_ms=config.request_timeout_ms,
@@ -331,7 +333,12 @@ class Sender:
             transactional_id=config.transactional_id,
             transaction_version=0 if config.transactional_id is None else TRANSACTION_V2,
             partitions=tuple(
-                ProducePartition(topic=each.queue.topic, partition=each.queue.partition, records=(each.data or b"",))
+                ProducePartition(
+                    topic=each.queue.topic,
+                    partition=each.queue.partition,
+                    records=(each.data or b"",),
+                    sequencing=FOLLOWS if each.follows else sequencing,
+                )
                 for each in call.batches
             ),
         )
@@ -469,7 +476,7 @@ class Sender:
 
     def _tell_all(self, why: str) -> None:
         for batch in self._accumulator.abandon():
-            unknown = batch.once_unknown or batch.queue.in_flight is batch
+            unknown = batch.once_unknown or batch in batch.queue.in_flight
             refuse(batch, RequestTimedOut(why, outcome=UNKNOWN if unknown else NOT_WRITTEN))
         for _, waiting in [*self._space, *self._flushes]:
             if not waiting.done():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from minikafka.addresses import is_https, parse_bootstrap
+from minikafka.client.batches import IN_FLIGHT_MAX
 from minikafka.client.other_clients import unknown
 from minikafka.config import MIB
 from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType
@@ -146,8 +147,8 @@ class ProducerConfig(ClientConfig):
     """none, gzip, snappy, lz4 or zstd."""
     max_batch_size: int = 1 * MIB
     """Kafka's batch.size: largest batch in bytes before compression. A record that is larger gets a batch of its own. A
-    full batch is sent without waiting for ``linger_ms``. (Kafka's default is 16 KiB. A producer here has one batch per
-    partition in flight, so larger batches under backlog are what makes it fast.)
+    full batch is sent without waiting for ``linger_ms``. (Kafka's default is 16 KiB. Each batch is a request of its
+    own here, so larger batches under backlog are what makes a producer fast.)
     """
     linger_ms: int = 5
     max_request_size: int = MIB
@@ -159,7 +160,10 @@ class ProducerConfig(ClientConfig):
     delivery_timeout_ms: int = 120_000
     """From ``send`` to the last attempt: every future has an answer by then."""
     max_in_flight_requests_per_connection: int = 5
-    """Requests at once per broker; a partition is in one of them at most, which keeps its order."""
+    """Requests at once per broker."""
+    max_in_flight_batches: int = 5
+    """Batches of one partition that are sent at once, 1 to 5; leaders check their order by the sequences (KIP-98).
+    Without idempotence, and in transactions, it is one at a time."""
     partitioner: Partitioner | None = None
     """None: murmur2 of the key, or a sticky partition without a key (S26)."""
     key_serializer: Serializer | None = None
@@ -191,7 +195,13 @@ class ProducerConfig(ClientConfig):
             )
         _at_least(self, 0, "linger_ms", "max_block_ms")
         _at_least(self, 1, "max_batch_size", "buffer_memory", "delivery_timeout_ms", "transaction_timeout_ms")
-        _at_least(self, 1, "max_in_flight_requests_per_connection")
+        _at_least(self, 1, "max_in_flight_requests_per_connection", "max_in_flight_batches")
+        if self.max_in_flight_batches > IN_FLIGHT_MAX:
+            raise InvalidConfig(
+                f"max_in_flight_batches={self.max_in_flight_batches}: at most {IN_FLIGHT_MAX}; a leader remembers no "
+                "more batches of a producer",
+                setting="max_in_flight_batches",
+            )
         # Room for the 61 bytes of a batch's header and a record of some use.
         _at_least(self, 128, "max_request_size")
 

@@ -53,6 +53,7 @@ from minikafka.types import (
 from minikafka.wire.batch import (
     CONTROL_BIT,
     NO_TIMESTAMP,
+    PLAIN,
     RecordBatch,
     stamped,
     stamped_log_append_time,
@@ -293,13 +294,15 @@ class PartitionLog:
         wall_ms: int,
         marker: EndTransaction | None = None,
         guard: VerificationGuard | None = None,
+        sequencing: int = PLAIN,
     ) -> AppendInfo:
         """Stamp and append a client's batch (already through ``verify_client``), or the batch of ``marker``.
 
         ``wall_ms``: milliseconds since 1970, for LogAppendTime and the bounds of timestamps. ``guard``: that of a
-        transactional batch (``verification.py``). Raises MessageTooLarge,
-        RecordListTooLarge, InvalidTimestamp, OutOfOrderSequenceNumber, InvalidProducerEpoch, InvalidTxnState;
-        TransactionCoordinatorFenced for a marker; KafkaStorageError once the log has failed.
+        transactional batch (``verification.py``). ``sequencing``: how its sequence is compared (``wire/batch.py``).
+        Raises MessageTooLarge, RecordListTooLarge, InvalidTimestamp, OutOfOrderSequenceNumber, DuplicateSequenceNumber,
+        InvalidProducerEpoch, InvalidTxnState; TransactionCoordinatorFenced for a marker; KafkaStorageError once the log
+        has failed.
         """
         config = self.config
         self._health.check_writable()
@@ -307,7 +310,7 @@ class PartitionLog:
             raise InvariantViolation(f"leader epochs never fall along a log (epoch={leader_epoch} log={self})")
         if marker is None:
             # First: a batch that is in the log already is no larger than the limits were then.
-            duplicate = self.producers.check(batch, guard)
+            duplicate = self.producers.check(batch, guard, sequencing)
             if duplicate is not None:
                 append_time = duplicate.timestamp if uses_append_time(config) else NO_TIMESTAMP
                 return AppendInfo(duplicate.base_offset, duplicate.last_offset, append_time, duplicate=True)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from minikafka.errors import (
+    DuplicateSequenceNumber,
     InvalidProducerEpoch,
     InvalidTxnState,
     OutOfOrderSequenceNumber,
@@ -34,8 +35,10 @@ from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset
 from minikafka.wire.batch import (
     CONTROL_BIT,
+    FOLLOWS,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    PLAIN,
     SEQUENCE_COUNT,
     TRANSACTIONAL_BIT,
     RecordBatch,
@@ -156,18 +159,23 @@ class ProducerState:
         guard.seen_ms = None
         return guard
 
-    def check(self, batch: RecordBatch, guard: VerificationGuard | None = None) -> Duplicate | None:
+    def check(
+        self, batch: RecordBatch, guard: VerificationGuard | None = None, sequencing: int = PLAIN
+    ) -> Duplicate | None:
         """Decide whether a leader may append a batch of data; None: it may.
 
-        A producer that is not known (never seen, or expired) may begin with any sequence.
+        A producer that is not known (never seen, or expired) may begin with any sequence, unless the batch FOLLOWS
+        another one.
 
         Args:
             batch: The batch.
             guard: From :meth:`begin_verification`. None: the batch needs no verification.
+            sequencing: PLAIN, PIPELINED or FOLLOWS (``wire/batch.py``).
 
         Raises:
             InvalidProducerEpoch: A newer incarnation of the producer has written or was fenced here.
             OutOfOrderSequenceNumber: A batch before this one is missing.
+            DuplicateSequenceNumber: The batch of a PIPELINED producer is in the log, and its offsets are forgotten.
             InvalidTxnState: The producer has a transaction open, and the batch is not part of it; or the batch is
                 transactional, and the transaction that was verified has ended.
         """
@@ -182,8 +190,14 @@ class ProducerState:
         if guard is not None and (known is None or known.transaction_start == NO_OFFSET):
             self._check_guard(batch, guard, is_known=known is not None)
         if known is None:
+            if sequencing == FOLLOWS and batch.base_sequence > 0:
+                raise OutOfOrderSequenceNumber(
+                    f"producer {batch.producer_id} is not known, and sequence {batch.base_sequence} follows another one"
+                )
             return None
         if batch.base_sequence != NO_SEQUENCE:
+            if sequencing != PLAIN:
+                _check_forgotten(batch, known)
             _check_sequence(batch, known)
         if known.transaction_start != NO_OFFSET and not batch.is_transactional:
             raise InvalidTxnState(
@@ -467,6 +481,23 @@ def _check_sequence(batch: RecordBatch, known: _Producer) -> None:
             f"producer {batch.producer_id} epoch {known.epoch}: sequence {first}, expected {expected}",
             expected=expected,
             sequence=first,
+        )
+
+
+def _check_forgotten(batch: RecordBatch, known: _Producer) -> None:
+    """Raise DuplicateSequenceNumber for a batch in front of those that are remembered.
+
+    Snapshots remember one batch of a producer, and it may have several in flight. The sequences of an epoch have no gap
+    in a log, and a producer that is PIPELINED begins none in the middle while an older batch is not settled: what is
+    older than the newest sequence is in the log.
+    """
+    if batch.producer_epoch != known.epoch or not known.window:
+        return
+    newest = known.window[-1].last_sequence
+    if (newest - batch.last_sequence) % SEQUENCE_COUNT < SEQUENCE_COUNT // 2:
+        raise DuplicateSequenceNumber(
+            f"producer {batch.producer_id} epoch {known.epoch}: sequence {batch.base_sequence} was written before"
+            f" {newest}"
         )
 
 

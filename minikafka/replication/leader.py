@@ -34,7 +34,7 @@ from minikafka.log.verification import VerificationGuard
 from minikafka.ports import Events, unheard_by
 from minikafka.replication.high_watermark import Standing, effective_min_isr, high_watermark_after
 from minikafka.types import NO_EPOCH, NO_OFFSET, UNDEFINED_EPOCH_END, Epoch, EpochEnd, NodeId, Offset, TopicPartition
-from minikafka.wire.batch import RecordBatch
+from minikafka.wire.batch import PLAIN, RecordBatch
 from minikafka.wire.markers import EndTransaction, marker_batch
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
@@ -242,10 +242,12 @@ class LeaderReplica:
         wall_ms: int,
         marker: EndTransaction | None = None,
         guard: VerificationGuard | None = None,
+        sequencing: int = PLAIN,
     ) -> Appended:
         """Write a producer's batch (S6), or that of ``marker``. The caller then calls :meth:`advance`.
 
-        ``guard``: that of a transactional batch (``log/verification.py``).
+        ``guard``: that of a transactional batch (``log/verification.py``). ``sequencing``: how its sequence is compared
+        (``wire/batch.py``).
 
         Raises InvalidRequiredAcks, NotEnoughReplicas (acks=all only), and what the log raises for a batch that breaks
         its rules; nothing is written in any of these cases.
@@ -261,7 +263,9 @@ class LeaderReplica:
         if self._has_idle:
             self.stir()
         before = self.log.end_offset
-        info = self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=wall_ms, marker=marker, guard=guard)
+        info = self.log.append_as_leader(
+            batch, leader_epoch=self.epoch, wall_ms=wall_ms, marker=marker, guard=guard, sequencing=sequencing
+        )
         end = info.last_offset + 1
         if not info.duplicate and (info.base_offset != before or end != self.log.end_offset):
             raise InvariantViolation(f"the log grew by one batch (before={before} appended={info} log={self.log})")

@@ -356,6 +356,12 @@ def refused_connections(plan: Plan, _random: Random) -> Plan:
     return plan.with_(settings={**plan.settings, "mk.fence.on.refused.connection": "true"})
 
 
+def pipelined_batches(plan: Plan, random: Random) -> Plan:
+    """Idempotent producers send several small batches of a partition at once. All other plans send them one by one."""
+    settings = {"max_in_flight_batches": random.choice((2, 5, 5)), "linger_ms": 0, "max_batch_size": 100}
+    return plan.with_(client_settings={**plan.client_settings, **settings})
+
+
 EXTRAS: Final = (
     (0.3, dying_clients),
     (0.25, loose_client),
@@ -382,5 +388,6 @@ EXTRAS: Final = (
     (0.2, transactors),
     (0.4, loops),
     (0.12, heartbeat_group),
+    (0.35, pipelined_batches),
 )
 """How often each is drawn."""

@@ -69,7 +69,7 @@ class TopicLives:
         self._config = ProducerConfig(
             bootstrap_servers=cluster.bootstrap,
             client_id=machine,
-            **plan.client_settings,  # type: ignore[arg-type]
+            **plan.producer_settings,  # type: ignore[arg-type]
         )
         cluster.sim.spawn(machine, self._run())
 

@@ -146,7 +146,7 @@ class People:
                 operations,
                 self._recorder,
                 bootstrap=self._cluster.bootstrap,
-                settings={**self._plan.client_settings, **self._plan.clients.get(machine, {})},
+                settings={**self._plan.producer_settings, **self._plan.clients.get(machine, {})},
                 start_s=self._start_s if start_s is None else start_s,
             )
         )

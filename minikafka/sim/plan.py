@@ -99,6 +99,7 @@ class Plan:
     policy: str = PAGE_CACHE
     settings: Mapping[str, str] = field(default_factory=dict)
     client_settings: Mapping[str, int | str] = field(default_factory=dict)
+    """Of producers, and in part of consumers; batches of a partition are sent one by one unless it says otherwise."""
     clients: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
     """Producers with settings of their own beside those: ``{"p2": {"acks": 1}}``."""
     kafka: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
@@ -160,6 +161,11 @@ class Plan:
             return cls.from_json(path.read_text(encoding="utf-8"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidConfig(f"{path} is no plan of a run: {error}") from error
+
+    @property
+    def producer_settings(self) -> dict[str, int | str]:
+        """Settings of producers of ours. Plans that are older than pipelined batches do without them."""
+        return {"max_in_flight_batches": 1, **self.client_settings}
 
     def with_(self, **changes: Any) -> Plan:
         """A changed copy."""

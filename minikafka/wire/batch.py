@@ -60,6 +60,12 @@ NO_TIMESTAMP = -1
 SEQUENCE_COUNT = 1 << 31
 """Sequences wrap from 2^31-1 to 0 (KIP-98)."""
 
+PLAIN, PIPELINED, FOLLOWS = 0, 1, 2
+"""How a leader compares the sequence of a producer that says how it sends. PLAIN: as Kafka. PIPELINED: several batches
+of the partition may be in flight, and only one that follows no other is sent as this: what is older than the newest
+sequence of its epoch is a duplicate. FOLLOWS: PIPELINED, and sent while the batch before it was in flight: it is
+appended behind that one or not at all."""
+
 CHECKED_FIELDS = struct.Struct(">hiqqqhii")
 """The header's part that the checksum covers: attributes to record count."""
 MAGIC_AND_CRC = struct.Struct(">bI")

@@ -104,6 +104,8 @@ class ProducePartition:
     partition: int
     records: Records
     """Exactly one v2 batch."""
+    sequencing: int = 0
+    """PLAIN, PIPELINED or FOLLOWS of ``wire/batch.py``."""
 
 
 @message

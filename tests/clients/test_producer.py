@@ -384,7 +384,7 @@ def test_batches_obey_the_batch_size_under_backlog():
         *others, last = partition.batches
         assert max(map(len, others)) <= 2000
         assert [len(record.value) for record in decode_batch(last)] == [5000]
-        assert cluster.overlaps == 0
+        assert cluster.overlaps > 0, "batches need not wait for those before them"
 
     play(story)
 
@@ -769,8 +769,9 @@ def test_an_unknown_codec_is_refused():
         ProducerConfig(compression_type="brotli")
 
 
+@pytest.mark.parametrize("in_flight", [1, 5])
 @pytest.mark.parametrize("seed", range(25))
-def test_order_and_outcomes_hold_under_failures(seed: int):
+def test_order_and_outcomes_hold_under_failures(seed: int, in_flight: int):
     """KIP-98, S24: lost, late and repeated calls, elections and dead leaders: no duplicate, no reorder, and every
     outcome is true: acknowledged is at its offset, not_written is nowhere.
     """
@@ -800,7 +801,8 @@ def test_order_and_outcomes_hold_under_failures(seed: int):
                 chosen.elect(random.choice([1, 2, 3]))
 
         results: list[tuple[int, bytes, asyncio.Future[Any]]] = []
-        sending = producer(cluster, delivery_timeout_ms=4000, request_timeout_ms=1500, linger_ms=2)
+        times = {"delivery_timeout_ms": 4000, "request_timeout_ms": 1500, "linger_ms": 2}
+        sending = producer(cluster, **times, max_in_flight_batches=in_flight)
         calm = True
         await sending.start()
         calm = False
@@ -816,7 +818,7 @@ def test_order_and_outcomes_hold_under_failures(seed: int):
         await sending.flush()
         await asyncio.sleep(10)
         await sending.stop()
-        assert cluster.overlaps == 0
+        assert (cluster.overlaps > 0) == (in_flight > 1)
         acknowledged = 0
         for partition in range(3):
             values = partitions[partition].values()

@@ -9,7 +9,15 @@ from random import Random
 import pytest
 
 from minikafka.broker.kafka_session import Pipeline
-from minikafka.sim.extras import EXTRAS, heartbeat_group, kafka_clients, loops, refused_connections, transactors
+from minikafka.sim.extras import (
+    EXTRAS,
+    heartbeat_group,
+    kafka_clients,
+    loops,
+    pipelined_batches,
+    refused_connections,
+    transactors,
+)
 from minikafka.sim.kafka_plans import READER
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.run import Run
@@ -127,8 +135,14 @@ def test_what_else_a_seed_draws_stays_as_it_was() -> None:
         assert {each.client for each in plan.operations} >= {name for name in plan.kafka if name != READER} - {"k2"}
     assert 3 <= drawn <= 15
     adds = [add for _, add in EXTRAS]
-    # One changes a setting only, the others add topics, clients and faults of their own.
-    assert adds[adds.index(kafka_clients) + 1 :] == [refused_connections, transactors, loops, heartbeat_group]
+    # Two change settings only, the others add topics, clients and faults of their own.
+    assert adds[adds.index(kafka_clients) + 1 :] == [
+        refused_connections,
+        transactors,
+        loops,
+        heartbeat_group,
+        pipelined_batches,
+    ]
     plain = plan_of(3, operations=20, faults=3, kinds=("crash",))
     added = kafka_clients(plain, Random(1))
     others = tuple(each for each in added.operations if each.client not in added.kafka)

@@ -53,7 +53,16 @@ from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appen
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import TopicPartition
 from minikafka.wire import recompress
-from minikafka.wire.batch import ATTRIBUTES_END, CODEC_MASK, HEADER_SIZE, RecordBatch, verify_client
+from minikafka.wire.batch import (
+    ATTRIBUTES_END,
+    CODEC_MASK,
+    FOLLOWS,
+    HEADER_SIZE,
+    PIPELINED,
+    PLAIN,
+    RecordBatch,
+    verify_client,
+)
 from minikafka.wire.decompression import decompression_limit
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import (
@@ -470,13 +479,20 @@ def _append(
         raise session_expired(name)
     if len(item.records) != 1:
         raise InvalidRecord(f"{name}: exactly one record batch is needed", member="records")
+    if item.sequencing not in (PLAIN, PIPELINED, FOLLOWS):
+        raise InvalidRequest(
+            f"{name}: sequencing={item.sequencing}: one of {PLAIN}, {PIPELINED}, {FOLLOWS} is needed",
+            member="sequencing",
+        )
     batch = (
         validated
         if validated is not None
         else _validated(name, item.records[0], *_rules(replicas, partition), is_transactional)
     )
     try:
-        appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms(), guard=guard)
+        appended = leader.append(
+            batch, acks=acks, wall_ms=replicas.clock.wall_ms(), guard=guard, sequencing=item.sequencing
+        )
     except STORAGE_ERRORS as error:
         raise replicas.storage_error(partition, error) from error
     if not appended.duplicate:
