@@ -8,6 +8,8 @@ security policy needs no exception for inline script.
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable
 from importlib import resources
 from typing import Final
 
@@ -22,12 +24,12 @@ from minikafka.web.accept import JSON
 from minikafka.web.problems import malformed
 
 HTML: Final = "text/html"
+ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
 CONTENT_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'{peers}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
 SECURITY_HEADERS: Final = {
-    "Content-Security-Policy": CONTENT_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -87,10 +89,21 @@ FILE = Text(
 )
 
 
+def content_policy(origins: Iterable[str]) -> str:
+    """The page may connect to the other brokers, only to see whether one is alive: their answers cannot be read."""
+    peers = "".join(f" {each}" for each in origins if ORIGIN.fullmatch(each))
+    return CONTENT_POLICY.format(peers=peers)
+
+
 async def get_root(visit: Visit) -> Page | Reply:
     """The console if the client prefers HTML to JSON, as browsers do; otherwise an index of the API."""
     if visit.accept.quality(HTML) > visit.accept.quality(JSON):
-        return Page(PAGE, f"{HTML}; charset=utf-8", {**SECURITY_HEADERS, "Cache-Control": "no-cache", "Vary": "Accept"})
+        brokers = visit.host.image.brokers
+        policy = content_policy(
+            f"{visit.host.config.brokers_scheme}://{brokers[node].address}" for node in sorted(brokers)
+        )
+        headers = {**SECURITY_HEADERS, "Content-Security-Policy": policy, "Cache-Control": "no-cache", "Vary": "Accept"}
+        return Page(PAGE, f"{HTML}; charset=utf-8", headers)
     index = _Index(name="minikafka", version=__version__, node_id=visit.host.node_id, links=LINKS)
     return Reply(index.out(), headers={"Vary": "Accept"})
 

@@ -80,6 +80,16 @@ LAST_EVENT_ID = Text(
 Permitted: TypeAlias = Callable[[], Permit | None]
 
 
+def hello_out(host: Host) -> dict[str, Any]:
+    """The first event of a stream: the serving broker, whether it has test hooks, and its clock."""
+    return {
+        "v": 1,
+        "node": host.node_id,
+        "testing": host.config.testing_endpoints_enable,
+        "now_ms": host.world.clock.wall_ms(),
+    }
+
+
 class LiveHub:
     """The channels of one broker, which exist while they have viewers."""
 
@@ -166,7 +176,7 @@ class _Channel(ABC):
 
     async def events(self, seen: str) -> AsyncGenerator[bytes, None]:
         """What a viewer gets that has read up to ``seen``."""
-        yield json_text.RETRY + json_text.event("hello", {"v": 1, "node": self._host.node_id})
+        yield json_text.RETRY + json_text.event("hello", hello_out(self._host))
         version = self._resumed(seen)
         missed = bool(seen) and not version
         while True:

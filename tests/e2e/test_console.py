@@ -158,6 +158,7 @@ def test_an_open_transaction_is_a_mark_in_the_leaders_lane(page: Page, cluster: 
     }
     state = {"summary": "", "why_watermark": "", "partition": partition}
     body = f"event: snapshot\ndata: {json.dumps(state)}\n\n"
+    call(cluster, "/v1/topics", {"name": "open", "partitions": 1, "replication_factor": 3})
     page.route("**/v1/live?*", lambda route: route.fulfill(content_type="text/event-stream", body=body))
     page.goto(f"{url_of(cluster)}/#/t/open/0")
     expect(page.locator("[data-replica='1'] .head")).to_contain_text("LSO 2")
@@ -178,6 +179,7 @@ def test_a_lost_stream_is_shown_and_resumed(browser: Browser, cluster: LocalClus
     cluster.kill(1)
     try:
         expect(tab.locator("#live")).to_contain_text("no data since")
+        tab.get_by_role("button", name="Stay here").click()
         expect(tab.locator("[data-replica]")).to_have_count(3)
     finally:
         cluster.restart(1)

@@ -1,5 +1,5 @@
 // The stream of the view that is shown, and what it has shown: every state of the last ten minutes.
-import { computed, effect, signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { messageOf } from "./api";
 import { byId, health } from "./shell";
 import type { Change, Failure } from "./types";
@@ -10,16 +10,30 @@ const KEPT_MS = 600_000;
 const KEPT_MAX = 3000;
 
 export interface Seen {
-  /** Milliseconds since 1970, of this browser's clock. */
+  /** Milliseconds since 1970, by the broker's clock. */
   at: number;
   state: object;
 }
 
 /** States of the present scope, oldest first. They share what did not change. */
 export const seen = signal<Seen[]>([]);
-/** The time that the page shows, or null: now. */
+/** The time that the page shows, in milliseconds of the broker's clock, or null: now. */
 export const pausedAt = signal<number | null>(null);
-export const present = computed(() => seen.value.at(-1) ?? null);
+/** `cluster`, or a partition. */
+export const scopeNow = signal("");
+/** What the broker says of itself when a stream opens. */
+export const hello = signal<Hello>({ node: 0, testing: false });
+
+export interface Hello {
+  node: number;
+  testing: boolean;
+  now_ms?: number;
+}
+
+let ahead = 0; // the broker's clock, compared with this browser's
+
+/** Now, by the broker's clock. */
+export const serverNow = (): number => Date.now() + ahead;
 
 /** Applies changes to a copy: earlier states stay as they were. Members are defined, not assigned: a topic may be named __proto__. */
 export function apply<T extends object>(state: T, changes: Change[]): T {
@@ -50,7 +64,6 @@ function define(place: object, name: string, value: unknown): void {
 export const isFailure = (state: object): state is Failure => "problem" in state;
 
 let source: EventSource | null = null;
-let scopeNow = "";
 let heard: Date | null = null;
 let watchdog = 0;
 const lost = signal("");
@@ -58,22 +71,26 @@ const lost = signal("");
 effect(() => {
   const live = byId("live");
   live.className = lost.value || pausedAt.value !== null ? "stale" : "";
-  live.textContent = pausedAt.value !== null ? "❚❚ PAUSED" : lost.value || (present.value ? "● LIVE" : "loading");
+  live.textContent = pausedAt.value !== null ? "❚❚ PAUSED" : lost.value || (seen.value.length ? "● LIVE" : "loading");
 });
 
+/** Since when nothing has come, by this browser's clock; null: the stream is well. */
+export const lostSince = signal<number | null>(null);
+
 function lose(): void {
+  lostSince.value ??= Date.now();
   lost.value = heard ? `no data since ${heard.toLocaleTimeString("sv")}` : "no data yet";
 }
 
 function hear(): void {
   heard = new Date();
   lost.value = "";
+  lostSince.value = null;
   clearTimeout(watchdog);
   watchdog = setTimeout(lose, SILENCE_MS);
 }
 
-function keep(state: object): void {
-  const now = Date.now();
+function keep(state: object, now: number): void {
   const kept = seen.value.slice(-KEPT_MAX + 1).filter((each) => each.at >= now - KEPT_MS);
   seen.value = [...kept, { at: now, state }];
 }
@@ -98,15 +115,18 @@ function watch(scope: string): void {
     hear();
     act(JSON.parse(event.data) as never);
   });
-  const show = (next: object) => {
+  const show = (next: object, now = serverNow()) => {
     state = next;
     if (isFailure(next)) health.value = next.problem.detail;
-    else keep(next);
+    else keep(next, now);
   };
-  on("hello", () => {});
+  on("hello", (said: Hello) => {
+    if (said.now_ms) ahead = said.now_ms - Date.now();
+    hello.value = said;
+  });
   on("heartbeat", () => {});
-  on("snapshot", show);
-  on("frame", ({ changes }: { changes: Change[] }) => { if (state) show(apply(state, changes)); });
+  on("snapshot", (next: object) => show(next));
+  on("frame", ({ at_ms, changes }: { at_ms?: number; changes: Change[] }) => { if (state) show(apply(state, changes), at_ms); });
   opened.onerror = () => {
     if (opened !== source) return;
     lose();
@@ -119,8 +139,8 @@ function watch(scope: string): void {
 
 /** Opens the stream of a scope in place of the one before. A hidden page holds none: a browser has six connections for one broker. */
 export function follow(scope: string): void {
-  if (scope !== scopeNow) {
-    scopeNow = scope;
+  if (scope !== scopeNow.value) {
+    scopeNow.value = scope;
     seen.value = [];
     heard = null;
   }
@@ -130,4 +150,4 @@ export function follow(scope: string): void {
   if (!document.hidden) watch(scope);
 }
 
-addEventListener("visibilitychange", () => follow(scopeNow));
+addEventListener("visibilitychange", () => follow(scopeNow.value));

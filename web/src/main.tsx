@@ -2,15 +2,20 @@
 import { batch, effect, signal } from "@preact/signals";
 import { render, type JSX } from "preact";
 import { useLayoutEffect } from "preact/hooks";
-import { follow, isFailure, pausedAt, present, seen } from "./live";
+import { FaultBar, FaultsDrawer, brokerIds, drawerIsOpen } from "./faults";
+import "./keys";
+import { follow, hello, isFailure, pausedAt } from "./live";
+import { leavingFor, peers, stay } from "./peers";
 import { byId, health } from "./shell";
+import { Scrubber, shownState } from "./time";
 import type { ClusterView, PartitionView } from "./types";
 import { Cluster } from "./views/cluster";
 import { ClusterEvents, PartitionEvents } from "./views/events";
 import { GroupView, Groups } from "./views/groups";
 import { PartitionLanes, PartitionState } from "./views/partition";
 import { Records } from "./views/records";
-import { messageOf } from "./api";
+import { TopicView, Topics } from "./views/topics";
+import { messageOf, request } from "./api";
 
 export { apply } from "./live";
 
@@ -39,22 +44,21 @@ const place = signal(placeNow());
 
 const scopeOf = ({ kind, name, number }: Place): string => kind === "t" && name && number !== null ? `${name}-${number}` : "cluster";
 
-/** The state that the page shows: of now, or of the time at which it is paused. */
-function shownState(): object | null {
-  const time = pausedAt.value;
-  const found = time === null ? present.value : seen.value.findLast((each) => each.at <= time) ?? seen.value[0] ?? null;
-  return found && !isFailure(found.state) ? found.state : null;
+function stateNow(): object | null {
+  const state = shownState.value;
+  return state && !isFailure(state) ? state : null;
 }
 
 function View(): JSX.Element {
   const { kind, name, number, tab, query } = place.value;
-  const state = shownState();
+  const state = stateNow();
   if (kind === "t" && name && number !== null) {
     const partition = state as PartitionView | null;
     if (tab === "records") return <Records topic={name} number={number} query={query} partition={partition?.partition ?? null} />;
     if (tab === "events") return <PartitionEvents topic={name} number={number} />;
     return <PartitionLanes topic={name} number={number} state={partition} />;
   }
+  if (kind === "t") return name ? <TopicView name={name} state={state as ClusterView | null} /> : <Topics />;
   if (kind === "g") return name ? <GroupView name={name} /> : <Groups />;
   if (kind === "e") return <ClusterEvents />;
   return <Cluster state={state as ClusterView | null} />;
@@ -62,7 +66,7 @@ function View(): JSX.Element {
 
 function App(): JSX.Element {
   const { kind, name, number, tab, query } = place.value;
-  const state = shownState() as { summary?: string } | null;
+  const state = stateNow() as { summary?: string } | null;
   useLayoutEffect(() => { if (state?.summary) health.value = state.summary; }, [state?.summary]);
   useLayoutEffect(() => { document.title = `${byId("view").querySelector("h1")?.textContent ?? "console"} · minikafka`; });
   // With a key: a view of another place keeps nothing of the view before.
@@ -75,7 +79,7 @@ export function drawPartition(element: Element, state: PartitionView): void {
 }
 
 effect(() => {
-  const section = `#/${place.value.kind}`.replace("#/t", "#/");
+  const section = `#/${place.value.kind}`;
   for (const each of document.querySelectorAll("header nav a")) each.ariaCurrent = each.getAttribute("href") === section ? "page" : null;
 });
 
@@ -83,11 +87,40 @@ addEventListener("hashchange", () => {
   batch(() => {
     place.value = placeNow();
     follow(scopeOf(place.value));
+    pausedAt.value = atOf(place.value) ?? pausedAt.value;
   });
   byId("view").focus();
   scrollTo(0, 0);
 });
 
+// ---- what stays on top and at the foot ----
+
+function Leaving(): JSX.Element | null {
+  const url = leavingFor.value;
+  return url === null ? null : <p class="bar" role="alert">The broker of this page does not answer. The view opens at {url} in two seconds. <button onClick={stay}>Stay here</button></p>;
+}
+
+effect(() => {
+  byId("faults").hidden = !drawerIsOpen.value;
+  document.body.classList.toggle("drawer", drawerIsOpen.value);
+});
+effect(() => { byId("open-faults").hidden = !hello.value.testing; });
+byId("open-faults").addEventListener("click", () => { drawerIsOpen.value = !drawerIsOpen.value; });
+
+function atOf({ query }: Place): number | null {
+  const given = query.get("at") ?? "";
+  return /^\d{1,15}$/.test(given) ? Number(given) : null;
+}
+
 byId("view").replaceChildren();
 render(<App />, byId("view"));
+render(<><Leaving /><FaultBar /></>, byId("bar"));
+render(<FaultsDrawer />, byId("faults"));
+render(<Scrubber />, byId("time"));
 follow(scopeOf(place.value));
+pausedAt.value = atOf(place.value);
+// Which other brokers there are: for the faults, and to go on there when this one stops.
+void request<{ brokers: { id: number; url: string }[] }>("/v1/brokers").then(({ brokers }) => {
+  peers.value = brokers.map((each) => each.url);
+  brokerIds.value = brokers.map((each) => each.id);
+}, (error: unknown) => { health.value = messageOf(error); });

@@ -8,6 +8,8 @@ import type { Cell, ClusterView } from "../types";
 import { link } from "../words";
 
 const BROKER_COLUMNS = ["Broker", "State", "Leads#", "In sync#", "Replicas#"];
+const WORDS_MAX = 24; // partitions of a topic that are shown in words; more are numbers with a sign
+const SIGNS = { "ok": "▮", "under-replicated": "▯", "offline": "╳" };
 const FIRST = { name: "orders", partitions: 3, copiesMax: 3 };
 
 function Brokers({ state }: { state: ClusterView }): JSX.Element {
@@ -24,11 +26,16 @@ function words({ leader, isr, replicas }: Cell): string {
 }
 
 function Topic({ topic, partitions }: { topic: string; partitions: Record<string, Cell> }): JSX.Element {
+  const listed = Object.entries(partitions);
+  const small = listed.length > WORDS_MAX;
   return <div class="topic">
-    <h3>{topic}</h3>
-    <div class="matrix">
-      {Object.entries(partitions).map(([number, one]) => <a key={number} href={link(topic, number)} class={one.state}>{number}: {words(one)}</a>)}
+    <h3><a href={`#/t/${encodeURIComponent(topic)}`}>{topic}</a></h3>
+    <div class={small ? "matrix small" : "matrix"}>
+      {listed.map(([number, one]) => small
+        ? <a key={number} href={link(topic, number)} class={one.state} title={words(one)} aria-label={`${number}: ${words(one)}`}>{number} {SIGNS[one.state]}</a>
+        : <a key={number} href={link(topic, number)} class={one.state}>{number}: {words(one)}</a>)}
     </div>
+    {small && <p class="soft">▮ all copies in sync, ▯ some are not, ╳ no leader.</p>}
   </div>;
 }
 

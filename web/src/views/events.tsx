@@ -2,11 +2,14 @@
 import type { JSX } from "preact";
 import { useRef } from "preact/hooks";
 import { Refused, at, request } from "../api";
+import { hello } from "../live";
+import type { Step } from "../time";
 import { Alert, PartitionHead, Table, sentenceOf, usePolled } from "../parts";
 import { explain } from "../shell";
 import { capital, moment, plain } from "../words";
 
 const PERIOD_MS = 1000;
+const HISTORY_PERIOD_MS = 3000;
 const MARKS_MAX = 60;
 const CAUSES_MAX = 10; // sentences of one line
 const CLUSTER_MAX = 1000; // events of the cluster that the page keeps
@@ -101,7 +104,29 @@ function happened({ seq, ts_ms: ms, level: _, node, event, cause, ...facts }: Re
   return { event: String(event), broker: Number(node), ms: Number(ms), cause: String(cause ?? ""), words: words || plain(String(event)), key: String(seq) };
 }
 
+const HISTORY_MS = 600_000;
+
+// What every broker keeps, also without test hooks.
+function HistoryEvents(): JSX.Element {
+  const { value, failed } = usePolled(HISTORY_PERIOD_MS, () => request<{ steps: Step[]; brokers: number[] }>(`/v1/history?states=false&from=${Date.now() - HISTORY_MS}&limit=${CLUSTER_MAX}`));
+  const events = value?.steps.map((each, index) => ({ event: each.k, broker: Number(each.n), cause: "", ms: each.t, key: `${each.t} ${index}`,
+    words: `${each.p && !each.count ? `${each.p}: ` : ""}${capital(each.w)}${each.y ? `, ${each.y}` : ""}` }));
+  return <>
+    {failed instanceof Refused && [404, 503].includes(failed.status)
+      ? <p>Events of the whole cluster need the brokers' history (mk.history.minutes) or mk.testing.endpoints.enable=true. Those of one partition are always kept: open the partition, then Events.</p>
+      : failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+    {events && <Events events={events} note={`From the history of brokers ${value?.brokers.join(", ")}: the last ten minutes.`} />}
+  </>;
+}
+
 export function ClusterEvents(): JSX.Element {
+  return <>
+    <h1>Events</h1>
+    <section>{hello.value.testing ? <ProcessEvents /> : hello.value.node ? <HistoryEvents /> : null}</section>
+  </>;
+}
+
+function ProcessEvents(): JSX.Element {
   const read = useRef<{ next: number; events: Happened[] }>({ next: 0, events: [] });
   const { value: events, failed } = usePolled(PERIOD_MS, async () => {
     const { next, events: before } = read.current;
@@ -111,12 +136,7 @@ export function ClusterEvents(): JSX.Element {
     return read.current.events;
   });
   return <>
-    <h1>Events</h1>
-    <section>
-      {failed instanceof Refused && failed.status === 404
-        ? <p>Events of the whole cluster need mk.testing.endpoints.enable=true. The events of one partition are always kept: open the partition, then Events.</p>
-        : failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-      {events && <Events events={events} note="From the memory of this broker's process: elections, ISRs, brokers, topics, refusals. Traffic is left out." />}
-    </section>
+    {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+    {events && <Events events={events} note="From the memory of this broker's process: elections, ISRs, brokers, topics, refusals. Traffic is left out." />}
   </>;
 }

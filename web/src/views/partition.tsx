@@ -2,9 +2,13 @@
 import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 import { at, messageOf, request } from "../api";
+import { pausedAt } from "../live";
 import { Lanes, VALUES, replicasOf, valuesOf } from "../lane";
-import { PartitionHead, Table } from "../parts";
+import { Alert, Cells, PartitionHead, Table, sentenceOf, usePolled } from "../parts";
 import type { Partition, PartitionView } from "../types";
+import { moment } from "../words";
+
+const PRODUCERS_MS = 2000;
 
 interface Sent {
   offset: number;
@@ -42,12 +46,35 @@ function Produce({ topic, number, partition }: { topic: string; number: number; 
     <form ref={form} onSubmit={(event) => void submit(event)}>
       <label>Key<input name="key" autocomplete="off" /></label>
       <label>Value (text)<input name="value" autocomplete="off" required /></label>
-      <button class="main">Produce</button>
+      <button class="main" disabled={pausedAt.value !== null}>Produce</button>
     </form>
+    {pausedAt.value !== null && <p class="soft">The page shows an earlier time: select Live to produce.</p>}
     <div role="status">
       {failed && <p class="failed">{failed}</p>}
       {sent && partition && <ol class="journey">{journeyOf(sent, partition).map((step) => <li>{step}</li>)}</ol>}
     </div>
+  </section>;
+}
+
+interface Producer {
+  producer_id: number;
+  producer_epoch: number;
+  last_sequence: number;
+  last_timestamp: number;
+  transaction_start_offset: number | null;
+}
+
+const PRODUCER_COLUMNS = ["Producer id#", "Epoch#", "Last sequence#", "Last batch (local)", "Open transaction"];
+
+function Producers({ topic, number }: { topic: string; number: number }): JSX.Element {
+  const { value, failed } = usePolled(PRODUCERS_MS, () => request<{ producers: Producer[] }>(`${at(topic, number)}/producers`), [topic, number]);
+  return <section>
+    <h2>Producers and transactions</h2>
+    {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+    {value && (value.producers.length ? <Table label="Producers" columns={PRODUCER_COLUMNS}>
+      {value.producers.map((each) => <tr key={each.producer_id}><Cells columns={PRODUCER_COLUMNS} of={[each.producer_id, each.producer_epoch, each.last_sequence, moment(each.last_timestamp),
+        each.transaction_start_offset === null ? "none" : `since offset ${each.transaction_start_offset}: it holds the LSO`]} /></tr>)}
+    </Table> : <p>The leader knows no idempotent or transactional producer.</p>)}
   </section>;
 }
 
@@ -69,5 +96,6 @@ export function PartitionLanes({ topic, number, state }: { topic: string; number
     <PartitionHead topic={topic} number={number} present="" />
     {state && <PartitionState state={state} />}
     <Produce topic={topic} number={number} partition={state?.partition ?? null} />
+    {pausedAt.value === null && <Producers topic={topic} number={number} />}
   </>;
 }

@@ -1,0 +1,67 @@
+// Topics, and one topic: partitions and settings.
+import type { JSX } from "preact";
+import { request, topicPath } from "../api";
+import { Alert, Cells, Table, sentenceOf, usePolled } from "../parts";
+import type { Cell, ClusterView } from "../types";
+import { bytes, link } from "../words";
+
+const PERIOD_MS = 5000;
+
+interface Summary {
+  topic: string;
+  partition_count: number;
+  replication_factor: number;
+  bytes?: number | null;
+  records?: number | null;
+  under_replicated?: number | null;
+  rate_1m?: number | null;
+}
+
+const counted = (value: number | null | undefined): string => value === null || value === undefined ? "unknown" : value.toLocaleString("en");
+const COLUMNS = ["Topic", "Partitions#", "Copies#", "Under-replicated#", "Records#", "Size#", "Records/s#"];
+
+export function Topics(): JSX.Element {
+  const { value, failed } = usePolled(PERIOD_MS, () => request<{ topics: Summary[] }>("/v1/topics"));
+  return <>
+    <h1>Topics</h1>
+    <section>
+      {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+      {value && (value.topics.length ? <Table label="Topics" columns={COLUMNS}>
+        {value.topics.map((each) => <tr key={each.topic}><Cells columns={COLUMNS} of={[<a href={`#/t/${encodeURIComponent(each.topic)}`}>{each.topic}</a>, each.partition_count, each.replication_factor,
+          counted(each.under_replicated), counted(each.records), each.bytes === null || each.bytes === undefined ? "unknown" : bytes(each.bytes), counted(each.rate_1m)]} /></tr>)}
+      </Table> : <p>There are no topics yet. <a href="#/">Cluster</a> creates one.</p>)}
+    </section>
+  </>;
+}
+
+interface Topic {
+  config: Record<string, string>;
+  partitions: { partition: number; leader: { id: number } | number | null; isr: number[]; replicas: number[]; leader_epoch: number }[];
+}
+
+const PARTITION_COLUMNS = ["Partition", "Leader", "ISR", "Replicas", "State", ""];
+
+function PartitionRow({ topic, number, cell }: { topic: string; number: string; cell: Cell }): JSX.Element {
+  return <tr><Cells columns={PARTITION_COLUMNS} of={[<a href={link(topic, number)}>{topic}-{number}</a>, cell.leader ?? "none", cell.isr.join(", "), cell.replicas.join(", "),
+    <span class={cell.state === "ok" ? "chip" : "chip out"}>{cell.state === "ok" ? "✓ in sync" : `✗ ${cell.state}`}</span>, <a href={link(topic, number, "records")}>Records</a>]} /></tr>;
+}
+
+export function TopicView({ name, state }: { name: string; state: ClusterView | null }): JSX.Element {
+  const { value, failed } = usePolled(PERIOD_MS, () => request<Topic>(topicPath(name)), [name]);
+  const partitions = state?.topics[name];
+  return <>
+    <p><a href="#/t">Topics</a></p>
+    <h1>{name}</h1>
+    {failed !== null && <section><Alert>{sentenceOf(failed)}</Alert></section>}
+    {partitions && <section>
+      <h2>Partitions</h2>
+      <Table label="Partitions" columns={PARTITION_COLUMNS}>{Object.entries(partitions).map(([number, cell]) => <PartitionRow key={number} topic={name} number={number} cell={cell} />)}</Table>
+    </section>}
+    {value && <section>
+      <h2>Settings</h2>
+      {Object.keys(value.config).length ? <Table label="Settings" columns={["Setting", "Value"]}>
+        {Object.entries(value.config).map(([setting, text]) => <tr key={setting}><td>{setting}</td><td class="text">{text}</td></tr>)}
+      </Table> : <p>The topic has no settings of its own: the brokers' defaults apply.</p>}
+    </section>}
+  </>;
+}
