@@ -39,7 +39,7 @@ interface Topic {
   partitions: { partition: number; leader: { id: number } | number | null; isr: number[]; replicas: number[]; leader_epoch: number }[];
 }
 
-const PARTITION_COLUMNS = ["Partition", "Leader", "ISR", "Replicas", "State", ""];
+const PARTITION_COLUMNS = ["Partition", "Leader", "ISR", "Replicas", "State", "Contents"];
 
 function PartitionRow({ topic, number, cell }: { topic: string; number: string; cell: Cell }): JSX.Element {
   return <tr><Cells columns={PARTITION_COLUMNS} of={[<a href={link(topic, number)}>{topic}-{number}</a>, cell.leader ?? "none", cell.isr.join(", "), cell.replicas.join(", "),
