@@ -1,4 +1,4 @@
-"""Faults in the console, topics and producers, and the way to another broker, on real clusters."""
+"""Faults in the console, topics, and the way to another broker, on real clusters."""
 
 from __future__ import annotations
 
@@ -122,21 +122,3 @@ def test_topics_and_their_settings_are_text(page: Page, cluster: LocalCluster):
     take_pictures(page, "topic")
     assert page.evaluate("window.ran") is None
     assert page.locator("img").count() == 0
-
-
-def test_an_open_transaction_is_in_the_list_of_producers(page: Page, cluster: LocalCluster):
-    """Issue 19.4: the producer and the first offset of its open transaction, as the partition's leader knows them."""
-    create(cluster, "paid")
-    producer = {"producer_id": 4000, "producer_epoch": 3, "last_sequence": 6, "last_timestamp": 1_795_259_231_681}
-    listed = {
-        "producers": [
-            {**producer, "transaction_start_offset": 41},
-            {**producer, "producer_id": 4001, "transaction_start_offset": None},
-        ]
-    }
-    page.route("**/v1/topics/paid/partitions/0/producers", lambda route: route.fulfill(json=listed))
-    page.goto(f"{url_of(cluster)}/#/t/paid/0")
-    rows = page.get_by_role("region", name="Producers").locator("tbody tr")
-    expect(rows).to_have_count(2)
-    expect(rows.first).to_contain_text("since offset 41: it holds the LSO")
-    expect(rows.last).to_contain_text("none")

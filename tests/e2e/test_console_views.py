@@ -282,12 +282,3 @@ def test_events_of_the_cluster_are_shown_where_test_hooks_are_on(page: Page, clu
     create(cluster, "fresh")
     expect(page.locator("[data-event='topic_created']", has_text="topic fresh")).to_have_count(1)
     take_pictures(page, "events-cluster")
-
-
-def test_events_of_the_cluster_without_test_hooks_are_a_sentence(browser: Browser):
-    """The sentence names the setting, and the way to a partition's events."""
-    with LocalCluster(brokers=1) as cluster:
-        tab = browser.new_page()
-        tab.goto(f"{url_of(cluster)}/#/e")
-        expect(tab.get_by_text("mk.testing.endpoints.enable=true")).to_be_visible()
-        tab.close()

@@ -25,6 +25,7 @@ function Lane({ replica, from, to, partition }: Drawn): JSX.Element {
   const leader = partition.leader?.id ?? null;
   const lso = partition.last_stable_offset;
   const leads = replica.id === leader;
+  const [chip, standing] = replica.in_sync ? ["chip", "✓ in the ISR"] : ["chip out", "✗ out of the ISR"];
   const cells: JSX.Element[] = [];
   for (let offset = from; offset <= to; offset++) {
     const kind = leo === null ? "unknown" : offset >= leo ? "" : hw !== null && offset < hw ? "committed" : "open";
@@ -34,9 +35,9 @@ function Lane({ replica, from, to, partition }: Drawn): JSX.Element {
   return <div class={leads ? "lane leader" : "lane follower"} data-replica={replica.id}>
     <div class="head">
       <b>{replica.id}{leads ? " ♛ leader" : ` ${replica.role}`}</b>
-      <button class={replica.in_sync ? "chip" : "chip out"} onClick={() => explain(replica.why)}>{replica.in_sync ? "✓ in the ISR" : "✗ out of the ISR"}</button>
+      {replica.why ? <button class={chip} onClick={() => explain(replica.why)}>{standing}</button> : <span class={chip}>{standing}</span>}
       <span>LEO {shown(leo)}</span><span>HW {shown(hw)}</span>
-      {leads ? <><span>LSO {shown(lso)}</span><span>epoch {partition.leader_epoch}</span></>
+      {leads ? <>{lso !== undefined && <span>LSO {shown(lso)}</span>}<span>epoch {partition.leader_epoch}</span></>
         : <span class="soft">leader {shown(leader)} knows {shown(knownToLeader(replica))}</span>}
       <span class="soft">{leo === null ? `no word from broker ${replica.id}` : replica.lag_records ? `${replica.lag_records} behind` : ""}</span>
     </div>
@@ -46,14 +47,19 @@ function Lane({ replica, from, to, partition }: Drawn): JSX.Element {
 
 export const replicasOf = ({ order, replicas }: Partition): Replica[] => order.map((id) => replicas[id]).filter((each) => each !== undefined);
 
-export function Lanes({ partition, why }: { partition: Partition; why: string }): JSX.Element {
+/** One lane per replica. */
+export function LaneRows({ partition }: { partition: Partition }): JSX.Element {
   const replicas = replicasOf(partition);
   const to = Math.max(0, ...replicas.map((each) => each.own_leo ?? 0));
   const from = Math.max(0, to - (wide.matches ? OFFSETS_WIDE : OFFSETS_NARROW));
+  return <>{replicas.map((each) => <Lane key={each.id} replica={each} from={from} to={to} partition={partition} />)}</>;
+}
+
+export function Lanes({ partition, why }: { partition: Partition; why: string }): JSX.Element {
   return <section>
     <h2>Replicas, leader epoch {partition.leader_epoch}, min ISR {shown(partition.min_insync_replicas)}</h2>
     <p class="why"><button onClick={() => explain(TERMS)}>HW, LEO, LSO?</button><span>{why}</span></p>
-    {replicas.map((each) => <Lane key={each.id} replica={each} from={from} to={to} partition={partition} />)}
+    <LaneRows partition={partition} />
     <p class="soft">Solid: the replica knows that the record is committed. Hatched: in its log, but the replica does not know that yet. Thick bar: HW. Thin bar: LEO. Dotted bar: LSO, if it is below the HW. Read four times a second.</p>
   </section>;
 }

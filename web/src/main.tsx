@@ -12,6 +12,7 @@ import type { ClusterView, PartitionView } from "./types";
 import { Cluster } from "./views/cluster";
 import { ClusterEvents, PartitionEvents } from "./views/events";
 import { GroupView, Groups } from "./views/groups";
+import { Stories, StoryView } from "./views/lab";
 import { PartitionLanes, PartitionState } from "./views/partition";
 import { Records } from "./views/records";
 import { TopicView, Topics } from "./views/topics";
@@ -60,6 +61,7 @@ function View(): JSX.Element {
   }
   if (kind === "t") return name ? <TopicView name={name} state={state as ClusterView | null} /> : <Topics />;
   if (kind === "g") return name ? <GroupView name={name} /> : <Groups />;
+  if (kind === "lab") return name ? <StoryView name={name} query={query} /> : <Stories />;
   if (kind === "e") return <ClusterEvents />;
   return <Cluster state={state as ClusterView | null} />;
 }
@@ -104,6 +106,8 @@ effect(() => {
   byId("faults").hidden = !drawerIsOpen.value;
   document.body.classList.toggle("drawer", drawerIsOpen.value);
 });
+// A story has steps of its own.
+effect(() => { byId("time").hidden = place.value.kind === "lab"; });
 effect(() => { byId("open-faults").hidden = !hello.value.testing; });
 byId("open-faults").addEventListener("click", () => { drawerIsOpen.value = !drawerIsOpen.value; });
 

@@ -1,7 +1,8 @@
 // What brokers send, as far as the console uses it. docs/console.md and /openapi.json describe it.
 
 export interface Replica {
-  id: number;
+  /** The broker's id; in a story, its name. */
+  id: number | string;
   role: string;
   in_sync: boolean;
   why: string;
@@ -14,21 +15,32 @@ export interface Replica {
 }
 
 export interface Partition {
-  leader: { id: number; url?: string } | null;
+  leader: { id: number | string; url?: string } | null;
   leader_epoch: number;
   min_insync_replicas: number | null;
   log_start_offset?: number | null;
   last_stable_offset?: number | null;
   high_watermark: number | null;
   log_end_offset?: number | null;
-  order: number[];
+  order: (number | string)[];
   replicas: Record<string, Replica>;
 }
 
 export interface PartitionView {
   summary: string;
   why_watermark: string;
+  why_stable_offset: string;
   partition: Partition;
+  producers: Record<string, Producer>;
+  producer_count: number;
+}
+
+export interface Producer {
+  producer_id: number;
+  producer_epoch: number;
+  last_sequence: number;
+  last_timestamp: number;
+  transaction_start_offset: number | null;
 }
 
 export interface BrokerLoad {

@@ -4,11 +4,9 @@ import { useRef, useState } from "preact/hooks";
 import { at, messageOf, request } from "../api";
 import { pausedAt } from "../live";
 import { Lanes, VALUES, replicasOf, valuesOf } from "../lane";
-import { Alert, Cells, PartitionHead, Table, sentenceOf, usePolled } from "../parts";
+import { Cells, PartitionHead, Table } from "../parts";
 import type { Partition, PartitionView } from "../types";
 import { moment } from "../words";
-
-const PRODUCERS_MS = 2000;
 
 interface Sent {
   offset: number;
@@ -56,25 +54,19 @@ function Produce({ topic, number, partition }: { topic: string; number: number; 
   </section>;
 }
 
-interface Producer {
-  producer_id: number;
-  producer_epoch: number;
-  last_sequence: number;
-  last_timestamp: number;
-  transaction_start_offset: number | null;
-}
-
 const PRODUCER_COLUMNS = ["Producer id#", "Epoch#", "Last sequence#", "Last batch (local)", "Open transaction"];
 
-function Producers({ topic, number }: { topic: string; number: number }): JSX.Element {
-  const { value, failed } = usePolled(PRODUCERS_MS, () => request<{ producers: Producer[] }>(`${at(topic, number)}/producers`), [topic, number]);
+function Producers({ state }: { state: PartitionView }): JSX.Element {
+  const producers = Object.values(state.producers);
+  const more = state.producer_count - producers.length;
   return <section>
     <h2>Producers and transactions</h2>
-    {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-    {value && (value.producers.length ? <Table label="Producers" columns={PRODUCER_COLUMNS}>
-      {value.producers.map((each) => <tr key={each.producer_id}><Cells columns={PRODUCER_COLUMNS} of={[each.producer_id, each.producer_epoch, each.last_sequence, moment(each.last_timestamp),
+    {state.why_stable_offset && <p>{state.why_stable_offset}</p>}
+    {producers.length ? <Table label="Producers" columns={PRODUCER_COLUMNS}>
+      {producers.map((each) => <tr key={each.producer_id}><Cells columns={PRODUCER_COLUMNS} of={[each.producer_id, each.producer_epoch, each.last_sequence, moment(each.last_timestamp),
         each.transaction_start_offset === null ? "none" : `since offset ${each.transaction_start_offset}: it holds the LSO`]} /></tr>)}
-    </Table> : <p>The leader knows no idempotent or transactional producer.</p>)}
+    </Table> : <p>The leader knows no idempotent or transactional producer.</p>}
+    {more > 0 && <p class="soft">{more} more producers are not shown.</p>}
   </section>;
 }
 
@@ -96,6 +88,6 @@ export function PartitionLanes({ topic, number, state }: { topic: string; number
     <PartitionHead topic={topic} number={number} present="" />
     {state && <PartitionState state={state} />}
     <Produce topic={topic} number={number} partition={state?.partition ?? null} />
-    {pausedAt.value === null && <Producers topic={topic} number={number} />}
+    {state?.producers && <Producers state={state} />}
   </>;
 }

@@ -89,7 +89,7 @@ async function readCommitted(path: string, first: number, { from, contains }: Wa
   return found;
 }
 
-async function readAbove(path: string, leader: number, end: number): Promise<Row[]> {
+async function readAbove(path: string, leader: number | string, end: number): Promise<Row[]> {
   const log = await request<Log>(`${path}/log?replica=${leader}&from=${end}&records=true&format=text&max_batches=${COUNT}`);
   return log.batches.filter((batch) => !batch.is_control).flatMap((batch) => batch.records ?? []).filter((record) => record.offset >= end);
 }
@@ -169,7 +169,7 @@ const reach = (record: Row, replicas: Replica[]): string => replicas.map(({ id, 
 
 // Compares the batch on each replica: two logs that reach an offset may differ there.
 async function compare(path: string, offset: number, replicas: Replica[]): Promise<string[]> {
-  const batches = await Promise.all(replicas.map(async ({ id }): Promise<[id: number, kind: string | null, words: string]> => {
+  const batches = await Promise.all(replicas.map(async ({ id }): Promise<[id: number | string, kind: string | null, words: string]> => {
     try {
       const log = await request<Log>(`${path}/log?replica=${id}&from=${offset}&to=${offset + 1}&max_batches=1`);
       const [batch] = log.batches;

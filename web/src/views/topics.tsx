@@ -14,21 +14,21 @@ interface Summary {
   bytes?: number | null;
   records?: number | null;
   under_replicated?: number | null;
-  rate_1m?: number | null;
+  without_leader?: number | null;
 }
 
 const counted = (value: number | null | undefined): string => value === null || value === undefined ? "unknown" : value.toLocaleString("en");
-const COLUMNS = ["Topic", "Partitions#", "Copies#", "Under-replicated#", "Records#", "Size#", "Records/s#"];
+const COLUMNS = ["Topic", "Partitions#", "Copies#", "Under-replicated#", "Without leader#", "Records#", "Size#"];
 
 export function Topics(): JSX.Element {
-  const { value, failed } = usePolled(PERIOD_MS, () => request<{ topics: Summary[] }>("/v1/topics"));
+  const { value, failed } = usePolled(PERIOD_MS, () => request<{ topics: Summary[] }>("/v1/topics?with=summary"));
   return <>
     <h1>Topics</h1>
     <section>
       {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
       {value && (value.topics.length ? <Table label="Topics" columns={COLUMNS}>
         {value.topics.map((each) => <tr key={each.topic}><Cells columns={COLUMNS} of={[<a href={`#/t/${encodeURIComponent(each.topic)}`}>{each.topic}</a>, each.partition_count, each.replication_factor,
-          counted(each.under_replicated), counted(each.records), each.bytes === null || each.bytes === undefined ? "unknown" : bytes(each.bytes), counted(each.rate_1m)]} /></tr>)}
+          counted(each.under_replicated), counted(each.without_leader), counted(each.records), each.bytes === null || each.bytes === undefined ? "unknown" : bytes(each.bytes)]} /></tr>)}
       </Table> : <p>There are no topics yet. <a href="#/">Cluster</a> creates one.</p>)}
     </section>
   </>;
