@@ -3,13 +3,13 @@ import { effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { messageOf, request } from "./api";
-import { hello, serverNow } from "./live";
+import { hello } from "./live";
 
 const PERIOD_MS = 1000;
 const IDLE_PERIOD_MS = 3000;
 const SECONDS = [10, 30, 120, 600];
 const FOREVER = "until healed";
-const KINDS: [kind: string, words: string][] = [["hold", "hold: waits until it is delivered or healed"], ["cut", "cut: the connection breaks"], ["drop", "drop: lost without a word"],
+const KINDS: [kind: string, words: string][] = [["hold", "hold: waits until the fault ends"], ["cut", "cut: the connection breaks"], ["drop", "drop: lost without a word"],
   ["delay", "delay: arrives 200 ms later"], ["duplicate", "duplicate: sent twice"]];
 const APIS = ["Fetch", "Produce", "*"];
 const ACTIONS: [act: string, words: string][] = [["pause", "Pause"], ["resume", "Resume"], ["pause_fetching", "Stop fetching"], ["resume_fetching", "Fetch again"], ["stop", "Stop"], ["kill", "Kill"], ["start", "Start"]];
@@ -17,7 +17,7 @@ const DEADLY = new Set(["stop", "kill"]);
 const DELAY_MS = 200;
 
 interface Fault {
-  id: number | string;
+  id: number;
   kind: string;
   link: string;
   api: string;
@@ -26,7 +26,6 @@ interface Fault {
   for_ms: number | null;
   hits: number;
   active: boolean;
-  held?: { link: string; api: string; what: string; since: number }[];
 }
 
 export const drawerIsOpen = signal(false);
@@ -68,7 +67,6 @@ async function attempt(act: () => Promise<unknown>): Promise<void> {
 
 const heal = (fault: Fault) => attempt(() => request(`/v1/faults/${fault.id}`, null, "DELETE"));
 const healAll = () => attempt(() => request(FAULTS, null, "DELETE"));
-const release = (fault: Fault, body: object) => attempt(() => request(`/v1/faults/${fault.id}:release`, body, "POST"));
 
 function named({ kind, link, api, message, count, for_ms: ms, hits }: Fault): string {
   const what = `${kind} ${link}${api === "*" ? "" : ` ${api}`}${message ? ` ${message}s` : ""}`;
@@ -167,17 +165,6 @@ function Broker({ id }: { id: number }): JSX.Element {
   </div>;
 }
 
-function Held({ fault }: { fault: Fault }): JSX.Element {
-  const held = fault.held ?? [];
-  return <li>
-    {named(fault)} <button onClick={() => void heal(fault)}>Heal</button>
-    {held.map((each) => <p class="soft">{each.link} {each.api} {each.what}, {Math.max(0, Math.round((serverNow() - each.since) / 1000))} s</p>)}
-    {fault.kind === "hold" && held.length > 0 && <p>
-      <button onClick={() => void release(fault, { count: 1 })}>Deliver one</button> <button onClick={() => void release(fault, {})}>Deliver all</button> <button onClick={() => void release(fault, { count: 1, lose: true })}>Lose one</button>
-    </p>}
-  </li>;
-}
-
 export function FaultsDrawer(): JSX.Element | null {
   if (!drawerIsOpen.value) return null;
   return <>
@@ -186,7 +173,7 @@ export function FaultsDrawer(): JSX.Element | null {
       {failed.value && <p class="failed" role="alert">{failed.value}</p>}
       <SetFault />
       <h3>Active</h3>
-      {faults.value.length ? <ul>{faults.value.map((each) => <Held key={each.id} fault={each} />)}</ul> : <p>No fault is active.</p>}
+      {faults.value.length ? <ul>{faults.value.map((each) => <li key={each.id}>{named(each)} <button onClick={() => void heal(each)}>Heal</button></li>)}</ul> : <p>No fault is active.</p>}
       <h3>Brokers</h3>
       {brokerIds.value.map((id) => <Broker key={id} id={id} />)}
     </> : <p>Faults need mk.testing.endpoints.enable=true.</p>}

@@ -177,6 +177,6 @@ function Paused({ at }: { at: number }): JSX.Element {
 export function Scrubber(): JSX.Element {
   const at = pausedAt.value;
   return at === null
-    ? <div class="row"><button onClick={() => pause()} title="Pause (space)">❚❚ Pause</button><span class="soft">Pause to go back through the last minutes.</span></div>
+    ? <div class="row"><button onClick={() => pause()} title="Pause (space)">❚❚ Pause</button><span class="soft wide">Pause to go back through the last minutes.</span></div>
     : <Paused at={at} />;
 }
