@@ -100,7 +100,8 @@ async function readWindow(path: string, wanted: Wanted, partition: Partition): P
   const first = await startOf(path, wanted, start ?? 0, end);
   if (first === null) return { rows: [], first: end, next: end, at: Date.now() };
   const found = await readCommitted(path, first, wanted, end);
-  if (!wanted.contains && (top ?? 0) > end && found.next >= end && found.rows.length <= COUNT) found.rows.push(...await readAbove(path, leader.id, end));
+  // The watermark may have moved since the state was sent: what the fetch has returned is not read again.
+  if (!wanted.contains && found.next >= end && (top ?? 0) > found.next && found.rows.length <= COUNT) found.rows.push(...await readAbove(path, leader.id, found.next));
   return { ...found, at: Date.now() };
 }
 
