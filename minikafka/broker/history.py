@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SCANNED_MAX = 2_000
 """Replicas that one turn of sampling looks at."""
-SAMPLED_MAX = 100
+SAMPLED_MAX = 50
 """Replicas that one turn of sampling describes: those that have changed."""
 GROWING_MS = 1_000
 """A time since a fetch from here on grows until the next sample; a healthy follower fetches more often."""
@@ -317,10 +317,12 @@ def _size_of(row: _Row) -> int:
 
 def _fingerprint(partition: Partition, now: float) -> tuple[Any, ...]:
     """Equal as long as a new sample would show nothing new; much cheaper than a sample."""
-    role = partition.role
-    own = (partition.log.end_offset, partition.high_watermark, partition.epoch, partition.failed, role is None)
+    role, end, high_watermark = partition.role, partition.log.end_offset, partition.high_watermark
+    own = (end, high_watermark, partition.epoch, partition.failed, role is None)
     if not isinstance(role, LeaderReplica):
         return own
+    if end == high_watermark and len(role.isr) > len(role.remotes):
+        return (*own, role.isr)  # every follower has everything: the usual state of a partition that rests
     return (
         *own,
         role.isr,

@@ -26,6 +26,7 @@ from minikafka import compiled
 from minikafka.hosting.process import exec_with_malloc_environment
 from tests.bench import (
     compiled_rows,
+    console_rows,
     failover_rows,
     group_rows,
     kafka_rows,
@@ -61,6 +62,9 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
         "commits": lambda: group_rows.commit_rows(rounds=rounds, count=1_500 if quick else 5_000),
         "failover": lambda: failover_rows.failover_rows(rounds=1 if quick else 3),
         "idle": lambda: failover_rows.idle_rows(seconds=4.0 if quick else 10.0),
+        "console": lambda: console_rows.console_rows(
+            rounds=3 if quick else 7, seconds=4.0 if quick else 8.0, megabytes=30 if quick else 100
+        ),
         "start": lambda: rows.start_rows(rounds=2 if quick else 3),
         "local": lambda: local.local_rows(rounds=rounds),
         "suite": lambda: suite.suite_rows(rounds=1 if quick else 3),

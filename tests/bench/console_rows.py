@@ -1,0 +1,132 @@
+"""What the console costs: the history of brokers that nobody watches, and five viewers while records are written.
+
+CPU is compared, not time: two clusters, one with and one without, run side by side through the same seconds, so that both
+see the same machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+from collections.abc import AsyncIterator
+
+import aiohttp
+
+from minikafka.world.real import real_world
+from tests.bench.arms import Ours, cluster
+from tests.bench.loads import Writing
+from tests.bench.measure import CpuMeter, Row, in_turn
+from tests.bench.rows import batch_of, small_batch
+
+BROKERS = 3
+IDLE_PARTITIONS = 1_000
+BUSY_PARTITIONS = 50
+PAUSE_S = 0.05
+"""Between two records of the steady load: about 20 a second of each of four lanes."""
+VIEWERS = 5
+SETTLE_S = 3.0
+POINTS_MAX = 0.5
+"""Percent of a core that the history may cost while nobody watches (PAGE.md 5.3)."""
+VIEWED_FLOOR = 0.97
+
+
+async def console_rows(*, rounds: int, seconds: float, megabytes: int) -> list[Row]:
+    """The history at rest and under a steady load, then throughput with viewers."""
+    async with cluster(BROKERS) as one, cluster(BROKERS, {"mk.history.minutes": "0"}) as other, real_world() as real:
+        kept, forgetful = Ours(real.network, one), Ours(real.network, other)
+        for each in (kept, forgetful):
+            await each.create("idle", BROKERS, IDLE_PARTITIONS)
+            await each.create("busy", BROKERS, BUSY_PARTITIONS)
+        await asyncio.sleep(SETTLE_S)
+        found = [
+            await _history_row(f"{IDLE_PARTITIONS:,} idle partitions RF 3", kept, forgetful, rounds, seconds),
+        ]
+        async with steady_load(kept), steady_load(forgetful):
+            name = f"the same and {BUSY_PARTITIONS} partitions with 80 records/s"
+            found.append(await _history_row(name, kept, forgetful, rounds, seconds))
+        return [*found, await _viewed_row(kept, rounds, megabytes)]
+
+
+async def _history_row(name: str, kept: Ours, forgetful: Ours, rounds: int, seconds: float) -> Row:
+    """The share of a core of one broker, with and without a history, in the same seconds."""
+    shares = []
+    meters = [CpuMeter(kept.pids), CpuMeter(forgetful.pids)]
+    for _ in range(rounds):
+        await asyncio.sleep(seconds)
+        shares.append([meter.lap() / seconds / BROKERS * 100 for meter in meters])
+    ours, bare = (statistics.median(each) for each in zip(*shares, strict=True))
+    points = statistics.median(one - other for one, other in shares)
+    return Row(
+        f"history, {name}: CPU of a broker",
+        "% of a core",
+        ours,
+        bare,
+        ours / bare,
+        at_least=False,
+        note=f"bare: mk.history.minutes=0; {points:+.2f} points, at most {POINTS_MAX} are the aim",
+        same_work=False,
+    )
+
+
+@contextlib.asynccontextmanager
+async def steady_load(arm: Ours) -> AsyncIterator[None]:
+    """Four producers of small records, in turn to all partitions, at a pace that leaves the brokers idle mostly."""
+    batch = small_batch(100)
+
+    async def lane(number: int) -> None:
+        while True:
+            for partition in range(number, BUSY_PARTITIONS, 4):
+                await arm.produce("busy", partition, batch, -1)
+                await asyncio.sleep(PAUSE_S)
+
+    lanes = [asyncio.create_task(lane(number)) for number in range(4)]
+    try:
+        yield
+    finally:
+        for each in lanes:
+            each.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)
+
+
+async def _viewed_row(arm: Ours, rounds: int, megabytes: int) -> Row:
+    """Batches of 256 KiB with acks=all, while five live streams of the cluster and of a partition are open, and without."""
+    batch = batch_of(256 * 1024)
+    writing = Writing(arm, batch, replicas=BROKERS, acks=-1, count=megabytes * 1_000_000 // len(batch))
+
+    async def viewed() -> float:
+        async with viewers(arm):
+            return await writing()
+
+    pair = await in_turn(viewed, writing, rounds=rounds, warm_up=1)
+    return Row(
+        f"produce acks=all RF 3, 256 KiB, with {VIEWERS} viewers",
+        "MB/s",
+        pair.ours,
+        pair.bare,
+        pair.ratio,
+        VIEWED_FLOOR,
+        note=f"bare: without viewers; half of the rounds' ratios are {pair.quartiles[0]:.2f} to {pair.quartiles[1]:.2f}",
+        same_work=False,
+    )
+
+
+@contextlib.asynccontextmanager
+async def viewers(arm: Ours) -> AsyncIterator[None]:
+    """Live streams at the first broker, whose events are read and dropped."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http:
+
+        async def watch(scope: str) -> None:
+            async with http.get(f"http://{arm.first}/v1/live", params={"scope": scope}) as response:
+                response.raise_for_status()
+                async for _ in response.content.iter_any():
+                    pass
+
+        scopes = ["cluster", "busy-0", "busy-0", "busy-1", "busy-2"]
+        watching = [asyncio.create_task(watch(scope)) for scope in scopes]
+        try:
+            yield
+        finally:
+            for each in watching:
+                each.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
