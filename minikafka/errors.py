@@ -731,6 +731,10 @@ class RequestRefused(WorldError):
     """The server refused the request before it read it (HTTP 403, 413, 415, ...): the request did not happen."""
 
 
+class LoginRefused(RequestRefused):
+    """The server refused the credentials of a request (HTTP 401), or wants some."""
+
+
 class OutcomeUnknown(WorldError):
     """The request may have happened; nobody can tell from here."""
 

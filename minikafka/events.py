@@ -421,6 +421,8 @@ _KINDS: Final = (
     _kind(
         "client_login_failed", "remote listener client mechanism", "refused a login of {remote} at {listener}", WARNING
     ),
+    _kind("jwks_loaded", "keys", "verifies tokens with {keys} keys"),
+    _kind("jwks_failed", "why", "cannot read the keys that verify tokens", WARNING),
     _kind("tls_reloaded", "", "its listeners use the certificate files as they are now"),
     _kind("tls_reload_failed", "why", "its listeners keep the former certificate", WARNING),
     _kind("client_authentication_failed", "remote why", "refused the client certificate of {remote}", WARNING),
@@ -433,7 +435,14 @@ _KINDS: Final = (
         "closed the connection of {remote}: {setting}={limit}",
         WARNING,
     ),
-    _kind("request_denied", "api principal remote why", "denied {api} to {principal}"),
+    _kind("request_denied", "api principal remote why operation resource rule", "denied {api} to {principal}"),
+    _kind(
+        "request_allowed",
+        "api principal remote operation resource rule",
+        "let {principal} do {operation} on {resource}",
+        INFO,
+        "{rule}",
+    ),
     _kind("problem_told", "method status error detail", "{method} was answered {status} {error}", DEBUG, "{detail}"),
     _kind("rest_failed", "method path error", "{method} {path} failed: {error}", ERROR),
     # ---- clients -----------------------------------------------------------------------------------------------------

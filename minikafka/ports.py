@@ -149,6 +149,22 @@ OpenSession: TypeAlias = Callable[[FrameConnection, RequestContext], FrameSessio
 """Begins the session of a connection that speaks Kafka's protocol."""
 
 
+class HttpLogin(Protocol):
+    """Checks who has sent a request over HTTP, at one listener."""
+
+    @property
+    def has_passwords(self) -> bool:
+        """Can users log in with a password?"""
+        ...
+
+    async def principal(self, authorization: str | None, remote: str) -> str | None:
+        """The principal that the value of ``Authorization`` proves; None: there is none, and none is needed.
+
+        Raises ProtocolError for a request that must not be served.
+        """
+        ...
+
+
 class Clock(Protocol):
     """Time. ``asyncio.sleep`` and ``asyncio.timeout`` go through the running loop and need no port."""
 

@@ -8,15 +8,15 @@ broker trusts the broker that has forwarded a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
 from minikafka.errors import ProtocolError
-from minikafka.ports import INTERNAL, RequestContext
+from minikafka.ports import INTERNAL, Events, RequestContext
 from minikafka.quorum.image import MetadataImage
+from minikafka.security.audit import ADMINISTRATIVE, AuditLimiter, resource_text, rule_text
 from minikafka.security.authorizer import Action, Authorizer, Caller
 from minikafka.security.permissions import Permit, Screened, screen
 from minikafka.wire.acls import AclOperation, ResourceType
@@ -25,7 +25,10 @@ from minikafka.wire.acls import AclOperation, ResourceType
 class Access:
     """The authorizer of one broker, on the metadata that it has applied."""
 
-    def __init__(self, config: BrokerConfig, image: Callable[[], MetadataImage], events: EventLimiter) -> None:
+    def __init__(
+        self, config: BrokerConfig, image: Callable[[], MetadataImage], events: Events, now: Callable[[], float]
+    ) -> None:
+        """``now`` is monotonic, in seconds."""
         self._authorizer = Authorizer(
             super_users=config.super_principals, allows_without_acl=config.allow_everyone_if_no_acl_found
         )
@@ -35,6 +38,8 @@ class Access:
         """Names in contexts of the listeners of brokers and controllers that cannot authenticate their callers."""
         self._image = image
         self._events = events
+        self._now = now
+        self._limiter = AuditLimiter()
 
     def screen(self, api: str, request: Any, context: RequestContext) -> Screened | None:
         """What is left of a request; None: all of it, and its response needs no change.
@@ -60,11 +65,45 @@ class Access:
             may=partial(self._may, image, caller),
             may_by_type=partial(self._may_by_type, image, caller),
             topics=image.topics,
-            on_denial=partial(self._report, api, context),
+            on_denial=partial(self._denied, api, context, image),
+            on_allowed=partial(self._allowed, api, context, image),
         )
 
-    def _report(self, api: str, context: RequestContext, error: ProtocolError) -> None:
-        self._events("request_denied", api=api, principal=context.principal, remote=context.remote, why=error.message)
+    def _denied(
+        self, api: str, context: RequestContext, image: MetadataImage, error: ProtocolError, action: Action
+    ) -> None:
+        self._audit("request_denied", api, context, image, action, {"why": error.message})
+
+    def _allowed(self, api: str, context: RequestContext, image: MetadataImage, action: Action) -> None:
+        if action.operation in ADMINISTRATIVE:
+            self._audit("request_allowed", api, context, image, action, {})
+
+    def _audit(
+        self,
+        kind: str,
+        api: str,
+        context: RequestContext,
+        image: MetadataImage,
+        action: Action,
+        facts: Mapping[str, object],
+    ) -> None:
+        left_out = self._limiter.admit(context.principal, self._now())
+        if left_out is None:
+            return
+        verdict = self._authorizer.authorize(image.acl_index, Caller(context.principal, context.remote), action)
+        self._events(
+            kind,
+            api=api,
+            principal=context.principal,
+            remote=context.remote,
+            listener=context.listener,
+            client=context.software or context.client_id,
+            operation=action.operation.name,
+            resource=resource_text(action),
+            rule=rule_text(verdict),
+            **facts,
+            **({"left_out": left_out} if left_out else {}),
+        )
 
     def _may(self, image: MetadataImage, caller: Caller, action: Action) -> bool:
         return self._authorizer.authorize(image.acl_index, caller, action).is_allowed

@@ -64,7 +64,9 @@ from minikafka.wire.codec import find_api
 
 if TYPE_CHECKING:
     from minikafka.broker.access import Access
+    from minikafka.broker.http_login import HttpLogin, HttpLogins
     from minikafka.broker.kafka_session import KafkaDoor
+    from minikafka.security.oauth import Tokens
 
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Kafka's fixed id of the metadata topic: the UUID 1."""
@@ -79,8 +81,18 @@ BETWEEN_TURNS_S = 0.001
 class Broker:
     """One incarnation of one broker; :meth:`start` and :meth:`stop` once each."""
 
-    def __init__(self, config: BrokerConfig, world: World, *, origins: Mapping[str, str] | None = None) -> None:
-        """``origins``: where each setting that was given came from, for DescribeConfigs."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        *,
+        origins: Mapping[str, str] | None = None,
+        tokens: Tokens | None = None,
+    ) -> None:
+        """``origins``: where each setting that was given came from, for DescribeConfigs. ``tokens`` verifies the tokens
+        of clients.
+        """
+        self._tokens = tokens
         self.history = History(config.node_id, keep_ms=config.history_minutes * 60_000, bytes_max=config.history_bytes)
         self.chronicle = Chronicle(
             world.clock,
@@ -122,6 +134,7 @@ class Broker:
             screen=None if self.access is None else self.access.screen,
             throttle=self.throttle,
         )
+        self._http_logins: HttpLogins | None = None
         self._kafka: KafkaDoor | None = None
         """Made for the first connection of Kafka's protocol: codec and translators are not loaded before."""
 
@@ -130,7 +143,7 @@ class Broker:
             return None
         from minikafka.broker.access import Access  # noqa: PLC0415 - brokers without an authorizer do without
 
-        return Access(config, self.parts.image, EventLimiter(self.world.events, self.world.clock.now))
+        return Access(config, self.parts.image, self.world.events, self.world.clock.now)
 
     # ---- what others may ask -----------------------------------------------------------------------------------------
 
@@ -422,6 +435,20 @@ class Broker:
         """The same handlers, typed. Raises ProtocolError for a failure of the whole request."""
         return await settled(self.dispatcher.answer(find_api(api), request, context))
 
+    def http_login(self, listener: str) -> HttpLogin:
+        """The check of credentials of HTTP requests at a listener, by its name in contexts."""
+        from minikafka.broker.http_login import HttpLogins  # noqa: PLC0415 - as in open_kafka_session
+
+        if self._http_logins is None:
+            self._http_logins = HttpLogins(
+                self.config,
+                self.world,
+                lambda: self.image if self._open else MetadataImage(),
+                self.check_caught_up,
+                self._tokens,
+            )
+        return self._http_logins.at(listener)
+
     def open_kafka_session(self, connection: FrameConnection, context: RequestContext) -> FrameSession:
         """For a connection that speaks Kafka's protocol."""
         from minikafka.broker.kafka_login import login_rules  # noqa: PLC0415 - start does without
@@ -436,7 +463,9 @@ class Broker:
                 events=EventLimiter(self.world.events, self.world.clock.now),
                 throttle=self.throttle,
                 ticks_ns=self.world.clock.ticks_ns,
-                logins=login_rules(self.config, lambda: self.image, self.world.entropy),
+                logins=login_rules(
+                    self.config, lambda: self.image, self.world.entropy, self._tokens, self.world.clock.wall_ms
+                ),
             )
         return KafkaSession(self._kafka, connection, context)
 

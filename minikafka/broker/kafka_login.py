@@ -10,54 +10,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from minikafka.broker.image_credentials import ImageCredentials
 from minikafka.config import BrokerConfig, SaslListener
 from minikafka.errors import IllegalSaslState, ProtocolError
 from minikafka.ports import Buffers
 from minikafka.quorum.image import MetadataImage
 from minikafka.security.login import Exchange
+from minikafka.security.oauth import OAUTHBEARER, OAuthExchange, Tokens
 from minikafka.security.plain import PLAIN, PlainExchange
 from minikafka.security.sasl import SaslLogin, SaslPolicy, Stage
-from minikafka.security.scram import (
-    MECHANISMS,
-    SECRET_SIZE,
-    ScramCredential,
-    ScramExchange,
-    ScramMechanism,
-    made_up_credential,
-)
+from minikafka.security.scram import MECHANISMS, ScramExchange
 from minikafka.wire.kafka.codec import decode, encode
 from minikafka.wire.kafka.frames import API_VERSIONS_KEY, Header, response_head, sized
 from minikafka.wire.kafka.offer import SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY
 
 LOGIN_TIMEOUT_S = 10.0
 """A client that has not logged in after this long is disconnected. Kafka has no such limit."""
-
-
-class ImageCredentials:
-    """The SCRAM credentials of the metadata that this broker has applied."""
-
-    def __init__(self, image: Callable[[], MetadataImage], entropy: Callable[[int], bytes]) -> None:
-        self._image = image
-        self._shapes: tuple[object, dict[ScramMechanism, set[tuple[int, int]]]] = (None, {})
-        """Credentials, and iterations and salt sizes that occur in them: a login must not walk over all users."""
-        self._own_secret = entropy(SECRET_SIZE)
-        """In place of the cluster's secret while there is no user in the cluster."""
-
-    def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        """See :class:`minikafka.security.scram.Credentials`."""
-        return self._image().scram.get((mechanism, user))
-
-    def made_up(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
-        """See :class:`minikafka.security.scram.Credentials`."""
-        image = self._image()
-        known, shapes = self._shapes
-        if known is not image.scram:
-            shapes = {}
-            for (used, _), each in image.scram.items():
-                shapes.setdefault(used, set()).add((each.iterations, len(each.salt)))
-            self._shapes = image.scram, shapes
-        secret = image.cluster_secret or self._own_secret
-        return made_up_credential(mechanism, user, secret, shapes.get(mechanism, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +38,24 @@ class LoginRules:
 
 
 def login_rules(
-    config: BrokerConfig, image: Callable[[], MetadataImage], entropy: Callable[[int], bytes]
+    config: BrokerConfig,
+    image: Callable[[], MetadataImage],
+    entropy: Callable[[int], bytes],
+    tokens: Tokens | None = None,
+    wall_ms: Callable[[], int] = lambda: 0,
 ) -> Mapping[str, LoginRules]:
-    """The rules of the SASL listeners, by name."""
+    """The rules of the SASL listeners, by name. Without ``tokens`` OAUTHBEARER is not offered."""
+    oauth = {} if tokens is None else {OAUTHBEARER: partial(OAuthExchange, tokens, wall_ms)}
     credentials = ImageCredentials(image, entropy)
     return {
         name: LoginRules(
             policy=SaslPolicy(
-                mechanisms={each: _beginning(each, listener, credentials, entropy) for each in listener.mechanisms},
+                mechanisms={
+                    each: _beginning(each, listener, credentials, entropy)
+                    for each in listener.mechanisms
+                    if each != OAUTHBEARER
+                }
+                | (oauth if OAUTHBEARER in listener.mechanisms else {}),
                 reauthentication_ms_max=listener.reauthentication_ms_max,
             ),
             failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,

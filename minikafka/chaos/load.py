@@ -29,7 +29,7 @@ from minikafka.client.settings import ProducerConfig, build
 from minikafka.client.structs import ConsumerRebalanceListener, RecordMetadata
 from minikafka.errors import NOT_WRITTEN, ProtocolError
 from minikafka.types import TopicPartition
-from minikafka.world.clients import Consumer, client_tls, client_world
+from minikafka.world.clients import Consumer, client_world
 
 REQUEST_TIMEOUT_MS: Final = 3_000
 """A request that was swallowed is asked again after so long; Kafka's 30 s would outlast most faults."""
@@ -75,8 +75,7 @@ class Sender:
                 "allow_auto_create_topics": False,
             },
         )
-        tls = client_tls(config)
-        self.producer: Any = Producer(config, client_world(tls), ledger=contextlib.nullcontext(work.ledger))
+        self.producer: Any = Producer(config, client_world(config), ledger=contextlib.nullcontext(work.ledger))
 
     async def run(self) -> None:
         """Send to the partitions in turn until stopped, then wait for every answer."""

@@ -20,8 +20,9 @@ Result = TypeVar("Result")
 
 async def with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
     """Connect, work, close. Fails at once when nobody listens at ``bootstrap``."""
+    settings = client_settings(bootstrap)
     await somebody_listens(bootstrap)
-    async with AdminClient(**client_settings(bootstrap), default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
+    async with AdminClient(**settings, default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
         return await work(admin)
 
 

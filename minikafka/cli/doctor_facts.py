@@ -31,7 +31,7 @@ from minikafka.cli.doctor_security import (
     settings_elsewhere,
     shown_certificate,
 )
-from minikafka.cli.tls import client_settings, tls_context
+from minikafka.cli.tls import client_settings, connection
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
 from minikafka.errors import ProtocolError, WorldError, in_words
@@ -70,9 +70,10 @@ class Gathered(ClusterFacts):
 
 async def gather(bootstrap: str) -> Gathered:
     """Ask the cluster, every broker of it, and what lies around them. Raises when no bootstrap server answers."""
-    tls = tls_context(bootstrap)
-    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True))
-    async with Asker(bootstrap, tls) as asker, session:
+    tls, login = connection(bootstrap)
+    headers = {} if login is None else {"Authorization": await login()}
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True), headers=headers)
+    async with Asker(bootstrap, tls, login) as asker, session:
         http = _Pages(session, "http" if tls is None else "https")
         metadata: MetadataResponse = await asker.ask_any(MetadataRequest(topics=()), DIAL_TIMEOUT_S)
         registered = await _registered(http, asker, metadata)

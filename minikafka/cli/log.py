@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,15 @@ import click
 from minikafka.cli.formats import text_or_base64
 from minikafka.cli.running import FAILED, Commands, Failure, Misuse
 from minikafka.cli.tables import output_option, print_json
+from minikafka.errors import ProtocolError
 from minikafka.log.inspect import Finding, Row, dump, verify_directory, verify_log
 from minikafka.log.names import LOG, offset_name, offsets_in, partition_of
+from minikafka.quorum.records import decode
+from minikafka.types import METADATA_TOPIC
 from minikafka.world.read_disk import ReadDisk
+
+HIDDEN = "[hidden]"
+METADATA_FOLDER = f"{METADATA_TOPIC}-0"
 
 EXISTING = click.Path(exists=True, path_type=Path)
 
@@ -65,7 +71,8 @@ def dump_(path: Path, records: bool, output: str) -> None:  # noqa: FBT001 - cli
     for name in names:
         if output == "table":
             click.echo(f"Dumping {folder / name}")
-        for row in _rows(disk, name, records=records):
+        for found in _rows(disk, name, records=records):
+            row = _without_secrets(found) if folder.name == METADATA_FOLDER else found
             damaged = damaged or "error" in row
             click.echo(_json_line(row) if output == "json" else _line(row))
     if damaged:
@@ -77,6 +84,22 @@ def _rows(disk: ReadDisk, name: str, *, records: bool) -> Iterator[Row]:
         yield from dump(disk, name, records=records)
     except ValueError as error:
         raise Misuse(str(error)) from error
+
+
+def _without_secrets(row: Row) -> Row:
+    """A row of the metadata log. A record with salts, keys or secrets is shown as JSON without them."""
+    value = row.get("value")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return row
+    try:
+        record = decode(bytes(value))
+    except ProtocolError:
+        return row
+    shown = {each.name: getattr(record, each.name) for each in fields(record)}
+    if not any(isinstance(each, bytes) for each in shown.values()):
+        return row
+    hidden = {name: HIDDEN if isinstance(each, bytes) else each for name, each in shown.items()}
+    return {**row, "value": json.dumps({"type": type(record).__name__, **hidden}).encode()}
 
 
 def _plain(row: Row) -> dict[str, Any]:

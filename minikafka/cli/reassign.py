@@ -29,7 +29,7 @@ from minikafka.cli.tables import (
     show,
     watch_option,
 )
-from minikafka.cli.tls import tls_context
+from minikafka.cli.tls import connection
 from minikafka.client.structs import Reassignment
 from minikafka.errors import ProtocolError
 from minikafka.quorum.placement import spread
@@ -331,7 +331,7 @@ async def _progress(bootstrap: str, names: Sequence[TopicPartition] | None) -> l
     by_leader: dict[NodeId, list[Progress]] = {}
     for each in found:
         by_leader.setdefault(states[each.name].leader, []).append(each)
-    async with Asker(bootstrap, tls_context(bootstrap)) as asker:
+    async with Asker(bootstrap, *connection(bootstrap)) as asker:
         for leader, group in sorted(by_leader.items()):
             if leader in where:
                 await _ask_leader(asker, where[leader], group)

@@ -13,7 +13,7 @@ import aiohttp
 
 from minikafka.addresses import parse_bootstrap
 from minikafka.cli.running import CONNECT_TIMEOUT_S, Failure
-from minikafka.cli.tls import tls_context
+from minikafka.cli.tls import connection
 from minikafka.types import Address
 
 ANSWER_TIMEOUT_S = 20.0
@@ -33,12 +33,16 @@ class V1:
 
     def __init__(self, bootstrap: str) -> None:
         self.addresses: tuple[Address, ...] = parse_bootstrap(bootstrap, https=True)
-        self._tls = tls_context(bootstrap)
+        how = connection(bootstrap)
+        self._tls, self._login = how.tls, how.login
         self._bootstrap = bootstrap
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
-        self._http = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=self._tls or True))
+        headers = {} if self._login is None else {"Authorization": await self._login()}
+        self._http = aiohttp.ClientSession(
+            timeout=timeout, connector=aiohttp.TCPConnector(ssl=self._tls or True), headers=headers
+        )
         return self
 
     async def __aexit__(

@@ -16,9 +16,11 @@ from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
     BrokerNotAvailable,
+    LoginRefused,
     NetworkException,
     OutcomeUnknown,
     RequestRefused,
+    SaslAuthenticationFailed,
     Unreachable,
 )
 from minikafka.ports import World
@@ -67,7 +69,8 @@ class Caller:
     async def call(self, peer: Address, request: Any, *, deadline: float) -> Any:
         """The typed answer of ``peer``.
 
-        Raises NetworkException when there is none, and the answer's own error when the whole request was refused.
+        Raises NetworkException when there is none, SaslAuthenticationFailed for wrong credentials, and the answer's own
+        error when the whole request was refused.
         """
         response = await self.ask(peer, request, deadline=deadline)
         refusal = error_in(response)
@@ -82,6 +85,8 @@ class Caller:
             response = await call(self._world.network, peer, request, deadline)
         except Unreachable as error:
             raise NetworkException(f"{api} to {peer}: no connection: {error}", outcome=NOT_WRITTEN) from error
+        except LoginRefused as error:
+            raise SaslAuthenticationFailed(f"{api} to {peer}: {error}") from error
         except RequestRefused as error:
             raise NetworkException(f"{api} to {peer}: refused: {error}", outcome=NOT_WRITTEN) from error
         except OutcomeUnknown as error:

@@ -26,6 +26,7 @@ from minikafka.errors import (
     NetworkException,
     ProtocolError,
     RequestTimedOut,
+    SaslAuthenticationFailed,
 )
 from minikafka.ports import World
 from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
@@ -266,8 +267,10 @@ class Metadata:
                 try:
                     await self._ask()
                     pause_max_s /= NEWS_PAUSE_SHARE
-                except NetworkException as error:
+                except (NetworkException, SaslAuthenticationFailed) as error:
                     self._wanted.set()
+                    if isinstance(error, SaslAuthenticationFailed):
+                        self._release(error)
                     self._world.events("metadata_refresh_failed", error=error.message)
                 pause_s = min(pause_max_s, self._backoff.pause_s(max(self._in_vain, 1)))
                 with suppress(TimeoutError):
@@ -297,7 +300,7 @@ class Metadata:
             try:
                 response: MetadataResponse = await self._caller.call(address, request, deadline=now + patience_s)
                 update = self.view.update(response, self._world.clock.now(), all_topics=topics is None)
-            except InconsistentClusterId:
+            except (InconsistentClusterId, SaslAuthenticationFailed):
                 raise
             except ProtocolError as error:
                 self._failures.failed(address, cause_of(error), self._world.clock.now())

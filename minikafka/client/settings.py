@@ -1,14 +1,14 @@
 """Settings of a producer, a consumer and an admin client, with aiokafka's names and Kafka's meaning.
 
 Rules for this file: data and checks only; every limit has a reason; a wrong value raises InvalidConfig with the
-setting's name. Names of aiokafka that mean nothing here (``sasl_...``) are taken with aiokafka's default value only.
+setting's name. Names of aiokafka that mean nothing here are taken with aiokafka's default value only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from minikafka.addresses import is_https, parse_bootstrap
 from minikafka.client.batches import IN_FLIGHT_MAX
@@ -32,16 +32,23 @@ Strategy: TypeAlias = str | Assignor | Sequence[str | Assignor]
 
 Settings = TypeVar("Settings")
 
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class TokenProvider(Protocol):
+    """aiokafka's ``AbstractTokenProvider``."""
+
+    async def token(self) -> str:
+        """A JWT that does not end at once."""
+        ...
+
+
 NOT_USED_HERE: dict[str, tuple[Any, ...]] = {
     "loop": (None,),
     "api_version": (None, "auto"),
     "connections_max_idle_ms": (540_000,),
-    "sasl_mechanism": ("PLAIN",),
-    "sasl_plain_password": (None,),
-    "sasl_plain_username": (None,),
     "sasl_kerberos_service_name": ("kafka",),
     "sasl_kerberos_domain_name": (None,),
-    "sasl_oauth_token_provider": (None,),
     "exclude_internal_topics": (True,),
     "consumer_timeout_ms": (200,),
     "client_rack": (None,),
@@ -91,8 +98,16 @@ class ClientConfig:
     """Metadata is requested again after this long without any error (S27)."""
     default_api_timeout_ms: int = 60_000
     """Bound of the calls that are not records: offsets, topics, positions."""
-    security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
-    """``SSL``: connect with TLS. So do ``https://`` in ``bootstrap_servers`` and each of the next four."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """``SSL``: connect with TLS. So do ``https://`` in ``bootstrap_servers`` and each of the four settings ``ssl_...``.
+    ``SASL``: send credentials.
+    """
+    sasl_mechanism: Literal["PLAIN", "OAUTHBEARER"] = "PLAIN"
+    """``PLAIN``: user and password (HTTP Basic). ``OAUTHBEARER``: a token."""
+    sasl_plain_username: str | None = None
+    sasl_plain_password: str | None = field(default=None, repr=False)
+    sasl_oauth_token_provider: TokenProvider | None = field(default=None, repr=False)
+    """Has a coroutine method ``token()`` that returns a JWT; it is called for each request."""
     ssl_context: Any = None
     """An ``SSLContext`` of Python, in place of the three files."""
     ssl_cafile: str | None = None
@@ -103,10 +118,12 @@ class ClientConfig:
     """PEM file with the private key; None: it is in ``ssl_certfile``."""
 
     def __post_init__(self) -> None:
-        if self.security_protocol not in ("PLAINTEXT", "SSL"):
+        if self.security_protocol not in PROTOCOLS:
             raise InvalidConfig(
-                f"security_protocol={self.security_protocol!r}: PLAINTEXT or SSL is needed", setting="security_protocol"
+                f"security_protocol={self.security_protocol!r}: one of {', '.join(PROTOCOLS)} is needed",
+                setting="security_protocol",
             )
+        self._check_login()
         if self.ssl_context is not None and (self.ssl_cafile or self.ssl_certfile or self.ssl_keyfile):
             raise InvalidConfig(
                 "ssl_context takes the place of ssl_cafile, ssl_certfile and ssl_keyfile; leave one of the two out",
@@ -118,6 +135,39 @@ class ClientConfig:
         _at_least(self, self.retry_backoff_ms, "retry_backoff_max_ms")
         _ = self.bootstrap
 
+    def _check_login(self) -> None:
+        if self.sasl_mechanism not in ("PLAIN", "OAUTHBEARER"):
+            raise InvalidConfig(
+                f"sasl_mechanism={self.sasl_mechanism!r}: minikafka's clients log in over HTTP, with a password "
+                "(PLAIN, also of SCRAM users) or a token (OAUTHBEARER)",
+                setting="sasl_mechanism",
+            )
+        needed = (
+            {"sasl_plain_username": self.sasl_plain_username, "sasl_plain_password": self.sasl_plain_password}
+            if self.sasl_mechanism == "PLAIN"
+            else {"sasl_oauth_token_provider": self.sasl_oauth_token_provider}
+        )
+        for name, value in needed.items():
+            if self.uses_login and not value:
+                raise InvalidConfig(
+                    f"security_protocol={self.security_protocol} and sasl_mechanism={self.sasl_mechanism} need {name}",
+                    setting=name,
+                )
+            if value and not self.uses_login:
+                raise InvalidConfig(
+                    f"{name} needs security_protocol=SASL_SSL, or SASL_PLAINTEXT at listeners without TLS",
+                    setting="security_protocol",
+                )
+        if ":" in (self.sasl_plain_username or ""):
+            raise InvalidConfig(
+                "sasl_plain_username has a colon, which HTTP cannot carry", setting="sasl_plain_username"
+            )
+
+    @property
+    def uses_login(self) -> bool:
+        """Do all requests have credentials?"""
+        return self.security_protocol.startswith("SASL_")
+
     @property
     def bootstrap(self) -> tuple[Address, ...]:
         """The bootstrap servers as addresses."""
@@ -127,7 +177,8 @@ class ClientConfig:
     def uses_tls(self) -> bool:
         """Are all connections made with TLS?"""
         files = self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile
-        return self.security_protocol == "SSL" or self.ssl_context is not None or any(files) or is_https(self._servers)
+        is_tls = self.security_protocol in ("SSL", "SASL_SSL")
+        return is_tls or self.ssl_context is not None or any(files) or is_https(self._servers)
 
     @property
     def _servers(self) -> str:

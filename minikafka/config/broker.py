@@ -73,7 +73,53 @@ class BrokerConfig:
     sasl_enabled_mechanisms: str = setting(
         MECHANISMS,
         "SCRAM-SHA-256,SCRAM-SHA-512",
-        "SASL mechanisms of SASL listeners, comma separated: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
+        "SASL mechanisms of SASL listeners, comma separated: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str = setting(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "",
+        "Where the keys that sign tokens (JWKS) are: https://... or file:///...",
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        "Interval at which the keys that sign tokens are read again.",
+        low=1000,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        100,
+        "Pause after keys could not be read; it doubles up to sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms.",
+        low=1,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        10_000,
+        "Longest pause after keys could not be read.",
+        low=1,
+    )
+    sasl_oauthbearer_expected_issuer: str = setting(
+        "sasl.oauthbearer.expected.issuer", "", "Issuer (iss) that tokens must have; needed for OAUTHBEARER."
+    )
+    sasl_oauthbearer_expected_audience: str = setting(
+        "sasl.oauthbearer.expected.audience",
+        "",
+        "Audiences, comma separated, of which tokens must have one (aud); needed for OAUTHBEARER.",
+    )
+    sasl_oauthbearer_sub_claim_name: str = setting(
+        "sasl.oauthbearer.sub.claim.name", "sub", "Claim of a token that is the name of its user."
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = setting(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        "Difference between the clocks of the broker and of the issuer that is tolerated.",
+        low=0,
+        high=600,
+    )
+    oauth_principal_prefix: str = setting(
+        "mk.oauth.principal.prefix",
+        "",
+        "Text before the name of a token's user in its principal, so that it is never that of a SCRAM user.",
     )
     sasl_server_max_receive_size: int = setting(
         "sasl.server.max.receive.size",
@@ -594,6 +640,11 @@ class BrokerConfig:
     http_allowed_origins: str = setting(
         "mk.http.allowed.origins", "", "web pages that may use this API: http://localhost:5173, comma separated"
     )
+    http_plain_credentials: bool = setting(
+        "mk.http.plain.credentials",
+        False,
+        "Accept passwords and tokens over HTTP without TLS at listeners beyond loopback.",
+    )
     testing_endpoints_enable: bool = setting(
         "mk.testing.endpoints.enable", False, "serve what is for tests only: /v1/faults, /v1/wait, /v1/events"
     )
@@ -614,6 +665,11 @@ class BrokerConfig:
         "mk.seed", 0, "Seed of the faults that apply by chance; the journal has it (0: drawn at the start).", low=0
     )
     journal_path: str = setting("mk.journal.path", "", "append every event to this file as JSON lines")
+    audit_path: str = setting(
+        "mk.audit.path",
+        "",
+        "Append refused requests and logins, and administrative operations, to this file as JSON lines.",
+    )
     log_format: str = setting(
         "mk.log.format", "text", "the structured log: text for people, json for machines", one_of=("text", "json")
     )
@@ -660,6 +716,14 @@ class BrokerConfig:
     def connection_overrides(self) -> Mapping[str, int]:
         """Limits of connections of single IP addresses, by address. Raises InvalidConfig."""
         return parse_overrides(self.max_connections_per_ip_overrides, "max.connections.per.ip.overrides")
+
+    @property
+    def uses_tokens(self) -> bool:
+        """Does a listener take tokens?"""
+        enabled = {each.strip() for each in self.sasl_enabled_mechanisms.split(",")}
+        return any(
+            "OAUTHBEARER" in each for each in (enabled, *(own.mechanisms for own in self.sasl_listeners.values()))
+        )
 
     def protocol_of(self, listener: str) -> str:
         """The security protocol of a listener; one that is named like a protocol needs no entry in the map."""

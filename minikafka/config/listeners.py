@@ -17,11 +17,12 @@ from minikafka.types import RESERVED_NAMES
 PREFIX = "listener.name."
 HIDDEN = "[hidden]"
 
-SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 _JAAS = {f"{mechanism.lower()}.sasl.jaas.config": mechanism for mechanism in SASL_MECHANISMS}
 MECHANISMS, LIFETIME = "sasl.enabled.mechanisms", "connections.max.reauth.ms"

@@ -8,6 +8,7 @@ The environment has names of its own, which the Apache image reads; it comes in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -154,6 +155,7 @@ def _check_listeners(config: BrokerConfig) -> None:
                 setting="advertised.listeners",
             )
     _check_sasl(config)
+    _check_tokens(config)
     _check_tls(config)
 
 
@@ -174,6 +176,25 @@ def _check_sasl(config: BrokerConfig) -> None:
             raise InvalidConfig(
                 f"{own.name} is set, but {own.listener} is no SASL listener; SASL listeners: {used}", setting=own.name
             )
+
+
+def _check_tokens(config: BrokerConfig) -> None:
+    if not config.uses_tokens:
+        return
+    needed = {
+        "sasl.oauthbearer.jwks.endpoint.url": config.sasl_oauthbearer_jwks_endpoint_url,
+        "sasl.oauthbearer.expected.issuer": config.sasl_oauthbearer_expected_issuer,
+        "sasl.oauthbearer.expected.audience": config.sasl_oauthbearer_expected_audience,
+    }
+    for name, value in needed.items():
+        if not value.strip(" ,"):
+            raise InvalidConfig(f"sasl.enabled.mechanisms has OAUTHBEARER, which needs {name}", setting=name)
+    url = config.sasl_oauthbearer_jwks_endpoint_url
+    if re.fullmatch(r"https://[^/?#@\s]+(/\S*)?|file:///\S+", url) is None:
+        raise InvalidConfig(
+            "sasl.oauthbearer.jwks.endpoint.url must be https://HOST/PATH, without credentials, or file:///PATH",
+            setting="sasl.oauthbearer.jwks.endpoint.url",
+        )
 
 
 def _missing_protection(config: BrokerConfig, name: str) -> list[str]:

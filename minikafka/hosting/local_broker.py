@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TextIO
 
 from aiohttp import web
@@ -16,6 +17,7 @@ from aiohttp import web
 from minikafka.broker.broker import Broker
 from minikafka.broker.meters import Histogram
 from minikafka.config import BrokerConfig
+from minikafka.errors import InvalidConfig
 from minikafka.ports import Events
 from minikafka.rest.metrics.families import EventCounts
 from minikafka.rest.metrics.view import ProcessGauges
@@ -28,6 +30,8 @@ from minikafka.world.real import LEVEL_NAMES, real_world
 if TYPE_CHECKING:
     from minikafka.rest.metrics.door import MetricsDoor
     from minikafka.rest.routes import Doors
+    from minikafka.security.oauth import Tokens
+    from minikafka.world.jwks import JwksReader
 
 
 # Four times a second: a stall of the length of a heartbeat is seen, and nobody notices the watching.
@@ -101,7 +105,12 @@ class LocalBroker:
         )
         self._event_counts = EventCounts(self._real.events.unheard)
         self._real.events.observe(self._event_counts, only_counts=True)
-        self.broker = Broker(config, self._real.world, origins=origins)
+        self._jwks: JwksReader | None = None
+        tokens = None
+        if config.uses_tokens:
+            tokens, self._jwks = token_verifier(config, self._real.world.events)
+        self.broker = Broker(config, self._real.world, origins=origins, tokens=tokens)
+        self._real.network.logins = self.broker.http_login
         if instruments is not None:
             self._real.events.observe(self._remember_fault, only_counts=True)
         if log_level is None:
@@ -140,6 +149,8 @@ class LocalBroker:
 
     async def start(self) -> None:
         """Serve; DiskFailed, InvalidConfig, OSError when it cannot."""
+        if self._jwks is not None:
+            await self._jwks.start()
         await self.broker.start()
         for door in self._doors or ():
             door.open_to(self.broker)
@@ -178,11 +189,15 @@ class LocalBroker:
         for door in self._doors or ():
             door.close()
         self._stop_watching()
+        if self._jwks is not None:
+            await self._jwks.close()
         await self._real.close()
 
     async def kill(self) -> None:
         """As kill -9: first nothing reaches a file or a peer any more, then its tasks end."""
         self._stop_watching()
+        if self._jwks is not None:
+            await self._jwks.close()
         await self._real.kill()
         await asyncio.sleep(0)
         await self.broker.abandon()
@@ -211,6 +226,29 @@ class LocalBroker:
             free_bytes=shutil.disk_usage(self.config.log_dirs).free,
             loop_lag=self._loop_lag.seen,
         )
+
+
+def token_verifier(config: BrokerConfig, events: Events) -> tuple[Tokens, JwksReader]:
+    """What verifies tokens as the settings say, and what reads its keys. Raises InvalidConfig without PyJWT."""
+    if find_spec("jwt") is None:
+        raise InvalidConfig(
+            "sasl.enabled.mechanisms has OAUTHBEARER, which needs PyJWT: pip install 'minikafka[certs]'",
+            setting="sasl.enabled.mechanisms",
+        )
+    from minikafka.security.oauth import TokenRules, Tokens  # noqa: PLC0415 - most brokers do without
+    from minikafka.world.jwks import JwksReader  # noqa: PLC0415 - as above
+
+    audiences = config.sasl_oauthbearer_expected_audience.split(",")
+    tokens = Tokens(
+        TokenRules(
+            issuer=config.sasl_oauthbearer_expected_issuer,
+            audiences=frozenset(filter(None, map(str.strip, audiences))),
+            subject_claim=config.sasl_oauthbearer_sub_claim_name,
+            skew_s=config.sasl_oauthbearer_clock_skew_seconds,
+            prefix=config.oauth_principal_prefix,
+        )
+    )
+    return tokens, JwksReader(config, tokens, events)
 
 
 def load_doors() -> tuple[type[MetricsDoor], type[Doors]]:

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minikafka import __version__
-from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, RecordListTooLarge
+from minikafka.broker.http_login import WRONG
+from minikafka.errors import (
+    BrokerNotAvailable,
+    InvalidRequest,
+    ProtocolError,
+    RecordListTooLarge,
+    SaslAuthenticationFailed,
+)
 from minikafka.rest.parameters import Parameter
 from minikafka.rest.route import Answer, Body, ErrorForm, Route
 from minikafka.rest.schema import Schema, ref
@@ -45,6 +52,7 @@ The protocol between brokers is at `POST /rpc/{Api}`, which takes JSON as well w
 
 STATUS_WORDS = {
     400: "The request cannot be understood.",
+    401: "The login failed, or the listener needs one.",
     403: "A web page of another origin, or an unknown `Host`.",
     404: "There is no such thing.",
     406: "It cannot be said in a type that `Accept` takes.",
@@ -66,6 +74,7 @@ INSTANCE = "/v1/topics/orders#2.1763778900123.17"
 # Of any route; and of those that read a body.
 COMMON: dict[int, tuple[ProtocolError, ...]] = {
     400: (InvalidRequest("parameter ofset: no such parameter here; did you mean 'offset'?"),),
+    401: (SaslAuthenticationFailed(WRONG),),
     403: (InvalidRequest("Host 'evil.example' is not a name that this broker knows"),),
     406: (InvalidRequest("Accept 'text/html': this answer can only be application/json or application/msgpack"),),
     503: (BrokerNotAvailable("the broker is starting or has stopped"),),
@@ -77,8 +86,8 @@ OF_BODIES: dict[int, tuple[ProtocolError, ...]] = {
     422: (InvalidRequest("/records/3/key_b64: not base64"),),
 }
 
-GUARDED = 403
-"""The check of hosts and origins comes before every route, so its errors are problems everywhere."""
+GUARDED = frozenset({401, 403})
+"""The checks of hosts, origins and credentials come before every route, so their errors are problems everywhere."""
 
 HEADERS = {
     "Mk-Served-By": ("The brokers that were asked, by id.", {"type": "string"}),
@@ -107,8 +116,14 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "servers": [{"url": "/", "description": "This broker; any other answers as well."}],
         "tags": [{"name": name, "description": TAGS[name]} for name in tags],
         "paths": paths,
+        # Which of them a request needs depends on the listener; the first is none.
+        "security": [{}, {"basic": []}, {"bearer": []}],
         "components": {
             "schemas": SCHEMAS,
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic", "description": "Name and password of a user."},
+                "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+            },
             "examples": examples,
             "headers": {
                 name: {"description": description, "schema": schema} for name, (description, schema) in HEADERS.items()
@@ -141,7 +156,7 @@ def _operation(route: Route, examples: dict[str, Any]) -> dict[str, Any]:
     operation["responses"] = {
         **{str(status): _answer(answer) for status, answer in sorted(route.answers.items())},
         **{
-            str(status): _problems(status, errors, examples, None if status == GUARDED else route.errors)
+            str(status): _problems(status, errors, examples, None if status in GUARDED else route.errors)
             for status, errors in problems_of(route).items()
         },
         "default": {"description": "Any other problem.", "content": _problem_content({}, route.errors)},

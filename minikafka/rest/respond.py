@@ -14,7 +14,13 @@ from aiohttp import web
 
 from minikafka import __version__
 from minikafka.config import KIB
-from minikafka.errors import UNKNOWN, ProtocolError, ThrottlingQuotaExceeded, UnknownServerError
+from minikafka.errors import (
+    UNKNOWN,
+    ProtocolError,
+    SaslAuthenticationFailed,
+    ThrottlingQuotaExceeded,
+    UnknownServerError,
+)
 from minikafka.rest import json_text
 from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_WRITE_TIMEOUT_S
 from minikafka.rest.parameters import values_of
@@ -24,8 +30,11 @@ from minikafka.rest.visit import Page, Stream, Visit
 from minikafka.security.quotas import REQUEST
 from minikafka.web.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
 from minikafka.web.problems import PROBLEM_TYPE, RETRY_AFTER_S, Refused, problem_of
+from minikafka.world.http_server import AUTHENTICATE, PRINCIPAL
 
 API_VERSION = "1"
+RECHECK_S = 5.0
+"""Interval at which the credentials and permissions of a stream's reader are checked again."""
 PIECE_BYTES = 512 * KIB
 SERVER = f"minikafka/{__version__}"
 
@@ -56,7 +65,7 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
             await _admit(route, visit)
         reply = await route.handler(visit)
         if isinstance(reply, Stream):
-            return await _streamed(visit, reply, streams)
+            return await _streamed(route, visit, reply, streams)
     except Refused as refused:
         return refuse(visit, refused, route.errors)
     except ProtocolError as error:
@@ -180,7 +189,7 @@ def _bug(visit: Visit, error: Exception, form: ErrorForm | None = None) -> web.R
 # ---- streams ---------------------------------------------------------------------------------------------------------
 
 
-async def _streamed(visit: Visit, stream: Stream, streams: Streams) -> web.StreamResponse:
+async def _streamed(route: Route, visit: Visit, stream: Stream, streams: Streams) -> web.StreamResponse:
     """Write chunk by chunk; ends with the chunks, with the reader, or with the server."""
     async with contextlib.aclosing(stream.chunks) as chunks:
         if streams.count >= STREAM_COUNT_MAX:
@@ -198,14 +207,46 @@ async def _streamed(visit: Visit, stream: Stream, streams: Streams) -> web.Strea
             response.force_close()
             await response.prepare(visit.http)
             if visit.http.method != "HEAD":
-                await _pump(visit, response, chunks, stream.farewell, streams.ending)
+                await _pump(route, visit, response, chunks, stream, streams.ending)
         finally:
             streams.count -= 1
     return response
 
 
+async def _refusal_now(route: Route, visit: Visit) -> ProtocolError | None:
+    """Why a request that is being answered would be refused by now."""
+    try:
+        if await visit.http[AUTHENTICATE]() != visit.http[PRINCIPAL]:
+            return SaslAuthenticationFailed("the credentials are those of another user by now")
+        check(route, visit)
+    except ProtocolError as error:
+        return error
+    return None
+
+
+async def _end_of_stream(
+    route: Route, visit: Visit, writing: asyncio.Future[None], closing: asyncio.Future[Any], stream: Stream
+) -> bytes:
+    """Wait until the chunks end (empty), or return what is written last: the server closes, or the client may not
+    read any more.
+    """
+    while True:
+        done, _ = await asyncio.wait({writing, closing}, timeout=RECHECK_S, return_when=asyncio.FIRST_COMPLETED)
+        if done:
+            return stream.farewell if writing not in done else b""
+        error = await _refusal_now(route, visit)
+        if error is not None:
+            is_events = stream.media_type == json_text.EVENT_STREAM
+            return json_text.event("denied", problem_of(error), None) if is_events else b""
+
+
 async def _pump(
-    visit: Visit, response: web.StreamResponse, chunks: Any, farewell: bytes, ending: asyncio.Event
+    route: Route,
+    visit: Visit,
+    response: web.StreamResponse,
+    chunks: Any,
+    stream: Stream,
+    ending: asyncio.Event,
 ) -> None:
     async def write_all() -> None:
         async for chunk in chunks:
@@ -217,7 +258,7 @@ async def _pump(
     writing = asyncio.ensure_future(write_all())
     closing = asyncio.ensure_future(ending.wait())
     try:
-        await asyncio.wait({writing, closing}, return_when=asyncio.FIRST_COMPLETED)
+        farewell = await _end_of_stream(route, visit, writing, closing, stream)
         if not writing.done():
             writing.cancel()
             await asyncio.wait({writing})

@@ -21,7 +21,7 @@ from minikafka.web.accept import Accept
 from minikafka.web.problems import Occurrences
 from minikafka.wire.apis import Api
 from minikafka.world.connections import OpenConnection, identity_of
-from minikafka.world.http_server import LISTENER, record_of
+from minikafka.world.http_server import LISTENER, PRINCIPAL
 from minikafka.world.instruments import Instruments
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ class Visit:
     @functools.cached_property
     def context(self) -> RequestContext:
         """Who sent the request."""
-        principal = record_of(self.http).principal
         client_id, _ = identity_of(self.http.headers.get("User-Agent", ""))
+        principal = self.http[PRINCIPAL]
         return RequestContext("http", self.http.app[LISTENER], self.http.remote or "", client_id, principal=principal)
 
     @property

@@ -8,7 +8,24 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-Reason = Literal["bad_token", "unknown_user", "bad_password", "channel_binding", "delegation_token", "other_user"]
+Reason = Literal[
+    "bad_algorithm",
+    "bad_audience",
+    "bad_issuer",
+    "bad_password",
+    "bad_signature",
+    "bad_subject",
+    "bad_token",
+    "channel_binding",
+    "delegation_token",
+    "expired",
+    "lives_too_long",
+    "no_keys",
+    "not_yet_valid",
+    "other_user",
+    "unknown_key",
+    "unknown_user",
+]
 """Why a login failed."""
 
 TOKEN_BYTES_MAX = 16 * 1024
@@ -30,6 +47,11 @@ class Exchange(Protocol):
     @property
     def user(self) -> str | None:
         """The proven name; None: the exchange is not over."""
+        ...
+
+    @property
+    def lifetime_ms(self) -> int:
+        """How long the proven credential is valid, once the exchange is over; 0: without an end of its own."""
         ...
 
     def respond(self, token: bytes) -> bytes:

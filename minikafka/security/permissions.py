@@ -67,8 +67,10 @@ class Permit:
     """May it do this with at least one resource of the type?"""
     topics: Collection[str] = ()
     """Names of the topics that exist."""
-    on_denial: Callable[[ProtocolError], None] = lambda _: None
-    """Called with each error of :meth:`denial`."""
+    on_denial: Callable[[ProtocolError, Action], None] = lambda _error, _action: None
+    """Called with each error of :meth:`denial`, and what was denied."""
+    on_allowed: Callable[[Action], None] = lambda _action: None
+    """Called with what :meth:`denial` allows."""
 
     def allows(self, actions: Sequence[Action]) -> bool:
         """Is one of the actions allowed, or none needed? For what is left out of a response without an error."""
@@ -76,11 +78,15 @@ class Permit:
 
     def denial(self, actions: Sequence[Action]) -> ProtocolError | None:
         """The error if none of the actions is allowed. It is what the caller is told, and is reported."""
-        if self.allows(actions):
+        for action in actions:
+            if self.may(action):
+                self.on_allowed(action)
+                return None
+        if not actions:
             return None
         denied = actions[-1]
         error = ERRORS[denied.resource_type](f"{self.principal} has no permission for {denied}.")
-        self.on_denial(error)
+        self.on_denial(error, denied)
         return error
 
 

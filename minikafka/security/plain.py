@@ -16,6 +16,7 @@ class PlainExchange:
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
         self.user: str | None = None
+        self.lifetime_ms = 0
 
     def respond(self, token: bytes) -> bytes:
         """Check ``[authzid] NUL authcid NUL passwd``; the answer is empty. An authzid must be the same name."""

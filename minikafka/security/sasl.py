@@ -6,8 +6,8 @@
                            └── failure ──> FAILED
 
 - Before OPEN nothing but SASL is served. Whoever drives this closes the connection of a failed login.
-- A session has a lifetime if ``connections.max.reauth.ms`` is set. The client renews it by another login on the open
-  connection, with the same mechanism and as the same user, at most once a second.
+- A session has a lifetime if ``connections.max.reauth.ms`` is set or the credential ends. The client renews it by
+  another login on the open connection, with the same mechanism and as the same user, at most once a second.
 - A session ends with the credential that it was opened with.
 
 Rules for this file: no clock and no socket; ``now_ms`` is monotonic.
@@ -69,6 +69,8 @@ class SaslLogin:
         """Of the login that has succeeded."""
         self._since_ms = 0
         """Time of the last success."""
+        self._lifetime_ms = 0
+        """Of the session, from then on; 0: no limit."""
         self.failure: LoginFailed | None = None
         """Why the login failed, for the log."""
 
@@ -98,8 +100,7 @@ class SaslLogin:
         self.mechanism, self._exchange, self.stage = mechanism, begin(), Stage.EXCHANGE
 
     def _check_renewal(self, mechanism: str, now_ms: int) -> None:
-        lifetime_ms = self._policy.reauthentication_ms_max
-        if not lifetime_ms or now_ms - self._since_ms < REAUTHENTICATION_MS_MIN:
+        if not self._lifetime_ms or now_ms - self._since_ms < REAUTHENTICATION_MS_MIN:
             raise IllegalSaslState("SaslHandshake on a session that needs no new login.")
         if mechanism != self.mechanism:
             self._fail(LoginFailed("other_user", self.user or ""))
@@ -132,15 +133,16 @@ class SaslLogin:
             ) from None
         self.user, self._session, self._exchange = exchange.user, exchange, None
         self.stage, self._since_ms = Stage.OPEN, now_ms
-        return Response(answer, self._policy.reauthentication_ms_max)
+        limits = self._policy.reauthentication_ms_max, exchange.lifetime_ms
+        self._lifetime_ms = min(filter(None, limits), default=0)
+        return Response(answer, self._lifetime_ms)
 
     def _fail(self, failure: LoginFailed) -> None:
         self.stage, self.failure, self._exchange = Stage.FAILED, failure, None
 
     def end_of(self, now_ms: int) -> str:
         """Why the open session is over; empty: it is not."""
-        lifetime_ms = self._policy.reauthentication_ms_max
-        if lifetime_ms and now_ms - self._since_ms > lifetime_ms:
+        if self._lifetime_ms and now_ms - self._since_ms > self._lifetime_ms:
             return "expired"
         if self._session is None or not self._session.holds():
             return "credential_changed"

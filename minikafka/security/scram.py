@@ -155,6 +155,7 @@ class ScramExchange:
         self._messages = ""
         """The client's first message without its header, and the answer."""
         self.user: str | None = None
+        self.lifetime_ms = 0
 
     def respond(self, token: bytes) -> bytes:
         """See :class:`Exchange`."""

@@ -1,7 +1,7 @@
 """Who may ask: the rule that keeps web pages out of a broker that a browser on the same machine can reach.
 
-There is no authentication, so every client that reaches the port may do everything. A web page must not: a browser
-sends *its* requests from inside. Two ways are closed here, before anything else is done with a request:
+A web page must not do what the owner of the browser may: a browser sends *its* requests from inside, and adds passwords
+and client certificates by itself. Two ways are closed here, before anything else is done with a request:
 
 1. **Another name.** A page of ``evil.example`` lets that name point to 127.0.0.1 (DNS rebinding): for the browser the
    broker is then of the page's own origin, and all that it answers can be read. So ``Host`` must be an address, a name
@@ -14,13 +14,16 @@ sends *its* requests from inside. Two ways are closed here, before anything else
    could keep streams open, and tell from the status which topics exist. A link that a person follows is answered.
 
 curl, clients and brokers send neither ``Origin`` nor ``Sec-Fetch-Site``.
+
+Refused here as well, unread: credentials that come in plain text from beyond loopback, twice, or in the address, where
+logs would keep them.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -35,10 +38,24 @@ PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".test", ".home.arpa")
 # A page of an allowed origin may send and read all that this API has.
 PREFLIGHT_ANSWER = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
-    "Access-Control-Allow-Headers": "*",
+    # "*" does not cover Authorization (Fetch standard).
+    "Access-Control-Allow-Headers": "*, Authorization",
     "Access-Control-Max-Age": "600",
 }
-EXPOSED = "Mk-Served-By, Mk-Leader, Mk-Api-Version, Location, Retry-After"
+EXPOSED = "Mk-Served-By, Mk-Leader, Mk-Api-Version, Location, Retry-After, WWW-Authenticate"
+
+ALWAYS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Headers of each answer of the general server."""
+
+SECRETS_IN_QUERIES = frozenset({"token", "access_token", "password"})
+"""Parameters by which other servers take credentials (RFC 6750, 2.3)."""
+
+WITHOUT_LOGIN = frozenset({"/healthz", "/healthy", "/readyz", "/ready"})
+"""Paths that probes may GET without a login: they say no more than whether the broker serves."""
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)\.?(?::[0-9]{0,5})?", re.IGNORECASE)
 _SHOWN_LENGTH_MAX = 80
@@ -59,6 +76,10 @@ class Asked:
     """A person opens it in a window of its own (``Sec-Fetch-Mode: navigate``, ``Sec-Fetch-Dest: document``)."""
     asks_before: bool = False
     """A browser asks for a page whether it may (CORS preflight)."""
+    authorizations: int = 0
+    """Number of ``Authorization`` headers."""
+    query_names: Collection[str] = ()
+    """Names of the parameters in the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +92,10 @@ class Gate:
     scheme: str = "http"
     """Scheme of the listener's own pages; a page of the other scheme has another origin, whatever its host. Behind a
     proxy that ends TLS, its origin must be in ``mk.http.allowed.origins``."""
+    takes_plain_credentials: bool = False
+    """Credentials may come without TLS: at loopback, or by ``mk.http.plain.credentials``."""
+    is_local: bool = True
+    """The listener is on loopback."""
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
@@ -83,11 +108,12 @@ class Gate:
         return cls(
             names=frozenset(_as_sent(each.host) for each in addresses) | config.allowed_hosts,
             origins=config.allowed_origins,
+            takes_plain_credentials=config.http_plain_credentials,
         )
 
     def at(self, host: str) -> Self:
         """Of the listener at ``host``."""
-        return replace(self, takes_private_names=not is_loopback(host))
+        return replace(self, takes_private_names=not is_loopback(host), is_local=is_loopback(host))
 
     def knows(self, given: str) -> bool:
         """Is the value of a ``Host`` header, with or without a port, one that this broker goes by?"""
@@ -119,7 +145,7 @@ class Gate:
                 status=403,
                 setting="mk.http.allowed.hosts",
             )
-        return self._refusal_of_page(asked, host)
+        return self._refusal_of_page(asked, host) or self._refusal_of_credentials(asked)
 
     def _refusal_of_page(self, asked: Asked, host: str) -> Refused | None:
         origin, site = asked.origin, asked.site
@@ -136,6 +162,24 @@ class Gate:
             status=403,
             setting="mk.http.allowed.origins",
         )
+
+    def _refusal_of_credentials(self, asked: Asked) -> Refused | None:
+        named = SECRETS_IN_QUERIES.intersection(asked.query_names)
+        if named:
+            return malformed(
+                f"the address has a parameter {min(named)!r}: addresses are logged, so credentials belong into the "
+                "header Authorization"
+            )
+        if asked.authorizations > 1:
+            return malformed(f"{asked.authorizations} Authorization headers came; send one (RFC 9110, 5.3)")
+        if asked.authorizations and self.scheme == "http" and not (self.is_local or self.takes_plain_credentials):
+            return malformed(
+                "credentials came over plain HTTP, where others can read them: change the password, and use a "
+                "listener with TLS; mk.http.plain.credentials=true allows it",
+                status=403,
+                setting="mk.http.plain.credentials",
+            )
+        return None
 
     def shares_with(self, origin: str) -> bool:
         """May pages of this origin read answers?"""

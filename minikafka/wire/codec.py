@@ -34,6 +34,7 @@ import msgpack
 from minikafka.errors import (
     NOT_WRITTEN,
     InvalidRequest,
+    LoginRefused,
     OutcomeUnknown,
     ProtocolError,
     RequestRefused,
@@ -58,6 +59,7 @@ from minikafka.wire.limits import (
 HEAD_BYTES_MAX = 32 * 1024 * 1024
 # Of a refusal of HTTP itself, so much is read, and so much of what is no problem is shown.
 REFUSAL_BYTES_MAX, REFUSAL_SHOWN_MAX = 16_384, 200
+UNAUTHORIZED = 401
 UNREAD_STATUSES = (403, 413, 415)
 """HTTP statuses of requests that were refused by their head or their size."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -472,6 +474,8 @@ def http_failure(status: int, body: bytes | bytearray | memoryview) -> RequestRe
     said = problem if type(problem) is dict else {}
     detail = said.get("detail")
     reason = f"HTTP {status}: {detail if type(detail) is str else repr(start[:REFUSAL_SHOWN_MAX])}"
+    if status == UNAUTHORIZED:
+        return LoginRefused(detail if type(detail) is str else reason)
     is_unread = status in UNREAD_STATUSES or said.get("outcome") == NOT_WRITTEN
     return RequestRefused(reason) if is_unread else OutcomeUnknown(reason)
 

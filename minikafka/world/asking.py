@@ -14,6 +14,7 @@ from minikafka.addresses import parse_bootstrap
 from minikafka.client.caller import Caller
 from minikafka.errors import NetworkException, ProtocolError
 from minikafka.types import Address
+from minikafka.world.http_client import ClientLogin
 from minikafka.world.real import RealWorld, real_world
 
 ASK_TIMEOUT_S = 3.0
@@ -22,13 +23,13 @@ ASK_TIMEOUT_S = 3.0
 class Asker:
     """Typed requests to brokers; an async context manager. InvalidConfig for a malformed ``bootstrap``."""
 
-    def __init__(self, bootstrap: str, tls: SSLContext | None = None) -> None:
+    def __init__(self, bootstrap: str, tls: SSLContext | None = None, login: ClientLogin | None = None) -> None:
         self.addresses = parse_bootstrap(bootstrap, https=tls is not None)
-        self._tls = tls
+        self._tls, self._login = tls, login
         self._real: RealWorld | None = None
 
     async def __aenter__(self) -> Self:
-        self._real = real_world(client_tls=self._tls)
+        self._real = real_world(client_tls=self._tls, client_login=self._login)
         self._caller = Caller(self._real.world)
         return self
 

@@ -8,9 +8,10 @@ Brokers that do not answer are logged by the logger ``minikafka.client`` at WARN
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from inspect import Parameter, signature
 from os import PathLike
@@ -34,6 +35,7 @@ from minikafka.client.settings import (
 from minikafka.errors import WorldError
 from minikafka.ports import Buffers, Network, World
 from minikafka.types import Address
+from minikafka.world.http_client import ClientLogin
 from minikafka.world.ledger_file import LedgerFile
 from minikafka.world.real import real_world
 
@@ -72,10 +74,34 @@ def client_tls(config: ClientConfig) -> SSLContext | None:
     return client_context(cafile=config.ssl_cafile, certfile=config.ssl_certfile, keyfile=config.ssl_keyfile)
 
 
+def client_login(config: ClientConfig) -> ClientLogin | None:
+    """Return what makes the credentials of a client's requests; None: it has none."""
+    if not config.uses_login:
+        return None
+    provider = config.sasl_oauth_token_provider
+    if provider is not None:
+
+        async def bearer() -> str:
+            return f"Bearer {await provider.token()}"
+
+        return bearer
+    user, password = config.sasl_plain_username, config.sasl_plain_password
+    value = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+    async def basic() -> str:
+        return value
+
+    return basic
+
+
+def client_world(config: ClientConfig) -> AbstractAsyncContextManager[World]:
+    """A world without a disk; built when it is entered, inside the running loop. Raises InvalidConfig at once."""
+    return _world_of(client_tls(config), client_login(config))
+
+
 @asynccontextmanager
-async def client_world(tls: SSLContext | None = None) -> AsyncIterator[World]:
-    """A world without a disk; built when it is entered, inside the running loop."""
-    async with real_world(client_tls=tls) as real:
+async def _world_of(tls: SSLContext | None, login: ClientLogin | None) -> AsyncIterator[World]:
+    async with real_world(client_tls=tls, client_login=login) as real:
         yield replace(real.world, network=LoggedNetwork(real.world.network))
 
 
@@ -96,7 +122,7 @@ class Producer(producer.Producer):
         check_positional("Producer", misplaced, signature(ProducerConfig).parameters)
         config = build(ProducerConfig, {"bootstrap_servers": bootstrap_servers, **settings})
         file = None if ledger is None else LedgerFile(Path(ledger))
-        super().__init__(config, client_world(client_tls(config)), ledger=file)
+        super().__init__(config, client_world(config), ledger=file)
 
 
 class Consumer(consumer.Consumer):
@@ -105,7 +131,7 @@ class Consumer(consumer.Consumer):
     def __init__(self, *topics: str, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
         check_positional("Consumer", topics, signature(ConsumerConfig).parameters)
         config = build(ConsumerConfig, {"bootstrap_servers": bootstrap_servers, **settings})
-        super().__init__(config, client_world(client_tls(config)), topics)
+        super().__init__(config, client_world(config), topics)
 
 
 class AdminClient(admin.AdminClient):
@@ -114,7 +140,7 @@ class AdminClient(admin.AdminClient):
     def __init__(self, *misplaced: Any, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
         check_positional("AdminClient", misplaced, signature(AdminConfig).parameters)
         config = build(AdminConfig, {"bootstrap_servers": bootstrap_servers, **settings})
-        super().__init__(config, client_world(client_tls(config)))
+        super().__init__(config, client_world(config))
 
 
 def _show_settings(client: Any, config: type[ClientConfig]) -> None:

@@ -117,6 +117,7 @@ class EventLog:
         self._render = render
         self._wall_ns = wall_ns
         self._journal: TextIOWrapper | None = None
+        self.on_close: list[Callable[[], None]] = []
         if journal_path:
             Path(journal_path).parent.mkdir(parents=True, exist_ok=True)
             # Line by line: what was logged before a kill -9 is in the file.
@@ -162,6 +163,8 @@ class EventLog:
 
     def close(self) -> None:
         """Close the journal; later events are not kept in it."""
+        for each in self.on_close:
+            each()
         journal, self._journal = self._journal, None
         if journal is not None:
             journal.close()

@@ -14,12 +14,12 @@ from ssl import SSLContext
 
 from minikafka.config import MIB
 from minikafka.errors import OutcomeUnknown, Unreachable
-from minikafka.ports import Buffers, Handler, OpenSession
+from minikafka.ports import Buffers, Handler, HttpLogin, OpenSession
 from minikafka.types import Address
 from minikafka.web.gate import Gate
 from minikafka.wire.codec import http_failure
 from minikafka.world.connections import ConnectionQuota, OpenConnection, user_agent
-from minikafka.world.http_client import HttpClient
+from minikafka.world.http_client import ClientLogin, HttpClient
 from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.tls import ServerTls
@@ -39,9 +39,10 @@ class HttpNetwork:
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
     :meth:`serve`. ``gate`` says who may ask; without one, every client that uses an address or a name of loopback.
     ``quota`` limits the connections of all servers together. ``tls`` has each listener that uses TLS, by name. With
-    ``client_tls``, which returns the context for a new connection, all calls use TLS. ``kafka_only`` names listeners
-    that refuse HTTP. ``links`` is where faults strike, in tests. ``client_id`` is how calls name their sender to the
-    peers. Sizes are in bytes.
+    ``client_tls``, which returns the context for a new connection, all calls use TLS; ``client_login`` returns the
+    value of ``Authorization`` that each call carries. ``login_listeners`` names listeners at which each HTTP request
+    needs credentials; ``logins``, which is set later, makes the check of a listener's credentials. ``links`` is where
+    faults strike, in tests. ``client_id`` is how calls name their sender to the peers. Sizes are in bytes.
     """
 
     def __init__(
@@ -53,7 +54,8 @@ class HttpNetwork:
         quota: ConnectionQuota | None = None,
         tls: Mapping[str, ServerTls] | None = None,
         client_tls: Callable[[], SSLContext] | None = None,
-        kafka_only: Collection[str] = (),
+        client_login: ClientLogin | None = None,
+        login_listeners: Collection[str] = (),
         request_max_bytes: int = 100 * MIB,
         queued_max_bytes: int = 64 * MIB,
         idle_timeout_s: float = SERVER_IDLE_S,
@@ -65,7 +67,9 @@ class HttpNetwork:
         self._gate = gate
         self.quota = quota if quota is not None else ConnectionQuota()
         self._tls = tls or {}
-        self._kafka_only = kafka_only
+        self._login_listeners = login_listeners
+        self.logins: Callable[[str], HttpLogin] | None = None
+        """Makes the check of credentials of a listener."""
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
         self._idle_timeout_s = idle_timeout_s
@@ -74,7 +78,11 @@ class HttpNetwork:
         if links is not None:
             headers[NODE_HEADER] = links.node
         self._client = HttpClient(
-            connect_timeout_s=CONNECT_TIMEOUT_S, idle_s=CLIENT_IDLE_S, headers=headers, tls=client_tls
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            idle_s=CLIENT_IDLE_S,
+            headers=headers,
+            tls=client_tls,
+            login=client_login,
         )
         self._servers: list[HttpServer] = []
 
@@ -117,7 +125,8 @@ class HttpNetwork:
             gate=self._gate,
             quota=self.quota,
             tls=self._tls.get(listener),
-            kafka_only=listener in self._kafka_only,
+            needs_login=listener in self._login_listeners,
+            login=None if self.logins is None else self.logins(listener),
             request_max_bytes=self._request_max_bytes,
             queued_max_bytes=self._queued_max_bytes,
             idle_timeout_s=self._idle_timeout_s,

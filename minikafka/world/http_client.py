@@ -17,13 +17,13 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import cast
 from urllib.parse import quote
 
 from minikafka.config import KIB
-from minikafka.errors import ConnectionRefused, OutcomeUnknown, Unreachable, in_words
+from minikafka.errors import ConnectionRefused, LoginRefused, OutcomeUnknown, Unreachable, in_words
 from minikafka.ports import Buffers
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
@@ -50,6 +50,16 @@ _STATUS = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)[ \r]")
 
 Answer = tuple[int, bytes | bytearray]
 """Status and body."""
+
+ClientLogin = Callable[[], Awaitable[str]]
+"""Returns the value of ``Authorization``."""
+
+
+async def _header_of(login: ClientLogin) -> bytes:
+    value = await login()
+    if not value.isascii() or not value.isprintable():
+        raise LoginRefused("the credentials have characters that no header may have; nothing was sent")
+    return f"Authorization: {value}\r\n".encode()
 
 
 @lru_cache(HEADS_KEPT)
@@ -230,8 +240,8 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class HttpClient:
-    """Connections to any number of peers, kept for their next call; ``headers`` go with each, and all use ``tls`` if it
-    is given. Times are in seconds.
+    """Connections to any number of peers, kept for their next call; ``headers`` go with each, all use ``tls`` if it is
+    given, and each call has the credentials of ``login``. Times are in seconds.
     """
 
     def __init__(
@@ -241,8 +251,10 @@ class HttpClient:
         idle_s: float,
         headers: Mapping[str, str] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        login: ClientLogin | None = None,
     ) -> None:
         self.tls = tls
+        self._login = login
         self._more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
@@ -261,10 +273,12 @@ class HttpClient:
         if self._is_closed:
             raise OutcomeUnknown("this end of the network is closed")
         loop = asyncio.get_running_loop()
+        # Not kept with the heads: a token ends.
+        authorization = b"" if self._login is None else await _header_of(self._login)
         connection = self._take(peer, loop.time()) or await self._connect(loop, peer, deadline)
         head = self._heads.get((peer, api)) or self._new_head(peer, api)
         size = sum(map(len, body))
-        return await connection.exchange(head % size, body, size, deadline)
+        return await connection.exchange(head % size + authorization + b"\r\n", body, size, deadline)
 
     def _new_head(self, peer: Address, api: str) -> bytes:
         # A zone (fe80::1%eth0) means something on this machine only (RFC 6874).
@@ -274,7 +288,7 @@ class HttpClient:
         path = quote(RPC_PATH + api)
         head = f"POST {path} HTTP/1.1\r\nHost: {host}:{peer.port}\r\nContent-Type: {MSGPACK}\r\n{self._more}"
         head = head.replace("%", "%%")
-        return self._heads.setdefault((peer, api), f"{head}Content-Length: %d\r\n\r\n".encode())
+        return self._heads.setdefault((peer, api), f"{head}Content-Length: %d\r\n".encode())
 
     def _take(self, peer: Address, now: float) -> _Connection | None:
         idle = self._idle.get(peer)

@@ -21,7 +21,7 @@ import re
 import socket
 import time
 from asyncio import Transport
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
@@ -41,14 +41,15 @@ from minikafka.errors import (
     InvalidRequest,
     ProtocolError,
     RecordListTooLarge,
+    SaslAuthenticationFailed,
     UnknownServerError,
 )
 from minikafka.parked import Parked, Result
-from minikafka.ports import Buffers, FrameSession, Handler, OpenSession, RequestContext
+from minikafka.ports import Buffers, FrameSession, Handler, HttpLogin, OpenSession, RequestContext
 from minikafka.types import ANONYMOUS, Address
 from minikafka.web.accept import MSGPACK_TYPES
-from minikafka.web.gate import PREFLIGHT_ANSWER, Asked, Gate
-from minikafka.web.problems import PROBLEM_TYPE, problem_of
+from minikafka.web.gate import ALWAYS, PREFLIGHT_ANSWER, WITHOUT_LOGIN, Asked, Gate
+from minikafka.web.problems import PROBLEM_TYPE, problem_of, status_of
 from minikafka.wire.apis import BY_NAME, MSGPACK, RPC_PATH, request_bytes_max
 from minikafka.wire.codec import encode_json, encode_response, error_response
 from minikafka.world.connections import (
@@ -230,6 +231,8 @@ def asked_of(request: web.BaseRequest) -> Asked:
         site=headers.get("Sec-Fetch-Site"),
         is_link=headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document",
         asks_before=request.method == "OPTIONS" and "Access-Control-Request-Method" in headers,
+        authorizations=len(headers.getall("Authorization", ())),
+        query_names=request.query.keys() if "?" in request.path_qs else (),
     )
 
 
@@ -264,7 +267,8 @@ class HttpServer:
         gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
         tls: ServerTls | None = None,
-        kafka_only: bool = False,
+        needs_login: bool = False,
+        login: HttpLogin | None = None,
         request_max_bytes: int,
         queued_max_bytes: int,
         idle_timeout_s: float,
@@ -276,8 +280,9 @@ class HttpServer:
         self._gate = gate or Gate()
         self._tls = tls
         """Without it the port is in plain text."""
-        self.kafka_only = kafka_only
-        """HTTP is refused: its requests have no login."""
+        self.needs_login = needs_login
+        """Each HTTP request needs credentials."""
+        self._login = login
         if tls is not None:
             self._gate = replace(self._gate, scheme="https")
         self._quota = quota if quota is not None else ConnectionQuota()
@@ -437,7 +442,7 @@ class HttpServer:
     @property
     def first_request_timeout_s(self) -> float:
         """See FIRST_REQUEST_TIMEOUT_S. Where clients must log in, silence counts as a login that takes too long."""
-        return LOGIN_TIMEOUT_S if self.kafka_only else FIRST_REQUEST_TIMEOUT_S
+        return LOGIN_TIMEOUT_S if self.needs_login else FIRST_REQUEST_TIMEOUT_S
 
     @property
     def idle_timeout_s(self) -> float:
@@ -550,7 +555,7 @@ class HttpServer:
         if self._sessions is None:
             raise RuntimeError("this server speaks no frames")
         session = self._sessions(
-            connection, self._context_of("kafka", connection.remote, connection.record, sends_files=True)
+            connection, self._context_of("kafka", connection.remote, connection.record.principal, sends_files=True)
         )
         interpose = self._interpose
         if interpose is not None:
@@ -582,7 +587,7 @@ class HttpServer:
         """It speaks Kafka's protocol."""
         self._frames[connection] = transport
         self._quota.opened(connection, connection.remote)
-        if self.kafka_only:
+        if self.needs_login:
             self._quota.login_began(connection, connection.remote, self._listener_name)
 
     def kafka_logged_in(self, connection: KafkaConnection) -> None:
@@ -627,7 +632,7 @@ class HttpServer:
         else:
             connection.record.principal = principal
             self._quota.opened(connection, remote)
-            if self.kafka_only:
+            if self.needs_login:
                 self._quota.login_began(connection, remote, self._listener_name)
 
     def closed(self, connection: RpcConnection) -> None:
@@ -660,7 +665,7 @@ class HttpServer:
         if context is None:
             client_id, software = identity_of(agent_in(head.fields))
             context = caller.context = self._context_of(
-                "rpc", caller.remote, caller.record, client_id=client_id, software=software, sends_files=True
+                "rpc", caller.remote, caller.record.principal, client_id=client_id, software=software, sends_files=True
             )
         if self._interpose is not None:
             found = _NODE.search(head.fields)
@@ -699,7 +704,7 @@ class HttpServer:
         self,
         protocol: str,
         remote: str | None,
-        record: ConnectionRecord,
+        principal: str,
         *,
         client_id: str = "",
         software: str = "",
@@ -713,7 +718,7 @@ class HttpServer:
             remote or "",
             client_id,
             software,
-            principal=record.principal,
+            principal=principal,
             sends_files=sends_files,
         )
 
@@ -754,6 +759,14 @@ class HttpServer:
                 return self._refuse(refused.status, refused.error, refused.members)
             if asked.asks_before:
                 return web.Response(status=204, headers={**PREFLIGHT_ANSWER, **self._gate.sharing(asked.origin)})
+            try:
+                request[PRINCIPAL] = await self._principal_of(request)
+                request[AUTHENTICATE] = partial(self._principal_of, request)
+            except ProtocolError as error:
+                refused_login = self._refuse_credentials(request, error)
+                await self._share(request, refused_login)
+                return refused_login
+            response: web.StreamResponse
             if self._routes is not None and (_PARTS in request or isinstance(request, web.Request)):
                 response = await self._routes.on_request(request)
             else:
@@ -768,8 +781,37 @@ class HttpServer:
             if self._closing and not self._busy:
                 self._all_idle.set()
 
+    async def _principal_of(self, request: web.BaseRequest) -> str:
+        """Who has sent a request: by its credentials, else by its connection. Raises ProtocolError."""
+        given = request.headers.get("Authorization")
+        of_connection = record_of(request).principal
+        if self._login is None:
+            if given is None and not self.needs_login:
+                return of_connection
+            raise SaslAuthenticationFailed("this listener cannot check credentials")
+        if given is None and request.path in WITHOUT_LOGIN and request.method in ("GET", "HEAD"):
+            return of_connection
+        return await self._login.principal(given, request.remote or "") or of_connection
+
+    def _refuse_credentials(self, request: web.BaseRequest, error: ProtocolError) -> web.Response:
+        status = status_of(error)
+        response = self._refuse(status, error)
+        if status in (429, 503):
+            response.headers["Retry-After"] = "1"
+        # A browser asks for a password when a person opens a page, not when a script of one sends a request.
+        is_script = request.headers.get("Sec-Fetch-Mode") not in (None, "navigate")
+        if status == 401 and self._login is not None and self._login.has_passwords and not is_script:
+            response.headers.add("WWW-Authenticate", BASIC_CHALLENGE)
+        elif status == 401:
+            response.headers.add("WWW-Authenticate", BEARER_CHALLENGE)
+        return response
+
     async def _share(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Pages of allowed origins may read the answer."""
+        """Pages of allowed origins may read the answer; nobody keeps one that was for a user."""
+        for name, value in ALWAYS.items():
+            response.headers.setdefault(name, value)
+        if "Authorization" in request.headers:
+            response.headers.setdefault("Cache-Control", "no-store")
         response.headers.update(self._gate.sharing(request.headers.get("Origin")))
 
     async def _on_rpc(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -819,7 +861,7 @@ class HttpServer:
             api = path[len(RPC_PATH) :]
             client_id, software = identity_of(request.headers.get("User-Agent", ""))
             context = self._context_of(
-                "rpc", request.remote, record_of(request), client_id=client_id, software=software
+                "rpc", request.remote, request[PRINCIPAL], client_id=client_id, software=software
             )
             if self._interpose is None:
                 buffers = await _answered(handler, api, body, context)
@@ -879,6 +921,15 @@ class HttpServer:
         return self._date[1]
 
 
+BASIC_CHALLENGE = 'Basic realm="minikafka", charset="UTF-8"'
+BEARER_CHALLENGE = 'Bearer realm="minikafka"'
+
+PRINCIPAL: web.RequestKey[str] = web.RequestKey("minikafka.principal", str)
+"""Who has sent a request."""
+
+AUTHENTICATE: web.RequestKey[partial[Coroutine[Any, Any, str]]] = web.RequestKey("minikafka.authenticate", partial)
+"""Looks at the credentials of a request again: long responses end with them. Raises ProtocolError."""
+
 LISTENER = web.AppKey("listener", str)
 """Name of the listener at which an application serves, as in contexts of requests."""
 
@@ -907,7 +958,9 @@ class _OtherRoutes:
                 if self._is_over:
                     return refusal(503, BrokerNotAvailable("the server is closing"), Retry_After="1")
                 make_request = self.make_request or await self._open()
+            first = request
             request = make_request(*request[_PARTS])
+            request[PRINCIPAL], request[AUTHENTICATE] = first[PRINCIPAL], first[AUTHENTICATE]
         response: web.StreamResponse = await self._handle(request)
         return response
 

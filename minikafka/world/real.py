@@ -25,10 +25,12 @@ from minikafka.events import INFO
 from minikafka.ports import Disk, World
 from minikafka.security.principals import PrincipalMapping
 from minikafka.web.gate import Gate
+from minikafka.world.audit_file import AuditFile
 from minikafka.world.connections import ConnectionQuota
 from minikafka.world.events import EventLog, as_json, as_text
 from minikafka.world.freed_memory import FreedMemory
 from minikafka.world.http import HttpNetwork
+from minikafka.world.http_client import ClientLogin
 from minikafka.world.http_server import Doors, Translate
 from minikafka.world.instruments import Instruments
 from minikafka.world.link_faults import LinkEnd
@@ -128,23 +130,25 @@ def real_world(
     instruments: Instruments | None = None,
     syncs: bool = True,
     client_tls: SSLContext | None = None,
+    client_login: ClientLogin | None = None,
 ) -> RealWorld:
     """The real world of a broker (``config``), or of a client (nothing). Call it inside the running loop.
 
     ``data_dir`` is the broker's ``log.dirs`` unless given. Events go to ``log_stream`` (default for a broker: stderr)
     from ``log_level`` on (default: ``mk.log.level``) and, all of them, to ``mk.journal.path``. ``instruments``
-    let tests hurt and watch this broker. With ``client_tls`` a client connects with TLS.
+    let tests hurt and watch this broker. With ``client_tls`` a client connects with TLS, and with ``client_login`` it
+    sends credentials.
     """
     level = log_level if log_level is not None else INFO if config is None else LEVEL_NAMES[config.log_level]
     if config is None:
-        network = HttpNetwork(client_tls=None if client_tls is None else lambda: client_tls)
+        network = HttpNetwork(client_tls=None if client_tls is None else lambda: client_tls, client_login=client_login)
         return RealWorld(data_dir=data_dir, network=network, events=EventLog(stream=log_stream, level=level))
     contexts = server_contexts(config)
     calling = reloaded_broker_context(config) if config.brokers_use_tls else None
     mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
     options: dict[str, Any] = {
         "gate": Gate.of(config),
-        "kafka_only": frozenset(config.sasl_listeners),
+        "login_listeners": frozenset(config.sasl_listeners),
         "request_max_bytes": config.socket_request_max_bytes,
         "queued_max_bytes": config.queued_max_request_bytes,
         "idle_timeout_s": config.connections_max_idle_ms / 1000,
@@ -157,6 +161,10 @@ def real_world(
         render=as_json if config.log_format == "json" else as_text,
         journal_path=config.journal_path,
     )
+    if config.audit_path:
+        audit = AuditFile(config.audit_path, str(config.node_id))
+        events.observe(audit, only_counts=True)
+        events.on_close.append(audit.close)
     clock = SystemClock(None)
     limiter = EventLimiter(events, clock.now)
     # The brokers' own listener has no name in contexts.

@@ -47,7 +47,10 @@ JOINED_SIZE = 4 * KIB
 
 _HEAD = re.compile(rb"POST /rpc/([A-Za-z]{1,64}) HTTP/1\.1\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+)\r\n")
 # What only the general server takes, or refuses: there the gate is asked about what a browser says of a page.
-_UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"origin"})
+# Credentials are looked at there, for each request: no head with one is kept here.
+_UNUSUAL = frozenset(
+    {b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"origin", b"authorization", b"cookie"}
+)
 _UNUSUAL_BEGINNINGS = (b"sec-fetch-", b"content-length")
 LENGTH_DIGITS_MAX = 12
 _MSGPACK = MSGPACK.encode()
@@ -154,8 +157,8 @@ class Host(Protocol):
     """What a connection needs of its server."""
 
     @property
-    def kafka_only(self) -> bool:
-        """HTTP is refused."""
+    def needs_login(self) -> bool:
+        """Each HTTP request needs credentials, which the general server checks."""
         ...
 
     @property
@@ -212,9 +215,6 @@ class Host(Protocol):
     def began(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None: ...
 
     def ended(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None: ...
-
-
-HTTP_REFUSED = b"This listener uses SASL and serves Kafka's protocol only; use another listener for HTTP.\n"
 
 
 class HangUp(Exception):
@@ -315,8 +315,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         end = read.find(b"\r\n\r\n") + 4
         if read[0] <= FIRST_BYTE_MAX and not self._has_asked and self._speak_frames(read):
             return False
-        if self._host.kafka_only:
-            self._refuse_http()
+        if self._host.needs_login:
+            self._hand_over()
             return False
         if end < 4:
             if not (read.startswith(_START) or _START.startswith(read)) or self._read_size == READ_SIZE:
@@ -345,15 +345,6 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._body_size, self._read_size = rest, 0
         self._patience = self._loop.call_later(self._host.body_patience_s, self._hand_over)
         return False
-
-    def _refuse_http(self) -> None:
-        transport = self._transport
-        if transport is not None and not transport.is_closing():
-            date = self._host.http_date()
-            size = len(HTTP_REFUSED)
-            head = answer_head("text/plain", size, date, keeps_alive=False, status=b"403 Forbidden")
-            write_answer(transport, head, (HTTP_REFUSED,), size)
-        self.close()
 
     def _keep(self, stop: int) -> None:
         """What lies behind ``stop`` is the beginning of the next request."""

@@ -109,8 +109,12 @@ def test_records_have_aiokafkas_members():
 
 def test_settings_that_cannot_be_granted_are_refused():
     """A security setting must not be ignored silently; a misspelt name gets the nearest one."""
-    with pytest.raises(InvalidConfig, match="security_protocol='SASL_SSL'"):
+    with pytest.raises(InvalidConfig, match="need sasl_plain_username"):
         build(ProducerConfig, {"security_protocol": "SASL_SSL"})
+    with pytest.raises(InvalidConfig, match="sasl_plain_password needs security_protocol"):
+        build(ProducerConfig, {"sasl_plain_password": "secret"})
+    with pytest.raises(InvalidConfig, match="sasl_mechanism='SCRAM-SHA-512'"):
+        build(ProducerConfig, {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512"})
     with pytest.raises(InvalidConfig, match="did you mean linger_ms"):
         build(ProducerConfig, {"linger_m": 5})
     assert build(ProducerConfig, {"acks": 1, "security_protocol": "PLAINTEXT"}).idempotent is False

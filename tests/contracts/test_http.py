@@ -363,7 +363,7 @@ async def test_a_page_of_an_allowed_origin_may_call_and_read_rpc():
         wire.send(asks + "ui.example")
         status, headers, _ = await wire.answer()
         assert (status, headers["access-control-allow-origin"]) == (204, "http://ui.example")
-        assert (headers["access-control-allow-headers"], headers["vary"]) == ("*", "Origin")
+        assert (headers["access-control-allow-headers"], headers["vary"]) == ("*, Authorization", "Origin")
         wire.send("POST /rpc/Echo HTTP/1.1\nHost: localhost\nOrigin: http://ui.example\nContent-Length: 2", b"hi")
         status, headers, body = await wire.answer()
         assert (status, headers["access-control-allow-origin"], body) == (200, "http://ui.example", b"hi")

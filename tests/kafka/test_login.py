@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from minikafka.broker import kafka_session
-from minikafka.broker.kafka_login import ImageCredentials, LoginRules, login_rules
+from minikafka.broker.image_credentials import ImageCredentials
+from minikafka.broker.kafka_login import LoginRules, login_rules
 from minikafka.config import parse_broker
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import ClusterSecret, UserScramCredential

@@ -49,7 +49,7 @@ async def curl() -> AsyncIterator[Curl]:
         )
         image = MetadataImage().replay_all([acl_record("a", entry)], 1, 1)
         for broker in cluster.brokers.values():
-            broker.access = Access(BrokerConfig(), lambda: image, lambda _kind, /, **_facts: None)  # type: ignore[arg-type]
+            broker.access = Access(BrokerConfig(), lambda: image, lambda _kind, /, **_facts: None, lambda: 0.0)  # type: ignore[arg-type]
         curl = Curl(cluster)
         async with curl.session:
             yield curl

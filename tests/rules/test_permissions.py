@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -334,10 +335,11 @@ def access(*acls: Acl, **settings: Any) -> tuple[Access, list[str]]:
     image = MetadataImage(topics={"t": TopicImage(name="t", topic_id="id")}).replay_all(records, len(records), 1)
     denied: list[str] = []
 
-    def note(_kind: str, /, **facts: Any) -> None:
-        denied.append(facts["principal"])
+    def note(kind: str, /, **facts: Any) -> None:
+        if kind == "request_denied":
+            denied.append(facts["principal"])
 
-    return Access(BrokerConfig(**settings), lambda: image, note), denied  # type: ignore[arg-type]
+    return Access(BrokerConfig(**settings), lambda: image, note, count(step=100).__next__), denied  # type: ignore[arg-type]
 
 
 def read_acl() -> Acl:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minikafka.config import BrokerConfig, parse_broker
@@ -172,3 +174,31 @@ def test_a_name_in_another_script_is_known_as_it_is_sent():
     assert status(Gate.of(config), host="xn--bcher-kva.example:9092") == 200
     with pytest.raises(InvalidConfig, match="no host name"):
         Gate.of(BrokerConfig(advertised_listeners="PLAINTEXT://" + "ü" * 70 + ":9092"))
+
+
+def test_credentials_in_plain_text_are_refused_beyond_loopback():
+    """Hostile test 20: others could read them. The setting allows it; TLS and loopback need none."""
+    assert status(gate_of("127.0.0.1"), authorizations=1) == 200
+    assert status(gate_of("10.0.0.7"), authorizations=1) == 403
+    assert status(gate_of("10.0.0.7")) == 200
+    assert status(replace(gate_of("10.0.0.7"), scheme="https"), authorizations=1) == 200
+    assert status(gate_of("10.0.0.7", mk_http_plain_credentials="true"), authorizations=1) == 200
+
+
+@pytest.mark.parametrize("name", ["token", "access_token", "password"])
+def test_credentials_in_the_address_are_refused(name: str):
+    """Hostile test 20: addresses are logged, by browsers and proxies too."""
+    refused = Gate().refusal(Asked(method="GET", hosts=["localhost"], query_names=["offset", name]))
+    assert refused is not None
+    assert (refused.status, f"{name!r}" in refused.error.message) == (400, True)
+
+
+def test_two_authorization_headers_are_refused():
+    """Hostile test 20: a proxy may have looked at the other one."""
+    assert status(Gate(), authorizations=2) == 400
+
+
+def test_an_origin_is_refused_before_credentials_are_looked_at():
+    """Hostile test 21: a page may not learn whether a password is right."""
+    for site in ({"origin": "http://evil.example"}, {"site": "cross-site"}):
+        assert status(Gate(), authorizations=1, **site) == 403

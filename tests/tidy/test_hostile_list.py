@@ -70,7 +70,16 @@ HOSTILE = {
     15: (
         "credentials that change below open sessions",
         "kafka/test_login.py::test_a_session_ends_with_its_credential",
+        "e2e/test_http_login.py::test_a_changed_or_deleted_user_is_refused_at_the_next_request",
+        "e2e/test_http_login.py::test_a_stream_ends_with_the_permission_or_the_credentials_of_its_reader",
         "e2e/test_sasl.py::test_deleted_and_changed_users_are_disconnected",
+    ),
+    16: (
+        "tokens with other algorithms, claims, keys and sizes",
+        "rules/test_oauth.py::test_hostile_test_16_algorithms",
+        "rules/test_oauth.py::test_hostile_test_16_claims",
+        "rules/test_oauth.py::test_hostile_test_16_headers_and_sizes",
+        "e2e/test_oauth.py::test_clients_log_in_with_tokens",
     ),
     17: (
         "certificates that must not connect, and names that look like others",
@@ -86,18 +95,29 @@ HOSTILE = {
         "files that cannot be used",
         "e2e/test_tls_reload.py::test_files_that_cannot_be_used_leave_the_old_ones_in_use",
     ),
+    20: (
+        "credentials in the wrong place, or of another request",
+        "e2e/test_http_login.py::test_hostile_test_20",
+        "rules/test_rest_gate.py::test_credentials_in_plain_text_are_refused_beyond_loopback",
+    ),
     21: (
         "pages of other origins",
+        "e2e/test_http_login.py::test_hostile_test_21",
         "rules/test_rest_gate.py::test_what_a_page_of_another_origin_sends_is_refused",
         "rest/test_doors.py::test_a_page_elsewhere_changes_nothing_and_curl_d_does",
         "rest/test_doors.py::test_a_page_by_another_name_reads_nothing",
     ),
+    22: ("many wrong passwords", "e2e/test_http_login.py::test_hostile_test_22"),
     23: (
         "ten times the quota over many connections and client ids",
         "e2e/test_client_quotas.py::test_many_connections_and_client_ids_share_the_quota_of_their_user",
         "rules/test_quotas.py::test_a_client_that_obeys_stays_within_its_quota",
     ),
-    24: ("secrets in what is shown", "e2e/test_sasl.py::test_passwords_are_in_no_output"),
+    24: (
+        "secrets in what is shown",
+        "e2e/test_canary_secrets.py::test_hostile_test_24",
+        "e2e/test_sasl.py::test_passwords_are_in_no_output",
+    ),
     25: (
         "settings that start no broker",
         "e2e/test_tls.py::test_files_that_cannot_be_used_are_refused_by_setting",
@@ -109,9 +129,6 @@ HOSTILE = {
 
 LEFT = {
     3: "Envelope (API 58) is not offered",
-    16: "comes with OAUTHBEARER",
-    20: "comes with HTTP Basic",
-    22: "comes with HTTP Basic",
 }
 """Numbers without a test, and why. A number moves to HOSTILE with its test."""
 
