@@ -30,6 +30,7 @@ from tests.sim.planted_groups import GROUP_CLUSTERS, GROUP_DRILLS
 from tests.sim.planted_kafka import KAFKA
 from tests.sim.planted_messages import MESSAGE_CLUSTERS
 from tests.sim.planted_own import OWN
+from tests.sim.planted_protocols import PROTOCOL_CLUSTERS
 from tests.sim.planted_refusals import REFUSAL_CLUSTERS
 from tests.sim.planted_security import SECURITY_CLUSTERS
 from tests.sim.planted_sessions import SESSION_CLUSTERS
@@ -48,6 +49,7 @@ CLUSTERS: Final = (
     *TRANSACTION_CLUSTERS,
     *TRANSACTION_LOG_CLUSTERS,
     *SECURITY_CLUSTERS,
+    *PROTOCOL_CLUSTERS,
 )
 """Hunted with plans of the simulator."""
 
@@ -94,6 +96,8 @@ CLASSES: Final = {
         "forwarded_as_the_broker",
         "followers_are_not_checked",
     ),
+    "loops": ("transactional_commits_of_old_generations", "transactional_offsets_loaded_as_plain_ones"),
+    "consumer protocol": ("revocations_without_confirmation", "owners_forgotten"),
     "fencing": ("a_reset_fences", "a_former_process_fences", "two_refusals_of_one_peer"),
 }
 """Classes of schedules and faults, and the planted bugs that show that plans reach them."""
