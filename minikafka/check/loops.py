@@ -43,7 +43,6 @@ def loop_anomalies(
         committed: The group's offsets at the end, by the log of its coordinator.
         is_transformed: Whether a loop writes an output for an input with this value.
     """
-    writers = {value: each for process in processes for each in process.transactions for value in each.values}
     visible = {(name, value) for name, rows in held.items() for _, value in rows}
     made: dict[Place, list[str]] = {}
     for written in (each for process in processes for each in process.transactions):
@@ -65,57 +64,53 @@ def loop_anomalies(
             yield "output_without_offset", what
         elif not found and is_transformed(value):
             yield "input_lost", what
-    yield from _circles(processes, writers, rows_of, visible)
+    yield from _circles(processes, rows_of, visible)
 
 
 def _circles(
-    processes: Sequence[Process],
-    writers: Mapping[tuple[TopicPartition, str], Written],
-    rows: Mapping[Place, str],
-    visible: set[tuple[TopicPartition, str]],
+    processes: Sequence[Process], rows: Mapping[Place, str], visible: set[tuple[TopicPartition, str]]
 ) -> Iterator[tuple[str, str]]:
     """Edges lead from a transaction to those that it follows: the writers of what it read, the last of its process."""
-    before: dict[int, list[Written]] = {}
-    nodes: dict[int, Written] = {}
+    nodes: list[Written] = []
+    before: list[list[int]] = []
+    writers: dict[tuple[TopicPartition, str], int] = {}
     for process in processes:
-        last: Written | None = None
+        is_first = True
         for written in process.transactions:
-            if written.outcome != COMMITTED and not any(each in visible for each in written.values):
-                continue
-            nodes[id(written)] = written
-            found = before.setdefault(id(written), [] if last is None else [last])
-            for place in written.inputs:
-                writer = writers.get((place[0], rows.get(place, "")))
-                if writer is not None and writer is not written:
-                    found.append(writer)
-                elif writer is written:
-                    yield "circular_information_flow", f"{_named(written)} has read its own record at {_shown(place)}"
-            last = written
+            if written.outcome == COMMITTED or any(each in visible for each in written.values):
+                writers.update(dict.fromkeys(written.values, len(nodes)))
+                before.append([] if is_first else [len(nodes) - 1])
+                nodes.append(written)
+                is_first = False
+    for number, written in enumerate(nodes):
+        read = [writers[place[0], rows[place]] for place in written.inputs if (place[0], rows.get(place)) in writers]
+        before[number] += read
     done: set[int] = set()
-    for first in nodes.values():
+    for first in range(len(nodes)):
         circle = _circle(first, before, done)
         if circle:
-            yield "circular_information_flow", " follows ".join(map(_named, (*circle, circle[0])))
+            names = [_named(nodes[each]) for each in (*circle, circle[0])]
+            yield "circular_information_flow", " follows ".join(names)
 
 
-def _circle(first: Written, before: Mapping[int, Sequence[Written]], done: set[int]) -> list[Written]:
+def _circle(first: int, before: Sequence[Sequence[int]], done: set[int]) -> list[int]:
     """A circle that can be reached from ``first``; without recursion, for chains are as long as a run."""
-    path: list[Written] = []
+    path: list[int] = []
     on_path: dict[int, int] = {}
-    stack: list[tuple[Written, bool]] = [(first, False)]
+    stack: list[tuple[int, bool]] = [(first, False)]
     while stack:
         each, is_left = stack.pop()
         if is_left:
-            on_path.pop(id(path.pop()))
-            done.add(id(each))
-        elif id(each) in on_path:
+            on_path.pop(path.pop())
+            done.add(each)
+        elif each in on_path:
             done.update(on_path)
-            return path[on_path[id(each)] :]
-        elif id(each) not in done:
-            on_path[id(each)] = len(path)
+            return path[on_path[each] :]
+        elif each not in done:
+            on_path[each] = len(path)
             path.append(each)
             stack.append((each, True))
-            stack += [(other, False) for other in before.get(id(each), ())]
+            stack += [(other, False) for other in before[each]]
     return []
 
 
