@@ -18,6 +18,7 @@ Rule for this file: no I/O; a transaction counts as committed if one of its reco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import TypeAlias
 
 from minikafka.check.transactions import COMMITTED, Process, Rows, Written
@@ -70,48 +71,27 @@ def loop_anomalies(
 def _circles(
     processes: Sequence[Process], rows: Mapping[Place, str], visible: set[tuple[TopicPartition, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Edges lead from a transaction to those that it follows: the writers of what it read, the last of its process."""
-    nodes: list[Written] = []
-    before: list[list[int]] = []
-    writers: dict[tuple[TopicPartition, str], int] = {}
+    """A transaction follows those that wrote what it read, and the one before it of its process."""
+    transactions = [each for process in processes for each in process.transactions]
+    writers = {value: number for number, each in enumerate(transactions) for value in each.values}
+    order = TopologicalSorter[int]()
+    first = 0
     for process in processes:
-        is_first = True
-        for written in process.transactions:
-            if written.outcome == COMMITTED or any(each in visible for each in written.values):
-                writers.update(dict.fromkeys(written.values, len(nodes)))
-                before.append([] if is_first else [len(nodes) - 1])
-                nodes.append(written)
-                is_first = False
-    for number, written in enumerate(nodes):
-        read = [writers[place[0], rows[place]] for place in written.inputs if (place[0], rows.get(place)) in writers]
-        before[number] += read
-    done: set[int] = set()
-    for first in range(len(nodes)):
-        circle = _circle(first, before, done)
-        if circle:
-            names = [_named(nodes[each]) for each in (*circle, circle[0])]
-            yield "circular_information_flow", " follows ".join(names)
-
-
-def _circle(first: int, before: Sequence[Sequence[int]], done: set[int]) -> list[int]:
-    """A circle that can be reached from ``first``; without recursion, for chains are as long as a run."""
-    path: list[int] = []
-    on_path: dict[int, int] = {}
-    stack: list[tuple[int, bool]] = [(first, False)]
-    while stack:
-        each, is_left = stack.pop()
-        if is_left:
-            on_path.pop(path.pop())
-            done.add(each)
-        elif each in on_path:
-            done.update(on_path)
-            return path[on_path[each] :]
-        elif each not in done:
-            on_path[each] = len(path)
-            path.append(each)
-            stack.append((each, True))
-            stack += [(other, False) for other in before[each]]
-    return []
+        last: int | None = None
+        for number, written in enumerate(process.transactions, first):
+            if written.outcome != COMMITTED and not any(each in visible for each in written.values):
+                continue
+            if last is not None:
+                order.add(number, last)
+            last = number
+            read = ((place[0], rows.get(place, "")) for place in written.inputs)
+            order.add(number, *(writers[value] for value in read if value in writers))
+        first += len(process.transactions)
+    try:
+        order.prepare()
+    except CycleError as error:
+        circle = (_named(transactions[each]) for each in reversed(error.args[1]))
+        yield "circular_information_flow", " follows ".join(circle)
 
 
 def _shown(place: Place) -> str:

@@ -8,7 +8,6 @@ waits for it up to the member's rebalance timeout.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -68,7 +67,7 @@ class ConsumerProtocolMember(BaseMember):
         )
         self.rule = ConsumerMember(
             coordinator.group,
-            str(uuid.UUID(int=world.random.getrandbits(128), version=4)),
+            world.random.randbytes(16).hex(),
             rebalance_timeout_ms=config.rebalance_timeout_ms or config.max_poll_interval_ms,
             instance_id=config.group_instance_id,
             assignor=config.group_remote_assignor,
