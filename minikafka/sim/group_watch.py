@@ -267,9 +267,10 @@ class GroupWatch(OfPartition):
             self._read[sight.key] = self._read_on(sight.partition.log, start, end)
 
     def _read_on(self, log: PartitionLog, start: Offset, end: Offset) -> Offset:
+        """Offsets of transactions count by their markers, and are judged with the loops that commit them (loops.py)."""
         offset = max(start, log.start_offset)
         for batch in stored_batches(log, start, end):
-            for record in decode_batch(batch) if not batch.is_control else ():
+            for record in decode_batch(batch) if not batch.is_control and not batch.is_transactional else ():
                 if record.offset >= offset:
                     self._replay(record.key, record.value)
             offset = batch.next_offset
