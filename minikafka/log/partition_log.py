@@ -300,9 +300,8 @@ class PartitionLog:
 
         ``wall_ms``: milliseconds since 1970, for LogAppendTime and the bounds of timestamps. ``guard``: that of a
         transactional batch (``verification.py``). ``sequencing``: how its sequence is compared (``wire/batch.py``).
-        Raises MessageTooLarge, RecordListTooLarge, InvalidTimestamp, OutOfOrderSequenceNumber, DuplicateSequenceNumber,
-        InvalidProducerEpoch, InvalidTxnState; TransactionCoordinatorFenced for a marker; KafkaStorageError once the log
-        has failed.
+        Raises MessageTooLarge, RecordListTooLarge, InvalidTimestamp, OutOfOrderSequenceNumber, InvalidProducerEpoch,
+        InvalidTxnState; TransactionCoordinatorFenced for a marker; KafkaStorageError once the log has failed.
         """
         config = self.config
         self._health.check_writable()

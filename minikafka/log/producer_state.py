@@ -24,7 +24,6 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from minikafka.errors import (
-    DuplicateSequenceNumber,
     InvalidProducerEpoch,
     InvalidTxnState,
     OutOfOrderSequenceNumber,
@@ -62,6 +61,7 @@ class Duplicate(NamedTuple):
     """Where a batch that came again already stands."""
 
     base_offset: Offset
+    """-1: forgotten, and it ends at ``last_offset`` or before."""
     last_offset: Offset
     timestamp: int
     """The stored batch's largest timestamp: the append time under LogAppendTime."""
@@ -175,7 +175,6 @@ class ProducerState:
         Raises:
             InvalidProducerEpoch: A newer incarnation of the producer has written or was fenced here.
             OutOfOrderSequenceNumber: A batch before this one is missing.
-            DuplicateSequenceNumber: The batch of a PIPELINED producer is in the log, and its offsets are forgotten.
             InvalidTxnState: The producer has a transaction open, and the batch is not part of it; or the batch is
                 transactional, and the transaction that was verified has ended.
         """
@@ -196,8 +195,8 @@ class ProducerState:
                 )
             return None
         if batch.base_sequence != NO_SEQUENCE:
-            if sequencing != PLAIN:
-                _check_forgotten(batch, known)
+            if sequencing != PLAIN and (forgotten := _forgotten(batch, known)) is not None:
+                return forgotten
             _check_sequence(batch, known)
         if known.transaction_start != NO_OFFSET and not batch.is_transactional:
             raise InvalidTxnState(
@@ -484,21 +483,19 @@ def _check_sequence(batch: RecordBatch, known: _Producer) -> None:
         )
 
 
-def _check_forgotten(batch: RecordBatch, known: _Producer) -> None:
-    """Raise DuplicateSequenceNumber for a batch in front of those that are remembered.
+def _forgotten(batch: RecordBatch, known: _Producer) -> Duplicate | None:
+    """Return where a batch in front of those that are remembered stands at most, if it is one.
 
     Snapshots remember one batch of a producer, and it may have several in flight. The sequences of an epoch have no gap
     in a log, and a producer that is PIPELINED begins none in the middle while an older batch is not settled: what is
-    older than the newest sequence is in the log.
+    older than the newest sequence is in the log. It need not be committed, so acks=all waits for the newest.
     """
     if batch.producer_epoch != known.epoch or not known.window:
-        return
-    newest = known.window[-1].last_sequence
-    if (newest - batch.last_sequence) % SEQUENCE_COUNT < SEQUENCE_COUNT // 2:
-        raise DuplicateSequenceNumber(
-            f"producer {batch.producer_id} epoch {known.epoch}: sequence {batch.base_sequence} was written before"
-            f" {newest}"
-        )
+        return None
+    newest = known.window[-1]
+    if (newest.last_sequence - batch.last_sequence) % SEQUENCE_COUNT >= SEQUENCE_COUNT // 2:
+        return None
+    return Duplicate(NO_OFFSET, newest.last_offset, NO_TIMESTAMP)
 
 
 class SnapshotEntry(NamedTuple):

@@ -72,7 +72,7 @@ class Proposal:
 
 
 class Appended(NamedTuple):
-    """Where a batch came to lie; ``duplicate``: it lay there before."""
+    """Where a batch came to lie; ``duplicate``: it lay there before; base -1: at a forgotten place before the end."""
 
     base_offset: Offset
     end_offset: Offset

@@ -51,7 +51,7 @@ from minikafka.parked import Result
 from minikafka.ports import INTERNAL, Buffer, RequestContext
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
-from minikafka.types import TopicPartition
+from minikafka.types import NO_OFFSET, TopicPartition
 from minikafka.wire import recompress
 from minikafka.wire.batch import (
     ATTRIBUTES_END,
@@ -616,8 +616,9 @@ def _count(
     if error is not None:
         traffic.produced(error.outcome, error.name, 0)
     elif each is not None:
+        is_counted = acks != ACKS_NONE and each.appended.base_offset != NO_OFFSET
         count = each.appended.end_offset - each.appended.base_offset
-        traffic.produced("written", None, count if acks != ACKS_NONE else 0)
+        traffic.produced("written", None, count if is_counted else 0)
     if name in replicas.partitions:
         meter = traffic.topic(name.topic)
         meter.produce_requests += 1
