@@ -157,9 +157,7 @@ class Caretaker:
             # Followers take the leader's log start; they delete only what it has let go.
             expired = [segment for segment in expired if segment.next_offset <= log.start_offset]
         if expired:
-            if isinstance(partition.role, LeaderReplica):
-                partition.role.stir()  # the log start moves, before anything is awaited
-            self.replicas.unlink_later(await log.delete_segments(expired), partition.config)
+            self.replicas.unlink_later(await log.delete_segments(expired, partition.stir), partition.config)
 
     async def _sync(self) -> None:
         """Begin the syncs that no request asks for: by flush.ms and flush.messages, and of sealed segments, with which

@@ -26,10 +26,10 @@ _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
     cls=Commands,
     epilog="""\b
 Examples:
-  minikafka quotas set --user alice --produce 10M --consume 20M
+  minikafka quotas set --for-user alice --produce 10M --consume 20M
   minikafka quotas set --default-user --request 50
   minikafka quotas list
-  minikafka quotas remove --user alice""",
+  minikafka quotas remove --for-user alice""",
 )
 def command() -> None:
     """List, set and remove quotas of users and client ids.
@@ -45,7 +45,7 @@ def entity_options(function: Decorated) -> Decorated:
         click.option("--default-client-id", is_flag=True, help="All client ids without a quota of their own."),
         click.option("--client-id", help="Client id of the entity."),
         click.option("--default-user", is_flag=True, help="All users without a quota of their own."),
-        click.option("--user", help="Name of the user, without User:."),
+        click.option("--for-user", "user", help="Name of the user, without User:."),
     ):
         function = option(function)
     return function
@@ -53,7 +53,7 @@ def entity_options(function: Decorated) -> Decorated:
 
 def entity_in(user: str | None, client_id: str | None, *, default_user: bool, default_client_id: bool) -> Entity:
     """The entity that the options name; Misuse if they name none, or contradict each other."""
-    for name, flag, option in ((user, default_user, "user"), (client_id, default_client_id, "client-id")):
+    for name, flag, option in ((user, default_user, "for-user"), (client_id, default_client_id, "client-id")):
         if name is not None and flag:
             raise Misuse(f"--{option} and --default-{option} exclude each other")
         if name == "":
@@ -64,7 +64,7 @@ def entity_in(user: str | None, client_id: str | None, *, default_user: bool, de
     if user is not None or default_user:
         parts.append((USER, user))
     if not parts:
-        raise Misuse("name an entity: --user, --default-user, --client-id or --default-client-id")
+        raise Misuse("name an entity: --for-user, --default-user, --client-id or --default-client-id")
     return tuple(parts)
 
 
@@ -91,8 +91,8 @@ def _in_words(entity: Entity) -> str:
     "set",
     epilog="""\b
 Examples:
-  minikafka quotas set --user alice --produce 10M --consume 20M
-  minikafka quotas set --user alice --client-id etl --produce 1M
+  minikafka quotas set --for-user alice --produce 10M --consume 20M
+  minikafka quotas set --for-user alice --client-id etl --produce 1M
   minikafka quotas set --default-user --request 50
 
 Quotas that are not named stay. Each broker counts on its own: a client of three brokers may use three
@@ -130,10 +130,10 @@ def set_quotas(
     epilog="""\b
 Examples:
   minikafka quotas list
-  minikafka quotas list --user alice
+  minikafka quotas list --for-user alice
   minikafka quotas list -o json""",
 )
-@click.option("--user", help="Only entities with this user.")
+@click.option("--for-user", "user", help="Only entities with this user.")
 @click.option("--client-id", help="Only entities with this client id.")
 @bootstrap_option
 @list_output_option
@@ -164,8 +164,8 @@ def list_quotas(user: str | None, client_id: str | None, bootstrap: str, output:
 @command.command(
     epilog="""\b
 Examples:
-  minikafka quotas remove --user alice
-  minikafka quotas remove --user alice --client-id etl --quota produce"""
+  minikafka quotas remove --for-user alice
+  minikafka quotas remove --for-user alice --client-id etl --quota produce"""
 )
 @entity_options
 @click.option(

@@ -91,8 +91,7 @@ class Partition:
             elif isinstance(self.role, FollowerReplica):
                 self.role.isr = state.isr
             return False
-        if isinstance(self.role, LeaderReplica):
-            self.role.stir()
+        self.stir()
         self.leader, self.epoch = state.leader, state.leader_epoch
         self._resting_watermark = self.high_watermark
         if state.leader == self.me:
@@ -164,12 +163,16 @@ class Partition:
             self.role.config = config
             self.role.lag_time_max_s = self.lag_time_max_s
 
+    def stir(self) -> None:
+        """Look again at idle followers (:meth:`LeaderReplica.stir`), if this replica leads."""
+        if isinstance(self.role, LeaderReplica):
+            self.role.stir()
+
     def rest(self) -> None:
         """Give up the role: the replica moves away, or the broker stops."""
         if self.role is not None:
             self.events("role_given_up", partition=str(self.partition), epoch=self.epoch)
-        if isinstance(self.role, LeaderReplica):
-            self.role.stir()
+        self.stir()
         self._resting_watermark = self.high_watermark
         self.role = None
         self.leader = NO_NODE

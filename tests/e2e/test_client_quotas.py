@@ -229,7 +229,7 @@ def test_the_command_line(cluster: LocalCluster):
         return result.output
 
     assert call("list") == "There are no quotas.\n"
-    call("set", "--user", "ann", "--produce", "10M", "--request", "12.5")
+    call("set", "--for-user", "ann", "--produce", "10M", "--request", "12.5")
     call("set", "--default-user", "--client-id", "etl", "--consume", "512K")
     listed = json.loads(call("list", "-o", "json"))
     assert listed == {
@@ -238,16 +238,16 @@ def test_the_command_line(cluster: LocalCluster):
             {"user": "ann", "quotas": {PRODUCE: 10_485_760.0, REQUEST: 12.5}},
         ]
     }
-    assert call("list", "--user", "ann", "-o", "tsv").splitlines()[1].split("\t") == [
+    assert call("list", "--for-user", "ann", "-o", "tsv").splitlines()[1].split("\t") == [
         "ann",
         "-",
         "10485760",
         "-",
         "12.5",
     ]
-    call("remove", "--user", "ann", "--quota", "produce")
-    assert json.loads(call("list", "--user", "ann", "-o", "json"))["quotas"][0]["quotas"] == {REQUEST: 12.5}
-    call("remove", "--user", "ann")
+    call("remove", "--for-user", "ann", "--quota", "produce")
+    assert json.loads(call("list", "--for-user", "ann", "-o", "json"))["quotas"][0]["quotas"] == {REQUEST: 12.5}
+    call("remove", "--for-user", "ann")
     call("remove", "--default-user", "--client-id", "etl")
     assert call("list") == "There are no quotas.\n"
 

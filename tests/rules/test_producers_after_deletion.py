@@ -169,3 +169,19 @@ def test_a_damaged_segment_below_the_start_costs_nothing_above_it(seed: int) -> 
     remove_snapshots(disk)
     log = opened(disk).logs[ORDERS]
     assert (log.start_offset, log.end_offset) == (9, 15)
+
+
+def test_followers_are_looked_at_when_the_start_moves_not_before_the_disk() -> None:
+    """An idle follower that asked again while the snapshot was written would not learn of the new start: seed 25."""
+    disk = MemoryDisk()
+    log = with_synced_records(disk)[1]
+    seen: list[int] = []
+    expired = log.expired_segments(LONG_AFTER, 3)
+    disk.held = True
+    waiting = log.delete_segments(expired, lambda: seen.append(log.start_offset))
+    waiting.send(None)
+    assert seen == []
+    waiting.close()
+    disk.held = False
+    run(log.delete_segments(log.expired_segments(LONG_AFTER, 3), lambda: seen.append(log.start_offset)))
+    assert (seen, log.start_offset) == ([0], 3)

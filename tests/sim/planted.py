@@ -150,7 +150,7 @@ def up_to_the_log_end(original: Callable[..., Any]) -> Callable[..., Any]:
 # ---- log -------------------------------------------------------------------------------------------------------------
 
 
-def never_seen_before(self: ProducerState, batch: Any, guard: Any = None) -> None:
+def never_seen_before(self: ProducerState, batch: Any, *_: Any) -> None:
     return None
 
 

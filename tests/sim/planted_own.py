@@ -242,7 +242,7 @@ def whoever_comes(original: Callable[..., Any]) -> Callable[..., Any]:
 # ---- producers and purgatory -----------------------------------------------------------------------------------------
 
 
-def gaps_are_fine(self: ProducerState, batch: RecordBatch, guard: Any = None) -> Duplicate | None:
+def gaps_are_fine(self: ProducerState, batch: RecordBatch, *_: Any) -> Duplicate | None:
     known = self._producers.get(batch.producer_id)
     for written in known.window if known is not None else ():
         if (written.first_sequence, written.last_sequence) == (batch.base_sequence, batch.last_sequence):
@@ -251,11 +251,11 @@ def gaps_are_fine(self: ProducerState, batch: RecordBatch, guard: Any = None) ->
 
 
 def only_the_newest(original: Callable[..., Any]) -> Callable[..., Any]:
-    def check(self: ProducerState, batch: RecordBatch, guard: Any = None) -> Any:
+    def check(self: ProducerState, batch: RecordBatch, *others: Any) -> Any:
         known = self._producers.get(batch.producer_id)
         while known is not None and len(known.window) > 1:
             known.window.popleft()
-        return original(self, batch, guard)
+        return original(self, batch, *others)
 
     return check
 
