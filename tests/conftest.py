@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,10 @@ from tests import left_out, workers
 
 # Planted bugs and monkeypatches need the Python sources; tests/e2e/test_compiled_rules.py runs the compiled rules.
 os.environ.setdefault("MINIKAFKA_PURE", "1")
+
+# A shell starts what runs in its background with SIGINT ignored, and all child processes would ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "ci", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

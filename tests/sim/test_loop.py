@@ -7,7 +7,6 @@ import inspect
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -439,15 +438,6 @@ def test_a_coroutine_that_awaits_a_compiled_one_ends_with_the_run():
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
-@pytest.fixture
-def default_sigint() -> Iterator[None]:
-    """A shell starts what runs in its background with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("default_sigint")
 @pytest.mark.parametrize("turns", [1, 3], ids=["in the last turn", "between two turns"])
 def test_ctrl_c_counts_between_two_turns(turns: int):
     """A coroutine that was made, and whose task was not, would complain on standard error."""
@@ -468,7 +458,6 @@ def test_ctrl_c_counts_between_two_turns(turns: int):
     loop.close()
 
 
-@pytest.mark.usefixtures("default_sigint")
 def test_a_second_ctrl_c_counts_at_once():
     """A turn may be endless."""
     finished = []
