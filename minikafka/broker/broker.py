@@ -276,10 +276,8 @@ class Broker:
                 check_caught_up=self.check_caught_up,
             )
         )
-        self.metadata.subscribe(lambda old, new: self.history.on_image(world.clock.wall_ms(), old, new))
-        self.metadata.subscribe_leader(
-            lambda leader, _epoch, _i_lead: self.history.on_controller(world.clock.wall_ms(), leader)
-        )
+        self.metadata.subscribe(self._remember_image)
+        self.metadata.subscribe_leader(self._remember_controller)
         self.metadata.subscribe(self.chronicle.on_image)
         self.metadata.subscribe(self.settings.on_image)
         self.metadata.subscribe(self.throttle.on_image)
@@ -499,6 +497,12 @@ class Broker:
         return response
 
     # ---- news --------------------------------------------------------------------------------------------------------
+
+    def _remember_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        self.history.on_image(self.world.clock.wall_ms(), old, new)
+
+    def _remember_controller(self, controller: NodeId, _epoch: Epoch, _i_lead: bool) -> None:  # noqa: FBT001 - as all are called
+        self.history.on_controller(self.world.clock.wall_ms(), controller)
 
     def _on_image(self, old: MetadataImage, new: MetadataImage) -> None:
         self._take_roles()
