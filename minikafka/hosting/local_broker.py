@@ -232,7 +232,7 @@ def token_verifier(config: BrokerConfig, events: Events) -> tuple[Tokens, JwksRe
     """What verifies tokens as the settings say, and what reads its keys. Raises InvalidConfig without PyJWT."""
     if find_spec("jwt") is None:
         raise InvalidConfig(
-            "sasl.enabled.mechanisms has OAUTHBEARER, which needs PyJWT: pip install 'minikafka[certs]'",
+            "sasl.enabled.mechanisms has OAUTHBEARER, which needs the package PyJWT: pip install pyjwt",
             setting="sasl.enabled.mechanisms",
         )
     from minikafka.security.oauth import TokenRules, Tokens  # noqa: PLC0415 - most brokers do without
