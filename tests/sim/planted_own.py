@@ -168,10 +168,10 @@ def own_page_cache(self: LeaderReplica) -> int:
 
 
 def whatever_the_isr(original: Callable[..., Any]) -> Callable[..., Any]:
-    def append(self: LeaderReplica, batch: Any, *, acks: int, wall_ms: int) -> Any:
+    def append(self: LeaderReplica, batch: Any, **how: Any) -> Any:
         isr, self.isr = self.isr, self.replicas
         try:
-            return original(self, batch, acks=acks, wall_ms=wall_ms)
+            return original(self, batch, **how)
         finally:
             self.isr = isr
 
