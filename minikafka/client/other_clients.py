@@ -58,7 +58,6 @@ REASONS: Final[Mapping[str, str]] = {
     "dr_cb": _CALLBACK,
     "dr_msg_cb": _CALLBACK,
     "on_delivery": _CALLBACK,
-    "group_protocol": "only the classic protocol is implemented, and it is always used",
     "enable_partition_eof": "compare position() with end_offsets() instead",
     "enable_auto_offset_store": "set enable_auto_commit=False and call commit() instead",
     "api_version_auto_timeout_ms": "there are no API versions to look for; leave it out",
