@@ -83,7 +83,7 @@ class ImageChange:
 
 
 class _Row(NamedTuple):
-    """A sample as it is kept."""
+    """A sample in the form in which it is kept."""
 
     at_ms: int
     node: NodeId

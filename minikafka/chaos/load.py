@@ -155,8 +155,8 @@ class KafkaSender(Sender):
         if future.cancelled() or future.exception() is not None:
             recorder.unknown(number, "cancelled" if future.cancelled() else type(future.exception()).__name__)
         else:
-            told = future.result()
-            recorder.acknowledged(number, partition=told.partition, offset=told.offset)
+            metadata = future.result()
+            recorder.acknowledged(number, partition=metadata.partition, offset=metadata.offset)
 
 
 class Member:
@@ -248,7 +248,7 @@ class Work:
     async def start(
         self, load: Load, partitions: dict[str, int], client: Mapping[str, str], kafka: Mapping[str, Any] | None
     ) -> None:
-        """Connect everybody, then let all begin at once. NetworkException.
+        """Connect all, then let all begin at once. NetworkException.
 
         ``client`` and ``kafka``: see :class:`minikafka.chaos.target.Target`. With the second, every other producer is
         one of Kafka's.

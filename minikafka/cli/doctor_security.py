@@ -187,12 +187,12 @@ def access_findings(facts: AccessFacts) -> Iterator[Finding]:
     for user, mechanisms in sorted((facts.iterations or {}).items()):
         weak = {name: count for name, count in mechanisms.items() if count < ITERATIONS_DEFAULT}
         if weak:
-            told = ", ".join(f"{name} with {count}" for name, count in sorted(weak.items()))
+            users = ", ".join(f"{name} with {count}" for name, count in sorted(weak.items()))
             yield Finding(
                 NOTE,
                 "users",
                 f"user {user}",
-                f"{told} iterations: with a copy of the metadata log a weak password is guessed sooner",
+                f"{users} iterations: with a copy of the metadata log a weak password is guessed sooner",
                 f"`minikafka users add {user}` sets the password again, with {ITERATIONS_DEFAULT}",
             )
 

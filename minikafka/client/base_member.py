@@ -1,4 +1,4 @@
-"""What members of both group protocols do alike: their life, what they give up, and whom they tell (S29, S31).
+"""What members of both group protocols share: their life, what they give up, which listeners they call (S29, S31).
 
 - Nothing is taken away while the application works on records (``poll_gate.py``).
 - An application that does not ask for records for max_poll_interval_ms has its member leave. A member that was
@@ -81,7 +81,7 @@ class BaseMember(ABC):
 
     @abstractmethod
     def membership(self) -> Membership | None:
-        """For whom a commit speaks now; None: the group goes on without this member."""
+        """The membership that commits name now; None: the group goes on without this member."""
 
     @abstractmethod
     def rejoin(self, why: str) -> None:

@@ -82,7 +82,7 @@ class ConsumerProtocolMember(BaseMember):
         self._wish()
 
     def membership(self) -> Membership | None:
-        """For whom a commit speaks now; None: the group goes on without this member."""
+        """The membership that commits name now; None: the group goes on without this member."""
         if self.rule.is_outside:
             return None
         return Membership(self.rule.member_id, self.rule.epoch, self._config.group_instance_id, self.rule.life)

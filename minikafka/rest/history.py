@@ -1,7 +1,7 @@
 """``/v1/history``: earlier states of the cluster or of one partition, and what happened, from the brokers' histories.
 
 - A state and its changes have the form of the live stream and are made by the same functions, so that for a time at
-  which somebody watched, the history has what the live stream showed.
+  which was watched, the history has what the live stream showed.
 - Values of replicas come from the histories of all brokers that answer, and from what this broker's live streams
   received, which also has the values of brokers that have died since. The metadata is this broker's own.
 - Times are milliseconds since 1970 of the broker that answers. Times of other brokers are corrected by the difference
@@ -160,7 +160,7 @@ class Span:
 # ---- what the brokers remember ---------------------------------------------------------------------------------------
 
 
-class _Told(NamedTuple):
+class _Received(NamedTuple):
     """The history of one broker, in the time of the broker that asked."""
 
     node: NodeId
@@ -170,7 +170,7 @@ class _Told(NamedTuple):
     end: int
 
 
-async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: int) -> list[_Told]:
+async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: int) -> list[_Received]:
     """Of each broker that answers; the answering broker's own is among them."""
     alive = {node for node in host.image.brokers if host.image.alive(node)} | {host.node_id}
     request = ReadHistoryRequest(
@@ -184,7 +184,7 @@ async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: 
     return [each for each in found if each is not None]
 
 
-async def _history_of(host: Host, node: NodeId, request: ReadHistoryRequest) -> _Told | None:
+async def _history_of(host: Host, node: NodeId, request: ReadHistoryRequest) -> _Received | None:
     """None: the broker does not answer; a reader sees that it is not among ``brokers``."""
     clock, address = host.world.clock, host.address_of(node)
     response: ReadHistoryResponse
@@ -203,7 +203,7 @@ async def _history_of(host: Host, node: NodeId, request: ReadHistoryRequest) -> 
     took = clock.wall_ms() - began
     ahead = response.wall_ms - (began + took // 2)
     ahead = 0 if abs(ahead) <= took + 1 else ahead
-    return _Told(
+    return _Received(
         node,
         tuple(replace(each, at_ms=each.at_ms - ahead) for each in response.samples) if ahead else response.samples,
         tuple(event_of(node, replace(each, at_ms=each.at_ms - ahead)) for each in response.events),
@@ -264,7 +264,7 @@ class _Moment(NamedTuple):
 class _Past:
     """A scope while time goes by."""
 
-    def __init__(self, visit: Visit, name: TopicPartition | None, span: Span, told: list[_Told]) -> None:
+    def __init__(self, visit: Visit, name: TopicPartition | None, span: Span, histories: list[_Received]) -> None:
         host = visit.host
         self._host, self._name, self._permit = host, name, visit.permit
         image, self._controller = host.history.image_at(span.first, host.image)
@@ -274,7 +274,7 @@ class _Past:
         self._replicas = _Replicas(host.node_id)
         self._events: list[Event] = []
         moments = [_Moment(each.at_ms, change=each) for each in host.history.image_changes(span.first, span.last)]
-        for each in told:
+        for each in histories:
             moments += (_Moment(sample.at_ms, sample=sample, told_by=each.node) for sample in each.samples)
             if name is not None:
                 moments += (_Moment(event.at_ms, event=event) for event in each.events)
@@ -372,11 +372,11 @@ def _is_visible(event: Event, permit: Permit | None) -> bool:
     return permit.allows(needed(topic) if topic else of_cluster)
 
 
-def _steps(visit: Visit, told: list[_Told], span: Span) -> list[dict[str, Any]]:
+def _steps(visit: Visit, histories: list[_Received], span: Span) -> list[dict[str, Any]]:
     kinds, broker = visit[KIND], visit[BROKER]
     events = told_once(
         event
-        for each in told
+        for each in histories
         for event in each.events
         if span.first <= event.at_ms <= span.last and _is_visible(event, visit.permit)
     )
@@ -401,23 +401,23 @@ async def get_history(visit: Visit) -> Reply:
     host, scope, limit = visit.host, visit[SCOPE], visit[LIMIT]
     name = None if scope == CLUSTER else _partition_in(visit, scope)
     span = Span.of(visit)
-    told = await _histories(host, name, span, limit)
+    histories = await _histories(host, name, span, limit)
     wanted = span.last
-    span = replace(span, last=max(span.first, min(wanted, *(each.end for each in told))))
+    span = replace(span, last=max(span.first, min(wanted, *(each.end for each in histories))))
     document: dict[str, Any] = {
         "scope": scope,
         "start": span.start,
-        "exact_from": max(each.start for each in told),
+        "exact_from": max(each.start for each in histories),
         "from": span.first,
         "to": wanted,
         "next": None,
-        "brokers": [each.node for each in told],
+        "brokers": [each.node for each in histories],
         "before": None,
         "samples": [],
     }
     if visit[STATES]:
-        span = await _fill(document, _Past(visit, name, span, told), span, limit, visit[STEP_MS])
-    steps = _steps(visit, told, span)
+        span = await _fill(document, _Past(visit, name, span, histories), span, limit, visit[STEP_MS])
+    steps = _steps(visit, histories, span)
     if len(steps) > limit:
         span = replace(span, last=steps[limit]["t"] - 1)
         steps = steps[:limit]
@@ -451,10 +451,10 @@ async def get_replay(visit: Visit) -> Page:
         raise malformed("parameter partition: is missing; a partition such as orders-0 is needed")
     name = _partition_in(visit, visit[PARTITION])
     span = Span.of(visit)
-    told = await _histories(host, name, span, REPLAY_ROWS)
-    span = replace(span, last=max(span.first, min(span.last, *(each.end for each in told))))
+    histories = await _histories(host, name, span, REPLAY_ROWS)
+    span = replace(span, last=max(span.first, min(span.last, *(each.end for each in histories))))
     try:
-        page = page_of(replay_of(journal_of(host, name, span, told), partition=str(name)))
+        page = page_of(replay_of(journal_of(host, name, span, histories), partition=str(name)))
     except NothingToShow as error:
         raise UnknownTopicOrPartition(f"{error}; choose other times") from None
     return Page(
@@ -473,12 +473,12 @@ def _file_name(name: str) -> str:
     return "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "_" for each in name)
 
 
-def journal_of(host: Host, name: TopicPartition, span: Span, told: list[_Told]) -> Journal:
+def journal_of(host: Host, name: TopicPartition, span: Span, histories: list[_Received]) -> Journal:
     """A partition's history as a journal, for the replay page: its samples are events too."""
     replicas = _Replicas(host.node_id)
     shown_now: dict[NodeId, PastReplica | None] = {}
-    moments = [_Moment(each.at_ms, sample=each, told_by=one.node) for one in told for each in one.samples]
-    events = told_once(event for one in told for event in one.events if event.at_ms >= span.first)
+    moments = [_Moment(each.at_ms, sample=each, told_by=one.node) for one in histories for each in one.samples]
+    events = told_once(event for one in histories for event in one.events if event.at_ms >= span.first)
     moments += [_Moment(each.at_ms, event=each) for each in events]
     entries: list[Entry] = []
     for moment in sorted((each for each in moments if each.at_ms <= span.last), key=lambda each: each.at_ms):

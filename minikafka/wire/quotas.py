@@ -1,6 +1,6 @@
 """Client quotas: the messages that describe and alter them (KIP-546).
 
-The rules of ``messages.py`` hold here too. Which quota applies to whom is decided in ``security/quotas.py``.
+The rules of ``messages.py`` hold here too. Which quota applies to which client is decided in ``security/quotas.py``.
 """
 
 from __future__ import annotations

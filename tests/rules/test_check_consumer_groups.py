@@ -112,7 +112,7 @@ def test_records_of_one_batch_count_at_once(story: Story):
 
 
 def test_epochs_of_members_never_fall(story: Story):
-    """A static member that left for a restart, and one that was removed and is back, begin anew."""
+    """A static member that left for a restart, and one that was removed and is back, begin again."""
     story.records(*epochs(3), current("a", 3, ONE))
     story.records(current("a", -2, ONE))
     story.records(current("a", 3, ONE))

@@ -68,7 +68,7 @@ def reference(quotas: Mapping[Entity, Mapping[str, float]], key: str, user: str,
     st.sampled_from((*NAMES, "etl")),
 )
 def test_precedence_is_kafkas(quotas: dict[Entity, dict[str, float]], key: str, user: str, client: str) -> None:
-    """Each key has its own most specific entity; the bucket is shared by those whom its entity does not tell apart."""
+    """Each key has its own most specific entity; the bucket is shared by those that its entity does not distinguish."""
     index = QuotaIndex(quotas)
     expected = reference(quotas, key, user, client)
     assert index.bound(key, user, client) == expected
