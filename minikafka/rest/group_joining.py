@@ -19,23 +19,25 @@ from minikafka.errors import (
 )
 from minikafka.groups.assignors import COOPERATIVE, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
-from minikafka.rest.body import Members
 from minikafka.rest.coordinators import from_coordinator, look_up
 from minikafka.rest.groups import (
+    GENERATION,
     GROUP,
-    document_of,
+    SORTED,
+    PartitionsOf,
     partitions_in,
     partitions_out,
 )
 from minikafka.rest.host import WAIT_MS_MAX, Host
 from minikafka.rest.leaders import unknown_topic
+from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import INT32_MAX, Integer
+from minikafka.rest.schema import flag, many, nullable, one_of, text, whole
+from minikafka.rest.schemas import Place
 from minikafka.rest.visit import Reply, Visit
-from minikafka.spelling import did_you_mean
-from minikafka.types import TopicPartition
-from minikafka.web.problems import Fault, Refused, unacceptable
+from minikafka.types import Offset, TopicPartition
+from minikafka.web.problems import Refused
 from minikafka.wire import group_messages as g
-from minikafka.wire.limits import shown
 from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.world.connections import identity_of
 
@@ -54,84 +56,87 @@ MAX_WAIT_MS = Integer(
 )
 
 
-class Wish:
-    """What a body says about a member."""
+class Wish(Model):
+    """A member, new or known."""
 
-    def __init__(self, document: dict[str, Any], host: Host, client_host: str, software: str) -> None:
-        faults: list[Fault] = []
-        members = Members(document, "", faults)
-        self.topics = _topics_in(members)
-        self.member_id = members.text("member_id")
-        self.instance_id = members.text("group_instance_id") or None
-        self.client_id = members.text("client_id") or "http"
-        self.client_host = client_host
-        self.software = software
-        self.assignors = _assignors_in(members)
-        self.session_ms = members.integer("session_timeout_ms", SESSION_MS_DEFAULT, low=-INT32_MAX, high=INT32_MAX)
-        self.rebalance_ms = members.integer("rebalance_timeout_ms", REBALANCE_MS_DEFAULT, low=1, high=INT32_MAX)
-        self.generation = members.integer("generation", -1, low=-1, high=INT32_MAX)
-        self.owned = tuple(partitions_in(members, "owned", faults))
-        self.reset = members.text("auto_offset_reset") or "latest"
-        if self.reset not in RESETS:
-            members.wrong("auto_offset_reset", f"one of {', '.join(RESETS)} is needed, not {shown(self.reset)}")
-        members.done()
-        if faults:
-            raise unacceptable(faults)
-        for topic in self.topics:
-            if topic not in host.image.topics:
-                raise unknown_topic(topic)
+    topics: list[str] = member(many(text(minLength=1), "What it reads.", minItems=1), ["orders"])
+    member_id: str = member(text("Left out at first; then the one of the answer."), default="")
+    group_instance_id: str | None = member(
+        text("A static member: it keeps its partitions over a restart (KIP-345)."), default=None
+    )
+    client_id: str = member(text("What tools show; `http` when left out."), "curl", default="")
+    assignors: list[str] = member(
+        many(one_of("", *ASSIGNORS), "The favourite first; `range` when left out.", minItems=1),
+        default=ASSIGNORS_DEFAULT,
+    )
+    session_timeout_ms: int = member(
+        whole(
+            f"The group goes on without a member that is silent for so long; {SESSION_MS_DEFAULT}.",
+            minimum=-INT32_MAX,
+            maximum=INT32_MAX,
+        ),
+        default=SESSION_MS_DEFAULT,
+    )
+    rebalance_timeout_ms: int = member(
+        whole(f"How long the group waits for it to join again; {REBALANCE_MS_DEFAULT}.", minimum=1, maximum=INT32_MAX),
+        default=REBALANCE_MS_DEFAULT,
+    )
+    auto_offset_reset: str = member(
+        one_of("Where `begin` is without a commit; `latest`.", *RESETS), "earliest", default="latest"
+    )
+    owned: list[PartitionsOf] = many_of(
+        PartitionsOf, "With a cooperative or sticky assignor: what it has had.", default=()
+    )
+    generation: int = member({**GENERATION, "description": "In which it got `owned`."}, default=g.NO_GENERATION)
 
-    def request(self, group: str) -> g.JoinGroupRequest:
+    def request(self, visit: Visit) -> g.JoinGroupRequest:
         """As JoinGroup."""
+        _, software = identity_of(visit.http.headers.get("User-Agent", ""))
         return g.JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=self.session_ms,
-            rebalance_timeout_ms=self.rebalance_ms,
+            group_id=visit[GROUP],
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
             member_id=self.member_id,
-            group_instance_id=self.instance_id,
+            group_instance_id=self.group_instance_id or None,
             protocol_type=PROTOCOL_TYPE,
-            protocols=tuple(self._protocol(each) for each in self.assignors),
-            client_id=self.client_id,
-            client_host=self.client_host,
-            software=self.software,
+            protocols=tuple(self._protocol(each) for each in dict.fromkeys(self.assignors)),
+            client_id=self.client_id or "http",
+            client_host=f"/{visit.http.remote}" if visit.http.remote else "",
+            software=software,
         )
 
     def _protocol(self, name: str) -> g.GroupProtocol:
-        assignor = ASSIGNORS[name]
+        assignor, owned = ASSIGNORS[name], tuple(partitions_in(self.owned))
         cooperative = assignor.rebalance == COOPERATIVE
         subscription = Subscription(
-            topics=self.topics,
-            user_data=assignor.user_data(self.owned, self.generation),
-            owned=self.owned if cooperative else (),
+            topics=tuple(dict.fromkeys(self.topics)),
+            user_data=assignor.user_data(owned, self.generation),
+            owned=owned if cooperative else (),
             generation=self.generation if cooperative else g.NO_GENERATION,
         )
         return g.GroupProtocol(name=name, metadata=subscription.packed())
 
 
-def _topics_in(members: Members) -> tuple[str, ...]:
-    given = members.list("topics")
-    if not given or any(type(each) is not str or not each for each in given):
-        members.wrong("topics", f"a list of topic names is needed, not {shown(given)}")
-        return ()
-    return tuple(dict.fromkeys(given))
+class _Beginning(Place):
+    """Where to begin in one partition."""
+
+    offset: Offset | None = member(nullable(whole("What the group has committed; null: nothing.")), 41)
+    begin: Offset | None = member(nullable(whole("Where to begin to read; null: not known now.")), 41)
 
 
-def _assignors_in(members: Members) -> tuple[str, ...]:
-    given = members.any("assignors")
-    if given is None:
-        return ASSIGNORS_DEFAULT
-    known = ", ".join(ASSIGNORS)
-    if type(given) is not list or not given:
-        members.wrong("assignors", f"a list of some of {known} is needed, not {shown(given)}")
-        return ASSIGNORS_DEFAULT
-    for each in given:
-        if type(each) is not str or each not in ASSIGNORS:
-            members.wrong(
-                "assignors",
-                f"one of {known} is needed, not {shown(each)}{did_you_mean(str(each), ASSIGNORS, quoted=True)}",
-            )
-            return ASSIGNORS_DEFAULT
-    return tuple(dict.fromkeys(given))
+class Joined(Model):
+    """A member of a group, with its partitions."""
+
+    group: str = member(text(), "billing")
+    member_id: str = member(text("For every later call."), "curl-2f1c0d8f7f3f4e6b")
+    generation: int = member(GENERATION, 1)
+    assignor: str = member(text("What the members agreed on."), "range")
+    leads: bool = member(flag("It is the group's leader: the broker has dealt in its name."), example=True)
+    assignment: list[Any] = many_of(PartitionsOf, SORTED)
+    committed: list[_Beginning] = many_of(_Beginning)
+    revoked: list[Any] = many_of(PartitionsOf, "Of `owned`: another's. Stop reading them and join again.")
+    session_timeout_ms: int = member(whole("A heartbeat or a commit is due within this time."), SESSION_MS_DEFAULT)
+    note: str | None = note()
 
 
 async def post_member(visit: Visit) -> Reply:
@@ -140,9 +145,10 @@ async def post_member(visit: Visit) -> Reply:
     The first call has no ``member_id``; the answer has it, and every later call needs it.
     """
     group = visit[GROUP]
-    document, note = await document_of(visit)
-    _, software = identity_of(visit.http.headers.get("User-Agent", ""))
-    wish = Wish(document, visit.host, f"/{visit.http.remote}" if visit.http.remote else "", software)
+    wish = await Wish.sent(visit)
+    for topic in wish.topics:
+        if topic not in visit.host.image.topics:
+            raise unknown_topic(topic)
     until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000
     try:
         # Waiting requests end here, also when the coordinator is this broker itself.
@@ -150,20 +156,20 @@ async def post_member(visit: Visit) -> Reply:
             joined, assigned = await _assigned(visit, group, wish, until)
     except (TimeoutError, NetworkException) as late:
         raise _not_yet(group, wish) from late
-    revoked = [each for each in wish.owned if each not in assigned.partitions]
+    revoked = [each for each in partitions_in(wish.owned) if each not in assigned.partitions]
     return Reply(
-        {
-            "group": group,
-            "member_id": joined.member_id,
-            "generation": joined.generation_id,
-            "assignor": joined.protocol_name,
-            "leads": joined.leader == joined.member_id,
-            "assignment": partitions_out(assigned.partitions),
-            "committed": await _beginnings(visit, group, assigned.partitions, wish.reset),
-            "revoked": partitions_out(revoked),
-            "session_timeout_ms": wish.session_ms,
-            **note,
-        }
+        Joined(
+            group=group,
+            member_id=joined.member_id,
+            generation=joined.generation_id,
+            assignor=joined.protocol_name or "",
+            leads=joined.leader == joined.member_id,
+            assignment=partitions_out(assigned.partitions),
+            committed=await _beginnings(visit, group, assigned.partitions, wish.auto_offset_reset),
+            revoked=partitions_out(revoked),
+            session_timeout_ms=wish.session_timeout_ms,
+            note=visit.note,
+        ).out()
     )
 
 
@@ -180,7 +186,7 @@ async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple
     """Join, deal if this member leads, and sync; again while others make the group rebalance meanwhile."""
     while True:
         joined: g.JoinGroupResponse = await from_coordinator(
-            visit, group, wish.request(group), failed=_join_failed, until=until
+            visit, group, wish.request(visit), failed=_join_failed, until=until
         )
         wish.member_id = joined.member_id
         if joined.error_code == MemberIdRequired.code:
@@ -189,7 +195,7 @@ async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple
             group_id=group,
             generation_id=joined.generation_id,
             member_id=joined.member_id,
-            group_instance_id=wish.instance_id,
+            group_instance_id=wish.group_instance_id or None,
             protocol_type=joined.protocol_type,
             protocol_name=joined.protocol_name,
             assignments=_dealt(visit.host, joined) if joined.members and not joined.skip_assignment else (),
@@ -201,7 +207,7 @@ async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple
         try:
             return joined, Assignment.given(synced.assignment)
         except InconsistentGroupProtocol:
-            if not wish.instance_id:
+            if not wish.group_instance_id:
                 leaving = g.LeavingMember(member_id=joined.member_id, reason="its assignment cannot be read")
                 await from_coordinator(
                     visit, group, g.LeaveGroupRequest(group_id=group, members=(leaving,)), until=until
@@ -240,27 +246,20 @@ def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment,
     )
 
 
-async def _beginnings(
-    visit: Visit, group: str, partitions: tuple[TopicPartition, ...], reset: str
-) -> list[dict[str, Any]]:
+async def _beginnings(visit: Visit, group: str, partitions: tuple[TopicPartition, ...], reset: str) -> list[_Beginning]:
     """Where to begin in each partition: where the group has committed, else by ``auto_offset_reset`` (S35)."""
     if not partitions:
         return []
-    asked = tuple(g.GroupPartition(topic=each.topic, partition=each.partition) for each in partitions)
+    asked = tuple(g.GroupPartition(**each._asdict()) for each in partitions)
     response: g.OffsetFetchResponse = await from_coordinator(
         visit, group, g.OffsetFetchRequest(group_id=group, partitions=asked)
     )
     offsets = {TopicPartition(each.topic, each.partition): each.offset for each in response.partitions}
-    without = [each for each in partitions if offsets.get(each, -1) < 0]
-    found = await look_up(visit, dict.fromkeys(without, RESETS[reset]))
+    committed = {name: offset for name, offset in offsets.items() if offset >= 0}
+    found = await look_up(visit, {each: RESETS[reset] for each in partitions if each not in committed})
+    begins = {**found, **committed}
     return [
-        {
-            "topic": each.topic,
-            "partition": each.partition,
-            "offset": offsets[each] if each not in without else None,
-            "begin": found.get(each) if each in without else offsets[each],
-        }
-        for each in sorted(partitions)
+        _Beginning(**each._asdict(), offset=committed.get(each), begin=begins.get(each)) for each in sorted(partitions)
     ]
 
 

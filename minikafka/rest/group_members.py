@@ -13,9 +13,6 @@ assignors that the Python client uses. From then on the member says that it live
 
 from __future__ import annotations
 
-from typing import Any
-
-from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -28,69 +25,50 @@ from minikafka.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from minikafka.rest.body import Members
 from minikafka.rest.coordinators import from_coordinator
-from minikafka.rest.group_joining import (
-    MAX_WAIT_MS,
-    REBALANCE_MS_DEFAULT,
-    RESETS,
-    SESSION_MS_DEFAULT,
-    counts_dealt,
-    partition_count,
-    post_member,
-)
-from minikafka.rest.group_offsets import (
-    COMMIT_ANSWERS,
-    COMMIT_BODY,
-    COMMIT_EXAMPLE,
-    COMMIT_PROBLEMS,
-    commits_in,
-    committed,
-)
-from minikafka.rest.groups import (
-    COORDINATOR_PROBLEMS,
-    GENERATION,
-    GROUP,
-    MEMBER,
-    NOTE,
-    PARTITIONS,
-    PARTITIONS_EXAMPLE,
-    document_of,
-)
-from minikafka.rest.parameters import FORWARD, INT32_MAX
-from minikafka.rest.route import Answer, Route, json_body
-from minikafka.rest.schema import flag, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.group_joining import MAX_WAIT_MS, Joined, Wish, counts_dealt, partition_count, post_member
+from minikafka.rest.group_offsets import COMMIT_ANSWERS, COMMIT_PROBLEMS, Commit, committed, committing
+from minikafka.rest.groups import COORDINATOR_PROBLEMS, GENERATION, GROUP, MEMBER, PARTITION_COUNT_MAX
+from minikafka.rest.model import Model, many_of, member, note
+from minikafka.rest.parameters import FORWARD
+from minikafka.rest.route import Route
+from minikafka.rest.schema import flag, text
 from minikafka.rest.visit import Reply, Visit
-from minikafka.web.problems import Fault, unacceptable
 from minikafka.wire import group_messages as g
 from minikafka.wire.outcomes import failure_of
 
 # ---- living, committing, leaving -------------------------------------------------------------------------------------
 
 
+class _Standing(Model):
+    """Where it stands."""
+
+    generation: int = member({**GENERATION, "minimum": 0}, 1)
+    group_instance_id: str | None = member(text(), default=None)
+
+
+class _Lives(Model):
+    """A member that lives."""
+
+    group: str = member(text(), "billing")
+    member_id: str = member(text(), MEMBER.example)
+    generation: int = member(GENERATION, 1)
+    note: str | None = note()
+
+
 async def post_heartbeat(visit: Visit) -> Reply:
     """Say that the member lives; 409 REBALANCE_IN_PROGRESS: it is to join again."""
-    group, member = visit[GROUP], visit[MEMBER]
-    document, note = await document_of(visit)
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    generation, instance_id = _standing(members, document)
-    members.done()
-    if faults:
-        raise unacceptable(faults)
+    group, member_id = visit[GROUP], visit[MEMBER]
+    standing = await _Standing.sent(visit)
     request = g.HeartbeatRequest(
-        group_id=group, generation_id=generation, member_id=member, group_instance_id=instance_id
+        group_id=group,
+        generation_id=standing.generation,
+        member_id=member_id,
+        group_instance_id=standing.group_instance_id or None,
     )
     await from_coordinator(visit, group, request)
-    await _check_counts(visit, group, member, generation)
-    return Reply({"group": group, "member_id": member, "generation": generation, **note})
-
-
-def _standing(members: Members, document: dict[str, Any]) -> tuple[int, str | None]:
-    """Generation and instance id; what is wrong with them is noted."""
-    if "generation" not in document:
-        members.wrong("generation", "is missing; the answer to the join has it")
-    return members.integer("generation", -1, low=0, high=INT32_MAX), members.text("group_instance_id") or None
+    await _check_counts(visit, group, member_id, standing.generation)
+    return Reply(_Lives.out_of(standing, group=group, member_id=member_id, note=visit.note))
 
 
 async def _check_counts(visit: Visit, group: str, member: str, generation: int) -> None:
@@ -109,37 +87,44 @@ async def _check_counts(visit: Visit, group: str, member: str, generation: int) 
             )
 
 
+class _MemberCommits(_Standing):
+    """What it has read."""
+
+    offsets: list[Commit] = many_of(Commit, minItems=1, maxItems=PARTITION_COUNT_MAX)
+
+
 async def put_member_offsets(visit: Visit) -> Reply:
     """Commit as a member: the next offsets to read. Counts as a heartbeat; refused when the group has gone on."""
-    document, note = await document_of(visit)
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    generation, instance_id = _standing(members, document)
-    partitions = commits_in(members, faults)
-    members.done()
-    if faults:
-        raise unacceptable(faults)
+    sent = await _MemberCommits.sent(visit)
     request = g.OffsetCommitRequest(
         group_id=visit[GROUP],
-        generation_id=generation,
+        generation_id=sent.generation,
         member_id=visit[MEMBER],
-        group_instance_id=instance_id,
-        partitions=partitions,
+        group_instance_id=sent.group_instance_id or None,
+        partitions=committing(sent.offsets),
     )
-    return await committed(visit, request, note)
+    return await committed(visit, request)
+
+
+class _Left(Model):
+    """A member that has left its group."""
+
+    group: str = member(text(), "billing")
+    member_id: str = member(text(), MEMBER.example)
+    left: bool = member(flag(), example=True)
 
 
 async def delete_member(visit: Visit) -> Reply:
     """Leave the group, or remove a member: the others share its partitions at once."""
-    group, member = visit[GROUP], visit[MEMBER]
-    leaving = g.LeavingMember(member_id=member, reason="left over /v1")
+    group, member_id = visit[GROUP], visit[MEMBER]
+    leaving = g.LeavingMember(member_id=member_id, reason="left over /v1")
     response: g.LeaveGroupResponse = await from_coordinator(
         visit, group, g.LeaveGroupRequest(group_id=group, members=(leaving,)), repeatable=False
     )
     for each in response.members:
         if each.error_code:
             raise failure_of(each)
-    return Reply({"group": group, "member_id": member, "left": True})
+    return Reply(_Left(group=group, member_id=member_id, left=True).out())
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
@@ -152,7 +137,6 @@ MEMBER_PROBLEMS: tuple[type[ProtocolError], ...] = (
     RebalanceInProgress,
     UnknownMemberId,
 )
-_JOIN_EXAMPLE = {"topics": ["orders"], "client_id": "curl", "auto_offset_reset": "earliest"}
 
 ROUTES = (
     Route(
@@ -161,70 +145,9 @@ ROUTES = (
         handler=post_member,
         tag="groups",
         parameters=(GROUP, MAX_WAIT_MS, FORWARD),
-        body=json_body(
-            shape(
-                "A member, new or known.",
-                optional=(
-                    *("member_id", "group_instance_id", "client_id", "assignors", "session_timeout_ms"),
-                    *("rebalance_timeout_ms", "auto_offset_reset", "owned", "generation"),
-                ),
-                topics=many(text(), "What it reads.", minItems=1),
-                member_id=text("Left out at first; then the one of the answer."),
-                group_instance_id=text("A static member: it keeps its partitions over a restart (KIP-345)."),
-                client_id=text("What tools show; `http` when left out."),
-                assignors=many(one_of("", *ASSIGNORS), "The favourite first; `range` when left out.", minItems=1),
-                session_timeout_ms=whole(
-                    f"The group goes on without a member that is silent for so long; {SESSION_MS_DEFAULT}."
-                ),
-                rebalance_timeout_ms=whole(
-                    f"How long the group waits for it to join again; {REBALANCE_MS_DEFAULT}.",
-                    minimum=1,
-                    maximum=INT32_MAX,
-                ),
-                auto_offset_reset=one_of("Where `begin` is without a commit; `latest`.", *RESETS),
-                owned={**PARTITIONS, "description": "With a cooperative or sticky assignor: what it has had."},
-                generation={**GENERATION, "description": "In which it got `owned`."},
-            ),
-            _JOIN_EXAMPLE,
-        ),
+        body=Wish.body(),
         answers={
-            200: Answer(
-                description="It is a member, and these partitions are its own until the next rebalance.",
-                schema=shape(
-                    optional=("note",),
-                    group=text(),
-                    member_id=text("For every later call."),
-                    generation=GENERATION,
-                    assignor=text("What the members agreed on."),
-                    leads=flag("It is the group's leader: the broker has dealt in its name."),
-                    assignment=PARTITIONS,
-                    committed=many(
-                        shape(
-                            topic=ref("TopicName"),
-                            partition=ref("PartitionNumber"),
-                            offset=nullable(whole("What the group has committed; null: nothing.")),
-                            begin=nullable(whole("Where to begin to read; null: not known now.")),
-                        )
-                    ),
-                    revoked={**PARTITIONS, "description": "Of `owned`: another's. Stop reading them and join again."},
-                    session_timeout_ms=whole("A heartbeat or a commit is due within this time."),
-                    note=NOTE,
-                ),
-                example={
-                    "group": "billing",
-                    "member_id": "curl-2f1c0d8f7f3f4e6b",
-                    "generation": 1,
-                    "assignor": "range",
-                    "leads": True,
-                    "assignment": PARTITIONS_EXAMPLE,
-                    "committed": [
-                        {"topic": "orders", "partition": 0, "offset": 41, "begin": 41},
-                        {"topic": "orders", "partition": 1, "offset": None, "begin": 0},
-                    ],
-                    "revoked": [],
-                    "session_timeout_ms": SESSION_MS_DEFAULT,
-                },
-            )
+            200: Joined.answer("It is a member, and these partitions are its own until the next rebalance.", revoked=[])
         },
         problems=(
             *MEMBER_PROBLEMS,
@@ -241,17 +164,8 @@ ROUTES = (
         handler=post_heartbeat,
         tag="groups",
         parameters=(GROUP, MEMBER, FORWARD),
-        body=json_body(
-            shape("Where it stands.", optional=("group_instance_id",), generation=GENERATION, group_instance_id=text()),
-            {"generation": 1},
-        ),
-        answers={
-            200: Answer(
-                description="It lives, and nothing has changed.",
-                schema=shape(optional=("note",), group=text(), member_id=text(), generation=GENERATION, note=NOTE),
-                example={"group": "billing", "member_id": "curl-2f1c0d8f7f3f4e6b", "generation": 1},
-            )
-        },
+        body=_Standing.body(),
+        answers={200: _Lives.answer("It lives, and nothing has changed.")},
         problems=MEMBER_PROBLEMS,
     ),
     Route(
@@ -260,16 +174,7 @@ ROUTES = (
         handler=put_member_offsets,
         tag="groups",
         parameters=(GROUP, MEMBER, FORWARD),
-        body=json_body(
-            shape(
-                "What it has read.",
-                optional=("group_instance_id",),
-                generation=GENERATION,
-                group_instance_id=text(),
-                **COMMIT_BODY,
-            ),
-            {"generation": 1, **COMMIT_EXAMPLE},
-        ),
+        body=_MemberCommits.body(),
         answers=COMMIT_ANSWERS,
         problems=(*MEMBER_PROBLEMS, *(each for each in COMMIT_PROBLEMS if each not in COORDINATOR_PROBLEMS)),
     ),
@@ -279,13 +184,7 @@ ROUTES = (
         handler=delete_member,
         tag="groups",
         parameters=(GROUP, MEMBER, FORWARD),
-        answers={
-            200: Answer(
-                description="It is no member any more.",
-                schema=shape(group=text(), member_id=text(), left=flag()),
-                example={"group": "billing", "member_id": "curl-2f1c0d8f7f3f4e6b", "left": True},
-            )
-        },
+        answers={200: _Left.answer("It is no member any more.")},
         problems=(*COORDINATOR_PROBLEMS, FencedInstanceId, UnknownMemberId),
     ),
 )

@@ -6,6 +6,7 @@ have different outcomes is 207, each with its own problem; when all failed, the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from minikafka.errors import (
@@ -23,33 +24,30 @@ from minikafka.errors import (
 )
 from minikafka.groups.group import State
 from minikafka.groups.reset import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
-from minikafka.rest.body import Members, pointer
 from minikafka.rest.coordinators import from_coordinator, look_up
 from minikafka.rest.groups import (
     COORDINATOR_PROBLEMS,
     GROUP,
-    LAG,
-    LAG_EXAMPLE,
-    NOTE,
     PARTITION_COUNT_MAX,
-    PARTITIONS,
+    CommittedOffset,
+    PartitionsOf,
     committed_of,
     described,
-    document_of,
     lags_of,
     partitions_in,
 )
 from minikafka.rest.leaders import partition_of, unknown_topic
+from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import Answer, Route, json_body
-from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.route import Answer, Route
+from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
+from minikafka.rest.schemas import Place
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import Offset, TopicPartition
-from minikafka.web.problems import Fault, malformed, problem_of, unacceptable
+from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
+from minikafka.web.problems import malformed, problem_of
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
-from minikafka.wire.limits import shown
 from minikafka.wire.outcomes import failure_of
 
 TOPIC_QUERY = Text(
@@ -63,77 +61,68 @@ PARTITION_QUERY = Integer(
 # ---- looking ---------------------------------------------------------------------------------------------------------
 
 
+class _GroupOffsets(Model):
+    """What a group has committed."""
+
+    group: str = member(text(), "billing")
+    state: str = member(text("Of the group."), "Empty")
+    offsets: list[Any] = many_of(CommittedOffset)
+
+
 async def get_offsets(visit: Visit) -> Reply:
     """All that the group has committed, with the metadata beside it, when, and how far behind it is."""
     group = await described(visit, visit[GROUP])
-    lags = await lags_of(visit, group)
-    return Reply(
-        {
-            "group": group.group_id,
-            "state": group.state,
-            "offsets": [
-                {
-                    **each.out(),
-                    "metadata": each.committed.metadata if each.committed is not None else None,
-                    "leader_epoch": each.committed.leader_epoch if each.committed is not None else None,
-                    "commit_timestamp": each.committed.commit_timestamp_ms if each.committed is not None else None,
-                }
-                for each in lags
-            ],
-        }
-    )
+    return Reply(_GroupOffsets(group=group.group_id, state=group.state, offsets=await lags_of(visit, group)).out())
 
 
 # ---- committing ------------------------------------------------------------------------------------------------------
 
 
-def commits_in(members: Members, faults: list[Fault]) -> tuple[g.CommitPartition, ...]:
-    """The body's ``offsets``; faults are noted."""
-    found: list[g.CommitPartition] = []
-    entries = members.list("offsets")
-    if len(entries) > PARTITION_COUNT_MAX:
-        members.wrong(
-            "offsets", f"{len(entries)} entries, {PARTITION_COUNT_MAX} at most: commit them in several requests"
-        )
-        return ()
-    for at, given in enumerate(entries):
-        path = pointer("offsets", at)
-        if type(given) is not dict:
-            faults.append({"pointer": path, "detail": f"an object is needed, not {shown(given)}"})
-            continue
-        inner = Members(given, path, faults)
-        topic = inner.text("topic", required=True)
-        for name in ("partition", "offset"):
-            if name not in given:
-                inner.wrong(name, "is missing")
-        found.append(
-            g.CommitPartition(
-                topic=topic,
-                partition=inner.integer("partition", 0, low=0, high=INT32_MAX),
-                offset=inner.integer("offset", 0, low=0, high=INT64_MAX),
-                leader_epoch=inner.integer("leader_epoch", -1, low=-1, high=INT32_MAX),
-                metadata=inner.text("metadata"),
-            )
-        )
-        inner.done()
-    if not found and not faults:
-        members.wrong("offsets", "at least one offset is needed")
-    return tuple(found)
+class Commit(Model):
+    """The next offset to read of a partition."""
+
+    topic: str = member(text(), "orders")
+    partition: int = member(whole(minimum=0, maximum=INT32_MAX), 0)
+    offset: Offset = member(whole("The next one to read.", minimum=0, maximum=INT64_MAX), 41)
+    metadata: str = member(text("Kept beside the offset; offset.metadata.max.bytes bounds it."), default="")
+    leader_epoch: Epoch = member(
+        whole("Of the last record that was read.", minimum=-1, maximum=INT32_MAX), default=NO_EPOCH
+    )
+
+
+class Commits(Model):
+    """What to commit."""
+
+    offsets: list[Commit] = many_of(Commit, minItems=1, maxItems=PARTITION_COUNT_MAX)
+
+
+def committing(offsets: Iterable[Commit]) -> tuple[g.CommitPartition, ...]:
+    """Return what to commit as in OffsetCommit."""
+    return tuple(g.CommitPartition(**vars(each)) for each in offsets)
+
+
+class _Outcome(Place):
+    """What became of one offset."""
+
+    offset: Offset | None = member(ref("Offset"), 41, default=None)
+    problem: dict[str, Any] | None = member(ref("Problem"), default=None)
+
+
+class _Outcomes(Model):
+    """What became of each."""
+
+    group: str = member(text(), "billing")
+    offsets: list[_Outcome] = many_of(_Outcome)
+    note: str | None = note()
 
 
 async def put_offsets(visit: Visit) -> Reply:
     """Commit by hand for a group that has no members; a group that does not exist begins with it."""
-    document, note = await document_of(visit)
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    partitions = commits_in(members, faults)
-    members.done()
-    if faults:
-        raise unacceptable(faults)
-    return await committed(visit, g.OffsetCommitRequest(group_id=visit[GROUP], partitions=partitions), note)
+    partitions = committing((await Commits.sent(visit)).offsets)
+    return await committed(visit, g.OffsetCommitRequest(group_id=visit[GROUP], partitions=partitions))
 
 
-async def committed(visit: Visit, request: g.OffsetCommitRequest, note: dict[str, str]) -> Reply:
+async def committed(visit: Visit, request: g.OffsetCommitRequest) -> Reply:
     """Commit; 200, 207, or the problem that all partitions have."""
     try:
         response: g.OffsetCommitResponse = await from_coordinator(visit, request.group_id, request, failed=_worst)
@@ -142,16 +131,16 @@ async def committed(visit: Visit, request: g.OffsetCommitRequest, note: dict[str
             raise
         raise _has_members(error) from error
     offsets = {(each.topic, each.partition): each.offset for each in request.partitions}
-    entries, failures = [], 0
+    outcomes = []
     for each in response.partitions:
-        entry: dict[str, Any] = {"topic": each.topic, "partition": each.partition}
-        if each.error_code:
-            failures += 1
-            entry["problem"] = problem_of(failure_of(each), topic=each.topic, partition=each.partition)
-        else:
-            entry["offset"] = offsets[each.topic, each.partition]
-        entries.append(entry)
-    return Reply({"group": request.group_id, "offsets": entries, **note}, 207 if failures else 200)
+        place: dict[str, Any] = {"topic": each.topic, "partition": each.partition}
+        outcomes.append(
+            _Outcome(**place, problem=problem_of(failure_of(each), **place))
+            if each.error_code
+            else _Outcome(**place, offset=offsets[each.topic, each.partition])
+        )
+    status = 207 if any(each.problem for each in outcomes) else 200
+    return Reply(_Outcomes(group=request.group_id, offsets=outcomes, note=visit.note).out(), status)
 
 
 def _worst(response: g.OffsetCommitResponse) -> m.Failed | None:
@@ -170,41 +159,84 @@ def _has_members(error: ProtocolError) -> NonEmptyGroup:
 # ---- resetting -------------------------------------------------------------------------------------------------------
 
 
+class _Reset(Model):
+    """One word on where to, and what for."""
+
+    to: str | None = member(one_of("", EARLIEST, LATEST, CURRENT), EARLIEST, default=None)
+    to_offset: Offset | None = member(whole(minimum=0, maximum=INT64_MAX), default=None)
+    shift_by: int | None = member(
+        whole("Forward, or back when negative.", minimum=-INT64_MAX, maximum=INT64_MAX), default=None
+    )
+    to_datetime: str | None = member(
+        text("ISO 8601 with a zone: the first record at or after it.", format="date-time"), default=None
+    )
+    by_duration: str | None = member(text("ISO 8601 (`PT1H30M`) or seconds: back from now."), default=None)
+    topics: list[PartitionsOf] = many_of(
+        PartitionsOf, "Which partitions; left out: all that the group has committed.", default=()
+    )
+    dry_run: bool | None = member(nullable(flag("Change nothing, only tell.")), example=True, default=None)
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        goals = ("to", "to_offset", "shift_by", "to_datetime", "by_duration")
+        given = [name for name in goals if getattr(self, name) is not None]
+        if len(given) != 1:
+            yield (
+                given[1] if given else "to",
+                "exactly one of to, to_offset, shift_by, to_datetime and by_duration says where to go on",
+            )
+            return
+        try:
+            self.goal(0)
+        except ValueError as wrong:
+            yield given[0], str(wrong)
+
+    def goal(self, now_ms: int) -> Goal:
+        """Return where the group is to go on. Raises ValueError for a time that cannot be read."""
+        if self.to is not None:
+            return Goal(self.to)
+        if self.to_offset is not None:
+            return Goal(OFFSET, offset=self.to_offset)
+        if self.shift_by is not None:
+            return Goal(SHIFT, shift=self.shift_by)
+        if self.to_datetime is not None:
+            return Goal(TIME, time_ms=moment_ms(self.to_datetime))
+        return Goal(TIME, time_ms=now_ms - duration_ms(self.by_duration or ""))
+
+
+class _NewOffset(Place):
+    """Where a group goes on in one partition."""
+
+    committed: Offset | None = member(nullable(whole("What was committed before; null: nothing.")), 41)
+    new_offset: Offset = member(ref("Offset"), 0)
+
+
+class _ResetDone(Model):
+    """Where a group goes on."""
+
+    group: str = member(text(), "billing")
+    dry_run: bool = member(flag("Nothing was changed."), example=True)
+    offsets: list[_NewOffset] = many_of(_NewOffset)
+    note: str | None = note()
+
+
 async def post_reset(visit: Visit) -> Reply:
     """Where the group is to go on, as kafka-consumer-groups says it; with ``"dry_run": true`` it is only shown.
 
     Exactly one of ``to`` (earliest, latest, current), ``to_offset``, ``shift_by``, ``to_datetime`` and ``by_duration``
     says where. Every offset is brought between the log's start and its end. Only for a group without members.
     """
-    group = visit[GROUP]
-    document, note = await document_of(visit)
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    goal = _goal_in(members, document, visit.host.world.clock.wall_ms())
-    partitions = partitions_in(members, "topics", faults)
-    dry_run = members.any("dry_run")
-    if dry_run not in (None, True, False):
-        members.wrong("dry_run", f"true or false is needed, not {shown(dry_run)}")
-    members.done()
-    if faults:
-        raise unacceptable(faults)
+    group, reset = visit[GROUP], await _Reset.sent(visit)
     await _check_empty(visit, group)
     before = await committed_of(visit, group)
-    wanted = partitions or sorted(before)
+    wanted = partitions_in(reset.topics) or sorted(before)
     for each in wanted:
         partition_of(visit.host, each)
     if not wanted:
         raise GroupIdNotFound(f"group {group} has committed nothing: name the partitions in topics")
-    new = await _new_offsets(visit, goal, wanted, before)
-    if not dry_run:
-        request = g.OffsetCommitRequest(
-            group_id=group,
-            partitions=tuple(
-                g.CommitPartition(topic=each.topic, partition=each.partition, offset=offset)
-                for each, offset in new.items()
-            ),
-        )
-        done = await committed(visit, request, {})
+    new = await _new_offsets(visit, reset.goal(visit.host.world.clock.wall_ms()), wanted, before)
+    if not reset.dry_run:
+        partitions = tuple(g.CommitPartition(**each._asdict(), offset=offset) for each, offset in new.items())
+        done = await committed(visit, g.OffsetCommitRequest(group_id=group, partitions=partitions))
         if done.status != 200:
             refused = [f"{each['topic']}-{each['partition']}" for each in done.body["offsets"] if "problem" in each]
             raise RequestTimedOut(
@@ -212,43 +244,10 @@ async def post_reset(visit: Visit) -> Reply:
                 outcome=UNKNOWN,
             )
     offsets = [
-        {
-            "topic": each.topic,
-            "partition": each.partition,
-            "committed": before[each].offset if each in before else None,
-            "new_offset": offset,
-        }
+        _NewOffset(**each._asdict(), committed=before[each].offset if each in before else None, new_offset=offset)
         for each, offset in new.items()
     ]
-    return Reply({"group": group, "dry_run": bool(dry_run), "offsets": offsets, **note})
-
-
-def _goal_in(members: Members, document: dict[str, Any], now_ms: int) -> Goal:
-    to = members.text("to")
-    offset = members.integer("to_offset", 0, low=0, high=INT64_MAX)
-    shift = members.integer("shift_by", 0, low=-INT64_MAX, high=INT64_MAX)
-    moment, duration = members.text("to_datetime"), members.text("by_duration")
-    given = [name for name in ("to", "to_offset", "shift_by", "to_datetime", "by_duration") if name in document]
-    if len(given) != 1:
-        members.wrong(
-            given[1] if given else "to",
-            "exactly one of to, to_offset, shift_by, to_datetime and by_duration says where to go on",
-        )
-        return Goal(CURRENT)
-    if given == ["to"]:
-        if to not in (EARLIEST, LATEST, CURRENT):
-            members.wrong("to", f"one of {EARLIEST}, {LATEST}, {CURRENT} is needed, not {shown(document['to'])}")
-            return Goal(CURRENT)
-        return Goal(to)
-    if given == ["to_offset"]:
-        return Goal(OFFSET, offset=offset)
-    if given == ["shift_by"]:
-        return Goal(SHIFT, shift=shift)
-    try:
-        return Goal(TIME, time_ms=moment_ms(moment) if given == ["to_datetime"] else now_ms - duration_ms(duration))
-    except ValueError as wrong:
-        members.wrong(given[0], str(wrong))
-        return Goal(CURRENT)
+    return Reply(_ResetDone(group=group, dry_run=bool(reset.dry_run), offsets=offsets, note=visit.note).out())
 
 
 async def _check_empty(visit: Visit, group: str) -> None:
@@ -285,6 +284,13 @@ async def _new_offsets(
 # ---- forgetting ------------------------------------------------------------------------------------------------------
 
 
+class _Forgotten(Model):
+    """Partitions for which a group has committed nothing any more."""
+
+    group: str = member(text(), "billing")
+    deleted: list[Any] = many_of(Place)
+
+
 async def delete_offsets(visit: Visit) -> Reply:
     """Forget what the group has committed for a topic that no member reads."""
     group, topic = visit[GROUP], visit[TOPIC_QUERY]
@@ -298,7 +304,7 @@ async def delete_offsets(visit: Visit) -> Reply:
             raise unknown_topic(topic)
     request = g.OffsetDeleteRequest(
         group_id=group,
-        partitions=tuple(g.GroupPartition(topic=each.topic, partition=each.partition) for each in partitions),
+        partitions=tuple(g.GroupPartition(**each._asdict()) for each in partitions),
     )
     await from_coordinator(
         visit,
@@ -306,42 +312,14 @@ async def delete_offsets(visit: Visit) -> Reply:
         request,
         failed=lambda answer: next((each for each in (answer, *answer.partitions) if each.error_code), None),
     )
-    return Reply(
-        {"group": group, "deleted": [{"topic": each.topic, "partition": each.partition} for each in partitions]}
-    )
+    return Reply(_Forgotten(group=group, deleted=partitions).out())
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-COMMIT_BODY: dict[str, Schema] = {
-    "offsets": many(
-        shape(
-            optional=("metadata", "leader_epoch"),
-            topic=text(),
-            partition=whole("", minimum=0, maximum=INT32_MAX),
-            offset=whole("The next one to read.", minimum=0, maximum=INT64_MAX),
-            metadata=text("Kept beside the offset; offset.metadata.max.bytes bounds it."),
-            leader_epoch=whole("Of the last record that was read.", minimum=-1, maximum=INT32_MAX),
-        ),
-        minItems=1,
-    )
-}
-COMMIT_EXAMPLE = {"offsets": [{"topic": "orders", "partition": 0, "offset": 41}]}
-_PLACE: dict[str, Schema] = {"topic": ref("TopicName"), "partition": ref("PartitionNumber")}
-_COMMITTED = shape(
-    "What became of each.",
-    optional=("note",),
-    group=text(),
-    offsets=many(shape(optional=("offset", "problem"), **_PLACE, offset=ref("Offset"), problem=ref("Problem"))),
-    note=NOTE,
-)
 COMMIT_ANSWERS = {
-    200: Answer(
-        description="Committed, on all in-sync replicas of the group's log.",
-        schema=_COMMITTED,
-        example={"group": "billing", **COMMIT_EXAMPLE},
-    ),
-    207: Answer(description="Some were committed, each of the others has its problem.", schema=_COMMITTED),
+    200: _Outcomes.answer("Committed, on all in-sync replicas of the group's log."),
+    207: Answer(description="Some were committed, each of the others has its problem.", schema=_Outcomes.schema()),
 }
 COMMIT_PROBLEMS = (*COORDINATOR_PROBLEMS, InvalidRequest, OffsetMetadataTooLarge, UnknownTopicOrPartition)
 _PATH = "/v1/groups/{group}/offsets"
@@ -353,30 +331,7 @@ ROUTES = (
         handler=get_offsets,
         tag="groups",
         parameters=(GROUP, FORWARD),
-        answers={
-            200: Answer(
-                description="The offsets.",
-                schema=shape(
-                    group=text(),
-                    state=text("Of the group."),
-                    offsets=many(
-                        shape(
-                            **LAG,
-                            metadata=nullable(text("As it was committed.")),
-                            leader_epoch=nullable(whole("Of the last record that was read; -1: not known.")),
-                            commit_timestamp=nullable(whole("Milliseconds since 1970.")),
-                        )
-                    ),
-                ),
-                example={
-                    "group": "billing",
-                    "state": "Empty",
-                    "offsets": [
-                        {**LAG_EXAMPLE, "metadata": "", "leader_epoch": 3, "commit_timestamp": 1_795_000_000_000}
-                    ],
-                },
-            )
-        },
+        answers={200: _GroupOffsets.answer("The offsets.")},
         problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
     ),
     Route(
@@ -385,7 +340,7 @@ ROUTES = (
         handler=put_offsets,
         tag="groups",
         parameters=(GROUP, FORWARD),
-        body=json_body(shape("What to commit.", **COMMIT_BODY), COMMIT_EXAMPLE),
+        body=Commits.body(),
         answers=COMMIT_ANSWERS,
         problems=(*COMMIT_PROBLEMS, NonEmptyGroup),
     ),
@@ -395,13 +350,7 @@ ROUTES = (
         handler=delete_offsets,
         tag="groups",
         parameters=(GROUP, TOPIC_QUERY, PARTITION_QUERY, FORWARD),
-        answers={
-            200: Answer(
-                description="Forgotten.",
-                schema=shape(group=text(), deleted=many(shape(**_PLACE))),
-                example={"group": "billing", "deleted": [{"topic": "orders", "partition": 0}]},
-            )
-        },
+        answers={200: _Forgotten.answer("Forgotten.")},
         problems=(
             *COORDINATOR_PROBLEMS,
             GroupIdNotFound,
@@ -416,43 +365,8 @@ ROUTES = (
         handler=post_reset,
         tag="groups",
         parameters=(GROUP, FORWARD),
-        body=json_body(
-            shape(
-                "One word on where to, and what for.",
-                optional=("to", "to_offset", "shift_by", "to_datetime", "by_duration", "topics", "dry_run"),
-                to=one_of("", EARLIEST, LATEST, CURRENT),
-                to_offset=whole("", minimum=0, maximum=INT64_MAX),
-                shift_by=whole("Forward, or back when negative.", minimum=-INT64_MAX, maximum=INT64_MAX),
-                to_datetime=text("ISO 8601 with a zone: the first record at or after it.", format="date-time"),
-                by_duration=text("ISO 8601 (`PT1H30M`) or seconds: back from now."),
-                topics={**PARTITIONS, "description": "Which partitions; left out: all that the group has committed."},
-                dry_run=flag("Change nothing, only tell."),
-            ),
-            {"to": EARLIEST, "topics": [{"topic": "orders", "partitions": [0]}], "dry_run": True},
-        ),
-        answers={
-            200: Answer(
-                description="Where the group goes on, or would.",
-                schema=shape(
-                    optional=("note",),
-                    group=text(),
-                    dry_run=flag("Nothing was changed."),
-                    offsets=many(
-                        shape(
-                            **_PLACE,
-                            committed=nullable(whole("What was committed before; null: nothing.")),
-                            new_offset=ref("Offset"),
-                        )
-                    ),
-                    note=NOTE,
-                ),
-                example={
-                    "group": "billing",
-                    "dry_run": True,
-                    "offsets": [{"topic": "orders", "partition": 0, "committed": 41, "new_offset": 0}],
-                },
-            )
-        },
+        body=_Reset.body(topics=[PartitionsOf.example(partitions=[0])]),
+        answers={200: _ResetDone.answer("Where the group goes on, or would.")},
         problems=(
             *COORDINATOR_PROBLEMS,
             GroupIdNotFound,

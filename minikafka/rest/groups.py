@@ -8,9 +8,8 @@ member or its first commit. Partitions of several topics are written as in the c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from minikafka.errors import (
     CoordinatorLoadInProgress,
@@ -24,17 +23,16 @@ from minikafka.errors import (
 )
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription, by_topic
-from minikafka.rest.body import FORM_NOTE, Members, kind_of, parsed_object, pointer, read_body
 from minikafka.rest.coordinators import coordinator_members, coordinator_of, from_all, from_coordinator, look_up
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Parsed, Text, states_among
-from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.route import Route
+from minikafka.rest.schema import flag, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.schemas import Place
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import Offset, TopicPartition
-from minikafka.web.problems import Fault
+from minikafka.types import Epoch, Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.group_messages import DescribedMember
-from minikafka.wire.limits import shown
 from minikafka.wire.messages import LATEST
 
 # As many as one OffsetCommit names (wire/apis.py).
@@ -60,35 +58,19 @@ MEMBER = Text(
 )
 
 
-async def document_of(visit: Visit) -> tuple[dict[str, Any], dict[str, str]]:
-    """The body as an object, and the note for who sent it as a form."""
-    kind = kind_of(visit.http)
-    document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
-    return document, {"note": FORM_NOTE} if kind == "form" else {}
+# ---- what requests and answers share ---------------------------------------------------------------------------------
 
 
-# ---- in --------------------------------------------------------------------------------------------------------------
+class PartitionsOf(Model):
+    """Partitions of a topic."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    partitions: list[int] = member(many(ref("PartitionNumber"), minItems=1), [0, 1])
 
 
-def partitions_in(members: Members, name: str, faults: list[Fault]) -> list[TopicPartition]:
-    """``[{"topic", "partitions"}]``; faults are noted."""
-    found: dict[TopicPartition, None] = {}
-    for at, given in enumerate(members.list(name)):
-        if type(given) is not dict:
-            faults.append({"pointer": pointer(name, at), "detail": f"an object is needed, not {shown(given)}"})
-            continue
-        inner = Members(given, pointer(name, at), faults)
-        topic = inner.text("topic", required=True)
-        numbers = inner.list("partitions")
-        inner.done()
-        if not numbers or any(type(each) is not int or not 0 <= each <= INT32_MAX for each in numbers):
-            inner.wrong("partitions", f"a list of partition numbers is needed, not {shown(given.get('partitions'))}")
-            continue
-        found.update(dict.fromkeys(TopicPartition(topic, each) for each in numbers))
-    return list(found)
-
-
-# ---- out -------------------------------------------------------------------------------------------------------------
+def partitions_in(given: Iterable[PartitionsOf]) -> list[TopicPartition]:
+    """Return each partition that a request names, once."""
+    return list(dict.fromkeys(TopicPartition(each.topic, number) for each in given for number in each.partitions))
 
 
 def partitions_out(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
@@ -114,27 +96,49 @@ def topics_of(member: DescribedMember) -> list[str]:
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------
 
-PARTITIONS: Schema = many(shape(topic=ref("TopicName"), partitions=many(ref("PartitionNumber"))), "By topic, sorted.")
-PARTITIONS_EXAMPLE = [{"topic": "orders", "partitions": [0, 1]}]
-NOTE = text("What could be asked better.")
+SORTED = "By topic, sorted."
 INSTANCE = nullable(text("Of a static member (group.instance.id)."))
 GENERATION = whole("Of the group: one more with each rebalance.", minimum=-1, maximum=INT32_MAX)
 COORDINATOR = shape(
     "The broker that coordinates the group.", optional=("url",), id=ref("NodeId"), url=text("Where it listens.")
 )
 COORDINATOR_EXAMPLE = {"id": 2, "url": "http://127.0.0.1:9093"}
-LAG: dict[str, Schema] = {
-    "topic": ref("TopicName"),
-    "partition": ref("PartitionNumber"),
-    "committed": nullable(whole("The next offset that the group will read; null: it has committed none.")),
-    "log_end": nullable(whole("The high watermark; null: its leader cannot be asked now.")),
-    "lag": nullable(whole("Records between the two; null: one of them is not known.")),
-}
-LAG_EXAMPLE = {"topic": "orders", "partition": 0, "committed": 41, "log_end": 44, "lag": 3}
-DELETED = flag("It is gone.")
+
+
+class Lag(Place):
+    """How far a group is in one partition."""
+
+    committed: Offset | None = member(
+        nullable(whole("The next offset that the group will read; null: it has committed none.")), 41
+    )
+    log_end: Offset | None = member(nullable(whole("The high watermark; null: its leader cannot be asked now.")), 44)
+    lag: int | None = member(nullable(whole("Records between the two; null: one of them is not known.")), 3)
+
+
+class CommittedOffset(Lag):
+    """What a group has committed in one partition, and how far it is there."""
+
+    metadata: str | None = member(nullable(text("As it was committed.")), "")
+    leader_epoch: Epoch | None = member(nullable(whole("Of the last record that was read; -1: not known.")), 3)
+    commit_timestamp: int | None = member(nullable(whole("Milliseconds since 1970.")), 1_795_000_000_000)
+
+    @classmethod
+    def of(cls, name: TopicPartition, committed: g.FetchedOffset | None, log_end: Offset | None) -> Self:
+        """Return what is known of a partition."""
+        offset = None if committed is None else committed.offset
+        return cls(
+            **name._asdict(),
+            committed=offset,
+            log_end=log_end,
+            lag=None if offset is None or log_end is None else max(0, log_end - offset),
+            metadata=None if committed is None else committed.metadata,
+            leader_epoch=None if committed is None else committed.leader_epoch,
+            commit_timestamp=None if committed is None else committed.commit_timestamp_ms,
+        )
 
 
 STATES = tuple(each.value for each in State)
+GROUP_STATE = one_of("Kafka's word.", *STATES)
 
 COORDINATOR_PROBLEMS: tuple[type[ProtocolError], ...] = (
     CoordinatorLoadInProgress,
@@ -156,17 +160,25 @@ STATE: Parsed[tuple[str, ...]] = Parsed(
 )
 
 
+class _Listed(Model):
+    """A group in short."""
+
+    group: str = member(text(), "billing")
+    protocol_type: str = member(text("`consumer`."), "consumer")
+    state: str = member(GROUP_STATE, "Stable")
+
+
+class _Groups(Model):
+    """All groups, by name."""
+
+    groups: list[Any] = many_of(_Listed)
+
+
 async def get_groups(visit: Visit) -> Reply:
     """Every group of every coordinator, in short; with ``?forward=never`` only of this broker."""
     found = await from_all(visit, g.ListGroupsRequest(states=visit[STATE]), "groups")
     groups = sorted((each for part in found.values() for each in part.groups), key=lambda group: group.group_id)
-    return Reply(
-        {
-            "groups": [
-                {"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups
-            ]
-        }
-    )
+    return Reply(_Groups(groups=[_Listed.out_of(each, group=each.group_id) for each in groups]).out())
 
 
 # ---- one group -------------------------------------------------------------------------------------------------------
@@ -183,44 +195,53 @@ async def described(visit: Visit, group: str) -> g.DescribedGroup:
     return response.groups[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a group is in one partition; None: not known."""
-
-    partition: TopicPartition
-    committed: g.FetchedOffset | None
-    log_end: Offset | None
-
-    @property
-    def lag(self) -> int | None:
-        if self.committed is None or self.log_end is None:
-            return None
-        return max(0, self.log_end - self.committed.offset)
-
-    def out(self) -> dict[str, Any]:
-        """As the command line's ``describe -o json`` has it."""
-        return {
-            "topic": self.partition.topic,
-            "partition": self.partition.partition,
-            "committed": self.committed.offset if self.committed is not None else None,
-            "log_end": self.log_end,
-            "lag": self.lag,
-        }
-
-
 async def committed_of(visit: Visit, group: str) -> dict[TopicPartition, g.FetchedOffset]:
     """All that the group has committed."""
     response: g.OffsetFetchResponse = await from_coordinator(visit, group, g.OffsetFetchRequest(group_id=group))
     return {TopicPartition(each.topic, each.partition): each for each in response.partitions if each.offset >= 0}
 
 
-async def lags_of(visit: Visit, group: g.DescribedGroup) -> list[Lag]:
+async def lags_of(visit: Visit, group: g.DescribedGroup) -> list[CommittedOffset]:
     """All partitions that the group has committed or that a member has, in order."""
     committed = await committed_of(visit, group.group_id)
     assigned = {each for member in group.members for each in assigned_to(member)}
     partitions = sorted(assigned | committed.keys())
     ends = await look_up(visit, dict.fromkeys(partitions, LATEST))
-    return [Lag(each, committed.get(each), ends.get(each)) for each in partitions]
+    return [CommittedOffset.of(each, committed.get(each), ends.get(each)) for each in partitions]
+
+
+class _Member(Model):
+    """A member of a group."""
+
+    member_id: str = member(text(), "curl-2f1c0d8f7f3f4e6b")
+    group_instance_id: str | None = member(INSTANCE)
+    client_id: str = member(text(), "curl")
+    host: str = member(text("Where it joined from."), "/127.0.0.1")
+    software: str = member(text("Name and version of its library; empty if they are not known."), "curl 8.14.1")
+    topics: list[str] = member(
+        many(ref("TopicName"), "What it subscribes to; empty while the group rebalances."), ["orders"]
+    )
+    assignment: list[Any] = many_of(PartitionsOf, SORTED)
+
+    @classmethod
+    def described(cls, each: DescribedMember) -> dict[str, Any]:
+        """Return a member as its coordinator describes it."""
+        assignment = partitions_out(assigned_to(each))
+        return cls.out_of(each, host=each.client_host, topics=topics_of(each), assignment=assignment)
+
+
+class _Group(Model):
+    """A group, its members and their offsets."""
+
+    group: str = member(text(), "billing")
+    state: str = member(GROUP_STATE, "Stable")
+    generation: int = member(GENERATION, 3)
+    protocol_type: str = member(text("`consumer`; empty for a group that only ever committed."), "consumer")
+    assignor: str = member(text("What its members agreed on; empty unless the group is stable."), "range")
+    leader: str | None = member(nullable(text("The member that deals the partitions.")), "curl-2f1c0d8f7f3f4e6b")
+    coordinator: Any = member(COORDINATOR, COORDINATOR_EXAMPLE)
+    members: list[Any] = many_of(_Member)
+    offsets: list[Any] = many_of(Lag)
 
 
 async def get_group(visit: Visit) -> Reply:
@@ -228,48 +249,58 @@ async def get_group(visit: Visit) -> Reply:
     group = await described(visit, visit[GROUP])
     lags = await lags_of(visit, group)
     return Reply(
-        {
-            "group": group.group_id,
-            "state": group.state,
-            "generation": group.generation_id,
-            "protocol_type": group.protocol_type,
-            "assignor": group.protocol,
-            "leader": group.leader or None,
-            "coordinator": coordinator_members(visit.host, await coordinator_of(visit, group.group_id)),
-            "members": [_member_out(each) for each in group.members],
-            "offsets": [each.out() for each in lags],
-        }
+        _Group.out_of(
+            group,
+            group=group.group_id,
+            generation=group.generation_id,
+            assignor=group.protocol,
+            leader=group.leader or None,
+            coordinator=coordinator_members(visit.host, await coordinator_of(visit, group.group_id)),
+            members=[_Member.described(each) for each in group.members],
+            offsets=lags,
+        )
     )
 
 
-def _member_out(member: g.DescribedMember) -> dict[str, Any]:
-    return {
-        "member_id": member.member_id,
-        "group_instance_id": member.group_instance_id,
-        "client_id": member.client_id,
-        "host": member.client_host,
-        "software": member.software,
-        "topics": topics_of(member),
-        "assignment": partitions_out(assigned_to(member)),
-    }
+class _ReadPartition(Lag):
+    """How far a group is in one partition, and which member reads it."""
+
+    member_id: str | None = member(nullable(text("Who reads it; null: nobody.")), "curl-2f1c0d8f7f3f4e6b")
+
+
+class _GroupLag(Model):
+    """How far a group is behind."""
+
+    group: str = member(text(), "billing")
+    state: str = member(GROUP_STATE, "Stable")
+    lag_sum: int = member(whole("Over all partitions whose lag is known."), 3)
+    lag_max: Lag | None = one(Lag, or_null=True)
+    partitions: list[Any] = many_of(_ReadPartition)
 
 
 async def get_lag(visit: Visit) -> Reply:
     """How far the group is behind: in all, where it is worst, and who reads each partition."""
     group = await described(visit, visit[GROUP])
     lags = await lags_of(visit, group)
-    readers = {each: member.member_id for member in group.members for each in assigned_to(member)}
+    readers: dict[tuple[str, int], str] = {at: each.member_id for each in group.members for at in assigned_to(each)}
     known = [each for each in lags if each.lag is not None]
-    worst = max(known, key=lambda each: each.lag or 0, default=None)
+    partitions = [_ReadPartition.out_of(each, member_id=readers.get((each.topic, each.partition))) for each in lags]
     return Reply(
-        {
-            "group": group.group_id,
-            "state": group.state,
-            "lag_sum": sum(each.lag or 0 for each in known),
-            "lag_max": worst.out() if worst is not None else None,
-            "partitions": [{**each.out(), "member_id": readers.get(each.partition)} for each in lags],
-        }
+        _GroupLag.out_of(
+            group,
+            group=group.group_id,
+            lag_sum=sum(each.lag or 0 for each in known),
+            lag_max=max(known, key=lambda each: each.lag or 0, default=None),
+            partitions=partitions,
+        )
     )
+
+
+class _Deleted(Model):
+    """A group that was deleted."""
+
+    group: str = member(text(), "billing")
+    deleted: bool = member(flag("It is gone."), example=True)
 
 
 async def delete_group(visit: Visit) -> Reply:
@@ -282,30 +313,10 @@ async def delete_group(visit: Visit) -> Reply:
         failed=lambda answer: next((each for each in (answer, *answer.groups) if each.error_code), None),
         repeatable=False,
     )
-    return Reply({"group": group, "deleted": True})
+    return Reply(_Deleted(group=group, deleted=True).out())
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
-
-GROUP_STATE = one_of("Kafka's word.", *STATES)
-_MEMBER = shape(
-    member_id=text(),
-    group_instance_id=INSTANCE,
-    client_id=text(),
-    host=text("Where it joined from."),
-    software=text("Name and version of its library; empty if they are not known."),
-    topics=many(ref("TopicName"), "What it subscribes to; empty while the group rebalances."),
-    assignment=PARTITIONS,
-)
-_MEMBER_EXAMPLE = {
-    "member_id": "curl-2f1c0d8f7f3f4e6b",
-    "group_instance_id": None,
-    "client_id": "curl",
-    "host": "/127.0.0.1",
-    "software": "curl 8.14.1",
-    "topics": ["orders"],
-    "assignment": PARTITIONS_EXAMPLE,
-}
 
 ROUTES = (
     Route(
@@ -314,13 +325,7 @@ ROUTES = (
         handler=get_groups,
         tag="groups",
         parameters=(STATE, FORWARD),
-        answers={
-            200: Answer(
-                description="All groups, by name.",
-                schema=shape(groups=many(shape(group=text(), protocol_type=text("`consumer`."), state=GROUP_STATE))),
-                example={"groups": [{"group": "billing", "protocol_type": "consumer", "state": "Stable"}]},
-            )
-        },
+        answers={200: _Groups.answer("All groups, by name.")},
         problems=(CoordinatorNotAvailable,),
     ),
     Route(
@@ -329,33 +334,7 @@ ROUTES = (
         handler=get_group,
         tag="groups",
         parameters=(GROUP, FORWARD),
-        answers={
-            200: Answer(
-                description="The group.",
-                schema=shape(
-                    group=text(),
-                    state=GROUP_STATE,
-                    generation=GENERATION,
-                    protocol_type=text("`consumer`; empty for a group that only ever committed."),
-                    assignor=text("What its members agreed on; empty unless the group is stable."),
-                    leader=nullable(text("The member that deals the partitions.")),
-                    coordinator=COORDINATOR,
-                    members=many(_MEMBER),
-                    offsets=many(shape(**LAG)),
-                ),
-                example={
-                    "group": "billing",
-                    "state": "Stable",
-                    "generation": 3,
-                    "protocol_type": "consumer",
-                    "assignor": "range",
-                    "leader": "curl-2f1c0d8f7f3f4e6b",
-                    "coordinator": COORDINATOR_EXAMPLE,
-                    "members": [_MEMBER_EXAMPLE],
-                    "offsets": [LAG_EXAMPLE],
-                },
-            )
-        },
+        answers={200: _Group.answer("The group.")},
         problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
     ),
     Route(
@@ -364,13 +343,7 @@ ROUTES = (
         handler=delete_group,
         tag="groups",
         parameters=(GROUP, FORWARD),
-        answers={
-            200: Answer(
-                description="It is gone, offsets and all.",
-                schema=shape(group=text(), deleted=DELETED),
-                example={"group": "billing", "deleted": True},
-            )
-        },
+        answers={200: _Deleted.answer("It is gone, offsets and all.")},
         problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound, NonEmptyGroup),
     ),
     Route(
@@ -379,25 +352,7 @@ ROUTES = (
         handler=get_lag,
         tag="groups",
         parameters=(GROUP, FORWARD),
-        answers={
-            200: Answer(
-                description="The lag.",
-                schema=shape(
-                    group=text(),
-                    state=GROUP_STATE,
-                    lag_sum=whole("Over all partitions whose lag is known."),
-                    lag_max=nullable(shape("Where it is worst.", **LAG)),
-                    partitions=many(shape(**LAG, member_id=nullable(text("Who reads it; null: nobody.")))),
-                ),
-                example={
-                    "group": "billing",
-                    "state": "Stable",
-                    "lag_sum": 3,
-                    "lag_max": LAG_EXAMPLE,
-                    "partitions": [{**LAG_EXAMPLE, "member_id": "curl-2f1c0d8f7f3f4e6b"}],
-                },
-            )
-        },
+        answers={200: _GroupLag.answer("The lag.")},
         problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
     ),
 )

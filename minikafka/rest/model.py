@@ -1,8 +1,9 @@
 """One declaration of a JSON object: its schema, its example, its JSON output and the check of what a client sends.
 
-A model is a class whose members are declared with :func:`member` and :func:`many_of`. ``out_of`` reads the members by
-name from any object, so that a wire message with the same names becomes JSON without a copy of its list of fields.
-``read`` reports every fault of a request at once, each with its JSON Pointer.
+A model is a class whose members are declared with :func:`member`, :func:`one` and :func:`many_of`. ``out_of`` reads the
+members by name from any object, so that a wire message with the same names becomes JSON without a copy of its list of
+fields. ``read`` checks a request against the schema that ``/openapi.json`` shows, and reports every fault at once, each
+with its JSON Pointer.
 
 These are dataclasses and not msgspec Structs: msgspec stops at the first fault and does not suggest names, and
 ``/v1`` reports all faults (``errors``) with "did you mean".
@@ -11,14 +12,17 @@ These are dataclasses and not msgspec Structs: msgspec stops at the first fault 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, dataclass_transform
 
-from minikafka.rest.body import Members
-from minikafka.rest.route import Answer
-from minikafka.rest.schema import Schema, many, ref, shape
-from minikafka.web.problems import Fault, unacceptable
+from minikafka.rest.body import pointer
+from minikafka.rest.parameters import INT64_MAX
+from minikafka.rest.route import Answer, Body, json_body
+from minikafka.rest.schema import SCALARS, Schema, many, nullable, ref, shape, text
+from minikafka.rest.visit import Visit
+from minikafka.spelling import did_you_mean
+from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.wire.limits import shown
 
 
@@ -33,30 +37,60 @@ def member(schema: Schema, example: Any = None, *, default: Any = MISSING) -> An
     return dataclasses.field(default=default, metadata={"schema": schema, "example": example})
 
 
-def many_of(model: type[Model]) -> Any:
-    """Declare a list of objects of another model."""
-    return dataclasses.field(metadata={"schema": many(model.reference()), "example": [model.example()], "model": model})
+def one(model: type[Model], *, or_null: bool = False) -> Any:
+    """Declare an object of another model."""
+    return dataclasses.field(metadata={"example": model.example(), "model": model, "or_null": or_null})
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(member, many_of))
+def many_of(model: type[Model], description: str = "", *, default: Any = MISSING, **more: Any) -> Any:
+    """Declare a list of objects of another model; ``more`` are limits of the list, in the words of JSON Schema."""
+    example = [model.example()] if default is MISSING else None
+    metadata = {"example": example, "model": model, "list": {"description": description, **more}}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def note() -> Any:
+    """Declare the member with advice for the client (``Visit.note``)."""
+    return member(text("What could be asked better."), default=None)
+
+
+class _Member(NamedTuple):
+    """What output needs to know of a member."""
+
+    name: str
+    omits_none: bool
+    model: type[Model] | None
+    is_list: bool
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(member, one, many_of, note))
 class Model:
     """Base of the models. ``named=True``: the schema is listed under the class's name in ``schemas.SCHEMAS``."""
 
     _named: ClassVar[bool] = False
-    _plan: ClassVar[tuple[tuple[str, bool, type[Model] | None], ...]] = ()
-    """Of each member: name, whether None is omitted, and the model of its items."""
+    inner: ClassVar[dict[str, type[Model]]] = {}
+    """The models of members."""
+    _plan: ClassVar[tuple[_Member, ...]] = ()
+    _check: ClassVar[_Check | None] = None
 
     def __init_subclass__(cls, *, named: bool = False) -> None:
         # Not frozen: setting each member through object.__setattr__ takes more than twice as long.
         dataclasses.dataclass(kw_only=True)(cls)
         cls._named = named
-        cls._plan = tuple((each.name, _omits_none(each), each.metadata.get("model")) for each in _fields(cls))
+        cls._check = None
+        cls.inner = {each.name: each.metadata["model"] for each in _fields(cls) if "model" in each.metadata}
+        cls._plan = tuple(
+            _Member(each.name, each.default is None, each.metadata.get("model"), "list" in each.metadata)
+            for each in _fields(cls)
+        )
 
     @classmethod
     def schema(cls, *, sent: bool = False) -> Schema:
         """Return the schema of the object as a broker writes it, or (``sent``) as a client may send it."""
-        optional = [each.name for each in _fields(cls) if (each.default is not MISSING if sent else _omits_none(each))]
-        members = {each.name: each.metadata["schema"] for each in _fields(cls)}
+        optional = [
+            each.name for each in _fields(cls) if each.default is None or (sent and each.default is not MISSING)
+        ]
+        members = {each.name: _schema_of(each, sent=sent) for each in _fields(cls)}
         return shape(" ".join((cls.__doc__ or "").split()), optional=optional, **members)
 
     @classmethod
@@ -66,9 +100,13 @@ class Model:
 
     @classmethod
     def example(cls, **others: Any) -> dict[str, Any]:
-        """Return the example of the object; ``others`` are members that differ in this place."""
-        examples = {each.name: each.metadata["example"] for each in _fields(cls) if not _omits_none(each)}
-        return {**examples, **others}
+        """Return the example of the object, without members that may be left out and have no example.
+
+        ``others`` are members that differ in this place.
+        """
+        examples = {each.name: each.metadata["example"] for each in _fields(cls)}
+        left_out = {each.name for each in _fields(cls) if each.default is not MISSING and examples[each.name] is None}
+        return {name: value for name, value in {**examples, **others}.items() if name in others or name not in left_out}
 
     @classmethod
     def answer(cls, description: str, **others: Any) -> Answer:
@@ -76,15 +114,23 @@ class Model:
         return Answer(description=description, schema=cls.reference(), example=cls.example(**others))
 
     @classmethod
+    def body(cls, *, required: bool = True, **others: Any) -> Body:
+        """Return a route's body that is this object; ``others`` are members that differ in its example."""
+        return json_body(cls.schema(sent=True), cls.example(**others), required=required)
+
+    @classmethod
     def out_of(cls, source: object, **others: Any) -> dict[str, Any]:
-        """Return the JSON object: members by name from ``others``, or else from the attributes of ``source``."""
+        """Return the JSON object: members by name from ``others``, or else from the attributes of ``source``.
+
+        An object of another model may be a dictionary already.
+        """
         document: dict[str, Any] = {}
-        for name, omits_none, model in cls._plan:
+        for name, omits_none, model, is_list in cls._plan:
             value = others[name] if name in others else getattr(source, name)
             if value is None and omits_none:
                 continue
-            if model is not None:
-                value = [model.out_of(item) for item in value]
+            if model is not None and value is not None:
+                value = [_out_of(model, item) for item in value] if is_list else _out_of(model, value)
             document[name] = value
         return document
 
@@ -93,47 +139,169 @@ class Model:
         return self.out_of(self)
 
     @classmethod
+    async def sent(cls, visit: Visit, *, required: bool = True) -> Self:
+        """Return the model that the body of a request stands for; an empty body is ``{}`` if it is not ``required``."""
+        return cls.read(await visit.document(required=required))
+
+    @classmethod
     def read(cls, document: Mapping[str, Any]) -> Self:
         """Return the model that a client's JSON object stands for.
 
         Raises:
             Refused: 422 with every fault: missing members, unknown names, values of another type or out of range.
         """
+        if cls._check is None:
+            cls._check = _Check(cls.schema(sent=True))
         faults: list[Fault] = []
-        members = Members(dict(document), "", faults)
-        values = {each.name: _value_of(members, each, present=each.name in document) for each in _fields(cls)}
-        members.done()
+        cls._check(document, (), faults)
         if faults:
             raise unacceptable(faults)
-        return cls(**values)
+        model: Self = _instance_of(cls, document)
+        faults = [{"pointer": pointer(name), "detail": detail} for name, detail in model.contradictions()]
+        if faults:
+            raise unacceptable(faults)
+        return model
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        """Yield what no schema says of a request: a member, and what is wrong with it beside the others."""
+        return iter(())
 
 
 def _fields(model: type[Model]) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(model)  # type: ignore[arg-type]  # each subclass becomes a dataclass
 
 
-def _omits_none(field: dataclasses.Field[Any]) -> bool:
-    return field.default is None
+def _schema_of(field: dataclasses.Field[Any], *, sent: bool) -> Schema:
+    model: type[Model] | None = field.metadata.get("model")
+    if model is None:
+        schema: Schema = field.metadata["schema"]
+        return schema
+    inner = model.schema(sent=True) if sent else model.reference()
+    if "list" in field.metadata:
+        return many(inner, **field.metadata["list"])
+    return nullable(inner) if field.metadata["or_null"] else inner
 
 
-def _value_of(members: Members, field: dataclasses.Field[Any], *, present: bool) -> Any:
-    """Read one member by its schema; a fault is noted with ``members``."""
-    name, schema = field.name, field.metadata["schema"]
-    value = members.any(name)
-    if not present:
-        if field.default is MISSING:
-            members.wrong(name, "is missing")
-        return field.default
-    match schema["type"]:
-        case "integer":
-            return members.integer(name, 0, low=schema["minimum"], high=schema["maximum"])
-        case "boolean":
-            if type(value) is not bool:
-                members.wrong(name, f"true or false is needed, not {shown(value)}")
-        case "string":
-            members.text(name)
-            if type(value) is str and value not in schema.get("enum", (value,)):
-                members.wrong(name, f"{' or '.join(schema['enum'])} is needed, not {shown(value)}")
-        case other:
-            raise TypeError(f"{name}: no reader for members of type {other!r}")
-    return value
+def _instance_of(model: type[Model], document: Mapping[str, Any]) -> Any:
+    """Return the model of a JSON object that has no fault."""
+    values = dict(document)
+    for name, inner in model.inner.items():
+        if name in values:
+            value = values[name]
+            is_list = type(value) is list
+            values[name] = [_instance_of(inner, item) for item in value] if is_list else _instance_of(inner, value)
+    return model(**values)
+
+
+def _out_of(model: type[Model], value: Any) -> dict[str, Any]:
+    return value if type(value) is dict else model.out_of(value)
+
+
+# ---- checking --------------------------------------------------------------------------------------------------------
+
+_Path: TypeAlias = "tuple[_Path, str | int] | tuple[()]"
+"""Where a value is, the last part first: it becomes text only for a fault."""
+
+
+class _Type(NamedTuple):
+    """A type of JSON."""
+
+    types: tuple[type, ...]
+    words: tuple[str, ...]
+
+
+_TYPES = {
+    "string": _Type((str,), ("a text",)),
+    "integer": _Type((int,), ("a whole number",)),
+    "number": _Type((int, float), ("a number",)),
+    "boolean": _Type((bool,), ("true", "false")),
+    "null": _Type((type(None),), ("null",)),
+    "array": _Type((list,), ("a list",)),
+    "object": _Type((dict,), ("an object",)),
+}
+_LIMITS: dict[type, tuple[str, str, str]] = {
+    str: ("minLength", "maxLength", "characters"),
+    list: ("minItems", "maxItems", "entries"),
+    dict: ("minProperties", "maxProperties", "members"),
+}
+
+
+class _Check:
+    """The check of values against a schema. Knows the part of JSON Schema that schemas of requests use."""
+
+    def __init__(self, schema: Schema) -> None:
+        if "$ref" in schema:
+            schema = SCALARS[schema["$ref"].rpartition("/")[2]]
+        self._schema = schema
+        self._kinds = schema["type"] if type(schema["type"]) is list else [schema["type"]]
+        self._types = frozenset(each for kind in self._kinds for each in _TYPES[kind].types)
+        self._low, self._high = schema.get("minimum", -INT64_MAX - 1), schema.get("maximum", INT64_MAX)
+        self._words = schema.get("enum")
+        self._items = _Check(schema["items"]) if "items" in schema else None
+        self._members = {name: _Check(inner) for name, inner in schema.get("properties", {}).items()}
+        self._values = _Check(schema["additionalProperties"]) if schema.get("additionalProperties") else None
+        self._has_parts = not {"minLength", "maxLength", "items", "additionalProperties"}.isdisjoint(schema)
+
+    def __call__(self, value: Any, path: _Path, faults: list[Fault]) -> None:
+        """Add every fault of a value to ``faults``."""
+        kind = type(value)
+        if kind not in self._types:
+            faults.append(_fault(path, f"{self._needed()} is needed, not {shown(value)}"))
+        elif kind is int:
+            if not self._low <= value <= self._high:
+                needed = f"a whole number from {self._low} to {self._high}"
+                faults.append(_fault(path, f"{needed} is needed, not {shown(value)}"))
+        elif self._words is not None and value not in self._words:
+            faults.append(_fault(path, _other_word(self._words, value)))
+        elif self._has_parts and kind in _LIMITS:
+            self._check_parts(value, path, faults)
+
+    def _needed(self) -> str:
+        if self._kinds == ["integer"] and "minimum" in self._schema:
+            return f"a whole number from {self._low} to {self._high}"
+        *most, last = [word for kind in self._kinds for word in _TYPES[kind].words]
+        return f"{', '.join(most)} or {last}" if most else last
+
+    def _check_parts(self, value: Any, path: _Path, faults: list[Fault]) -> None:
+        least, most, what = _LIMITS[type(value)]
+        if len(value) < self._schema.get(least, 0):
+            faults.append(_fault(path, f"{self._schema[least]} or more {what} are needed, not {len(value)}"))
+        elif len(value) > self._schema.get(most, len(value)):
+            detail = f"{self._schema[most]} {what} are accepted in one request, not {len(value)}"
+            faults.append(_fault(path, detail))
+        elif self._items is not None:
+            for at, item in enumerate(value):
+                self._items(item, (path, at), faults)
+                if len(faults) >= VALIDATION_ERROR_COUNT_MAX:
+                    break
+        elif self._values is not None:
+            for name, item in value.items():
+                self._values(item, (path, name), faults)
+        elif type(value) is dict:
+            self._check_members(value, path, faults)
+
+    def _check_members(self, value: dict[str, Any], path: _Path, faults: list[Fault]) -> None:
+        for name, check in self._members.items():
+            if name in value:
+                check(value[name], (path, name), faults)
+            elif name in self._schema["required"]:
+                faults.append(_fault((path, name), "is missing"))
+        if not value.keys() <= self._members.keys():
+            unknown = [name for name in value if name not in self._members]
+            for name in unknown[:VALIDATION_ERROR_COUNT_MAX]:
+                detail = f"no such member here{did_you_mean(name, self._members, quoted=True)}"
+                faults.append(_fault((path, name), detail))
+
+
+def _fault(path: _Path, detail: str) -> Fault:
+    parts: list[str | int] = []
+    while path:
+        path, part = path
+        parts.append(part)
+    return {"pointer": pointer(*reversed(parts)), "detail": detail}
+
+
+def _other_word(words: list[str], value: str) -> str:
+    if len(words) > 2:
+        return f"one of {', '.join(words)} is needed, not {shown(value)}{did_you_mean(value, words, quoted=True)}"
+    return f"{' or '.join(words)} is needed, not {shown(value)}"

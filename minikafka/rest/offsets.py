@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, RequestTimedOut
-from minikafka.rest.body import FORM_NOTE, Members, kind_of, parsed_object, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.leaders import ask, from_leader, leader_members
+from minikafka.rest.model import Model, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Route, json_body
-from minikafka.rest.schema import nullable, ref, shape, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE
+from minikafka.rest.route import LEADER_PROBLEMS, Route
+from minikafka.rest.schema import nullable, ref, text, whole
+from minikafka.rest.schemas import LEADER_EXAMPLE, Place
 from minikafka.rest.topics import TIMEOUT_MS
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import TopicPartition
-from minikafka.web.problems import Fault, Refused, malformed, unacceptable
+from minikafka.types import Epoch, TopicPartition
+from minikafka.web.problems import Refused, malformed
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
-    CurrentLeader,
     DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -96,6 +96,16 @@ EPOCH = Integer(
 )
 
 
+class _Offset(Place):
+    """One position."""
+
+    at: str = member(text("What was asked for."), "earliest")
+    offset: int = member(ref("Offset"), 0)
+    leader_epoch: Epoch = member(ref("Epoch"), 0)
+    timestamp: int | None = member(nullable(ref("Timestamp")))
+    leader: Any = member(ref("Leader"), LEADER_EXAMPLE)
+
+
 async def get_offsets(visit: Visit) -> Reply:
     """An offset by its name, by time, or by leader epoch."""
     name = name_of(visit)
@@ -115,7 +125,8 @@ async def get_offsets(visit: Visit) -> Reply:
 
     found, leader = await from_leader(visit, name, request, pick=pick, wait_s=LOOK_UP_WAIT_S)
     timestamp = found.timestamp if found.timestamp >= 0 else None
-    return _offset_out(visit, name, leader, at.word, found.offset, found.leader_epoch, timestamp)
+    leads = leader_members(visit.host, leader)
+    return Reply(_Offset.out_of(found, at=at.word, timestamp=timestamp, leader=leads))
 
 
 async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Reply:
@@ -127,7 +138,8 @@ async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Reply:
     if described.replica is None:
         raise OffsetNotAvailable(f"broker {leader.leader_id} has not taken up {name} yet")
     offset = described.replica.high_watermark if word == "hw" else described.replica.log_end_offset
-    return _offset_out(visit, name, leader, word, offset, leader.leader_epoch, None)
+    leads = leader_members(visit.host, leader)
+    return Reply(_Offset.out_of(leader, **name._asdict(), at=word, offset=offset, timestamp=None, leader=leads))
 
 
 async def _epoch_end(visit: Visit, name: TopicPartition) -> Reply:
@@ -139,32 +151,27 @@ async def _epoch_end(visit: Visit, name: TopicPartition) -> Reply:
         return response.partitions[0]
 
     found, leader = await from_leader(visit, name, request, pick=pick, wait_s=LOOK_UP_WAIT_S)
-    return _offset_out(visit, name, leader, "epoch", found.end_offset, found.leader_epoch, None)
-
-
-def _offset_out(
-    visit: Visit,
-    name: TopicPartition,
-    leader: CurrentLeader,
-    word: str,
-    offset: int,
-    epoch: int,
-    timestamp: int | None,
-) -> Reply:
-    return Reply(
-        {
-            "topic": name.topic,
-            "partition": name.partition,
-            "at": word,
-            "offset": offset,
-            "leader_epoch": epoch,
-            "timestamp": timestamp,
-            "leader": leader_members(visit.host, leader),
-        }
-    )
+    leads = leader_members(visit.host, leader)
+    return Reply(_Offset.out_of(found, at="epoch", offset=found.end_offset, timestamp=None, leader=leads))
 
 
 # ---- truncate-before -------------------------------------------------------------------------------------------------
+
+
+class _Truncation(Model):
+    """What to delete."""
+
+    offset: int = member(
+        whole("All before it goes; -1: all before the high watermark.", minimum=-1, maximum=INT64_MAX), 40
+    )
+
+
+class _Truncated(Place):
+    """A partition whose log begins later."""
+
+    low_watermark: int = member(ref("Offset"), 40)
+    leader: Any = member(ref("Leader"), LEADER_EXAMPLE)
+    note: str | None = note()
 
 
 async def post_truncation(visit: Visit) -> Reply:
@@ -173,16 +180,7 @@ async def post_truncation(visit: Visit) -> Reply:
     Answers when the log start of every live replica has reached the offset.
     """
     name = name_of(visit)
-    kind = kind_of(visit.http)
-    document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    offset = members.integer("offset", -1, low=-1, high=INT64_MAX)
-    if "offset" not in document:
-        members.wrong("offset", "is missing; -1 means the high watermark")
-    members.done()
-    if faults:
-        raise unacceptable(faults)
+    offset = (await _Truncation.sent(visit)).offset
     request = DeleteRecordsRequest(
         timeout_ms=visit[TIMEOUT_MS],
         partitions=(DeleteRecordsPartition(topic=name.topic, partition=name.partition, offset=offset),),
@@ -193,18 +191,32 @@ async def post_truncation(visit: Visit) -> Reply:
 
     # Asked twice, it does the same: what is deleted stays deleted.
     found, leader = await from_leader(visit, name, request, pick=pick, wait_s=visit[TIMEOUT_MS] / 1000)
-    return Reply(
-        {
-            "topic": name.topic,
-            "partition": name.partition,
-            "low_watermark": found.low_watermark,
-            "leader": leader_members(visit.host, leader),
-            **({"note": FORM_NOTE} if kind == "form" else {}),
-        }
-    )
+    return Reply(_Truncated.out_of(found, leader=leader_members(visit.host, leader), note=visit.note))
 
 
 # ---- producer ids ----------------------------------------------------------------------------------------------------
+
+
+_PRODUCER_ID = whole("Its number.", minimum=0, maximum=INT64_MAX)
+_PRODUCER_EPOCH = whole("Its incarnation.", minimum=0, maximum=2**15 - 1)
+
+
+class _Producer(Model):
+    """A producer's number and incarnation."""
+
+    producer_id: int = member(_PRODUCER_ID, 1000)
+    producer_epoch: int = member(_PRODUCER_EPOCH, 0)
+
+
+class _Earlier(Model):
+    """An earlier incarnation, or nothing."""
+
+    producer_id: int = member(_PRODUCER_ID, default=-1)
+    producer_epoch: int = member(_PRODUCER_EPOCH, default=-1)
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if (self.producer_id < 0) != (self.producer_epoch < 0):
+            yield "producer_epoch" if self.producer_epoch < 0 else "producer_id", "is missing; both or none"
 
 
 async def post_producer_id(visit: Visit) -> Reply:
@@ -212,39 +224,16 @@ async def post_producer_id(visit: Visit) -> Reply:
 
     The numbers go into the headers ``Producer-Id``, ``Producer-Epoch`` and ``Base-Sequence`` of produce requests.
     """
-    body = await read_body(visit.http, visit.host, visit.admission)
-    faults: list[Fault] = []
-    members = Members(parsed_object(body, kind_of(visit.http), visit.http) if body.strip() else {}, "", faults)
-    producer_id = members.integer("producer_id", -1, low=0, high=INT64_MAX)
-    producer_epoch = members.integer("producer_epoch", -1, low=0, high=2**15 - 1)
-    members.done()
-    if (producer_id < 0) != (producer_epoch < 0) and not faults:
-        members.wrong("producer_epoch" if producer_epoch < 0 else "producer_id", "is missing; both or none")
-    if faults:
-        raise unacceptable(faults)
-    request = InitProducerIdRequest(producer_id=producer_id, producer_epoch=producer_epoch)
+    earlier = await _Earlier.sent(visit, required=False)
+    request = InitProducerIdRequest(producer_id=earlier.producer_id, producer_epoch=earlier.producer_epoch)
     given: InitProducerIdResponse = await ask(visit, visit.host.node_id, request, wait_s=LOOK_UP_WAIT_S)
     if given.error_code:
         raise Refused(failure_of(given))
-    return Reply({"producer_id": given.producer_id, "producer_epoch": given.producer_epoch}, 201)
+    return Reply(_Producer.out_of(given), 201)
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-_OFFSET = shape(
-    "One position.",
-    topic=ref("TopicName"),
-    partition=ref("PartitionNumber"),
-    at=text("What was asked for."),
-    offset=ref("Offset"),
-    leader_epoch=ref("Epoch"),
-    timestamp=nullable(ref("Timestamp")),
-    leader=ref("Leader"),
-)
-_PRODUCER: dict[str, Any] = {
-    "producer_id": whole("Its number.", minimum=0, maximum=INT64_MAX),
-    "producer_epoch": whole("Its incarnation.", minimum=0, maximum=2**15 - 1),
-}
 ROUTES = (
     Route(
         method="GET",
@@ -252,21 +241,7 @@ ROUTES = (
         handler=get_offsets,
         tag="records",
         parameters=(TOPIC, PARTITION, AT, EPOCH, FORWARD),
-        answers={
-            200: Answer(
-                description="The offset.",
-                schema=_OFFSET,
-                example={
-                    "topic": "orders",
-                    "partition": 0,
-                    "at": "earliest",
-                    "offset": 0,
-                    "leader_epoch": 0,
-                    "timestamp": None,
-                    "leader": LEADER_EXAMPLE,
-                },
-            )
-        },
+        answers={200: _Offset.answer("The offset.")},
         problems=(*LEADER_PROBLEMS, OffsetNotAvailable),
     ),
     Route(
@@ -275,27 +250,8 @@ ROUTES = (
         handler=post_truncation,
         tag="partitions",
         parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
-        body=json_body(
-            shape(
-                "What to delete.",
-                offset=whole("All before it goes; -1: all before the high watermark.", minimum=-1, maximum=INT64_MAX),
-            ),
-            {"offset": 40},
-        ),
-        answers={
-            200: Answer(
-                description="Deleted on every live replica.",
-                schema=shape(
-                    optional=("note",),
-                    topic=ref("TopicName"),
-                    partition=ref("PartitionNumber"),
-                    low_watermark=ref("Offset"),
-                    leader=ref("Leader"),
-                    note=text("What could be asked better."),
-                ),
-                example={"topic": "orders", "partition": 0, "low_watermark": 40, "leader": LEADER_EXAMPLE},
-            )
-        },
+        body=_Truncation.body(),
+        answers={200: _Truncated.answer("Deleted on every live replica.")},
         problems=(*LEADER_PROBLEMS, OffsetOutOfRange, RequestTimedOut),
     ),
     Route(
@@ -303,20 +259,8 @@ ROUTES = (
         path="/v1/producer-ids",
         handler=post_producer_id,
         tag="records",
-        body=Body(
-            contents=json_body(
-                shape("An earlier incarnation, or nothing.", optional=("producer_id", "producer_epoch"), **_PRODUCER),
-                {},
-            ).contents,
-            required=False,
-        ),
-        answers={
-            201: Answer(
-                description="The producer's number.",
-                schema=shape(**_PRODUCER),
-                example={"producer_id": 1000, "producer_epoch": 0},
-            )
-        },
+        body=_Earlier.body(required=False),
+        answers={201: _Producer.answer("The producer's number.")},
         problems=(InvalidRequest,),
     ),
 )

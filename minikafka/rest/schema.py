@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from minikafka.rest.parameters import INT32_MAX, INT64_MAX
+
 Schema: TypeAlias = dict[str, Any]
 
 
@@ -41,9 +43,9 @@ def nodes(description: str) -> Schema:
     return many(whole(), description)
 
 
-def table(values: Schema, description: str = "") -> Schema:
+def table(values: Schema, description: str = "", **more: Any) -> Schema:
     """An object whose names are data."""
-    return {**_told("object", description, {}), "additionalProperties": values}
+    return {**_told("object", description, more), "additionalProperties": values}
 
 
 def shape(description: str = "", /, *, optional: Iterable[str] = (), **members: Schema) -> Schema:
@@ -76,3 +78,14 @@ def ref(name: str) -> Schema:
 
 def _told(kind: str, description: str, more: dict[str, Any]) -> Schema:
     return {"type": kind, **({"description": description} if description else {}), **more}
+
+
+SCALARS: dict[str, Schema] = {
+    "TopicName": text("A topic's name."),
+    "PartitionNumber": whole("A partition's number.", minimum=0, maximum=INT32_MAX),
+    "NodeId": whole("A broker's node.id; -1: nobody."),
+    "Offset": whole("A position in a partition's log.", minimum=-1, maximum=INT64_MAX),
+    "Epoch": whole("A leader epoch; -1: none.", minimum=-1, maximum=INT32_MAX),
+    "Timestamp": whole("Milliseconds since 1970."),
+}
+"""Values that have a name in ``/openapi.json``; ``schemas.SCHEMAS`` has the named objects too."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from minikafka.errors import BY_CODE
 from minikafka.rest.model import Model, member
-from minikafka.rest.parameters import INT32_MAX, INT64_MAX
-from minikafka.rest.schema import Schema, anything, flag, many, nodes, nullable, ref, shape, table, text, whole
+from minikafka.rest.parameters import INT64_MAX
+from minikafka.rest.schema import SCALARS, Schema, anything, flag, many, nodes, nullable, ref, shape, table, text, whole
 from minikafka.types import Epoch, NodeId
 
 OUTCOMES = ("not_written", "written", "unknown")
@@ -70,6 +70,13 @@ _RECORD_OUT: dict[str, Schema] = {
 _RECORD_OUT_OPTIONAL = tuple(name for name in _RECORD_OUT if name not in ("offset", "leader_epoch", "encoding"))
 
 
+class Place(Model):
+    """A partition."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    partition: int = member(ref("PartitionNumber"), 0)
+
+
 class PartitionState(Model, named=True):
     """A partition as the controller has recorded it."""
 
@@ -108,12 +115,7 @@ class BrokerLoad(Broker, named=True):
 
 
 SCHEMAS: dict[str, Schema] = {
-    "TopicName": text("A topic's name."),
-    "PartitionNumber": whole("A partition's number.", minimum=0, maximum=INT32_MAX),
-    "NodeId": whole("A broker's node.id; -1: nobody."),
-    "Offset": whole("A position in a partition's log.", minimum=-1, maximum=INT64_MAX),
-    "Epoch": whole("A leader epoch; -1: none.", minimum=-1, maximum=INT32_MAX),
-    "Timestamp": whole("Milliseconds since 1970."),
+    **SCALARS,
     "Outcome": {"type": "string", "enum": list(OUTCOMES), "description": "What became of a write."},
     "Leader": shape(
         "Who leads.",

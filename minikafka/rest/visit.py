@@ -12,7 +12,7 @@ from aiohttp import web
 from minikafka.broker.dispatch import screened_answer, settled
 from minikafka.errors import BrokerNotAvailable
 from minikafka.ports import RequestContext
-from minikafka.rest.body import BODY_SIZE, Admission
+from minikafka.rest.body import BODY_SIZE, FORM_NOTE, FORM_TYPE, Admission, kind_of, parsed_object, read_body
 from minikafka.rest.host import Host
 from minikafka.rest.parameters import Parameter
 from minikafka.security.quotas import PRODUCE
@@ -121,6 +121,16 @@ class Visit:
         client_id, _ = identity_of(self.http.headers.get("User-Agent", ""))
         principal = self.http[PRINCIPAL]
         return RequestContext("http", self.http.app[LISTENER], self.http.remote or "", client_id, principal=principal)
+
+    async def document(self, *, required: bool = True) -> dict[str, Any]:
+        """Read the body, which is a JSON object. No body at all is an empty object if none is ``required``."""
+        body = await read_body(self.http, self.host, self.admission)
+        return parsed_object(body, kind_of(self.http), self.http) if required or body.strip() else {}
+
+    @property
+    def note(self) -> str | None:
+        """Advice for a client that sent JSON as a form, as ``curl -d`` does."""
+        return FORM_NOTE if self.http.content_type.lower() == FORM_TYPE else None
 
     @property
     def live(self) -> LiveHub:

@@ -296,7 +296,7 @@ async def test_offsets_are_committed_reset_and_forgotten_by_hand(person: Person)
 
 
 BAD_JOINS = [
-    ({"topics": []}, 422, "INVALID_REQUEST", "a list of topic names is needed"),
+    ({"topics": []}, 422, "INVALID_REQUEST", "1 or more entries are needed, not 0"),
     ({"topics": ["nope"]}, 404, "UNKNOWN_TOPIC_OR_PARTITION", "there is no topic 'nope'"),
     ({"session_timeout_ms": 1}, 422, "INVALID_SESSION_TIMEOUT", "from 6000 to 1800000 is allowed"),
     ({"session_timeout_ms": 9_999_999}, 422, "INVALID_SESSION_TIMEOUT", "group.max.session.timeout.ms"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from minikafka.rest.json_text import text_in_turns
-from minikafka.rest.model import Model, many_of, member
-from minikafka.rest.schema import flag, many, nullable, one_of, text, whole
+from minikafka.rest.model import Model, many_of, member, one
+from minikafka.rest.schema import flag, many, nullable, one_of, ref, table, text, whole
 from minikafka.web.problems import Refused
 
 
@@ -46,9 +47,31 @@ class Source:
     note: str | None = None
 
 
-def faults_of(document: dict[str, object]) -> dict[str, str]:
+class Part(Model):
+    """Some partitions of a topic."""
+
+    topic: str = member(text(minLength=1), "orders")
+    partitions: list[int] = member(many(ref("PartitionNumber"), minItems=1, maxItems=3), [0])
+
+
+class Order(Model):
+    """A request with parts."""
+
+    parts: list[Part] = many_of(Part, "Which.", default=())
+    first: Part = one(Part)
+    rate: float | None = member(nullable({"type": "number"}), default=None)
+    config: dict[str, object] | None = member(
+        table({"type": ["string", "integer", "boolean"]}, maxProperties=2), default=None
+    )
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if self.parts and self.first not in self.parts:
+            yield "first", "is not among parts"
+
+
+def faults_of(document: dict[str, object], model: type[Model] = Wanted) -> dict[str, str]:
     with pytest.raises(Refused) as refused:
-        Wanted.read(document)
+        model.read(document)
     assert refused.value.status == 422
     return {each["pointer"]: each["detail"] for each in refused.value.members["errors"]}
 
@@ -105,6 +128,69 @@ def test_a_missing_member_and_a_wrong_type_are_reported_once():
     """A second fault about the same member hides which one to correct."""
     assert faults_of({}) == {"/kind": "is missing"}
     assert faults_of({"kind": 7}) == {"/kind": "a text is needed, not 7"}
+
+
+PART = {"topic": "orders", "partitions": [0]}
+
+
+def test_objects_in_a_request_become_models():
+    """Handlers read members of inner objects with their types, and lists of them too."""
+    orders = Part(topic="orders", partitions=[0])
+    assert Order.read({"first": PART, "parts": [PART], "rate": 1.5}) == Order(first=orders, parts=[orders], rate=1.5)
+    assert Order.read({"first": PART}).parts == ()
+
+
+def test_faults_in_lists_and_objects_have_the_path_of_the_value():
+    """Issue 16, part 2: a client finds the value that is wrong, not the list that it is in."""
+    wrong = {"topic": "", "partitions": [0, -1, "2"], "topics": 1}
+    faults = faults_of(
+        {"first": {"topic": "t"}, "parts": [PART, wrong, 7], "config": {"a/b": None}, "rate": "1"}, Order
+    )
+    assert faults == {
+        "/parts/1/topic": "1 or more characters are needed, not 0",
+        "/parts/1/partitions/1": "a whole number from 0 to 2147483647 is needed, not -1",
+        "/parts/1/partitions/2": "a whole number from 0 to 2147483647 is needed, not '2'",
+        "/parts/1/topics": "no such member here; did you mean 'topic'?",
+        "/parts/2": "an object is needed, not 7",
+        "/first/partitions": "is missing",
+        "/rate": "a number or null is needed, not '1'",
+        "/config/a~1b": "a text, a whole number, true or false is needed, not None",
+    }
+
+
+def test_limits_of_lists_and_tables_are_checked():
+    """What is accepted without a limit costs the broker what the client likes."""
+    many_numbers = {"topic": "t", "partitions": [0, 1, 2, 3]}
+    faults = faults_of(
+        {"first": many_numbers, "config": dict.fromkeys("abc", 1), "parts": [{**PART, "partitions": []}]}, Order
+    )
+    assert faults == {
+        "/first/partitions": "3 entries are accepted in one request, not 4",
+        "/config": "2 members are accepted in one request, not 3",
+        "/parts/0/partitions": "1 or more entries are needed, not 0",
+    }
+
+
+def test_whole_numbers_have_64_bits_at_most():
+    """A larger one cannot travel in a message: it would fail behind the check."""
+    assert faults_of({"kind": "unclean", "count": 2**70}) == {
+        "/count": f"a whole number from 1 to 9 is needed, not {2**70}"
+    }
+    assert "/config/a" in faults_of({"first": PART, "config": {"a": 2**70}}, Order)
+
+
+def test_contradictions_are_faults():
+    """What a schema cannot say has the form of all other faults."""
+    other = {"topic": "tea", "partitions": [0]}
+    assert faults_of({"first": PART, "parts": [other]}, Order) == {"/first": "is not among parts"}
+
+
+def test_the_schema_of_a_request_has_those_of_its_parts():
+    """What the schema says of an inner object is what is checked."""
+    schema = Order.schema(sent=True)
+    assert schema["required"] == ["first"]
+    assert schema["properties"]["parts"] == many(Part.schema(sent=True), "Which.")
+    assert Order.example() == {"first": {"topic": "orders", "partitions": [0]}}
 
 
 async def test_a_large_answer_reads_the_same_from_tuples_and_lists():
