@@ -12,9 +12,9 @@ import asyncio
 import base64
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from minikafka.broker.api.acls import AclApi
 from minikafka.broker.api.admin import AdminApi
@@ -48,6 +48,7 @@ from minikafka.errors import (
     DiskFull,
     InvalidConfig,
     KafkaStorageError,
+    PolicyViolation,
     ProtocolError,
     WorldError,
 )
@@ -61,12 +62,15 @@ from minikafka.tasks import Tasks
 from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.codec import find_api
+from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
 
 if TYPE_CHECKING:
     from minikafka.broker.access import Access
     from minikafka.broker.http_login import HttpLogin, HttpLogins
     from minikafka.broker.kafka_session import KafkaDoor
     from minikafka.security.oauth import Tokens
+
+TestHooks: TypeAlias = Callable[[RunTestHookRequest], Awaitable[RunTestHookResponse]]
 
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Kafka's fixed id of the metadata topic: the UUID 1."""
@@ -123,6 +127,8 @@ class Broker:
         """What clients may do; None: everything."""
         self.throttle = Throttle(config, world.clock)
         """Quotas of clients."""
+        self.test_hooks: TestHooks | None = None
+        """Serves the testing routes of ``/v1`` that arrive at another broker; None: this broker has none."""
         self._handlers: dict[str, ApiHandler] = {}
         # From the moment it listens a request can come; until start() is done it is answered BROKER_NOT_AVAILABLE.
         self.dispatcher = Dispatcher(
@@ -274,6 +280,7 @@ class Broker:
                 chronicle=self.chronicle,
                 history=self.history,
                 check_caught_up=self.check_caught_up,
+                run_test_hook=self._run_test_hook,
             )
         )
         self.metadata.subscribe(self._remember_image)
@@ -286,6 +293,11 @@ class Broker:
         self._open = True
         await self._begin()
         world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
+
+    def _run_test_hook(self, request: RunTestHookRequest) -> Awaitable[RunTestHookResponse]:
+        if self.test_hooks is None:
+            raise PolicyViolation("this broker has no test hooks; start it with mk.testing.endpoints.enable=true")
+        return self.test_hooks(request)
 
     def _make_control(self) -> None:
         """The quorum, its controller, and this broker's standing with it."""

@@ -5,7 +5,7 @@ Rule for this file: it points, it answers nothing itself. An API that stands her
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from minikafka.broker.api.acls import AclApi
@@ -50,6 +50,8 @@ from minikafka.wire.messages import (
     DescribeReplicasResponse,
     FetchRequest,
     ProduceRequest,
+    RunTestHookRequest,
+    RunTestHookResponse,
 )
 
 CHANGES_OF_ACLS = ("CreateAcls", "DeleteAcls")
@@ -95,6 +97,7 @@ def handler_table(
     chronicle: Chronicle,
     history: History,
     check_caught_up: Callable[[], None],
+    run_test_hook: Callable[[RunTestHookRequest], Awaitable[RunTestHookResponse]],
 ) -> dict[str, ApiHandler]:
     """Every API by its name.
 
@@ -152,6 +155,7 @@ def handler_table(
         "ReadHistory": lambda request, _: handle_read_history(
             history, chronicle, request, node=replicas.config.node_id, wall_ms=replicas.clock.wall_ms()
         ),
+        "RunTestHook": _without_context(run_test_hook),
         "FindCoordinator": find_coordinator.handle,
         **groups.handlers(),
         **transactions.handlers(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TextIO
 
@@ -23,6 +24,7 @@ from minikafka.rest.metrics.families import EventCounts
 from minikafka.rest.metrics.view import ProcessGauges
 from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId
+from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
 from minikafka.world.instruments import Instruments, seeded_faults
 from minikafka.world.lives import Lives
 from minikafka.world.real import LEVEL_NAMES, real_world
@@ -111,6 +113,8 @@ class LocalBroker:
             tokens, self._jwks = token_verifier(config, self._real.world.events)
         self.broker = Broker(config, self._real.world, origins=origins, tokens=tokens)
         self._real.network.logins = self.broker.http_login
+        if instruments is not None and config.testing_endpoints_enable:
+            self.broker.test_hooks = partial(self._run_test_hook, instruments)
         if instruments is not None:
             self._real.events.observe(self._remember_fault, only_counts=True)
         if log_level is None:
@@ -138,6 +142,12 @@ class LocalBroker:
         """Faults of links are reported below the broker."""
         if kind in ("fault_set", "fault_over"):
             self.broker.chronicle.remember(kind, facts)
+
+    async def _run_test_hook(self, instruments: Instruments, request: RunTestHookRequest) -> RunTestHookResponse:
+        from minikafka.rest.routes import TESTING_ROUTES  # noqa: PLC0415 - see load_doors
+        from minikafka.rest.testing_hooks import serve_forwarded  # noqa: PLC0415 - as above
+
+        return await serve_forwarded(self.broker, instruments, TESTING_ROUTES, request)
 
     def _addresses(self) -> Mapping[NodeId, Address]:
         """Where the cluster's brokers listen, by the settings and, once there is any, the metadata."""

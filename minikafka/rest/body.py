@@ -262,7 +262,21 @@ def _refused_extension(code: int, _data: bytes) -> NoReturn:
 def parsed_object(body: bytes, kind: str, http: web.Request) -> dict[str, Any]:
     """The object that a body is."""
     check_body(body, kind, BOUNDS)
-    value = parsed(body, kind, http)
+    return _object(parsed(body, kind, http))
+
+
+def object_in(body: bytes, kind: str) -> dict[str, Any]:
+    """The object in a ``json`` or ``msgpack`` body that another broker has received."""
+    check_body(body, kind, BOUNDS)
+    if kind == "msgpack":
+        return _object(_unpacked(body))
+    try:
+        return _object(json_text.parse(body))
+    except json_text.NotJson as error:
+        raise malformed(f"the body cannot be read as JSON: {error}") from None
+
+
+def _object(value: Any) -> dict[str, Any]:
     if type(value) is not dict:
         raise malformed("the body must be a JSON object", [{"pointer": "", "detail": "not an object"}], status=422)
     return value

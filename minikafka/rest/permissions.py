@@ -14,6 +14,7 @@ from typing import NamedTuple
 from minikafka.rest.route import Route
 from minikafka.rest.visit import Visit
 from minikafka.security.authorizer import Action
+from minikafka.security.permissions import Permit
 from minikafka.security.quotas import FETCH, PRODUCE
 from minikafka.wire.acls import CLUSTER_NAME, AclOperation, ResourceType
 
@@ -158,11 +159,15 @@ def quota_key(route: Route) -> str | None:
 
 def check(route: Route, visit: Visit) -> None:
     """Raise the error of a denied request."""
-    permit = visit.permit
+    check_permit(route, visit.permit, visit.http.match_info)
+
+
+def check_permit(route: Route, permit: Permit | None, path: Mapping[str, str]) -> None:
+    """As :func:`check`, for the variable parts of the path and what the caller may do (None: everything)."""
     needed = NEEDS[route.method, route.path]
     if permit is None or needed is None:
         return
-    name = visit.http.match_info[needed.parameter] if needed.parameter else CLUSTER_NAME
+    name = path[needed.parameter] if needed.parameter else CLUSTER_NAME
     error = permit.denial((Action(needed.operation, needed.resource_type, name),))
     if error is not None:
         raise error

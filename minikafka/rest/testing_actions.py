@@ -1,9 +1,9 @@
 """``/v1/brokers/{id}/actions``, for tests: stop, kill and start a broker, let it stand still, keep it from fetching.
 
-Brokers of one process (``LocalCluster``) can be acted on through any of them, also when they are down; a broker in a
-process of its own acts on itself. A pause is a fault (``world/faults.py``), listed with the others: nothing that the
-broker sends or is sent arrives until it is healed, while its own clocks go on. Only there with
-``mk.testing.endpoints.enable=true``.
+Every broker takes actions on any other: on those of its own process (``LocalCluster``) also when they are down. To a
+broker of another process it forwards them (``testing_hooks.py``); such a broker cannot be started. A pause is a fault
+(``world/faults.py``), listed with the others: nothing that the broker sends or is sent arrives until it is healed,
+while its own clocks go on. Only there with ``mk.testing.endpoints.enable=true``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable, InvalidRequest
-from minikafka.rest.body import Members, kind_of, parsed_object, read_body
+from minikafka.errors import BrokerNotAvailable
+from minikafka.rest.body import Members
 from minikafka.rest.cluster import BROKER
-from minikafka.rest.route import Answer, Route, json_body
+from minikafka.rest.route import Answer, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, whole
-from minikafka.rest.testing_faults import instruments_of
-from minikafka.rest.visit import Reply, Visit
+from minikafka.rest.testing_hooks import HookCall, hook_route
+from minikafka.rest.visit import Reply
 from minikafka.spelling import one_is_needed
 from minikafka.types import NodeId
 from minikafka.web.problems import Fault as Wrong
@@ -37,19 +37,15 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 """Words for what is done in another place."""
 
 
-async def post_action(visit: Visit) -> Reply:
-    """Do it, and answer when it is done; 202 when the broker that is asked ends itself, right after the answer."""
-    instruments = instruments_of(visit)
-    node = visit[BROKER]
-    kind = kind_of(visit.http)
-    document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
-    word = _word(document)
-    lives = _lives(visit, instruments, node)
-    visit.host.world.events("action_asked", do=word, broker=node)
+async def post_action(call: HookCall) -> Reply:
+    """Do it, and answer when it is done; 202 when the broker ends itself, right after the answer."""
+    node, word = call.node, _word(call.document)
+    lives = _lives(call)
+    call.host.world.events("action_asked", do=word, broker=node)
     if word not in {"stop", "kill", "start"}:
-        return Reply(_told(node, word, faults=_paused(instruments, node, word)))
+        return Reply(_told(node, word, faults=_paused(call.instruments, node, word)))
     act = {"stop": lives.stop, "kill": lives.kill, "start": lives.start}[word]
-    if node == visit.host.node_id and word != "start":
+    if node == call.host.node_id and word != "start":
         lives.soon(act, node)
         return Reply(_told(node, word, done=False), 202)
     await act(node)
@@ -70,15 +66,10 @@ def _word(document: dict[str, Any]) -> str:
     return word
 
 
-def _lives(visit: Visit, instruments: Instruments, node: NodeId) -> Lives:
-    lives = instruments.lives
-    if lives is None:
-        raise BrokerNotAvailable("this broker was started without what tests act with")
-    if node not in lives.nodes():
-        known = visit.host.image.brokers.get(node)
-        if known is None:
-            raise BrokerIdNotRegistered(f"no broker {node} is known here")
-        raise InvalidRequest(f"broker {node} is a process of its own: ask it, at {known.address}")
+def _lives(call: HookCall) -> Lives:
+    lives = call.instruments.lives
+    if lives is None or call.node not in lives.nodes():
+        raise BrokerNotAvailable(f"broker {call.node} was started without what tests act with")
     return lives
 
 
@@ -107,13 +98,12 @@ _TOLD = shape(
 )
 
 ROUTES = (
-    Route(
-        method="POST",
-        path="/v1/brokers/{broker}/actions",
-        handler=post_action,
-        tag="testing",
-        testing=True,
+    hook_route(
+        "POST",
+        "/v1/brokers/{broker}/actions",
+        post_action,
         parameters=(BROKER,),
+        node_in=BROKER,
         body=json_body(shape("What to do to it.", do=one_of("One of these.", *ACTIONS)), {"do": "pause_fetching"}),
         answers={
             200: Answer(
@@ -122,11 +112,10 @@ ROUTES = (
                 example={"node_id": 1, "do": "pause_fetching", "done": True, "faults": [1]},
             ),
             202: Answer(
-                description="The broker that was asked is about to end.",
+                description="The broker is about to end.",
                 schema=_TOLD,
                 example={"node_id": 1, "do": "kill", "done": False, "faults": []},
             ),
         },
-        problems=(BrokerIdNotRegistered, BrokerNotAvailable),
     ),
 )

@@ -14,7 +14,7 @@ from minikafka.rest import json_text
 from minikafka.rest.parameters import INT64_MAX, Integer, Parsed, Text, Wrong
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import many, shape, text, whole
-from minikafka.rest.testing_faults import instruments_of
+from minikafka.rest.testing_hooks import instruments_of
 from minikafka.rest.visit import Page, Reply, Stream, Visit
 from minikafka.wire.limits import shown
 from minikafka.world.event_ring import EventRing, Wanted

@@ -1,8 +1,8 @@
 """``/v1/faults`` and ``/v1/machine``, for tests: faults of links, of this broker's disk, and of its calendar.
 
 ``/v1/faults`` cuts, drops, delays, holds, duplicates or reorders what travels on a link, or answers it with an error
-(``world/faults.py``). A fault is set at the broker that receives the request, and applies to what that broker sends
-and receives; brokers of one process (``LocalCluster``) share their faults.
+(``world/faults.py``). A fault is set at the broker that receives the request or that ``?broker=`` names, and applies to
+what that broker sends and receives; brokers of one process (``LocalCluster``) share their faults.
 
 ``/v1/machine`` makes the broker's disk full or slow, lets its syncs fail, or sets its calendar wrong. A PUT replaces
 all of it: what it does not name is well again. A restart of the broker's process heals it.
@@ -13,21 +13,22 @@ Both exist only with ``mk.testing.endpoints.enable=true``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
-from minikafka.errors import BrokerNotAvailable, InvalidRequest, RequestTimedOut
-from minikafka.rest.body import Members, kind_of, parsed_object, read_body
+from minikafka.errors import InvalidRequest, RequestTimedOut
+from minikafka.rest.body import Members
 from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Integer
-from minikafka.rest.route import Answer, Route, json_body
-from minikafka.rest.schema import Schema, flag, many, nullable, one_of, shape, text, whole
-from minikafka.rest.visit import Reply, Visit
+from minikafka.rest.route import Answer, json_body
+from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, HookCall, hook_route
+from minikafka.rest.visit import Reply
 from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import malformed, unacceptable
 from minikafka.wire.limits import shown
 from minikafka.world.faults import APIS, DELAY_MS_MAX, EVERY_API, KINDS, MESSAGE_KINDS, SEED_MAX, Fault, FaultSpec, Link
-from minikafka.world.instruments import Instruments
 from minikafka.world.machine_faults import MachineFaults
 
 COUNT_MAX = 1_000_000_000
@@ -58,30 +59,25 @@ TIMEOUT_MS = Integer(
 )
 
 
-def instruments_of(visit: Visit) -> Instruments:
-    """What the testing doors act with."""
-    if visit.instruments is None:
-        raise BrokerNotAvailable("this broker was started without what tests act with")
-    return visit.instruments
-
-
-async def get_faults(visit: Visit) -> Reply:
+async def get_faults(call: HookCall) -> Reply:
     """Every fault that is not healed, in the order in which they strike."""
-    return Reply({"faults": [_out(fault) for fault in instruments_of(visit).faults.active.values()]})
+    return Reply({"faults": [_out(fault, call) for fault in call.instruments.faults.active.values()]})
 
 
-async def post_fault(visit: Visit) -> Reply:
+def _all_faults(bodies: Sequence[Any]) -> dict[str, Any]:
+    return {"faults": [fault for each in bodies for fault in each["faults"]]}
+
+
+async def post_fault(call: HookCall) -> Reply:
     """Set a fault; it strikes from now on, until it is deleted or has done its count."""
-    faults = instruments_of(visit).faults
-    kind = kind_of(visit.http)
-    body = await read_body(visit.http, visit.host, visit.admission)
-    spec = _spec(parsed_object(body, kind, visit.http))
+    faults = call.instruments.faults
+    spec = _spec(call.document)
     if not Link.parse(spec.link).ends_at(faults.nodes):
         here = ", ".join(sorted(faults.nodes))
-        detail = f"broker {here} is at neither end of {spec.link}: set it at one of these two"
+        detail = f"broker {here} is at neither end of {spec.link}: set it at one of these two, with ?broker="
         raise unacceptable([{"pointer": "/link", "detail": detail}])
     fault = faults.add(spec)
-    return Reply(_out(fault), 201, {"Location": f"/v1/faults/{fault.number}"})
+    return Reply(_out(fault, call), 201, {"Location": f"/v1/faults/{fault.number}"})
 
 
 def _spec(document: dict[str, Any]) -> FaultSpec:
@@ -113,53 +109,60 @@ def _spec(document: dict[str, Any]) -> FaultSpec:
         raise unacceptable([{"pointer": f"/{error.facts['field']}", "detail": error.message}]) from None
 
 
-async def get_fault(visit: Visit) -> Reply:
+async def get_fault(call: HookCall) -> Reply:
     """One fault and how often it struck; ``wait_hits`` waits for that."""
-    fault = _fault(visit)
-    if visit.gives(WAIT_HITS):
-        wanted, timeout_ms = visit[WAIT_HITS], visit[TIMEOUT_MS]
+    fault = _fault(call)
+    if call.gives(WAIT_HITS):
+        wanted, timeout_ms = call[WAIT_HITS], call[TIMEOUT_MS]
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await fault.until_hits(wanted)
         except TimeoutError:
             raise RequestTimedOut(
-                f"after {timeout_ms} ms {fault} has {fault.hits} hits, wanted: {wanted}", seen=_out(fault)
+                f"after {timeout_ms} ms {fault} has {fault.hits} hits, wanted: {wanted}", seen=_out(fault, call)
             ) from None
-    return Reply(_out(fault))
+    return Reply(_out(fault, call))
 
 
-async def delete_fault(visit: Visit) -> Reply:
+async def delete_fault(call: HookCall) -> Reply:
     """Heal one fault; what it held back goes on its way."""
-    fault = _fault(visit)
-    instruments_of(visit).faults.heal(fault.number)
-    return Reply(_out(fault))
+    fault = _fault(call)
+    call.instruments.faults.heal(fault.number)
+    return Reply(_out(fault, call))
 
 
-async def delete_faults(visit: Visit) -> Reply:
+async def delete_faults(call: HookCall) -> Reply:
     """Heal all faults."""
-    return Reply({"healed": instruments_of(visit).faults.clear()})
+    return Reply({"healed": call.instruments.faults.clear()})
 
 
-async def post_reset(visit: Visit) -> Reply:
+def _all_healed(bodies: Sequence[Any]) -> dict[str, Any]:
+    return {"healed": sum(each["healed"] for each in bodies)}
+
+
+async def post_reset(call: HookCall) -> Reply:
     """Heal all faults, by the name that Toxiproxy's users know.
 
     The same as `DELETE /v1/faults`.
     """
-    return await delete_faults(visit)
+    return await delete_faults(call)
 
 
-def _fault(visit: Visit) -> Fault:
-    number = visit[FAULT]
-    fault = instruments_of(visit).faults.active.get(number)
+def _fault(call: HookCall) -> Fault:
+    number = call[FAULT]
+    fault = call.instruments.faults.active.get(number)
     if fault is None:
-        raise malformed(f"there is no fault {number}: it was healed, or set at another broker", status=404)
+        raise malformed(
+            f"broker {call.node} has no fault {number}: it was healed, or set at another broker", status=404
+        )
     return fault
 
 
-def _out(fault: Fault) -> dict[str, Any]:
+def _out(fault: Fault, call: HookCall) -> dict[str, Any]:
     spec = fault.spec
     return {
         "id": fault.number,
+        "broker": call.node,
         "kind": spec.kind,
         "link": spec.link,
         "api": spec.api,
@@ -204,13 +207,19 @@ _SPEC: dict[str, Schema] = {
 _FAULT = shape(
     "A fault, and what it did.",
     **_SPEC,
-    id=whole("Its number."),
+    id=whole("Its number at this broker."),
+    broker=ref("NodeId"),
     hits=whole("How many messages it struck."),
     active=flag("It will strike again."),
 )
-_HEALED = Answer(description="All are healed.", schema=shape(healed=whole("How many.")), example={"healed": 1})
+_HEALED = Answer(
+    description="All are healed.",
+    schema=shape(optional=("no_answer",), healed=whole("How many."), no_answer=NO_ANSWER),
+    example={"healed": 1},
+)
 _EXAMPLE = {
     "id": 1,
+    "broker": 1,
     "kind": "cut",
     "link": "2>1",
     "api": "Fetch",
@@ -227,60 +236,45 @@ _EXAMPLE = {
 }
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/faults",
-        handler=get_faults,
-        tag="testing",
-        testing=True,
+    hook_route(
+        "GET",
+        "/v1/faults",
+        get_faults,
+        node_in=AT_OR_ALL,
+        merge=_all_faults,
         answers={
-            200: Answer(description="Every fault.", schema=shape(faults=many(_FAULT)), example={"faults": [_EXAMPLE]})
+            200: Answer(
+                description="Every fault.",
+                schema=shape(optional=("no_answer",), faults=many(_FAULT), no_answer=NO_ANSWER),
+                example={"faults": [_EXAMPLE]},
+            )
         },
     ),
-    Route(
-        method="POST",
-        path="/v1/faults",
-        handler=post_fault,
-        tag="testing",
-        testing=True,
+    hook_route(
+        "POST",
+        "/v1/faults",
+        post_fault,
         body=json_body(
             shape("A fault.", optional=tuple(name for name in _SPEC if name not in {"kind", "link"}), **_SPEC),
             {"kind": "cut", "link": "2>1", "api": "Fetch"},
         ),
         answers={201: Answer(description="It strikes from now on.", schema=_FAULT, example=_EXAMPLE)},
     ),
-    Route(
-        method="DELETE",
-        path="/v1/faults",
-        handler=delete_faults,
-        tag="testing",
-        testing=True,
-        answers={200: _HEALED},
-    ),
-    Route(
-        method="POST",
-        path="/v1/faults:reset",
-        handler=post_reset,
-        tag="testing",
-        testing=True,
-        answers={200: _HEALED},
-    ),
-    Route(
-        method="GET",
-        path="/v1/faults/{fault}",
-        handler=get_fault,
-        tag="testing",
-        testing=True,
+    hook_route("DELETE", "/v1/faults", delete_faults, node_in=AT_OR_ALL, merge=_all_healed, answers={200: _HEALED}),
+    hook_route("POST", "/v1/faults:reset", post_reset, node_in=AT_OR_ALL, merge=_all_healed, answers={200: _HEALED}),
+    hook_route(
+        "GET",
+        "/v1/faults/{fault}",
+        get_fault,
         parameters=(FAULT, WAIT_HITS, TIMEOUT_MS),
         problems=(RequestTimedOut,),
+        wait_s=lambda visit: visit[TIMEOUT_MS] / 1000 if visit.gives(WAIT_HITS) else 0.0,
         answers={200: Answer(description="The fault.", schema=_FAULT, example={**_EXAMPLE, "hits": 3})},
     ),
-    Route(
-        method="DELETE",
-        path="/v1/faults/{fault}",
-        handler=delete_fault,
-        tag="testing",
-        testing=True,
+    hook_route(
+        "DELETE",
+        "/v1/faults/{fault}",
+        delete_fault,
         parameters=(FAULT,),
         answers={
             200: Answer(description="It is healed.", schema=_FAULT, example={**_EXAMPLE, "hits": 3, "active": False})
@@ -296,8 +290,8 @@ CALENDAR_MS_MAX = 366 * 86_400_000
 """A year: farther off, timestamps could no longer be distinguished from nonsense."""
 
 
-def _machine(visit: Visit) -> MachineFaults:
-    return instruments_of(visit).machine(str(visit.host.node_id))
+def _machine(call: HookCall) -> MachineFaults:
+    return call.instruments.machine(str(call.node))
 
 
 class _Faults(Model):
@@ -319,38 +313,27 @@ class _Machine(_Faults):
     struck: int = member(whole("Writes refused, syncs delayed and failed so far."), 3)
 
 
-async def get_machine(visit: Visit) -> Reply:
-    """What is wrong with this broker's machine, and how often it struck."""
-    return Reply(_Machine.out_of(_machine(visit)))
+async def get_machine(call: HookCall) -> Reply:
+    """What is wrong with a broker's machine, and how often it struck."""
+    return Reply(_Machine.out_of(_machine(call)))
 
 
-async def put_machine(visit: Visit) -> Reply:
+async def put_machine(call: HookCall) -> Reply:
     """Set all that is wrong with it; what is not named is well again."""
-    kind = kind_of(visit.http)
-    document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
-    given = _Faults.read(document).out()
-    machine = _machine(visit)
+    given = _Faults.read(call.document).out()
+    machine = _machine(call)
     for name, value in given.items():
         setattr(machine, name, value)
-    visit.host.world.events("machine_faults_set", **given)
+    call.host.world.events("machine_faults_set", **given)
     return Reply(_Machine.out_of(machine))
 
 
 MACHINE_ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/machine",
-        handler=get_machine,
-        tag="testing",
-        testing=True,
-        answers={200: _Machine.answer("The machine.")},
-    ),
-    Route(
-        method="PUT",
-        path="/v1/machine",
-        handler=put_machine,
-        tag="testing",
-        testing=True,
+    hook_route("GET", "/v1/machine", get_machine, answers={200: _Machine.answer("The machine.")}),
+    hook_route(
+        "PUT",
+        "/v1/machine",
+        put_machine,
         body=json_body(_Faults.schema(sent=True), {"disk_full": True}),
         answers={200: _Machine.answer("It is so from now on.")},
     ),

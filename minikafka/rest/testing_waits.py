@@ -12,7 +12,8 @@ from minikafka.errors import RequestTimedOut
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer, Parsed, Text, Wrong
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import flag, nullable, one_of, ref, shape, table, text, whole
-from minikafka.rest.testing_faults import TIMEOUT_MS, instruments_of
+from minikafka.rest.testing_faults import TIMEOUT_MS
+from minikafka.rest.testing_hooks import instruments_of
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId
 from minikafka.web.problems import malformed

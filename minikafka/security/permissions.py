@@ -597,6 +597,8 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     "ExplainPartition": (Whole(topic(DESCRIBE)),),
     "AwaitStop": _BROKERS,
     "ReadHistory": (_read_history,),
+    # The principal that the request names is checked by its handler.
+    "RunTestHook": _BROKERS,
 }
 """By API. The steps are taken in order, each on what the one before has left."""
 

@@ -955,6 +955,39 @@ class AwaitStopResponse(Failed):
 
 
 @message
+class RunTestHookRequest:
+    """Our own, as Kafka's Envelope (KIP-590): a request to a testing route of ``/v1`` that another broker has received
+    for this one, and who sent it. Only brokers may send it; the receiver checks the permissions of the sender that it
+    names.
+    """
+
+    broker_id: NodeId
+    """The broker that shall serve it."""
+    route: str
+    """Method and path as in the table of routes: ``DELETE /v1/faults/{fault}``."""
+    path: dict[str, str] = field(default_factory=dict)
+    """The variable parts of the path."""
+    query: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    body_kind: str = "json"
+    """``json`` or ``msgpack``."""
+    principal: str = ""
+    remote: str = ""
+    listener: str = ""
+    client_id: str = ""
+
+
+@message
+class RunTestHookResponse(Failed):
+    status: int = 0
+    """Of the HTTP response, also of a failure."""
+    document: bytes = b""
+    """Its body as JSON; of a failure, further members of the problem."""
+    location: str = ""
+    """Its ``Location``; empty: it has none."""
+
+
+@message
 class ApiVersionsRequest:
     client_id: str | None = None
 

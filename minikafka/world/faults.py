@@ -55,7 +55,10 @@ EVERY_API = "*"
 METADATA_FETCH = "MetadataFetch"
 """A ``Fetch`` of the metadata log, by which the quorum lives; ``Fetch`` means all others, as tests do."""
 
-APIS: Final = (EVERY_API, METADATA_FETCH, *BY_NAME)
+WITHOUT_FAULTS: Final = "RunTestHook"
+"""Sets and heals faults at other brokers. A fault that stopped it could not be healed through another broker."""
+
+APIS: Final = (EVERY_API, METADATA_FETCH, *(name for name in BY_NAME if name != WITHOUT_FAULTS))
 
 # Longer than any test, shorter than any number that a timer refuses.
 DELAY_MS_MAX = 3_600_000.0
@@ -369,6 +372,8 @@ class Faults:
 
     def on(self, source: str, target: str, api: str, message: MessageKind) -> Iterator[Fault]:
         """What strikes this message, in order; a fault is asked when its turn has come."""
+        if api == WITHOUT_FAULTS:
+            return
         for fault in list(self.active.values()):
             if fault.concerns(source, target, api, message) and fault.chances():
                 fault.strike()

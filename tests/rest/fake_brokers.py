@@ -27,8 +27,9 @@ from minikafka.errors import (
 )
 from minikafka.ports import Buffers, RequestContext, World
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from minikafka.rest.routes import Doors
+from minikafka.rest.routes import TESTING_ROUTES, Doors
 from minikafka.rest.rpc_json import json_rpc
+from minikafka.rest.testing_hooks import serve_forwarded
 from minikafka.types import Address, NodeId, TopicPartition
 from minikafka.web.gate import Gate
 from minikafka.wire import group_messages as g
@@ -36,6 +37,8 @@ from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, stamped
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
 from minikafka.world.http import HttpNetwork
+from minikafka.world.instruments import Instruments
+from minikafka.world.lives import Lives
 from minikafka.world.real import SystemClock
 
 
@@ -130,7 +133,14 @@ class FakeBroker:
         self.asked: list[Any] = []
         self.was_asked = asyncio.Event()
         self.told: list[tuple[str, dict[str, object]]] = []
-        self.doors = Doors()
+        self.acts: list[NodeId] = []
+        """Brokers that a test route has stopped, killed or started."""
+        self.instruments: Instruments | None = None
+        """What the testing doors act with, as in a process of its own."""
+        if config.testing_endpoints_enable:
+            self.instruments = Instruments(dict, dict, lives=Lives(lambda: (node,), self._act, self._act, self._act))
+            self.instruments.faults.join(str(node), lambda _kind, /, **_facts: None)
+        self.doors = Doors(self.instruments)
         self.network = HttpNetwork(doors=self.doors, translate=json_rpc, gate=Gate.of(config))
         self.world = World(
             clock=SystemClock(),
@@ -140,6 +150,9 @@ class FakeBroker:
             random=Random(7),
             entropy=Random(8).randbytes,
         )
+
+    async def _act(self, node: NodeId) -> None:
+        self.acts.append(node)
 
     async def start(self, listener: str) -> None:
         self.server = await self.network.serve(Address("127.0.0.1", 0), self.handle, listener=listener)
@@ -180,6 +193,10 @@ class FakeBroker:
         return await getattr(self, "on_" + api)(request)
 
     # ---- handlers ----
+
+    async def on_RunTestHook(self, request: m.RunTestHookRequest) -> m.RunTestHookResponse:
+        assert self.instruments is not None
+        return await serve_forwarded(self, self.instruments, TESTING_ROUTES, request)
 
     async def on_Metadata(self, request: m.MetadataRequest) -> m.MetadataResponse:
         return m.MetadataResponse(

@@ -124,6 +124,17 @@ def test_faults_strike_in_the_order_of_their_coming():
     assert [fault.spec.kind for fault in met] == ["drop"]
 
 
+def test_no_fault_strikes_the_requests_that_heal_faults():
+    """M6: a broker that is cut off is healed through another one."""
+    faults = Faults()
+    faults.add(FaultSpec(kind="cut", link="*>*"))
+    assert [each.number for each in faults.on("1", "2", "Fetch", "request")] == [1]
+    for message in ("request", "answer"):
+        assert list(faults.on("1", "2", "RunTestHook", message)) == []
+    with pytest.raises(InvalidRequest):
+        FaultSpec(kind="cut", link="*>*", api="RunTestHook")
+
+
 def test_a_duplicate_is_of_requests():
     """An answer is never struck by a duplicate: nothing would come of it."""
     faults = Faults()

@@ -1,0 +1,381 @@
+"""Testing routes that act on any broker of the cluster, whichever broker receives the request.
+
+Faults, machines and lives belong to a process. ``?broker=3`` (for actions: the path) names the broker that shall serve
+a request. If that broker is in this process, the request is served here; otherwise it is forwarded as ``RunTestHook``
+over ``/rpc``, and the other broker runs the same code.
+
+Rules for this file:
+
+1. A forwarded request carries its sender's principal, address and listener. Both brokers check the permissions of that
+   sender, each on its own metadata, and both must have test hooks. What a broker may do itself does not count.
+2. A broker that receives a forwarded request serves it or refuses it. It never forwards it again.
+3. A forwarded request is sent once. If the connection was refused, nothing was done. If no response arrives in time,
+   the outcome is unknown: a broker that was killed cannot say so.
+4. No fault strikes ``RunTestHook`` (``world/faults.py``): a broker that is cut off or paused can be healed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
+
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    BrokerIdNotRegistered,
+    BrokerNotAvailable,
+    InvalidRequest,
+    NetworkException,
+    OutcomeUnknown,
+    ProtocolError,
+    RequestRefused,
+    Unreachable,
+    error_of,
+)
+from minikafka.ports import RequestContext
+from minikafka.rest import json_text, parameters
+from minikafka.rest.body import kind_of, object_in, parsed_object, read_body
+from minikafka.rest.host import FORWARD_SLACK_S, Host
+from minikafka.rest.parameters import INT32_MAX, Integer, Parameter, Parsed, Wrong, values_of
+from minikafka.rest.permissions import check_permit
+from minikafka.rest.route import Answer, Body, Route
+from minikafka.rest.schema import many, one_of, shape, text, whole
+from minikafka.rest.visit import Reply, Visit
+from minikafka.rpc import call
+from minikafka.types import NodeId
+from minikafka.web.problems import Refused
+from minikafka.wire.limits import shown
+from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
+from minikafka.wire.outcomes import outcome_in
+from minikafka.world.instruments import Instruments
+
+Value = TypeVar("Value")
+
+ALL_TIMEOUT_S = 2.0
+"""How long a request to all brokers waits for each of them."""
+
+OWN: NodeId = -1
+ALL: NodeId = -2
+
+
+def _node_or_all(given: str) -> NodeId:
+    if given == "all":
+        return ALL
+    if not given.isascii() or not given.isdecimal() or len(given) > 10 or int(given) > INT32_MAX:
+        raise Wrong(f"{shown(given)}: a broker's node.id or all is needed")
+    return int(given)
+
+
+AT = Integer(
+    name="broker",
+    description="node.id of the broker that serves the request; default: the one that receives it.",
+    default=OWN,
+    low=0,
+    high=INT32_MAX,
+    example=3,
+)
+AT_OR_ALL = Parsed(
+    name="broker",
+    description="node.id of the broker that serves the request, or `all`; default: the one that receives it.",
+    default=OWN,
+    reader=_node_or_all,
+    described={"type": "string", "pattern": "^(all|[0-9]{1,10})$"},
+    example="all",
+)
+FORWARD = replace(
+    parameters.FORWARD,
+    description="`never`: do not forward to another broker, answer 421 with its address instead.",
+)
+
+NO_ANSWER = many(
+    shape(
+        broker=whole("Its node.id."),
+        detail=text("Why there is no answer."),
+        outcome=one_of("Whether the request can have taken effect there.", NOT_WRITTEN, UNKNOWN),
+    ),
+    "With `broker=all`: the brokers that did not answer.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """One request to a testing route, at a broker that can serve it."""
+
+    host: Host
+    instruments: Instruments
+    node: NodeId
+    """The broker that it concerns: this one, or another of this process."""
+    values: Mapping[str, Any]
+    given: Collection[str]
+    """Names of the parameters that the request has."""
+    document: dict[str, Any]
+    """Its body; empty for a route without one."""
+
+    def __getitem__(self, parameter: Parameter[Value]) -> Value:
+        value: Value = self.values[parameter.name]
+        return value
+
+    def gives(self, parameter: Parameter[Any]) -> bool:
+        """Does the request say it, and not leave it to its default?"""
+        return parameter.name in self.given
+
+
+Serve: TypeAlias = Callable[[HookCall], Awaitable[Reply]]
+Merge: TypeAlias = Callable[[Sequence[Any]], dict[str, Any]]
+"""Bodies of the responses of several brokers -> the body of one response."""
+
+
+def instruments_of(visit: Visit) -> Instruments:
+    """What the testing doors act with."""
+    if visit.instruments is None:
+        raise BrokerNotAvailable("this broker was started without what tests act with")
+    return visit.instruments
+
+
+def hook_route(
+    method: str,
+    path: str,
+    serve: Serve,
+    *,
+    answers: Mapping[int, Answer],
+    parameters: tuple[Parameter[Any], ...] = (),
+    body: Body | None = None,
+    problems: tuple[type[ProtocolError], ...] = (),
+    node_in: Parameter[NodeId] = AT,
+    merge: Merge | None = None,
+    wait_s: Callable[[Visit], float] = lambda _visit: 0.0,
+) -> Route:
+    """A testing route that acts on the broker that ``node_in`` names, or with ``broker=all`` on all of them.
+
+    ``serve`` runs at the broker that the request concerns. ``AT_OR_ALL`` needs ``merge``. ``wait_s`` is how long the
+    request itself may wait.
+    """
+    own = () if node_in in parameters else (node_in,)
+    return Route(
+        method=method,
+        path=path,
+        handler=_Anywhere(f"{method} {path}", serve, node_in, merge, wait_s, reads_body=body is not None),
+        tag="testing",
+        testing=True,
+        parameters=(*parameters, *own, FORWARD),
+        body=body,
+        problems=tuple(dict.fromkeys((*problems, BrokerIdNotRegistered, BrokerNotAvailable, NetworkException))),
+        answers=answers,
+    )
+
+
+# ---- the broker that receives the request ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """A request as this broker received it."""
+
+    visit: Visit
+    body: bytes = b""
+    kind: str = "json"
+    document: dict[str, Any] = field(default_factory=dict)
+
+
+class _Anywhere:
+    """The handler of such a route."""
+
+    def __init__(
+        self,
+        name: str,
+        serve: Serve,
+        node_in: Parameter[NodeId],
+        merge: Merge | None,
+        wait_s: Callable[[Visit], float],
+        *,
+        reads_body: bool,
+    ) -> None:
+        self.__doc__ = serve.__doc__
+        self.serve = serve
+        self._name = name
+        self.node_in = node_in
+        self._merge = merge
+        self._wait_s = wait_s
+        self._reads_body = reads_body
+
+    async def __call__(self, visit: Visit) -> Reply:
+        received = _Received(visit)
+        if self._reads_body:
+            kind = kind_of(visit.http)
+            body = await read_body(visit.http, visit.host, visit.admission)
+            received = _Received(visit, body, kind, parsed_object(body, kind, visit.http))
+        node = visit[self.node_in]
+        if node == ALL and self._merge is not None:
+            return await self._everywhere(received, self._merge)
+        return await self._at(received, visit.host.node_id if node == OWN else node, FORWARD_SLACK_S)
+
+    async def _at(self, received: _Received, node: NodeId, timeout_s: float) -> Reply:
+        visit = received.visit
+        instruments = instruments_of(visit)
+        if _is_here(node, visit.host, instruments):
+            given = (*visit.http.query, *visit.http.match_info)
+            reply = await self.serve(HookCall(visit.host, instruments, node, visit.values, given, received.document))
+        else:
+            reply = await _forward(self._name, received, node, self._wait_s(visit) + timeout_s)
+        location = reply.headers.get("Location")
+        return reply if location is None else replace(reply, headers={"Location": f"{location}?broker={node}"})
+
+    async def _everywhere(self, received: _Received, merge: Merge) -> Reply:
+        """Serve at each process of the cluster: its brokers share their faults."""
+        host = received.visit.host
+        instruments = instruments_of(received.visit)
+        others = [node for node in sorted(host.image.brokers) if not _is_here(node, host, instruments)]
+        found = await asyncio.gather(
+            *(self._outcome_at(received, node) for node in (host.node_id, *others)),
+        )
+        bodies = [each.body for each in found if isinstance(each, Reply)]
+        failed = [
+            {"broker": node, "detail": each.error.message, "outcome": each.error.outcome}
+            for node, each in zip((host.node_id, *others), found, strict=True)
+            if isinstance(each, Refused)
+        ]
+        return Reply({**merge(bodies), "no_answer": failed})
+
+    async def _outcome_at(self, received: _Received, node: NodeId) -> Reply | Refused:
+        try:
+            return await self._at(received, node, ALL_TIMEOUT_S)
+        except Refused as refused:
+            return refused
+        except ProtocolError as error:
+            return Refused(error)
+
+
+def _is_here(node: NodeId, host: Host, instruments: Instruments) -> bool:
+    if node == host.node_id or str(node) in instruments.faults.nodes:
+        return True
+    return instruments.lives is not None and node in instruments.lives.nodes()
+
+
+async def _forward(name: str, received: _Received, node: NodeId, timeout_s: float) -> Reply:
+    """The reply of another broker. Raises Refused for its problem, and ProtocolError if it cannot answer."""
+    visit = received.visit
+    host, context = visit.host, visit.context
+    address = host.address_of(node)
+    if address is None:
+        raise BrokerIdNotRegistered(f"no broker {node} is known here, only {sorted(host.image.brokers)}")
+    target = {"id": node, "url": f"{host.config.brokers_scheme}://{address}"}
+    if visit[FORWARD] == "never":
+        raise Refused(
+            InvalidRequest(f"broker {node} is another process; send the request to {address}"),
+            status=421,
+            broker=target,
+        )
+    request = RunTestHookRequest(
+        broker_id=node,
+        route=name,
+        path=dict(visit.http.match_info),
+        query=dict(visit.http.query),
+        body=received.body,
+        body_kind="msgpack" if received.kind == "msgpack" else "json",
+        principal=context.principal,
+        remote=context.remote,
+        listener=context.listener,
+        client_id=context.client_id,
+    )
+    try:
+        response: RunTestHookResponse = await call(
+            host.world.network, address, request, deadline=host.world.clock.now() + timeout_s
+        )
+    except Unreachable:
+        raise BrokerNotAvailable(
+            f"broker {node} at {address} cannot be reached; nothing was done there. If its process is down, start it "
+            "with the program that ran it before"
+        ) from None
+    except RequestRefused as refusal:
+        raise BrokerNotAvailable(f"broker {node} at {address} refused the request unread: {refusal}") from None
+    except OutcomeUnknown:
+        if name.startswith("GET "):
+            raise NetworkException(f"broker {node} at {address} did not answer") from None
+        raise NetworkException(
+            f"broker {node} at {address} did not answer; the request may have taken effect, and a broker that has "
+            f"ended cannot say so. See /v1/brokers/{node} and /v1/faults?broker={node}",
+            outcome=UNKNOWN,
+        ) from None
+    visit.served_by.append(node)
+    document = _document_of(response, node)
+    if response.error_code:
+        error = error_of(response.error_code, f"broker {node}: {response.error_message}", outcome=outcome_in(response))
+        refused = Refused(error, status=response.status or None)
+        refused.members.update(document, broker=target)
+        raise refused
+    return Reply(document, response.status, {"Location": response.location} if response.location else {})
+
+
+def _document_of(response: RunTestHookResponse, node: NodeId) -> dict[str, Any]:
+    if not response.document:
+        return {}
+    try:
+        document: dict[str, Any] = json_text.parse(response.document)
+    except json_text.NotJson as error:
+        raise NetworkException(f"the response of broker {node} cannot be read: {error}", outcome=UNKNOWN) from None
+    return document
+
+
+# ---- the broker that serves it ---------------------------------------------------------------------------------------
+
+
+async def serve_forwarded(
+    host: Host, instruments: Instruments, routes: Sequence[Route], request: RunTestHookRequest
+) -> RunTestHookResponse:
+    """Serve a request that another broker has received; errors are in the response."""
+    try:
+        reply = await _served(host, instruments, routes, request)
+    except Refused as refused:
+        return _failed(refused)
+    except ProtocolError as error:
+        return _failed(Refused(error))
+    return RunTestHookResponse(
+        status=reply.status,
+        document=json_text.text_of(reply.body),
+        location=reply.headers.get("Location", ""),
+    )
+
+
+async def _served(host: Host, instruments: Instruments, routes: Sequence[Route], request: RunTestHookRequest) -> Reply:
+    if request.broker_id != host.node_id:
+        raise BrokerNotAvailable(
+            f"this is broker {host.node_id}, not {request.broker_id}, whose address has changed; repeat the request"
+        )
+    route = next((each for each in routes if f"{each.method} {each.path}" == request.route), None)
+    if route is None or not isinstance(route.handler, _Anywhere):
+        raise InvalidRequest(f"{request.route[:100]!r} is not a testing route that brokers forward")
+    _check_sender(host, route, request)
+    values = values_of(
+        route.parameters,
+        path=request.path,
+        query={name: [value] for name, value in request.query.items()},
+        headers={},
+    )
+    named = values[route.handler.node_in.name]
+    if named not in (OWN, ALL, host.node_id):
+        raise InvalidRequest(f"the request was forwarded to broker {host.node_id} and names broker {named}")
+    document = object_in(request.body, request.body_kind) if route.body is not None else {}
+    return await route.handler.serve(
+        HookCall(host, instruments, host.node_id, values, {*request.query, *request.path}, document)
+    )
+
+
+def _check_sender(host: Host, route: Route, request: RunTestHookRequest) -> None:
+    """Raise the error of a request that its first sender may not make at this broker."""
+    if host.access is None:
+        return
+    sender = RequestContext("http", request.listener, request.remote, request.client_id, principal=request.principal)
+    check_permit(route, host.access.permit(sender, request.route), request.path)
+
+
+def _failed(refused: Refused) -> RunTestHookResponse:
+    error = refused.error
+    return RunTestHookResponse(
+        error_code=error.code,
+        error_message=error.message,
+        outcome=error.outcome,
+        status=refused.status,
+        document=json_text.text_of({**error.facts, **refused.members}),
+    )
