@@ -40,6 +40,8 @@ from minikafka.wire.outcomes import failure_of
 # A follower of the metadata log is one fetch behind at most; three tries bridge that, not an election.
 ATTEMPTS_MAX = 3
 PAUSE_S = 0.1
+# After this long a change is answered even if a broker is still behind; that one will say so itself.
+KNOWN_WAIT_S = 3.0
 
 Answer = TypeVar("Answer", bound=Failed)
 
@@ -238,6 +240,34 @@ async def from_controller(
     if isinstance(error, NotController):
         error = LeaderNotAvailable(f"the controller is changing: {error.message}")
     raise error
+
+
+async def change(
+    visit: Visit,
+    request: Any,
+    pick: Callable[[Any], tuple[Answer, ...]],
+    *,
+    wait_s: float,
+    dry_run: bool = False,
+    **facts: Any,
+) -> Answer:
+    """Let the active controller change one thing, and wait until the live brokers know of it, unless in a ``dry_run``.
+
+    Raises ProtocolError or Refused; ``facts`` are members of the problem if the controller refuses.
+    """
+    metadata_offset = -1
+
+    def items(response: Any) -> tuple[Answer, ...]:
+        nonlocal metadata_offset
+        metadata_offset = response.metadata_offset
+        return pick(response)
+
+    (changed,) = await from_controller(visit, request, items=items, wait_s=wait_s)
+    if changed.error_code:
+        raise Refused(failure_of(changed), **facts)
+    if not dry_run:
+        await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, wait_s))
+    return changed
 
 
 def _not_controller(host: Host, controller: NodeId) -> Refused:

@@ -25,6 +25,9 @@ from minikafka.spelling import did_you_mean
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.wire.limits import shown
 
+LEFT_OUT: Any = object()
+"""Default of a member for which null has a meaning of its own."""
+
 
 def member(schema: Schema, example: Any = None, *, default: Any = MISSING) -> Any:
     """Declare one member.
@@ -32,7 +35,7 @@ def member(schema: Schema, example: Any = None, *, default: Any = MISSING) -> An
     Args:
         schema: The JSON Schema of its value.
         example: Its value in the example of the object.
-        default: Value of a member that a request leaves out. Output omits a member whose default and value are None.
+        default: Value of a member that a request leaves out. If it is None or LEFT_OUT, output omits a member with it.
     """
     return dataclasses.field(default=default, metadata={"schema": schema, "example": example})
 
@@ -58,7 +61,8 @@ class _Member(NamedTuple):
     """What output needs to know of a member."""
 
     name: str
-    omits_none: bool
+    omitted: Any
+    """The value that output omits; MISSING: none."""
     model: type[Model] | None
     is_list: bool
 
@@ -80,16 +84,14 @@ class Model:
         cls._check = None
         cls.inner = {each.name: each.metadata["model"] for each in _fields(cls) if "model" in each.metadata}
         cls._plan = tuple(
-            _Member(each.name, each.default is None, each.metadata.get("model"), "list" in each.metadata)
+            _Member(each.name, _omitted(each), each.metadata.get("model"), "list" in each.metadata)
             for each in _fields(cls)
         )
 
     @classmethod
     def schema(cls, *, sent: bool = False) -> Schema:
         """Return the schema of the object as a broker writes it, or (``sent``) as a client may send it."""
-        optional = [
-            each.name for each in _fields(cls) if each.default is None or (sent and each.default is not MISSING)
-        ]
+        optional = [each.name for each in _fields(cls) if (each.default if sent else _omitted(each)) is not MISSING]
         members = {each.name: _schema_of(each, sent=sent) for each in _fields(cls)}
         return shape(" ".join((cls.__doc__ or "").split()), optional=optional, **members)
 
@@ -119,15 +121,15 @@ class Model:
         return json_body(cls.schema(sent=True), cls.example(**others), required=required)
 
     @classmethod
-    def out_of(cls, source: object, **others: Any) -> dict[str, Any]:
+    def out_of(cls, source: object, /, **others: Any) -> dict[str, Any]:
         """Return the JSON object: members by name from ``others``, or else from the attributes of ``source``.
 
         An object of another model may be a dictionary already.
         """
         document: dict[str, Any] = {}
-        for name, omits_none, model, is_list in cls._plan:
+        for name, omitted, model, is_list in cls._plan:
             value = others[name] if name in others else getattr(source, name)
-            if value is None and omits_none:
+            if value is omitted:
                 continue
             if model is not None and value is not None:
                 value = [_out_of(model, item) for item in value] if is_list else _out_of(model, value)
@@ -169,6 +171,10 @@ class Model:
 
 def _fields(model: type[Model]) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(model)  # type: ignore[arg-type]  # each subclass becomes a dataclass
+
+
+def _omitted(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default is None or field.default is LEFT_OUT else MISSING
 
 
 def _schema_of(field: dataclasses.Field[Any], *, sent: bool) -> Schema:

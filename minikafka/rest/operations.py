@@ -16,26 +16,25 @@ from minikafka.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
     NoReassignmentInProgress,
-    ProtocolError,
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from minikafka.rest.body import FORM_NOTE, Members, kind_of, parsed_object, read_body
 from minikafka.rest.cluster import BROKER
-from minikafka.rest.leaders import ask, from_controller, partition_of, unknown_topic, until_known
+from minikafka.rest.leaders import ask, change, partition_of, unknown_topic
+from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC, Parameter
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
-from minikafka.rest.schema import flag, many, nodes, ref, shape, table, text, whole
-from minikafka.rest.topics import DRY_RUN, KNOWN_WAIT_S, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, TIMEOUT_MS
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Route
+from minikafka.rest.schema import flag, many, nodes, ref, table, text, whole
+from minikafka.rest.schemas import Place
+from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, TIMEOUT_MS, setting_text
 from minikafka.rest.visit import Handler, Reply, Visit
-from minikafka.types import TopicPartition
-from minikafka.web.problems import Fault, Refused, unacceptable
+from minikafka.types import NodeId, TopicPartition
 from minikafka.wire import admin as a
-from minikafka.wire.limits import shown
 from minikafka.wire.messages import Failed
 from minikafka.wire.outcomes import failure_of
 
 ALL_BROKERS = ""
+_SOURCE = text("Who says so, in Kafka's words.")
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
@@ -84,6 +83,39 @@ def _broker(visit: Visit) -> int:
     return node
 
 
+class _Synonym(Model):
+    """A place that says something about a setting."""
+
+    name: str = member(text(), "retention.ms")
+    value: str = member(text(), "3600000")
+    source: str = member(_SOURCE, "DYNAMIC_TOPIC_CONFIG")
+    origin: str = member(text("The file, variable or flag."), "")
+
+
+class _Config(Model):
+    """A setting."""
+
+    name: str = member(text(), "retention.ms")
+    value: str = member(text("What counts."), "3600000")
+    source: str = member(_SOURCE, "DYNAMIC_TOPIC_CONFIG")
+    read_only: bool = member(flag("Only a restart can change it."), example=False)
+    documentation: str = member(text(), "delete segments older than this; -1: never")
+    synonyms: list[Any] = many_of(_Synonym, "Every place that says something about it, the one that counts first.")
+
+    @classmethod
+    def described(cls, each: a.DescribedConfig) -> dict[str, Any]:
+        """Return a setting as a broker describes it."""
+        synonyms = [_Synonym.out_of(other, source=a.SOURCE_NAMES[other.source]) for other in each.synonyms]
+        source, documentation = a.SOURCE_NAMES[each.config_source], each.documentation or ""
+        return cls.out_of(each, source=source, documentation=documentation, synonyms=synonyms)
+
+
+class _Configs(Model):
+    """Settings."""
+
+    configs: list[Any] = many_of(_Config)
+
+
 async def _configs(visit: Visit, kind: int, name: str) -> Reply:
     request = a.DescribeConfigsRequest(
         resources=(a.DescribeConfigsResource(resource_type=kind, resource_name=name),),
@@ -95,79 +127,117 @@ async def _configs(visit: Visit, kind: int, name: str) -> Reply:
     (found,) = response.results
     if found.error_code:
         raise failure_of(found)
-    return Reply({"configs": [_config_out(each) for each in found.configs]})
+    return Reply(_Configs(configs=[_Config.described(each) for each in found.configs]).out())
 
 
-def _config_out(each: a.DescribedConfig) -> dict[str, Any]:
-    return {
-        "name": each.name,
-        "value": each.value,
-        "source": a.SOURCE_NAMES[each.config_source],
-        "read_only": each.read_only,
-        "documentation": each.documentation or "",
-        "synonyms": [
-            {"name": other.name, "value": other.value, "source": a.SOURCE_NAMES[other.source], "origin": other.origin}
-            for other in each.synonyms
-        ],
-    }
+class _Changes(Model):
+    """Settings to alter."""
+
+    config: dict[str, str | int | bool | None] = member(
+        table(
+            {"type": ["string", "integer", "boolean", "null"]},
+            "By Kafka's names; null: the default.",
+            minProperties=1,
+        ),
+        {"retention.ms": 3_600_000, "segment.bytes": None},
+    )
+
+
+class _Altered(Model):
+    """Settings that were altered."""
+
+    altered: dict[str, str | None] = member(
+        table({"type": ["string", "null"]}, "What was asked for."), {"retention.ms": "3600000", "segment.bytes": None}
+    )
+    dry_run: bool = member(flag("Nothing was altered."), example=False)
+    note: str | None = note()
 
 
 async def _alter(visit: Visit, kind: int, name: str) -> Reply:
-    dry_run = visit[DRY_RUN]
-    document, note = await document_of(visit)
-    changes = _changes_in(document)
+    sent = await _Changes.sent(visit)
+    altered = {each: None if value is None else setting_text(value) for each, value in sent.config.items()}
+    changes = tuple(
+        a.AlterConfig(name=each, operation=a.DELETE) if value is None else a.AlterConfig(name=each, value=value)
+        for each, value in altered.items()
+    )
     resource = a.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
-    request = a.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=dry_run)
-    await change(visit, request, lambda response: response.responses, dry_run=dry_run)
-    altered = {each.name: each.value for each in changes}
-    return Reply({"altered": altered, "dry_run": dry_run, **note})
+    request = a.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=visit[DRY_RUN])
+    await _change(visit, request, lambda response: response.responses, dry_run=visit[DRY_RUN])
+    return Reply(_Altered(altered=altered, dry_run=visit[DRY_RUN], note=visit.note).out())
 
 
-def _changes_in(document: dict[str, Any]) -> tuple[a.AlterConfig, ...]:
-    """``{"config": {name: value or null}}``; 422 with pointers."""
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    config = members.object("config")
-    members.done()
-    if not config and not faults:
-        members.wrong("config", "at least one setting is needed")
-    inner = Members(config, "/config", faults)
-    changes = []
-    for setting in config:
-        value = inner.any(setting)
-        if value is None:
-            changes.append(a.AlterConfig(name=setting, operation=a.DELETE))
-        elif type(value) in (str, int, bool):
-            changes.append(a.AlterConfig(name=setting, value=value if type(value) is str else str(value).lower()))
-        else:
-            inner.wrong(setting, f"a text, a whole number, true, false or null is needed, not {shown(value)}")
-    if faults:
-        raise unacceptable(faults)
-    return tuple(changes)
+async def _change(visit: Visit, request: Any, pick: Callable[[Any], tuple[Failed, ...]], *, dry_run: bool) -> None:
+    await change(visit, request, pick, wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------
 
 
+class _Count(Model):
+    """How many it is to have."""
+
+    count: int = member(whole(minimum=1, maximum=PARTITION_COUNT_MAX), 6)
+
+
+class _MorePartitions(Model):
+    """A topic with more partitions."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    partition_count: int = member(whole(), 6)
+    dry_run: bool = member(flag("Nothing was changed."), example=False)
+    note: str | None = note()
+
+
 async def post_partitions(visit: Visit) -> Reply:
     """Give a topic more partitions; records stay where they are, a key may map to another partition from then on."""
     topic, dry_run = visit[TOPIC], visit[DRY_RUN]
-    document, note = await document_of(visit)
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    if "count" not in document:
-        members.wrong("count", "is missing")
-    count = members.integer("count", 0, low=1, high=PARTITION_COUNT_MAX)
-    members.done()
-    if faults:
-        raise unacceptable(faults)
+    count = (await _Count.sent(visit)).count
     asked = a.NewPartitions(name=topic, count=count)
     request = a.CreatePartitionsRequest(topics=(asked,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
-    await change(visit, request, lambda response: response.results, dry_run=dry_run)
-    return Reply({"topic": topic, "partition_count": count, "dry_run": dry_run, **note})
+    await _change(visit, request, lambda response: response.results, dry_run=dry_run)
+    return Reply(_MorePartitions(topic=topic, partition_count=count, dry_run=dry_run, note=visit.note).out())
 
 
 # ---- reassignments ---------------------------------------------------------------------------------------------------
+
+
+class _Moving(Place):
+    """A partition whose replicas are on the move."""
+
+    replicas: list[NodeId] = member(nodes("The target's first, behind them those that will go."), [4, 2, 3, 1])
+    adding_replicas: list[NodeId] = member(nodes("Those that come."), [4])
+    removing_replicas: list[NodeId] = member(nodes("Those that go when it is complete."), [1])
+    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2, 3])
+    waits_for: list[NodeId] = member(nodes("Replicas of the target that are not in sync yet."), [4])
+
+    @classmethod
+    def now(cls, visit: Visit, each: a.OngoingReassignment, **more: Any) -> dict[str, Any]:
+        """Return a reassignment, with what it waits for."""
+        state = visit.host.image.partition(TopicPartition(each.topic, each.partition))
+        isr = state.isr if state is not None else ()
+        waits_for = [node for node in each.replicas if node not in (*each.removing_replicas, *isr)]
+        return cls.out_of(each, isr=isr, waits_for=waits_for, **more)
+
+
+class _Moves(Model):
+    """Every partition whose replicas are on the move."""
+
+    reassignments: list[Any] = many_of(_Moving)
+
+
+class _Moved(_Moving):
+    """A partition whose replicas move, or are to stay."""
+
+    complete: bool = member(flag("Nothing is left to do."), example=False)
+    note: str | None = note()
+
+
+class _Target(Model):
+    """Where to."""
+
+    replicas: list[NodeId] = member(
+        many(whole(), "The preferred leader first.", minItems=1, maxItems=REPLICA_COUNT_MAX), [4, 2, 3]
+    )
 
 
 async def get_reassignments(visit: Visit) -> Reply:
@@ -175,172 +245,37 @@ async def get_reassignments(visit: Visit) -> Reply:
     response: a.ListPartitionReassignmentsResponse = await visit.host.answer(
         "ListPartitionReassignments", a.ListPartitionReassignmentsRequest()
     )
-    return Reply({"reassignments": [_reassignment_out(visit, each) for each in response.partitions]})
+    return Reply(_Moves(reassignments=[_Moving.now(visit, each) for each in response.partitions]).out())
 
 
 async def put_reassignment(visit: Visit) -> Reply:
     """Begin to move a partition to these replicas; it is complete when all of them are in sync."""
-    document, note = await document_of(visit)
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    replicas = members.list("replicas")
-    if "replicas" not in document:
-        members.wrong("replicas", "is missing")
-    elif not 1 <= len(replicas) <= REPLICA_COUNT_MAX or any(type(each) is not int for each in replicas):
-        members.wrong("replicas", f"a list of broker ids is needed, not {shown(replicas)}")
-    members.done()
-    if faults:
-        raise unacceptable(faults)
-    return await _reassign(visit, tuple(replicas), note)
+    target = await _Target.sent(visit)
+    return await _reassign(visit, tuple(target.replicas), visit.note)
 
 
 async def delete_reassignment(visit: Visit) -> Reply:
     """Cancel: the replicas are as before. Refused where those that stay are not enough in sync."""
-    return await _reassign(visit, None, {})
+    return await _reassign(visit, None, None)
 
 
-async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: dict[str, str]) -> Reply:
+async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: str | None) -> Reply:
     name = TopicPartition(visit[TOPIC], visit[PARTITION])
     partition_of(visit.host, name)
-    item = a.ReassignedPartition(topic=name.topic, partition=name.partition, replicas=replicas)
+    item = a.ReassignedPartition(**name._asdict(), replicas=replicas)
     request = a.AlterPartitionReassignmentsRequest(partitions=(item,), timeout_ms=visit[TIMEOUT_MS])
-    await change(visit, request, lambda response: response.responses, dry_run=False)
+    await _change(visit, request, lambda response: response.responses, dry_run=False)
     state = partition_of(visit.host, name)
     moving = a.OngoingReassignment(
-        topic=name.topic,
-        partition=name.partition,
-        replicas=state.replicas,
-        adding_replicas=state.adding,
-        removing_replicas=state.removing,
+        **name._asdict(), replicas=state.replicas, adding_replicas=state.adding, removing_replicas=state.removing
     )
-    return Reply({**_reassignment_out(visit, moving), "complete": not state.assignment.under_way, **note})
-
-
-def _reassignment_out(visit: Visit, each: a.OngoingReassignment) -> dict[str, Any]:
-    state = visit.host.image.partition(TopicPartition(each.topic, each.partition))
-    isr = state.isr if state is not None else ()
-    return {
-        "topic": each.topic,
-        "partition": each.partition,
-        "replicas": list(each.replicas),
-        "adding_replicas": list(each.adding_replicas),
-        "removing_replicas": list(each.removing_replicas),
-        "isr": list(isr),
-        "waits_for": [node for node in each.replicas if node not in (*each.removing_replicas, *isr)],
-    }
-
-
-# ---- shared ----------------------------------------------------------------------------------------------------------
-
-
-async def document_of(visit: Visit) -> tuple[dict[str, Any], dict[str, str]]:
-    """The body as an object, and the note for who sent it as a form."""
-    kind = kind_of(visit.http)
-    document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
-    return document, {"note": FORM_NOTE} if kind == "form" else {}
-
-
-async def change(visit: Visit, request: Any, pick: Callable[[Any], tuple[Failed, ...]], *, dry_run: bool) -> None:
-    """Made by the controller, and known to the live brokers. Raises ProtocolError or Refused."""
-    metadata_offset = -1
-
-    def items(response: Any) -> tuple[Failed, ...]:
-        nonlocal metadata_offset
-        metadata_offset = response.metadata_offset
-        return pick(response)
-
-    wait_s = visit[TIMEOUT_MS] / 1000
-    (answer,) = await from_controller(visit, request, items=items, wait_s=wait_s)
-    if answer.error_code:
-        error: ProtocolError = failure_of(answer)
-        raise Refused(error)
-    if not dry_run:
-        await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, wait_s))
+    return Reply(_Moved.now(visit, moving, complete=not state.assignment.under_way, note=note))
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-_SOURCE = text("Who says so, in Kafka's words.")
-_CONFIGS = shape(
-    configs=many(
-        shape(
-            name=text(),
-            value=text("What counts."),
-            source=_SOURCE,
-            read_only=flag("Only a restart can change it."),
-            documentation=text(),
-            synonyms=many(
-                shape(name=text(), value=text(), source=_SOURCE, origin=text("The file, variable or flag.")),
-                "Every place that says something about it, the one that counts first.",
-            ),
-        )
-    )
-)
-_CONFIGS_EXAMPLE = {
-    "configs": [
-        {
-            "name": "retention.ms",
-            "value": "3600000",
-            "source": "DYNAMIC_TOPIC_CONFIG",
-            "read_only": False,
-            "documentation": "delete segments older than this; -1: never",
-            "synonyms": [
-                {"name": "retention.ms", "value": "3600000", "source": "DYNAMIC_TOPIC_CONFIG", "origin": ""},
-                {"name": "log.retention.ms", "value": "604800000", "source": "DEFAULT_CONFIG", "origin": ""},
-            ],
-        }
-    ]
-}
-_CHANGES = json_body(
-    shape(
-        "Settings to alter.",
-        config=table({"type": ["string", "integer", "boolean", "null"]}, "By Kafka's names; null: the default."),
-    ),
-    {"config": {"retention.ms": 3_600_000, "segment.bytes": None}},
-)
-_ALTERED = {
-    200: Answer(
-        description="Altered, and used by the live brokers; or, in a dry run, it could be.",
-        schema=shape(
-            optional=("note",),
-            altered=table({"type": ["string", "null"]}, "What was asked for."),
-            dry_run=flag("Nothing was altered."),
-            note=text("What could be asked better."),
-        ),
-        example={"altered": {"retention.ms": "3600000", "segment.bytes": None}, "dry_run": False},
-    )
-}
 _CHANGE_PROBLEMS = (*CONTROLLER_PROBLEMS, RequestTimedOut)
-_MOVING: dict[str, Any] = {
-    "topic": ref("TopicName"),
-    "partition": ref("PartitionNumber"),
-    "replicas": nodes("The target's first, behind them those that will go."),
-    "adding_replicas": nodes("Those that come."),
-    "removing_replicas": nodes("Those that go when it is complete."),
-    "isr": nodes("Those in sync."),
-    "waits_for": nodes("Replicas of the target that are not in sync yet."),
-}
-_MOVING_EXAMPLE = {
-    "topic": "orders",
-    "partition": 0,
-    "replicas": [4, 2, 3, 1],
-    "adding_replicas": [4],
-    "removing_replicas": [1],
-    "isr": [1, 2, 3],
-    "waits_for": [4],
-}
-_MOVED = {
-    200: Answer(
-        description="Begun, or cancelled; the live brokers know.",
-        schema=shape(
-            optional=("note",),
-            **_MOVING,
-            complete=flag("Nothing is left to do."),
-            note=text("What could be asked better."),
-        ),
-        example={**_MOVING_EXAMPLE, "complete": False},
-    )
-}
+_MOVED = {200: _Moved.answer("Begun, or cancelled; the live brokers know.")}
 
 
 def _settings_routes(
@@ -358,7 +293,7 @@ def _settings_routes(
             handler=get,
             tag=tag,
             parameters=parameters,
-            answers={200: Answer(description="The settings.", schema=_CONFIGS, example=_CONFIGS_EXAMPLE)},
+            answers={200: _Configs.answer("The settings.")},
             problems=(*CONTROLLER_PROBLEMS, *problems),
         ),
         Route(
@@ -367,8 +302,8 @@ def _settings_routes(
             handler=patch,
             tag=tag,
             parameters=(*parameters, DRY_RUN, TIMEOUT_MS, FORWARD),
-            body=_CHANGES,
-            answers=_ALTERED,
+            body=_Changes.body(),
+            answers={200: _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be.")},
             problems=(*_CHANGE_PROBLEMS, InvalidConfig, *problems),
         ),
     )
@@ -405,22 +340,8 @@ ROUTES = (
         handler=post_partitions,
         tag="topics",
         parameters=(TOPIC, DRY_RUN, TIMEOUT_MS, FORWARD),
-        body=json_body(
-            shape("How many it is to have.", count=whole("", minimum=1, maximum=PARTITION_COUNT_MAX)), {"count": 6}
-        ),
-        answers={
-            200: Answer(
-                description="It has them, and the live brokers know.",
-                schema=shape(
-                    optional=("note",),
-                    topic=ref("TopicName"),
-                    partition_count=whole(),
-                    dry_run=flag("Nothing was changed."),
-                    note=text("What could be asked better."),
-                ),
-                example={"topic": "orders", "partition_count": 6, "dry_run": False},
-            )
-        },
+        body=_Count.body(),
+        answers={200: _MorePartitions.answer("It has them, and the live brokers know.")},
         problems=(*_CHANGE_PROBLEMS, InvalidPartitions, UnknownTopicOrPartition),
     ),
     Route(
@@ -428,13 +349,7 @@ ROUTES = (
         path="/v1/reassignments",
         handler=get_reassignments,
         tag="partitions",
-        answers={
-            200: Answer(
-                description="What is under way.",
-                schema=shape(reassignments=many(shape(**_MOVING))),
-                example={"reassignments": [_MOVING_EXAMPLE]},
-            )
-        },
+        answers={200: _Moves.answer("What is under way.")},
     ),
     Route(
         method="PUT",
@@ -442,10 +357,7 @@ ROUTES = (
         handler=put_reassignment,
         tag="partitions",
         parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
-        body=json_body(
-            shape("Where to.", replicas=many(whole(), "The preferred leader first.", minItems=1)),
-            {"replicas": [4, 2, 3]},
-        ),
+        body=_Target.body(),
         answers=_MOVED,
         problems=(*_CHANGE_PROBLEMS, InvalidReplicaAssignment, UnknownTopicOrPartition),
     ),

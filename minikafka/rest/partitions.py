@@ -18,31 +18,28 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.quorum.image import PartitionImage
-from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import Scene
 from minikafka.rest.leaders import (
+    change,
     controller_of,
     current_leader,
-    from_controller,
     leader_members,
     may_forward,
     partition_of,
     refuse_to_forward,
     unknown_topic,
-    until_known,
 )
-from minikafka.rest.model import Model, many_of, member
+from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
-from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Answer, Route, json_body
-from minikafka.rest.schema import flag, many, nodes, nullable, one_of, ref, shape, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE, PartitionState
+from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Route
+from minikafka.rest.schema import flag, nodes, nullable, one_of, ref, text, whole
+from minikafka.rest.schemas import LEADER_EXAMPLE, PartitionState, Place
 from minikafka.rest.sentences import NEVER_MS, why_in_or_out
-from minikafka.rest.topics import KNOWN_WAIT_S, TIMEOUT_MS
+from minikafka.rest.topics import TIMEOUT_MS
 from minikafka.rest.views import Event, Views, leaders_view, story_of, views_of, why_it_left
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import NO_NODE, NodeId, TopicPartition
-from minikafka.web.problems import Refused
+from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import (
     CurrentLeader,
     DescribedReplica,
@@ -72,15 +69,13 @@ class _Election(Model):
     type: str = member(one_of("`unclean` may lose committed records.", *ELECTION_TYPES), "preferred")
 
 
-class _Elected(Model):
+class _Elected(Place):
     """A partition with its elected leader."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    partition: int = member(ref("PartitionNumber"), 0)
     type: str = member(one_of("", *ELECTION_TYPES), "preferred")
     leader: dict[str, Any] | None = member(nullable(ref("Leader")), LEADER_EXAMPLE)
     isr: list[NodeId] = member(nodes("Those in sync."), [1, 2, 3])
-    note: str | None = member(text("What could be asked better."), default=None)
+    note: str | None = note()
 
 
 async def get_partitions(visit: Visit) -> Reply:
@@ -100,6 +95,52 @@ async def get_partitions(visit: Visit) -> Reply:
 # ---- one partition and its replicas ----------------------------------------------------------------------------------
 
 
+class _Replica(Model):
+    """One replica."""
+
+    id: NodeId = member(ref("NodeId"), 3)
+    role: str = member(one_of("", "leader", "follower", "idle", "offline", "unknown"), "unknown")
+    in_sync: bool = member(flag("Is it in the ISR?"), example=False)
+    why: str = member(
+        text("Why it is, or is not, in one sentence."),
+        "broker 3 is fenced: it is down or silent, or has not caught up with the metadata since its start",
+    )
+    leo: Offset | None = member(
+        nullable(whole("Its log's end: of a follower, what it has acknowledged to the leader.")), 40
+    )
+    own_leo: Offset | None = member(
+        nullable(whole("Its log end offset as the replica itself reports it; null while it does not answer."))
+    )
+    hw: Offset | None = member(nullable(whole("Its high watermark by its own word: a follower's lags by one fetch.")))
+    lag_records: int | None = member(nullable(whole("How many records it is behind the leader.")), 2)
+    lag_ms: int | None = member(nullable(whole("For how long it has been behind.")), 12_000)
+    caught_up_ms_ago: int | None = member(nullable(whole("When it last had everything.")), 12_000)
+    last_fetch_ms_ago: int | None = member(nullable(whole("When it last asked.")), 11_500)
+
+
+class _Partition(Place):
+    """One partition. What only the leader knows is null while it does not answer."""
+
+    leader: Any = member(nullable(ref("Leader")), LEADER_EXAMPLE)
+    leader_epoch: Epoch = member(ref("Epoch"), 3)
+    partition_epoch: int = member(whole("Rises with each change."), 5)
+    controller_epoch: Epoch = member(whole("Of the controller that made the last change."), 2)
+    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2])
+    elr: list[NodeId] = member(nodes("Those that may lead though they are not in sync (KIP-966)."), [])
+    min_insync_replicas: int | None = member(nullable(whole("How many must be in sync for `acks=all`.")), 2)
+    log_start_offset: Offset | None = member(nullable(ref("Offset")), 0)
+    last_stable_offset: Offset | None = member(nullable(ref("Offset")), 42)
+    high_watermark: Offset | None = member(nullable(ref("Offset")), 42)
+    log_end_offset: Offset | None = member(nullable(ref("Offset")), 42)
+    replicas: list[_Replica] = many_of(_Replica)
+    told_by: list[NodeId] = member(nodes("The brokers that answered."), [1, 2])
+
+
+REPLICA_EXAMPLE = _Replica.example()
+_LEADERS = ("log_start_offset", "last_stable_offset", "high_watermark", "log_end_offset")
+"""What only the leader knows, by the names of its view too."""
+
+
 async def get_partition(visit: Visit) -> Reply:
     """One partition: state, offsets, and each replica with its lag and why it is in or out of sync."""
     name = name_of(visit)
@@ -116,23 +157,15 @@ async def get_partition(visit: Visit) -> Reply:
 def partition_out(host: Scene, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
     """One partition: the recorded state, and what the brokers of ``views`` report."""
     seen = leaders_view(views, image.leader)
-    return {
-        "topic": name.topic,
-        "partition": name.partition,
-        "leader": leader_out(host, image),
-        "leader_epoch": image.leader_epoch,
-        "partition_epoch": image.partition_epoch,
-        "controller_epoch": image.controller_epoch,
-        "isr": list(image.isr),
-        "elr": list(image.elr),
-        "min_insync_replicas": seen.min_isr if seen is not None else None,
-        "log_start_offset": seen.log_start_offset if seen is not None else None,
-        "last_stable_offset": seen.last_stable_offset if seen is not None else None,
-        "high_watermark": seen.high_watermark if seen is not None else None,
-        "log_end_offset": seen.log_end_offset if seen is not None else None,
-        "replicas": replicas_out(host, image, views),
-        "told_by": sorted(views),
-    }
+    return _Partition.out_of(
+        image,
+        topic=name.topic,
+        leader=leader_out(host, image),
+        min_insync_replicas=seen.min_isr if seen is not None else None,
+        **{each: getattr(seen, each) if seen is not None else None for each in _LEADERS},
+        replicas=replicas_out(host, image, views),
+        told_by=sorted(views),
+    )
 
 
 async def asked_views(visit: Visit, name: TopicPartition, image: PartitionImage) -> Views:
@@ -167,45 +200,32 @@ def _replica_out(
 ) -> dict[str, Any]:
     own = views[node].replica if node in views else None
     in_sync = node in image.isr
-    document: dict[str, Any] = {
-        "id": node,
-        "role": "leader" if node == image.leader else own.role if own is not None else "unknown",
-        "in_sync": in_sync,
-        "why": why_in_or_out(node, host.image, image, seen, "" if in_sync else why_it_left(story, node)),
-        "leo": own.log_end_offset if own is not None else None,
-        "own_leo": own.log_end_offset if own is not None else None,
-        "hw": own.high_watermark if own is not None else None,
-        "lag_records": None,
-        "lag_ms": None,
-        "caught_up_ms_ago": None,
-        "last_fetch_ms_ago": None,
-    }
-    if seen is None:
-        return document
-    if node == image.leader:
-        return {
-            **document,
-            "leo": seen.log_end_offset,
-            "own_leo": seen.log_end_offset,
-            "hw": seen.high_watermark,
-            "lag_records": 0,
-            "lag_ms": 0,
-            "caught_up_ms_ago": 0,
-        }
-    remote = next((each for each in seen.remotes if each.broker_id == node), None)
-    if remote is None or remote.log_end_offset < 0:
-        return document
-    # What counts is what the follower has acknowledged, not what it has written since.
-    lag = max(0, seen.log_end_offset - remote.log_end_offset)
-    caught_up = remote.caught_up_ms_ago if remote.caught_up_ms_ago < NEVER_MS else None
-    return {
-        **document,
-        "leo": remote.log_end_offset,
-        "lag_records": lag,
-        "lag_ms": 0 if lag == 0 else caught_up,
-        "caught_up_ms_ago": caught_up,
-        "last_fetch_ms_ago": remote.last_fetch_ms_ago,
-    }
+    replica = _Replica(
+        id=node,
+        role="leader" if node == image.leader else own.role if own is not None else "unknown",
+        in_sync=in_sync,
+        why=why_in_or_out(node, host.image, image, seen, "" if in_sync else why_it_left(story, node)),
+        leo=own.log_end_offset if own is not None else None,
+        own_leo=own.log_end_offset if own is not None else None,
+        hw=own.high_watermark if own is not None else None,
+        lag_records=None,
+        lag_ms=None,
+        caught_up_ms_ago=None,
+        last_fetch_ms_ago=None,
+    )
+    remote = next((each for each in seen.remotes if each.broker_id == node), None) if seen is not None else None
+    if seen is not None and node == image.leader:
+        replica.leo = replica.own_leo = seen.log_end_offset
+        replica.hw = seen.high_watermark
+        replica.lag_records = replica.lag_ms = replica.caught_up_ms_ago = 0
+    elif seen is not None and remote is not None and remote.log_end_offset >= 0:
+        # What counts is what the follower has acknowledged, not what it has written since.
+        replica.leo = remote.log_end_offset
+        replica.lag_records = max(0, seen.log_end_offset - remote.log_end_offset)
+        replica.caught_up_ms_ago = remote.caught_up_ms_ago if remote.caught_up_ms_ago < NEVER_MS else None
+        replica.lag_ms = 0 if replica.lag_records == 0 else replica.caught_up_ms_ago
+        replica.last_fetch_ms_ago = remote.last_fetch_ms_ago
+    return replica.out()
 
 
 # ---- elections -------------------------------------------------------------------------------------------------------
@@ -215,24 +235,13 @@ async def post_election(visit: Visit) -> Reply:
     """Elect a leader: the preferred replica, or, where nobody may lead without loss, any that is alive (unclean)."""
     name = name_of(visit)
     partition_of(visit.host, name)
-    kind = kind_of(visit.http)
-    document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
-    election = _Election.read(document).type
-    metadata_offset = -1
+    election = (await _Election.sent(visit)).type
 
-    def items(response: ElectLeadersResponse) -> tuple[ElectedLeader, ...]:
-        nonlocal metadata_offset
-        metadata_offset = response.metadata_offset
+    def pick(response: ElectLeadersResponse) -> tuple[ElectedLeader, ...]:
         return response.partitions
 
-    request = ElectLeadersRequest(
-        election_type=election, partitions=(ForgottenPartition(topic=name.topic, partition=name.partition),)
-    )
-    wait_s = visit[TIMEOUT_MS] / 1000
-    (elected,) = await from_controller(visit, request, items=items, wait_s=wait_s)
-    if elected.error_code:
-        raise Refused(failure_of(elected), topic=name.topic, partition=name.partition)
-    await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, wait_s))
+    request = ElectLeadersRequest(election_type=election, partitions=(ForgottenPartition(**name._asdict()),))
+    await change(visit, request, pick, wait_s=visit[TIMEOUT_MS] / 1000, topic=name.topic, partition=name.partition)
     image = partition_of(visit.host, name)
     return Reply(
         _Elected(
@@ -241,75 +250,13 @@ async def post_election(visit: Visit) -> Reply:
             type=election,
             leader=leader_out(visit.host, image),
             isr=list(image.isr),
-            note=FORM_NOTE if kind == "form" else None,
+            note=visit.note,
         ).out()
     )
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-REPLICA_EXAMPLE = {
-    "id": 3,
-    "role": "unknown",
-    "in_sync": False,
-    "why": "broker 3 is fenced: it is down or silent, or has not caught up with the metadata since its start",
-    "leo": 40,
-    "own_leo": None,
-    "hw": None,
-    "lag_records": 2,
-    "lag_ms": 12_000,
-    "caught_up_ms_ago": 12_000,
-    "last_fetch_ms_ago": 11_500,
-}
-_REPLICA = shape(
-    "One replica.",
-    id=ref("NodeId"),
-    role=one_of("", "leader", "follower", "idle", "offline", "unknown"),
-    in_sync=flag("Is it in the ISR?"),
-    why=text("Why it is, or is not, in one sentence."),
-    leo=nullable(whole("Its log's end: of a follower, what it has acknowledged to the leader.")),
-    own_leo=nullable(whole("Its log end offset as the replica itself reports it; null while it does not answer.")),
-    hw=nullable(whole("Its high watermark by its own word: a follower's lags by one fetch.")),
-    lag_records=nullable(whole("How many records it is behind the leader.")),
-    lag_ms=nullable(whole("For how long it has been behind.")),
-    caught_up_ms_ago=nullable(whole("When it last had everything.")),
-    last_fetch_ms_ago=nullable(whole("When it last asked.")),
-)
-_PARTITION = shape(
-    "One partition. What only the leader knows is null while it does not answer.",
-    topic=ref("TopicName"),
-    partition=ref("PartitionNumber"),
-    leader=nullable(ref("Leader")),
-    leader_epoch=ref("Epoch"),
-    partition_epoch=whole("Rises with each change."),
-    controller_epoch=whole("Of the controller that made the last change."),
-    isr=nodes("Those in sync."),
-    elr=nodes("Those that may lead though they are not in sync (KIP-966)."),
-    min_insync_replicas=nullable(whole("How many must be in sync for `acks=all`.")),
-    log_start_offset=nullable(ref("Offset")),
-    last_stable_offset=nullable(ref("Offset")),
-    high_watermark=nullable(ref("Offset")),
-    log_end_offset=nullable(ref("Offset")),
-    replicas=many(_REPLICA),
-    told_by=nodes("The brokers that answered."),
-)
-PARTITION_EXAMPLE = {
-    "topic": "orders",
-    "partition": 0,
-    "leader": LEADER_EXAMPLE,
-    "leader_epoch": 3,
-    "partition_epoch": 5,
-    "controller_epoch": 2,
-    "isr": [1, 2],
-    "elr": [],
-    "min_insync_replicas": 2,
-    "log_start_offset": 0,
-    "last_stable_offset": 42,
-    "high_watermark": 42,
-    "log_end_offset": 42,
-    "replicas": [REPLICA_EXAMPLE],
-    "told_by": [1, 2],
-}
 ROUTES = (
     Route(
         method="GET",
@@ -326,11 +273,7 @@ ROUTES = (
         handler=get_partition,
         tag="partitions",
         parameters=(TOPIC, PARTITION, FORWARD),
-        answers={
-            200: Answer(
-                description="The partition, as its replicas tell it.", schema=_PARTITION, example=PARTITION_EXAMPLE
-            )
-        },
+        answers={200: _Partition.answer("The partition, as its replicas tell it.")},
         problems=LEADER_PROBLEMS,
     ),
     Route(
@@ -339,7 +282,7 @@ ROUTES = (
         handler=post_election,
         tag="partitions",
         parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
-        body=json_body(_Election.schema(sent=True), _Election.example()),
+        body=_Election.body(),
         answers={200: _Elected.answer("Elected, and known to the live brokers.")},
         problems=(
             *CONTROLLER_PROBLEMS,

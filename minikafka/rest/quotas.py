@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 from minikafka.errors import InvalidRequest, PolicyViolation, RequestTimedOut
 from minikafka.quorum.client_quotas import describe_client_quotas
-from minikafka.rest.body import Members
-from minikafka.rest.operations import change, document_of
+from minikafka.rest.leaders import change
+from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
-from minikafka.rest.schema import flag, many, nullable, shape, table, text
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Route
+from minikafka.rest.schema import flag, nullable, table, text
 from minikafka.rest.topics import DRY_RUN, TIMEOUT_MS
 from minikafka.rest.visit import Reply, Visit
 from minikafka.security.quotas import CLIENT_ID, KEYS, USER
-from minikafka.web.problems import Fault, unacceptable
-from minikafka.wire.limits import shown
 from minikafka.wire.quotas import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
@@ -28,67 +26,86 @@ from minikafka.wire.quotas import (
 _TYPES = {"user": USER, "client_id": CLIENT_ID}
 
 
+_MEANING = f"By Kafka's names: {', '.join(f'`{key}`' for key in KEYS)}."
+_CHANGES = table({"type": ["number", "null"]}, f"{_MEANING} null removes a quota.", minProperties=1)
+_CHANGES_EXAMPLE = {"producer_byte_rate": 1_048_576, "consumer_byte_rate": None}
+
+
+class _Entity(Model):
+    """A user, a client id, or both together."""
+
+    user: str | None = member(
+        nullable(text("Name of the user, without `User:`; null: all users without a quota of their own.")),
+        "alice",
+        default=LEFT_OUT,
+    )
+    client_id: str | None = member(
+        nullable(text("Client id; null: all client ids without a quota of their own.")), default=LEFT_OUT
+    )
+
+    def names(self) -> dict[str, str | None]:
+        """Return the members that are there."""
+        return {each: name for each in _TYPES if (name := getattr(self, each)) is not LEFT_OUT}
+
+
+class _Quota(_Entity):
+    """The quotas of a user, of a client id, or of both together."""
+
+    quotas: dict[str, float] = member(table({"type": "number"}, _MEANING), {"producer_byte_rate": 1_048_576.0})
+
+
+class _Quotas(Model):
+    """All client quotas."""
+
+    quotas: list[_Quota] = many_of(_Quota)
+
+
+class _Alteration(_Entity):
+    """Quotas to alter."""
+
+    quotas: dict[str, float | None] = member(_CHANGES, _CHANGES_EXAMPLE)
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if not self.names():
+            yield "user", "a user, a client_id or both are needed"
+
+
+class _Altered(_Entity):
+    """Quotas that were altered."""
+
+    altered: dict[str, float | None] = member(_CHANGES, _CHANGES_EXAMPLE)
+    dry_run: bool = member(flag("Nothing was altered."), example=False)
+    note: str | None = note()
+
+
 async def get_quotas(visit: Visit) -> Reply:
     """All client quotas, by entity, as this broker uses them."""
     found = describe_client_quotas(visit.host.image, DescribeClientQuotasRequest())
-    return Reply({"quotas": [_entry_out(each) for each in found.entries]})
+    return Reply(_Quotas(quotas=[_quota_of(each) for each in found.entries]).out())
 
 
-def _entry_out(entry: QuotaEntry) -> dict[str, Any]:
+def _quota_of(entry: QuotaEntry) -> _Quota:
     names = {each.entity_type: each.entity_name for each in entry.entity}
     members = {member: names[kind] for member, kind in _TYPES.items() if kind in names}
-    return {**members, "quotas": {each.key: each.value for each in entry.values}}
+    return _Quota(**members, quotas={each.key: each.value for each in entry.values})
 
 
 async def patch_quotas(visit: Visit) -> Reply:
     """Set quotas of a user, a client id or both; null removes one."""
-    dry_run = visit[DRY_RUN]
-    document, note = await document_of(visit)
-    entry = _alteration_in(document)
+    dry_run, sent = visit[DRY_RUN], await _Alteration.sent(visit)
+    entry = QuotaAlteration(
+        entity=tuple(EntityPart(entity_type=_TYPES[each], entity_name=name) for each, name in sent.names().items()),
+        ops=tuple(
+            QuotaChange(key=key, remove=True) if value is None else QuotaChange(key=key, value=float(value))
+            for key, value in sent.quotas.items()
+        ),
+    )
     request = AlterClientQuotasRequest(entries=(entry,), validate_only=dry_run)
-    await change(visit, request, lambda response: response.entries, dry_run=dry_run)
-    names = {member: document[member] for member in _TYPES if member in document}
-    return Reply({**names, "altered": document["quotas"], "dry_run": dry_run, **note})
-
-
-def _alteration_in(document: dict[str, Any]) -> QuotaAlteration:
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    entity = []
-    for member, kind in _TYPES.items():
-        name = members.any(member)
-        if name is not None and type(name) is not str:
-            members.wrong(member, f"a text, or null for the default, is needed, not {shown(name)}")
-        elif member in document:
-            entity.append(EntityPart(entity_type=kind, entity_name=name))
-    quotas = members.object("quotas")
-    members.done()
-    if not entity and not faults:
-        members.wrong("user", "a user, a client_id or both are needed")
-    if not quotas and not faults:
-        members.wrong("quotas", f"at least one of {', '.join(KEYS)} is needed")
-    inner = Members(quotas, "/quotas", faults)
-    ops = []
-    for key in quotas:
-        value = inner.any(key)
-        if value is None:
-            ops.append(QuotaChange(key=key, remove=True))
-        elif type(value) in (int, float):
-            ops.append(QuotaChange(key=key, value=float(value)))
-        else:
-            inner.wrong(key, f"a number or null is needed, not {shown(value)}")
-    if faults:
-        raise unacceptable(faults)
-    return QuotaAlteration(entity=tuple(entity), ops=tuple(ops))
+    await change(visit, request, lambda response: response.entries, wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
+    return Reply(_Altered.out_of(sent, altered=sent.quotas, dry_run=dry_run, note=visit.note))
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
-
-_USER = nullable(text("Name of the user, without `User:`; null: all users without a quota of their own."))
-_CLIENT_ID = nullable(text("Client id; null: all client ids without a quota of their own."))
-_ENTITY = {"user": _USER, "client_id": _CLIENT_ID}
-_MEANING = f"By Kafka's names: {', '.join(f'`{key}`' for key in KEYS)}."
-_CHANGES = table({"type": ["number", "null"]}, f"{_MEANING} null removes a quota.")
 
 ROUTES = (
     Route(
@@ -96,22 +113,7 @@ ROUTES = (
         path="/v1/quotas",
         handler=get_quotas,
         tag="cluster",
-        answers={
-            200: Answer(
-                description="The quotas.",
-                schema=shape(
-                    quotas=many(
-                        shape(
-                            "The quotas of a user, of a client id, or of both together.",
-                            optional=("user", "client_id"),
-                            **_ENTITY,
-                            quotas=table({"type": "number"}, _MEANING),
-                        )
-                    )
-                ),
-                example={"quotas": [{"user": "alice", "quotas": {"producer_byte_rate": 1_048_576.0}}]},
-            )
-        },
+        answers={200: _Quotas.answer("The quotas.")},
     ),
     Route(
         method="PATCH",
@@ -119,27 +121,8 @@ ROUTES = (
         handler=patch_quotas,
         tag="cluster",
         parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
-        body=json_body(
-            shape("Quotas to alter.", optional=("user", "client_id"), **_ENTITY, quotas=_CHANGES),
-            {"user": "alice", "quotas": {"producer_byte_rate": 1_048_576, "consumer_byte_rate": None}},
-        ),
-        answers={
-            200: Answer(
-                description="Altered, and used by the live brokers; or, in a dry run, it could be.",
-                schema=shape(
-                    optional=("note", "user", "client_id"),
-                    **_ENTITY,
-                    altered=_CHANGES,
-                    dry_run=flag("Nothing was altered."),
-                    note=text("What could be asked better."),
-                ),
-                example={
-                    "user": "alice",
-                    "altered": {"producer_byte_rate": 1_048_576, "consumer_byte_rate": None},
-                    "dry_run": False,
-                },
-            )
-        },
+        body=_Alteration.body(),
+        answers={200: _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be.")},
         problems=(*CONTROLLER_PROBLEMS, RequestTimedOut, InvalidRequest, PolicyViolation),
     ),
 )

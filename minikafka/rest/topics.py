@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from minikafka.errors import (
     InvalidConfig,
@@ -21,21 +20,19 @@ from minikafka.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from minikafka.rest.body import FORM_NOTE, Members, kind_of, parsed_object, pointer, read_body
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX, Host
-from minikafka.rest.leaders import from_controller, unknown_topic, until_known
-from minikafka.rest.model import Model, many_of, member
+from minikafka.rest.leaders import change, unknown_topic
+from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Choice, Flag, Integer
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Route, json_body
-from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, table, text, whole
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Route
+from minikafka.rest.schema import flag, many, nullable, ref, table, text, whole
 from minikafka.rest.schemas import PartitionState
 from minikafka.rest.views import gather_from
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, NodeId
-from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, unacceptable
 from minikafka.wire.admin import DescribeLogDirsRequest
 from minikafka.wire.apis import BY_NAME
-from minikafka.wire.limits import MAP_MEMBERS_MAX, shown
+from minikafka.wire.limits import MAP_MEMBERS_MAX
 from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -51,9 +48,6 @@ from minikafka.wire.messages import (
     ReplicaAssignment,
 )
 from minikafka.wire.outcomes import failure_of
-
-# After this long a creation is answered even if a broker is still behind; that one will say so itself.
-KNOWN_WAIT_S = 3.0
 
 PARTITION_COUNT_MAX = 100_000
 REPLICA_COUNT_MAX = 32_767
@@ -124,7 +118,7 @@ class _Created(Model):
     replication_factor: int = member(whole(), 3)
     config: dict[str, str] = member(_TOPIC_CONFIG, _CONFIG_EXAMPLE)
     dry_run: bool = member(flag("Nothing was created."))
-    note: str | None = member(text("What could be asked better."), default=None)
+    note: str | None = note()
 
 
 class _Deleted(Model):
@@ -199,105 +193,73 @@ async def get_topic(visit: Visit) -> Reply:
 # ---- changes ---------------------------------------------------------------------------------------------------------
 
 
-async def post_topic(visit: Visit) -> Reply:
-    """Create one topic; ``?dry_run=true`` only checks."""
-    dry_run, timeout_ms = visit[DRY_RUN], visit[TIMEOUT_MS]
-    kind = kind_of(visit.http)
-    body = await read_body(visit.http, visit.host, visit.admission)
-    topic = new_topic(parsed_object(body, kind, visit.http))
-    metadata_offset = -1
+class _NewTopic(Model):
+    """A topic; what is left out, the controller's settings decide."""
 
-    def items(response: CreateTopicsResponse) -> tuple[CreatedTopic, ...]:
-        nonlocal metadata_offset
-        metadata_offset = response.metadata_offset
-        return response.topics
-
-    request = CreateTopicsRequest(topics=(topic,), timeout_ms=timeout_ms, validate_only=dry_run)
-    (created,) = await from_controller(visit, request, items=items, wait_s=timeout_ms / 1000)
-    if created.error_code:
-        raise Refused(failure_of(created), topic=topic.name)
-    if not dry_run:
-        await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, timeout_ms / 1000))
-    document = _Created(
-        topic=created.name,
-        topic_id=created.topic_id,
-        partition_count=created.num_partitions,
-        replication_factor=created.replication_factor,
-        config=topic.configs,
-        dry_run=dry_run,
-        note=FORM_NOTE if kind == "form" else None,
-    ).out()
-    return Reply(document) if dry_run else Reply(document, 201, {"Location": f"/v1/topics/{created.name}"})
-
-
-def new_topic(document: dict[str, Any]) -> NewTopic:
-    """``{"name", "partitions", "replication_factor", "assignments", "config"}``; 422 with pointers."""
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    name = members.text("name", required=True)
-    if document.get("name") == "":
-        members.wrong("name", "an empty name")
-    partitions = members.integer("partitions", -1, low=1, high=PARTITION_COUNT_MAX)
-    replication_factor = members.integer("replication_factor", -1, low=1, high=REPLICA_COUNT_MAX)
-    assignments = _replica_lists(members, "assignments", faults)
-    config = members.object("config")
-    members.done()
-    if len(config) > MAP_MEMBERS_MAX:
-        members.wrong("config", f"{len(config)} settings, {MAP_MEMBERS_MAX} are accepted at most")
-        config = {}
-    inner = Members(config, "/config", faults)
-    configs = {}
-    for setting in config:
-        value = inner.any(setting)
-        if type(value) is str:
-            configs[setting] = value
-        elif type(value) in (int, bool):
-            configs[setting] = str(value).lower()
-        else:
-            inner.wrong(setting, f"a text, a whole number, true or false is needed, not {shown(value)}")
-    if faults:
-        raise unacceptable(faults)
-    return NewTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=replication_factor,
-        assignments=tuple(
-            ReplicaAssignment(partition=number, broker_ids=each) for number, each in enumerate(assignments)
+    name: str = member(text("Letters, digits, `.`, `_` and `-`.", minLength=1), "orders")
+    partitions: int = member(whole("num.partitions", minimum=1, maximum=PARTITION_COUNT_MAX), 3, default=-1)
+    replication_factor: int = member(
+        whole("default.replication.factor", minimum=1, maximum=REPLICA_COUNT_MAX), 3, default=-1
+    )
+    assignments: list[list[NodeId]] = member(
+        many(
+            many(whole(minimum=0, maximum=INT32_MAX), "Of one partition, the preferred leader first."),
+            "In place of `partitions` and `replication_factor`: where each partition's replicas are.",
         ),
-        configs=configs,
+        default=(),
+    )
+    config: dict[str, str | int | bool] | None = member(
+        table({"type": ["string", "integer", "boolean"]}, "Settings by Kafka's names.", maxProperties=MAP_MEMBERS_MAX),
+        {"min.insync.replicas": 2},
+        default=None,
     )
 
 
-def _replica_lists(members: Members, name: str, faults: list[Fault]) -> list[tuple[NodeId, ...]]:
-    """A list of replicas for each partition, the preferred leader first; empty when it is missing."""
-    lists = []
-    for at, given in enumerate(members.list(name)):
-        if type(given) is list and all(type(each) is int and 0 <= each <= INT32_MAX for each in given):
-            lists.append(tuple(given))
-        else:
-            detail = f"a list of broker ids is needed, not {shown(given)}"
-            faults.append({"pointer": pointer(name, at), "detail": detail})
-            if len(faults) >= VALIDATION_ERROR_COUNT_MAX:
-                break
-    return lists
+async def post_topic(visit: Visit) -> Reply:
+    """Create one topic; ``?dry_run=true`` only checks."""
+    dry_run, timeout_ms = visit[DRY_RUN], visit[TIMEOUT_MS]
+    sent = await _NewTopic.sent(visit)
+    topic = NewTopic(
+        name=sent.name,
+        num_partitions=sent.partitions,
+        replication_factor=sent.replication_factor,
+        assignments=tuple(
+            ReplicaAssignment(partition=number, broker_ids=tuple(each)) for number, each in enumerate(sent.assignments)
+        ),
+        configs={name: setting_text(value) for name, value in (sent.config or {}).items()},
+    )
+
+    def pick(response: CreateTopicsResponse) -> tuple[CreatedTopic, ...]:
+        return response.topics
+
+    request = CreateTopicsRequest(topics=(topic,), timeout_ms=timeout_ms, validate_only=dry_run)
+    created = await change(visit, request, pick, wait_s=timeout_ms / 1000, dry_run=dry_run, topic=topic.name)
+    document = _Created.out_of(
+        created,
+        topic=created.name,
+        partition_count=created.num_partitions,
+        config=topic.configs,
+        dry_run=dry_run,
+        note=visit.note,
+    )
+    return Reply(document) if dry_run else Reply(document, 201, {"Location": f"/v1/topics/{created.name}"})
+
+
+def setting_text(value: str | float) -> str:
+    """Return a setting's value as text, as in Kafka's properties."""
+    return value if type(value) is str else str(value).lower()
 
 
 async def delete_topic(visit: Visit) -> Reply:
     """Delete one topic with all that is in it."""
     topic, timeout_ms = visit[TOPIC], visit[TIMEOUT_MS]
-    metadata_offset = -1
 
-    def items(response: DeleteTopicsResponse) -> tuple[DeletedTopic, ...]:
-        nonlocal metadata_offset
-        metadata_offset = response.metadata_offset
+    def pick(response: DeleteTopicsResponse) -> tuple[DeletedTopic, ...]:
         return response.topics
 
     request = DeleteTopicsRequest(topics=(topic,), timeout_ms=timeout_ms)
-    (deleted,) = await from_controller(visit, request, items=items, wait_s=timeout_ms / 1000)
-    if deleted.error_code:
-        raise Refused(failure_of(deleted), topic=topic)
-    await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, timeout_ms / 1000))
-    return Reply(_Deleted(topic=deleted.name, topic_id=deleted.topic_id, deleted=True).out())
+    deleted = await change(visit, request, pick, wait_s=timeout_ms / 1000, topic=topic)
+    return Reply(_Deleted.out_of(deleted, topic=deleted.name, deleted=True))
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
@@ -317,21 +279,7 @@ ROUTES = (
         handler=post_topic,
         tag="topics",
         parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
-        body=json_body(
-            shape(
-                "A topic; what is left out, the controller's settings decide.",
-                optional=("partitions", "replication_factor", "assignments", "config"),
-                name=text("Letters, digits, `.`, `_` and `-`.", minLength=1),
-                partitions=whole("num.partitions", minimum=1, maximum=PARTITION_COUNT_MAX),
-                replication_factor=whole("default.replication.factor", minimum=1, maximum=REPLICA_COUNT_MAX),
-                assignments=many(
-                    nodes("Of one partition, the preferred leader first."),
-                    "In place of `partitions` and `replication_factor`: where each partition's replicas are.",
-                ),
-                config=table({"type": ["string", "integer", "boolean"]}, "Settings by Kafka's names."),
-            ),
-            {"name": "orders", "partitions": 3, "replication_factor": 3, "config": {"min.insync.replicas": 2}},
-        ),
+        body=_NewTopic.body(),
         answers={
             201: _Created.answer("Created: the next request may use it.", dry_run=False),
             200: _Created.answer("It could be created.", dry_run=True),

@@ -195,6 +195,7 @@ def test_v1_sets_and_shows_quotas(cluster: LocalCluster):
         ({"user": "ann", "quotas": {}}, 422),
         ({"user": 5, "quotas": {PRODUCE: 1}}, 422),
         ({"user": "ann", "quotas": {PRODUCE: "1"}}, 422),
+        ({"user": "ann", "quotas": {PRODUCE: 10**400}}, 422),
         ({"user": "ann", "quotas": {PRODUCE: 1}, "group": "g"}, 422),
         ({"user": "ann", "quotas": {"bytes": 1}}, 400),
         ({"user": "ann", "quotas": {PRODUCE: -1}}, 400),
