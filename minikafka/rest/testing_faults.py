@@ -174,6 +174,7 @@ def _out(fault: Fault, call: HookCall) -> dict[str, Any]:
         "seed": fault.seed,
         "error": spec.error,
         "for_ms": spec.for_ms,
+        "ends_in_ms": call.instruments.faults.ends_in_ms(fault),
         "hits": fault.hits,
         "active": fault.is_active,
     }
@@ -209,6 +210,7 @@ _FAULT = shape(
     **_SPEC,
     id=whole("Its number at this broker."),
     broker=ref("NodeId"),
+    ends_in_ms=nullable(whole("Time until it ends by itself; null: it is over, or only healing ends it.", minimum=0)),
     hits=whole("How many messages it struck."),
     active=flag("It will strike again."),
 )
@@ -231,6 +233,7 @@ _EXAMPLE = {
     "seed": 41_887_029_551_207,
     "error": None,
     "for_ms": None,
+    "ends_in_ms": None,
     "hits": 0,
     "active": True,
 }

@@ -343,6 +343,11 @@ class Faults:
                 self._tell("fault_over", fault=number, hits=fault.hits, why="it was healed")
         return fault
 
+    def ends_in_ms(self, fault: Fault) -> int | None:
+        """Time until the fault ends by itself; None: it is over, or only healing ends it."""
+        timer = self._timers.get(fault.number)
+        return None if timer is None else max(0, round((timer.when() - asyncio.get_running_loop().time()) * 1000))
+
     def _time_is_up(self, fault: Fault) -> None:
         """It stays in the list, with its hits, as one does that has done its count."""
         del self._timers[fault.number]

@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from playwright.sync_api import Browser, Page
 
@@ -16,17 +16,28 @@ from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.conftest import EXPECT_TIMEOUT_MS
 
 PICTURES = Path("build/console")
+REFUSAL = "the server responded with a status of"
 HOSTILE = "<img src=x onerror=window.ran=1>"
 
 
+class Reachable(Protocol):
+    """A cluster whose brokers listen."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
 @contextmanager
-def watched_tab(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
-    """A tab that fails the test on a console message, an error, or a request to another address."""
+def watched_tab(browser: Browser, cluster: Reachable, *, refusals: bool = False) -> Iterator[Page]:
+    """A tab that fails the test on a console message, an error, or a request to another address.
+
+    ``refusals``: the test provokes problems of the API, which browsers report on the console.
+    """
     tab = browser.new_page(viewport={"width": 1400, "height": 900})
     tab.set_default_timeout(EXPECT_TIMEOUT_MS)
     wrong: list[str] = []
     home = url_of(cluster)
-    tab.on("console", lambda message: wrong.append(message.text))
+    tab.on("console", lambda each: None if refusals and REFUSAL in each.text else wrong.append(each.text))
     tab.on("pageerror", lambda error: wrong.append(str(error)))
     tab.on("request", lambda request: None if request.url.startswith((home, "data:")) else wrong.append(request.url))
     yield tab
@@ -34,12 +45,12 @@ def watched_tab(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
     assert wrong == []
 
 
-def url_of(cluster: LocalCluster) -> str:
+def url_of(cluster: Reachable) -> str:
     """The address of broker 1."""
     return f"http://{cluster.bootstrap.split(',')[0]}"
 
 
-def call(cluster: LocalCluster, path: str, body: Any = None, method: str | None = None) -> Any:
+def call(cluster: Reachable, path: str, body: Any = None, method: str | None = None) -> Any:
     """The response of broker 1; HTTPError for a refusal."""
     data = None if body is None else json.dumps(body).encode()
     sent = urllib.request.Request(url_of(cluster) + path, data, {"Content-Type": "application/json"}, method=method)
@@ -47,13 +58,13 @@ def call(cluster: LocalCluster, path: str, body: Any = None, method: str | None 
         return json.load(answer)
 
 
-def create(cluster: LocalCluster, topic: str, *, partitions: int = 1) -> str:
+def create(cluster: Reachable, topic: str, *, partitions: int = 1) -> str:
     """A topic with three replicas; the path of its partition 0."""
     call(cluster, "/v1/topics", {"name": topic, "partitions": partitions, "replication_factor": 3})
     return f"/v1/topics/{topic}/partitions/0"
 
 
-def produce(cluster: LocalCluster, path: str, *records: dict[str, Any], acks: str = "all") -> None:
+def produce(cluster: Reachable, path: str, *records: dict[str, Any], acks: str = "all") -> None:
     """Write records to a partition."""
     call(cluster, f"{path}/records?acks={acks}", {"records": list(records)})
 

@@ -1,7 +1,8 @@
 // Requests to the broker that serves the page.
 
 export class Refused extends Error {
-  constructor(message: string, readonly status: number) {
+  /** `outcome`: not_written, written or unknown, as the problem says. */
+  constructor(message: string, readonly status: number, readonly outcome = "") {
     super(message);
   }
 }
@@ -19,7 +20,7 @@ export async function request<T = unknown>(path: string, body: unknown = null, m
   }
   const response = await fetch(path, options);
   const value = await response.json();
-  if (!response.ok) throw new Refused(`${value.error ?? response.status}: ${value.detail ?? value.title}`, response.status);
+  if (!response.ok) throw new Refused(`${value.error ?? response.status}: ${value.detail ?? value.title}`, response.status, value.outcome);
   return value as T;
 }
 

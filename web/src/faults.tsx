@@ -1,9 +1,11 @@
-// Faults of links and brokers, with ends by default. They exist only with mk.testing.endpoints.enable=true.
-import { effect, signal } from "@preact/signals";
+// Faults of links and brokers, with ends by default, at any broker: the broker of the page forwards to the others.
+// They exist only with mk.testing.endpoints.enable=true.
+import { computed, effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { messageOf, request } from "./api";
+import { Refused, messageOf, request } from "./api";
 import { hello } from "./live";
+import { counted } from "./words";
 
 const PERIOD_MS = 1000;
 const IDLE_PERIOD_MS = 3000;
@@ -17,32 +19,49 @@ const DEADLY = new Set(["stop", "kill"]);
 const DELAY_MS = 200;
 
 interface Fault {
+  /** Its number at its broker. */
   id: number;
+  broker: number;
   kind: string;
   link: string;
   api: string;
   message: string | null;
   count: number | null;
   for_ms: number | null;
+  ends_in_ms: number | null;
   hits: number;
   active: boolean;
 }
 
+interface Silent {
+  broker: number;
+  detail: string;
+  outcome: string;
+}
+
 export const drawerIsOpen = signal(false);
 const faults = signal<Fault[]>([]);
+const active = computed(() => faults.value.filter((each) => each.active));
+/** Brokers whose faults are not known now. */
+const silent = signal<Silent[]>([]);
+/** What the last button did, or why it did nothing. */
+const said = signal("");
 const failed = signal("");
 /** Ids of all brokers. */
 export const brokerIds = signal<number[]>([]);
 
+const FAULTS = "/v1/faults";
+const EVERYWHERE = `${FAULTS}?broker=all`;
+
 async function read(): Promise<void> {
   try {
-    faults.value = (await request<{ faults: Fault[] }>(FAULTS)).faults;
+    const { faults: found, no_answer } = await request<{ faults: Fault[]; no_answer: Silent[] }>(EVERYWHERE);
+    faults.value = found;
+    silent.value = no_answer;
   } catch (error) {
     failed.value = messageOf(error);
   }
 }
-
-const FAULTS = "/v1/faults";
 
 let timer = 0;
 effect(() => {
@@ -55,32 +74,45 @@ effect(() => {
   timer = setTimeout(() => void again(), 0);
 });
 
-async function attempt(act: () => Promise<unknown>): Promise<void> {
-  failed.value = "";
+/** Without an answer of the page's broker nothing is known either. */
+const outcomeOf = (error: unknown): string => `${error instanceof Refused && error.outcome !== "unknown" ? "" : "It is not known whether this was done. "}${messageOf(error)}`;
+
+async function attempt(act: () => Promise<string>): Promise<void> {
+  failed.value = said.value = "";
   try {
-    await act();
+    said.value = await act();
   } catch (error) {
-    failed.value = messageOf(error);
+    failed.value = outcomeOf(error);
   }
   await read();
 }
 
-const heal = (fault: Fault) => attempt(() => request(`/v1/faults/${fault.id}`, null, "DELETE"));
-const healAll = () => attempt(() => request(FAULTS, null, "DELETE"));
+const nameOf = ({ broker, id }: Fault): string => `${broker}:${id}`;
 
-function named({ kind, link, api, message, count, for_ms: ms, hits }: Fault): string {
+const heal = (fault: Fault) => attempt(async () => {
+  await request(`${FAULTS}/${fault.id}?broker=${fault.broker}`, null, "DELETE");
+  return `Fault ${nameOf(fault)} is healed.`;
+});
+
+const healAll = () => attempt(async () => {
+  const { healed, no_answer } = await request<{ healed: number; no_answer: Silent[] }>(EVERYWHERE, null, "DELETE");
+  return `${counted(healed, "fault")} healed.${no_answer.map(({ broker, outcome }) => ` Broker ${broker} did not answer: ${outcome === "unknown" ? "its faults may be active" : "nothing was done there"}.`).join("")}`;
+});
+
+function named({ kind, link, api, message, count, for_ms: ms, ends_in_ms: left, hits, active: is, ...fault }: Fault): string {
   const what = `${kind} ${link}${api === "*" ? "" : ` ${api}`}${message ? ` ${message}s` : ""}`;
-  return `${what}${count ? `, the next ${count}` : ""}${ms ? `, for ${ms / 1000} s` : ""}: struck ${hits}`;
+  const until = !is ? ", over" : left !== null ? `, ${Math.ceil(left / 1000)} s left` : ms ? "" : ", until healed";
+  return `${what}${count ? `, the next ${count}` : ""} at broker ${fault.broker}${until}; struck ${hits}`;
 }
 
 /** On top of every view while a fault is active. */
 export function FaultBar(): JSX.Element | null {
-  const active = faults.value;
-  if (!hello.value.testing || !active.length) return null;
+  const shown = active.value;
+  if (!hello.value.testing || !shown.length) return null;
   return <p class="bar" role="status">
-    <b>{active.length} {active.length === 1 ? "fault is" : "faults are"} active:</b>
-    {active.slice(0, 4).map((each) => <span key={each.id}>{named(each)} <button onClick={() => void heal(each)}>Heal</button></span>)}
-    {active.length > 4 && <span>and {active.length - 4} more</span>}
+    <b>{shown.length} {shown.length === 1 ? "fault is" : "faults are"} active:</b>
+    {shown.slice(0, 4).map((each) => <span key={nameOf(each)}>{named(each)} <button aria-label={`Heal fault ${nameOf(each)}`} onClick={() => void heal(each)}>Heal</button></span>)}
+    {shown.length > 4 && <span>and {shown.length - 4} more</span>}
     <button onClick={() => void healAll()}>Heal all</button>
   </p>;
 }
@@ -95,22 +127,37 @@ interface Chosen {
   message: string;
   count: string;
   seconds: string;
+  /** Id of the broker that shall have the fault; empty: see endOf. */
+  broker: string;
 }
+
+const isBroker = (end: string): boolean => /^\d+$/.test(end);
+
+/** The brokers at the ends of the link: the broker of the page first, which can be healed without another one. */
+function endsOf({ from, to }: Chosen): string[] {
+  const own = String(hello.value.node);
+  return [from, to].filter(isBroker).sort((a, b) => Number(b === own) - Number(a === own));
+}
+
+const endOf = (chosen: Chosen): string => endsOf(chosen).includes(chosen.broker) ? chosen.broker : endsOf(chosen)[0] ?? "";
 
 function bodyOf({ from, to, kind, api, message, count, seconds }: Chosen): Record<string, unknown> {
   return { kind, link: `${from}>${to}`, api, ...message && { message }, ...count && { count: Number(count) }, ...seconds !== FOREVER && { for_ms: Number(seconds) * 1000 }, ...kind === "delay" && { delay_ms: DELAY_MS } };
 }
 
-function consequence({ from, to, kind, api, message, seconds }: Chosen): string {
+function consequence(chosen: Chosen): string {
+  const { from, to, kind, api, message, seconds } = chosen;
+  const own = hello.value.node;
+  const at = endOf(chosen);
   const what = api === "*" ? "every message" : `each ${api} ${message || "message"}`;
   const verb = { hold: "waits", cut: "breaks its connection", drop: "is lost", delay: `arrives ${DELAY_MS} ms later`, duplicate: "is sent twice" }[kind] ?? kind;
   const follows = api === "Fetch" && kind !== "delay" && kind !== "duplicate" && message !== "answer" ? ` A follower that has not caught up for replica.lag.time.max.ms leaves the ISR.` : "";
-  return `From ${from} to ${to}, ${what} ${verb}${seconds === FOREVER ? ", until it is healed" : `, for ${seconds} s`}.${follows}`;
+  return `From ${from} to ${to}, ${what} ${verb}${seconds === FOREVER ? ", until it is healed" : `, for ${seconds} s`}.${follows} ${Number(at) === own ? `Broker ${at}, which serves this page, has the fault.` : `Broker ${own} forwards this to broker ${at}, which has the fault.`} It ends when broker ${at} stops.`;
 }
 
 function Matrix({ chosen, choose }: { chosen: Chosen; choose: (part: Partial<Chosen>) => void }): JSX.Element {
   const ends = [...brokerIds.value.map(String), "client"];
-  const struck = (from: string, to: string) => faults.value.find(({ link }) => link === `${from}>${to}`)?.kind;
+  const struck = (from: string, to: string) => active.value.find(({ link }) => link === `${from}>${to}`)?.kind;
   return <div class="scroll" tabIndex={0} role="region" aria-label="Links between brokers">
     <table class="links">
       <thead><tr><th scope="col">from, to</th>{ends.map((to) => <th scope="col">{to}</th>)}</tr></thead>
@@ -121,31 +168,37 @@ function Matrix({ chosen, choose }: { chosen: Chosen; choose: (part: Partial<Cho
   </div>;
 }
 
-function Select({ label, value, of, set }: { label: string; value: string; of: [string, string][]; set: (value: string) => void }): JSX.Element {
-  return <label>{label}<select value={value} onChange={(event) => set(event.currentTarget.value)}>{of.map(([each, words]) => <option value={each}>{words}</option>)}</select></label>;
+function Select({ label, value, of, set, wide }: { label: string; value: string; of: [string, string][]; set: (value: string) => void; wide?: boolean }): JSX.Element {
+  return <label class={wide ? "wide" : undefined}>{label}<select value={value} onChange={(event) => set(event.currentTarget.value)}>{of.map(([each, words]) => <option value={each}>{words}</option>)}</select></label>;
 }
 
+const pathOf = (chosen: Chosen): string => `${FAULTS}?broker=${endOf(chosen)}`;
+
 function SetFault(): JSX.Element {
-  const [chosen, setChosen] = useState<Chosen>({ from: "2", to: "1", kind: "hold", api: "Fetch", message: "request", count: "", seconds: "30" });
+  const [chosen, setChosen] = useState<Chosen>({ from: "2", to: "1", kind: "hold", api: "Fetch", message: "request", count: "", seconds: "30", broker: "" });
   const [sure, setSure] = useState(false);
   const choose = (part: Partial<Chosen>) => { setChosen((before) => ({ ...before, ...part })); setSure(false); };
   const submit = (event: Event) => {
     event.preventDefault();
     if (chosen.seconds === FOREVER && !sure) return setSure(true);
     setSure(false);
-    void attempt(() => request(FAULTS, bodyOf(chosen)));
+    void attempt(async () => {
+      const fault = await request<Fault>(pathOf(chosen), bodyOf(chosen));
+      return `Fault ${nameOf(fault)} is set.`;
+    });
   };
   return <>
     <Matrix chosen={chosen} choose={choose} />
     <form onSubmit={submit}>
-      <Select label="Fault" value={chosen.kind} of={KINDS} set={(kind) => choose({ kind })} />
+      <Select wide label="Fault" value={chosen.kind} of={KINDS} set={(kind) => choose({ kind })} />
       <Select label="API" value={chosen.api} of={APIS.map((api) => [api, api === "*" ? "all" : api])} set={(api) => choose({ api })} />
       <Select label="Message" value={chosen.message} of={[["request", "request"], ["answer", "answer"], ["", "both"]]} set={(message) => choose({ message })} />
       <label>Only the next<input type="number" min="1" max="1000" value={chosen.count} placeholder="all" onInput={(event) => choose({ count: event.currentTarget.value })} /></label>
-      <Select label="Ends after" value={chosen.seconds} of={[...SECONDS.map((each) => [String(each), `${each} s`] as [string, string]), [FOREVER, FOREVER]]} set={(seconds) => choose({ seconds })} />
+      <Select label="At broker" value={endOf(chosen)} of={endsOf(chosen).map((each) => [each, Number(each) === hello.value.node ? `${each}, of this page` : each])} set={(broker) => choose({ broker })} />
+      <Select wide label="Ends after" value={chosen.seconds} of={[...SECONDS.map((each) => [String(each), `${each} s`] as [string, string]), [FOREVER, FOREVER]]} set={(seconds) => choose({ seconds })} />
       <p>{consequence(chosen)}</p>
       <button class="main">{sure ? "Yes, until it is healed" : "Set the fault"}</button>
-      <button type="button" onClick={() => void navigator.clipboard.writeText(`curl -X POST ${location.origin}/v1/faults -H 'Content-Type: application/json' -d '${JSON.stringify(bodyOf(chosen))}'`)}>Copy as curl</button>
+      <button type="button" onClick={() => void navigator.clipboard.writeText(`curl -X POST '${location.origin}${pathOf(chosen)}' -H 'Content-Type: application/json' -d '${JSON.stringify(bodyOf(chosen))}'`)}>Copy as curl</button>
     </form>
   </>;
 }
@@ -155,7 +208,10 @@ function Broker({ id }: { id: number }): JSX.Element {
   const act = (word: string) => {
     if (DEADLY.has(word) && asked !== word) return setAsked(word);
     setAsked("");
-    void attempt(() => request(`/v1/brokers/${id}/actions`, { do: word }));
+    void attempt(async () => {
+      const { done } = await request<{ done: boolean }>(`/v1/brokers/${id}/actions`, { do: word });
+      return done ? `Broker ${id}: ${word.replace("_", " ")} is done.` : `Broker ${id} has accepted ${word} and ends now; it cannot report its end.`;
+    });
   };
   const serves = id === hello.value.node ? " It serves this page." : "";
   return <div class="actions">
@@ -170,10 +226,12 @@ export function FaultsDrawer(): JSX.Element | null {
   return <>
     <h2>Faults <button onClick={() => { drawerIsOpen.value = false; }}>Close</button></h2>
     {hello.value.testing ? <>
-      {failed.value && <p class="failed" role="alert">{failed.value}</p>}
+      {failed.value && <p class="said failed" role="alert">{failed.value}</p>}
+      {said.value && <p class="said" role="status">{said.value}</p>}
       <SetFault />
-      <h3>Active</h3>
-      {faults.value.length ? <ul>{faults.value.map((each) => <li key={each.id}>{named(each)} <button onClick={() => void heal(each)}>Heal</button></li>)}</ul> : <p>No fault is active.</p>}
+      <h3>Faults of all brokers</h3>
+      {silent.value.map(({ broker, detail }) => <p key={broker} class="failed" title={detail}>No word from broker {broker}: its faults are not listed.</p>)}
+      {faults.value.length ? <ul>{faults.value.map((each) => <li key={nameOf(each)}>{named(each)} <button aria-label={`${each.active ? "Heal" : "Remove"} fault ${nameOf(each)}`} onClick={() => void heal(each)}>{each.active ? "Heal" : "Remove"}</button></li>)}</ul> : <p>No fault is set.</p>}
       <h3>Brokers</h3>
       {brokerIds.value.map((id) => <Broker key={id} id={id} />)}
     </> : <p>Faults need mk.testing.endpoints.enable=true.</p>}

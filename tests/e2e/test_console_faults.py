@@ -1,0 +1,102 @@
+"""The console's drawer at brokers in processes of their own: the page's broker forwards (PAGE M6, 9.8, 9.10, issue 19)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from minikafka.hosting.processes import ProcessCluster
+from tests.e2e.console_kit import call, create, take_pictures, url_of, watched_tab
+from tests.e2e.haste import SHORT_SESSIONS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.browser]
+
+CONFIG = {**SHORT_SESSIONS, "mk.testing.endpoints.enable": "true"}
+PATIENCE_S = 120
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
+    """Three processes, driven by a loop in a thread of its own: the browser's driver has this one."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    running = ProcessCluster(3, data_dir=tmp_path_factory.mktemp("processes"), config=CONFIG)
+    try:
+        asyncio.run_coroutine_threadsafe(running.start(), loop).result(PATIENCE_S)
+        yield running
+    finally:
+        asyncio.run_coroutine_threadsafe(running.stop(), loop).result(PATIENCE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture
+def page(browser: Browser, cluster: ProcessCluster) -> Iterator[Page]:
+    """Broker 1's page, with the drawer open."""
+    with watched_tab(browser, cluster, refusals=True) as tab:
+        tab.goto(f"{url_of(cluster)}/#/")
+        tab.get_by_role("button", name="Faults").click()
+        yield tab
+
+
+def brokers_with_faults(cluster: ProcessCluster) -> list[int]:
+    return [each["broker"] for each in call(cluster, "/v1/faults?broker=all")["faults"]]
+
+
+def test_drawer_sets_lists_and_heals_faults_of_other_brokers(page: Page, cluster: ProcessCluster):
+    """M6: the page's broker has the fault if it is at an end of the link, else the sender; either end can be chosen."""
+    drawer = page.locator("#faults")
+    expect(page.get_by_label("At broker")).to_have_value("1")
+    expect(drawer).to_contain_text("Broker 1, which serves this page, has the fault.")
+    page.get_by_role("button", name="link from 3 to 2: ok").click()
+    expect(page.get_by_label("At broker")).to_have_value("3")
+    expect(drawer).to_contain_text("Broker 1 forwards this to broker 3, which has the fault.")
+    page.get_by_role("button", name="Set the fault").click()
+    expect(page.locator("#bar")).to_contain_text("hold 3>2 Fetch requests at broker 3")
+    page.get_by_label("At broker").select_option("2")
+    page.get_by_role("button", name="Set the fault").click()
+    expect(page.locator("#bar")).to_contain_text("2 faults are active")
+    assert brokers_with_faults(cluster) == [2, 3]
+    assert call(cluster, "/v1/faults")["faults"] == []
+    take_pictures(page, "faults-of-others")
+    page.locator("#bar").get_by_role("button", name="Heal fault 3:1").click()
+    expect(drawer).to_contain_text("Fault 3:1 is healed.")
+    assert brokers_with_faults(cluster) == [2]
+    page.get_by_role("button", name="Heal all").click()
+    expect(drawer).to_contain_text("1 fault healed.")
+    expect(page.locator("#bar")).to_be_empty()
+
+
+def test_fault_that_has_ended_by_itself_is_not_shown_as_active(page: Page, cluster: ProcessCluster):
+    """PAGE 9.10: the bar names active faults only; the drawer keeps what they struck until it is removed."""
+    call(cluster, "/v1/faults?broker=2", {"kind": "hold", "link": "client>2", "api": "Vote", "for_ms": 1})
+    ended = page.locator("#faults li")
+    expect(ended).to_contain_text("at broker 2, over; struck 0")
+    expect(page.locator("#bar")).to_be_empty()
+    ended.get_by_role("button", name="Remove fault 2:").click()
+    expect(page.locator("#faults")).to_contain_text("No fault is set.")
+
+
+def test_paused_broker_is_healed_and_a_killed_one_is_not_reported_as_started(page: Page, cluster: ProcessCluster):
+    """M6: a paused broker can be healed; a killed one cannot confirm its end, and nothing is done at a dead one."""
+    create(cluster, "struck")
+    drawer, third = page.locator("#faults"), page.locator(".actions").nth(2)
+    third.get_by_role("button", name="Pause").click()
+    expect(page.locator("#bar")).to_contain_text("hold 3<>* at broker 3, until healed")
+    expect(page.locator("main")).to_contain_text("✗ fenced")
+    page.get_by_role("button", name="Heal all").click()
+    expect(page.locator("main")).not_to_contain_text("✗ fenced")
+    third.get_by_role("button", name="Kill").click()
+    third.get_by_role("button", name="Kill broker 3: sure?").click()
+    expect(drawer).to_contain_text("Broker 3 has accepted kill and ends now; it cannot report its end.")
+    expect(drawer).to_contain_text("No word from broker 3: its faults are not listed.")
+    third.get_by_role("button", name="Start").click()
+    expect(drawer.get_by_role("alert")).to_contain_text("BROKER_NOT_AVAILABLE: broker 3 at 127.0.0.1:")
+    expect(drawer.get_by_role("alert")).to_contain_text("nothing was done there")
+    take_pictures(page, "faults-of-a-dead-broker")
