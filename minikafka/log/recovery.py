@@ -344,9 +344,9 @@ class _Loader:
                 del self.segments[number]
                 first_to_scan -= number < first_to_scan
                 continue
-            if segment.base_offset != before and segment.base_offset <= self.start_offset:
-                # Also where compaction leaves gaps: what is behind a hole may be a log that was begun again there.
-                removed = self._remove_unwanted(number)
+            # Also where compaction leaves gaps: what is behind a hole may be a log that was begun again there.
+            is_new_start = segment.base_offset != before and segment.base_offset <= self.start_offset
+            if is_new_start and (removed := self._remove_unwanted(number)):
                 number, first_to_scan = 0, max(first_to_scan - removed, 0)
                 continue
             is_behind_hole = segment.base_offset > before

@@ -11,6 +11,7 @@ Rule for this file: virtual seconds and steps only; the same plan gives the same
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import heapq
 from collections.abc import Callable, Iterator
@@ -228,6 +229,8 @@ class Run:
     def _check(self) -> None:
         """End the run if something is broken."""
         for failure in self.sim.loop.failures:
+            if failure.error is not None and not isinstance(failure.error, (Exception, asyncio.CancelledError)):
+                raise failure.error  # not the product's: the timeout of a test, for example, ends the run
             sentence = f"{failure.node or 'world'}: {failure.message} {failure.error!r}"
             self.watch.report(failure_name(failure.error), sentence)
         self.sim.loop.failures.clear()

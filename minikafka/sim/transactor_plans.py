@@ -134,6 +134,10 @@ def with_long_transactions(plan: Plan, random: Random) -> Plan:
         at_s, lasts_s = random.uniform(0.5, plan.duration_s), random.expovariate(1.0) + 0.1
         kind = random.choice(("crash", "crash", "isolate", "stop"))
         faults.append(Fault(at_s=round(at_s, 3), kind=kind, target=target, lasts_s=round(lasts_s, 3)))
+    if random.random() < 0.4:
+        # The second copy of a marker arrives while the producer's next transaction is open (KAFKA-19446).
+        markers = {"message": "WriteTxnMarkers request", "target": f"{ALL}>{ALL}"}
+        faults.append(Fault(at_s=0.3, kind=DOUBLE, lasts_s=plan.duration_s, value=3.0, **markers))
     # Snapshots of producer state are taken when segments roll.
     settings = {**plan.settings, "log.segment.bytes": random.choice(("300", "1000"))}
     return plan.with_(transactors=transactors, settings=settings).with_faults(faults)

@@ -195,10 +195,12 @@ class OsFile:
 
     async def sync(self) -> None:
         """Fdatasync on a thread of the disk; DiskFailed."""
-        owned = self._open_descriptor()
+        descriptor = self._open_descriptor()
         if not self._disk.syncs:
             return
-        future = self._disk.submit_sync(self._path, owned)
+        future = self._disk.submit_sync(self._path, descriptor)
+        # A task that nobody ends, on a loop that does not run again, must not keep the file open.
+        del descriptor
         try:
             await asyncio.wrap_future(future)
         except OSError as error:
@@ -456,12 +458,12 @@ class OsDisk:
         Code that had files open will not close them: the process lives on.
         """
         self.fenced = True
-        for file in list(self._files):
-            file.close()
         self.close()
 
     def close(self) -> None:
-        """Give the lock back; syncs under way end by themselves."""
+        """Close the files that are left open, and give the lock back; syncs under way end by themselves."""
+        for file in list(self._files):
+            file.close()
         for thread in self._threads.values():
             thread.shutdown(wait=False)
         if self._lock_descriptor is not None:

@@ -199,7 +199,7 @@ async def kill_loop(
                 await asyncio.gather(*(sender.producer.stop() for sender in senders))
             assert await watch.until(lambda state: state.settled, STEP_TIMEOUT_S) is not None, watch.state
             watching.cancel()
-        ends = await read_back(ledger, cluster.bootstrap, NAMES, lambda _: None)
+        ends = await read_back(ledger, {"bootstrap_servers": cluster.bootstrap}, NAMES, lambda _: None)
         folders = {node: cluster.folder(node) for node in cluster.brokers}
     finally:
         await cluster.stop()

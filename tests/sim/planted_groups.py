@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
+from minikafka.client.base_member import BaseMember
 from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets
 from minikafka.client.poll_gate import PollGate
@@ -193,7 +194,7 @@ def handed_out_is_done(self: Positions) -> Any:
     return self.consumed()
 
 
-def stays_when_thrown_out(self: Member, partitions: Sequence[TopicPartition]) -> None:
+def stays_when_thrown_out(self: BaseMember, partitions: Sequence[TopicPartition]) -> None:
     """Nothing is dropped: it reads on."""
 
 
@@ -201,7 +202,7 @@ async def never_waits(self: PollGate) -> None:
     self.holding = True
 
 
-async def nothing_is_committed(self: Member, partitions: Sequence[TopicPartition]) -> None:
+async def nothing_is_committed(self: BaseMember, partitions: Sequence[TopicPartition]) -> None:
     """Partitions go without a commit of what was processed of them."""
     await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), partitions)
     self._drop(partitions)
@@ -357,7 +358,7 @@ GROUP_CLUSTERS = (
         "thrown_out_and_reading",
         "a member that was thrown out goes on with its partitions",
         ("read-outside",),
-        (Member, "_drop", stays_when_thrown_out),
+        (BaseMember, "_drop", stays_when_thrown_out),
     ),
     _planted(
         "rebalance_in_the_midst_of_work",
@@ -370,7 +371,7 @@ GROUP_CLUSTERS = (
         "given_up_uncommitted",
         "auto-commit forgets what was processed of partitions that go",
         ("group-repeat",),
-        (Member, "_give_up", nothing_is_committed),
+        (BaseMember, "_give_up", nothing_is_committed),
         make=with_nothing_to_fear("auto"),
     ),
     _planted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from minikafka.broker import isr_proposer
@@ -18,6 +19,9 @@ from minikafka.quorum.records import BROKER_RESOURCE, ConfigRecord, ProducerIds
 from minikafka.quorum.state_file import QUORUM_STATE_PATH, encode_state
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica
+from minikafka.sim.message_plans import isr_churn
+from minikafka.sim.plan import Plan
+from minikafka.sim.seeds import plan_of
 from minikafka.types import NO_NODE, EpochEnd
 from tests.sim.planted import LOSS, Planted
 
@@ -116,6 +120,14 @@ def enough(self: Any) -> bool:
     return True
 
 
+def with_isr_churn(seed: int) -> Plan:
+    """Followers leave the ISR and come back three times, while AlterPartition is lost, late or doubled."""
+    plan = plan_of(seed, operations=40, faults=1)
+    for number in range(3):
+        plan = isr_churn(plan, Random(f"{seed}/{number}/churn"))
+    return plan
+
+
 MESSAGE_CLUSTERS = (
     Planted(
         name="isr_changes_from_any_state",
@@ -138,8 +150,10 @@ MESSAGE_CLUSTERS = (
         story="a leader takes INVALID_UPDATE_VERSION for a refusal, though its first attempt was applied",
         caught_by=("maximal_isr_lacks_a_member", "valid_high_watermark", *LOSS),
         patches=[(isr_proposer, "SURELY_NOT_DONE", isr_proposer.SURELY_NOT_DONE | isr_proposer.OVERTAKEN)],
-        seed=43,
-        within=200,
+        make=with_isr_churn,
+        drawn="isr_churn",
+        seed=9,
+        within=60,
     ),
     Planted(
         name="answers_to_former_roles",

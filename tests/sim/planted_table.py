@@ -87,6 +87,8 @@ CLASSES: Final = {
         "marker_for_a_fenced_epoch",
         "decisions_outlive_no_coordinator",
         "timeouts_outlive_no_coordinator",
+        "timeouts_abort_commits",
+        "late_copy_ends_the_next_transaction",
         "markers_for_one_partition",
         "stable_offset_forgets_former_leaders",
     ),

@@ -12,11 +12,10 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import ProducerState
 from minikafka.log.transactions import OpenTransactions
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim.seeds import long_transaction_plan_of, transaction_message_plan_of, transactor_plan_of
 from minikafka.types import NO_OFFSET, Offset
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.markers import TRANSACTION_V2, EndTransaction
-from tests.sim.planted import Planted
+from tests.sim.planted_transactions import family, held_open, struck
 
 # ---- the last stable offset ------------------------------------------------------------------------------------------
 
@@ -112,23 +111,11 @@ def begun_behind_the_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
     return aborted
 
 
-def family(**changes: Any) -> Any:
-    return Planted(**{"make": transactor_plan_of, "drawn": "transactors", "seed": 0, "within": 50, **changes})
-
-
-def long(**changes: Any) -> Any:
-    return family(make=long_transaction_plan_of, drawn="long transactions", **changes)
-
-
-def struck(**changes: Any) -> Any:
-    return family(make=transaction_message_plan_of, drawn="transaction messages", **changes)
-
-
 STABLE = ("last_stable_offset", "open_transactions_differ")
 READ = ("aborted_read", "precommitted_read", "read_twice", "read_committed_differs")
 
 TRANSACTION_LOG_CLUSTERS = (
-    long(
+    held_open(
         name="stable_offset_forgets_former_leaders",
         story="a new leader's last stable offset moves past transactions that were open when it was elected",
         caught_by=STABLE,
@@ -148,7 +135,7 @@ TRANSACTION_LOG_CLUSTERS = (
         patches=[(fetch_api, "_read_as_consumer", to_the_watermark(fetch_api._read_as_consumer))],
         seed=1,
     ),
-    long(
+    held_open(
         name="snapshots_forget_open_transactions",
         story="a snapshot of producer state does not say which transactions are open (KAFKA-12153)",
         caught_by=STABLE,

@@ -10,13 +10,15 @@ from typing import Any, cast
 from minikafka.broker import transaction_manager
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.client.sender import Sender
-from minikafka.sim.seeds import transaction_message_plan_of, transactor_plan_of
+from minikafka.log.producer_state import ProducerState
+from minikafka.sim.seeds import long_transaction_plan_of, transaction_message_plan_of, transactor_plan_of
 from minikafka.transactions import coordinator
 from minikafka.transactions.coordinator import TransactionCoordinator
 from minikafka.transactions.markers import OwedMarkers
 from minikafka.transactions.records import State
 from minikafka.transactions.settings import TransactionSettings
 from minikafka.transactions.transaction import Transaction
+from minikafka.wire.markers import TRANSACTION_V2, EndTransaction
 from tests.sim.planted import Planted
 
 # ---- fencing ---------------------------------------------------------------------------------------------------------
@@ -112,6 +114,18 @@ async def not_awaited(self: Sender) -> None:
     """A producer commits without the acknowledgements of its records."""
 
 
+def of_busy_ones_too(original: Callable[..., None]) -> Callable[..., None]:
+    """A transaction over its timeout is aborted, though its commit is being written."""
+
+    def abort(self: TransactionCoordinator, step: Any) -> None:
+        for each in self._open.values():
+            if each.began_at + each.value.timeout_ms / 1000 < step.now:
+                each.is_busy = False
+        original(self, step)
+
+    return abort
+
+
 # ---- markers ---------------------------------------------------------------------------------------------------------
 
 
@@ -137,12 +151,25 @@ def of_the_first_partition(original: Callable[..., None]) -> Callable[..., None]
     return add
 
 
+def of_the_known_epoch(original: Callable[..., None]) -> Callable[..., None]:
+    """A marker may have the epoch of the open transaction that it ends, as before transaction version 2."""
+
+    def check(self: ProducerState, marker: EndTransaction) -> None:
+        original(self, marker._replace(transaction_version=TRANSACTION_V2 - 1))
+
+    return check
+
+
 def family(**changes: Any) -> Any:
     return Planted(**{"make": transactor_plan_of, "drawn": "transactors", "seed": 0, "within": 50, **changes})
 
 
 def struck(**changes: Any) -> Any:
     return family(make=transaction_message_plan_of, drawn="transaction messages", **changes)
+
+
+def held_open(**changes: Any) -> Any:
+    return family(make=long_transaction_plan_of, drawn="long transactions", **changes)
 
 
 VISIBLE = (
@@ -235,6 +262,28 @@ TRANSACTION_CLUSTERS = (
             (CoordinatorShard, "_reached", when_appended),
             (CoordinatorShard, "_commit_reached", all_appended(CoordinatorShard._commit_reached)),
         ],
+    ),
+    held_open(
+        name="timeouts_abort_commits",
+        story="the coordinator aborts a transaction over its timeout while the commit is being written",
+        caught_by=("a_transaction_moved_between_states_that_do_not_follow_each_other", *VISIBLE),
+        patches=[
+            (
+                TransactionCoordinator,
+                "_abort_timed_out",
+                of_busy_ones_too(TransactionCoordinator._abort_timed_out),
+            )
+        ],
+        seed=26,
+        within=60,
+    ),
+    held_open(
+        name="late_copy_ends_the_next_transaction",
+        story="a late copy of a marker ends the next transaction of its producer (KAFKA-19446)",
+        caught_by=VISIBLE,
+        patches=[(ProducerState, "check_marker", of_the_known_epoch(ProducerState.check_marker))],
+        seed=9,
+        within=100,
     ),
     family(
         name="commits_do_not_wait_for_records",

@@ -127,7 +127,7 @@ def test_frames_arrive_whole_and_in_order_though_they_are_torn():
         assert b"".join(s.sessions[0].frames) == b"".join(each[4:] for each in sent)
         assert client.data == b"".join(sent)
         assert any(size % 204 for size in client.segments)
-        assert s.sessions[0].context == RequestContext("kafka", "PLAINTEXT", "k1")
+        assert s.sessions[0].context == RequestContext("kafka", "PLAINTEXT", "k1", principal="User:k1")
 
     run(story)
 

@@ -29,7 +29,7 @@ from minikafka.errors import (
     StaleBrokerEpoch,
 )
 from minikafka.types import NO_NODE, Offset, TopicPartition
-from minikafka.wire.markers import MARKER_SIZE, EndTransaction
+from minikafka.wire.markers import EndTransaction
 from minikafka.wire.transaction_messages import (
     TransactionMarker,
     WriteTxnMarkersRequest,
@@ -61,6 +61,9 @@ class _Written:
     error: ProtocolError | None = None
 
 
+MARKER_COST = 32 * 1024
+"""Bytes whose append takes as long as a marker: the checks and the event of a refusal count, not its 78 bytes."""
+
 OnMarker: TypeAlias = Callable[[TopicPartition, EndTransaction, Offset], Awaitable[bool] | None]
 """Called when a marker was appended, with the offset behind it. The awaitable ends when the coordinator of groups has
 applied the marker; None: the partition has no such coordinator here."""
@@ -86,7 +89,7 @@ async def handle_write_txn_markers(
     written = []
     for marker, end in zip(request.markers, ends, strict=True):
         for place in marker.partitions:
-            await replicas.turns.admit(MARKER_SIZE)
+            await replicas.turns.admit(MARKER_COST)
             each = _append(replicas, TopicPartition(place.topic, place.partition), end, session_alive)
             if each.error is None:
                 each.applied = on_marker(each.name, end, each.end_offset)
