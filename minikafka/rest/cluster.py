@@ -9,11 +9,11 @@ from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.quorum.image import BrokerImage
 from minikafka.rest.host import Host, Scene, limits_of
 from minikafka.rest.leaders import leader_members
-from minikafka.rest.model import Model, member
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import INT32_MAX, Integer
 from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import many, nullable, ref, table, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE, Broker, BrokerLoad
+from minikafka.rest.schema import ref, table, text, whole
+from minikafka.rest.schemas import Broker, BrokerLoad, Leader
 from minikafka.rest.visit import Handler, Page, Reply, Visit
 from minikafka.types import NO_NODE, NodeId
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
@@ -107,7 +107,7 @@ class _Health(Model):
 class _Brokers(Model):
     """Every registered broker."""
 
-    brokers: list[dict[str, Any]] = member(many(BrokerLoad.reference()), [BrokerLoad.example()])
+    brokers: list[Any] = many_of(BrokerLoad)
 
 
 class _Cluster(Model):
@@ -117,8 +117,8 @@ class _Cluster(Model):
     node_id: NodeId = member(ref("NodeId"), 1)
     version: str = member(text(), __version__)
     build: str = member(text(enum=[compiled.COMPILED, compiled.PURE]), compiled.COMPILED)
-    controller: dict[str, Any] | None = member(nullable(ref("Leader")), {**LEADER_EXAMPLE, "epoch": 1})
-    brokers: list[dict[str, Any]] = member(many(Broker.reference()), [Broker.example()])
+    controller: Any = one(Leader, or_null=True)
+    brokers: list[Any] = many_of(Broker)
     metadata_offset: int = member(ref("Offset"), 12)
     limits: dict[str, int] = member(table(whole(), "What one request may ask for."), {"body_bytes_max": 8_388_608})
 

@@ -20,13 +20,14 @@ from minikafka.errors import (
 )
 from minikafka.quorum.records import MetadataRecord, PartitionChange, decode
 from minikafka.rest.leaders import from_controller, leader_members
-from minikafka.rest.logs import FROM, LOG, LOG_BYTES_MAX, REPLICA, describe_log, log_out
+from minikafka.rest.logs import FROM, LOG_BYTES_MAX, REPLICA, Log, describe_log
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, Integer
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route
-from minikafka.rest.schema import anything, flag, many, nullable, one_of, ref, shape, table, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Route
+from minikafka.rest.schema import anything, flag, nullable, one_of, ref, table, text, whole
+from minikafka.rest.schemas import Leader
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import METADATA_PARTITION
+from minikafka.types import METADATA_PARTITION, Epoch, NodeId, Offset
 from minikafka.wire.batch import RecordBatch, iterate
 from minikafka.wire.messages import CurrentLeader, DescribeQuorumRequest, DescribeQuorumResponse, QuorumReplica
 from minikafka.wire.records import (
@@ -53,6 +54,65 @@ CONTROL_NAMES = {
 MAX_RECORDS = Integer(name="max_records", description="No more records than this.", default=100, low=1, high=1_000)
 
 
+class _Member(Model):
+    """One member of the quorum."""
+
+    id: NodeId = member(ref("NodeId"), 1)
+    status: str = member(one_of("As `kafka-metadata-quorum` says it.", "Leader", "Follower", "Observer"), "Leader")
+    log_end_offset: Offset | None = member(nullable(ref("Offset")), 21)
+    lag_records: int | None = member(nullable(whole()), 0)
+    last_fetch_ms_ago: int | None = member(nullable(whole()), 0)
+    caught_up_ms_ago: int | None = member(nullable(whole()), 0)
+
+    @classmethod
+    def described(cls, each: QuorumReplica) -> _Member:
+        """Return a member as the leader of the quorum describes it."""
+        return cls(
+            id=each.replica_id,
+            status=each.status,
+            log_end_offset=_known(each.log_end_offset),
+            lag_records=_known(each.lag),
+            last_fetch_ms_ago=_known(each.last_fetch_ms_ago),
+            caught_up_ms_ago=_known(each.last_caught_up_ms_ago),
+        )
+
+
+def _known(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+class _Quorum(Model):
+    """The quorum of controllers."""
+
+    cluster_id: str = member(text(), "MkU3OEVBNTcwNTJENDM2Qg")
+    leader: Any = one(Leader)
+    high_watermark: Offset = member(ref("Offset"), 21)
+    voters: list[_Member] = many_of(_Member)
+    observers: list[_Member] = many_of(_Member)
+
+
+class _Record(Model):
+    """One record of the metadata log."""
+
+    offset: Offset = member(ref("Offset"), 20)
+    timestamp: int = member(ref("Timestamp"), 1_795_000_000_000)
+    leader_epoch: Epoch = member(ref("Epoch"), 1)
+    committed: bool = member(flag("A majority of the voters has it."), example=True)
+    type: str = member(text("What it is, by Kafka's name."), "PartitionChange")
+    fields: dict[str, Any] = member(
+        table(anything("A field."), "What it says."),
+        {"topic_id": "MDEyMzQ1Njc4OWFiY2RlZg", "partition": 0, "isr": [1, 2], "topic": "orders"},
+    )
+    detail: str | None = member(text("Why it cannot be read."), default=None)
+
+
+class _MetadataLog(Log):
+    """A part of the metadata log."""
+
+    records: list[_Record] = many_of(_Record)
+    next_offset: int = member(whole("Where the next request should begin."), 21)
+
+
 async def get_controller(visit: Visit) -> Reply:
     """The quorum: its leader, and how far every voter and observer is."""
 
@@ -62,28 +122,13 @@ async def get_controller(visit: Visit) -> Reply:
     (quorum,) = await from_controller(visit, DescribeQuorumRequest(), items=items, wait_s=DESCRIBE_WAIT_S)
     leader = CurrentLeader(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
     return Reply(
-        {
-            "cluster_id": quorum.cluster_id,
-            "leader": leader_members(visit.host, leader),
-            "high_watermark": quorum.high_watermark,
-            "voters": [_member_out(each) for each in quorum.voters],
-            "observers": [_member_out(each) for each in quorum.observers],
-        }
+        _Quorum.out_of(
+            quorum,
+            leader=leader_members(visit.host, leader),
+            voters=[_Member.described(each) for each in quorum.voters],
+            observers=[_Member.described(each) for each in quorum.observers],
+        )
     )
-
-
-def _member_out(member: QuorumReplica) -> dict[str, Any]:
-    def known(number: int) -> int | None:
-        return number if number >= 0 else None
-
-    return {
-        "id": member.replica_id,
-        "status": member.status,
-        "log_end_offset": known(member.log_end_offset),
-        "lag_records": known(member.lag),
-        "last_fetch_ms_ago": known(member.last_fetch_ms_ago),
-        "caught_up_ms_ago": known(member.last_caught_up_ms_ago),
-    }
 
 
 async def get_controller_log(visit: Visit) -> Reply:
@@ -93,43 +138,38 @@ async def get_controller_log(visit: Visit) -> Reply:
         raise ReplicaNotAvailable(f"broker {node} is not registered")
     log = await describe_log(visit, METADATA_PARTITION, node, visit[FROM], max_bytes=LOG_BYTES_MAX)
     names = dict(visit.host.image.topic_names)
-    records: list[dict[str, Any]] = []
+    records: list[_Record] = []
     next_offset = max(visit[FROM], log.log_start_offset)
     for batch in iterate(b"".join(log.records)):
-        for record in _records_of(batch):
+        # Raises CorruptMessage: a metadata log that cannot be read is not shown in part.
+        for record in decode_batch(batch):
             if record.offset < next_offset or len(records) == visit[MAX_RECORDS]:
                 continue
             records.append(_record_out(batch, record, log.high_watermark, names))
             next_offset = record.offset + 1
-    return Reply(
-        {
-            **log_out(log),
-            "records": records,
-            "next_offset": next_offset,
-        }
+    return Reply(_MetadataLog.out_of(log, replica=log.broker_id, records=records, next_offset=next_offset))
+
+
+def _record_out(batch: RecordBatch, record: RecordView, high_watermark: int, names: dict[str, str]) -> _Record:
+    shown = _Record(
+        offset=record.offset,
+        timestamp=record.timestamp,
+        leader_epoch=batch.leader_epoch,
+        committed=record.offset < high_watermark,
+        type="unreadable",
+        fields={},
     )
-
-
-def _records_of(batch: RecordBatch) -> list[RecordView]:
-    """Raises CorruptMessage: a metadata log that cannot be read is not shown in part."""
-    return decode_batch(batch)
-
-
-def _record_out(batch: RecordBatch, record: RecordView, high_watermark: int, names: dict[str, str]) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "leader_epoch": batch.leader_epoch,
-        "committed": record.offset < high_watermark,
-    }
     if batch.is_control:
         kind = control_type_of(record)
-        return {**document, "type": CONTROL_NAMES.get(kind, f"Control{kind}"), "fields": {}}
+        shown.type = CONTROL_NAMES.get(kind, f"Control{kind}")
+        return shown
     try:
         decoded = decode(record.value or b"")
     except ProtocolError as error:
-        return {**document, "type": "unreadable", "fields": {}, "detail": error.message}
-    return {**document, "type": type(decoded).__name__, "fields": _fields_out(decoded, names)}
+        shown.detail = error.message
+        return shown
+    shown.type, shown.fields = type(decoded).__name__, _fields_out(decoded, names)
+    return shown
 
 
 HIDDEN = "[hidden]"
@@ -154,34 +194,6 @@ def _fields_out(record: MetadataRecord, names: dict[str, str]) -> dict[str, Any]
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-_MEMBER = shape(
-    "One member of the quorum.",
-    id=ref("NodeId"),
-    status=one_of("As `kafka-metadata-quorum` says it.", "Leader", "Follower", "Observer"),
-    log_end_offset=nullable(ref("Offset")),
-    lag_records=nullable(whole()),
-    last_fetch_ms_ago=nullable(whole()),
-    caught_up_ms_ago=nullable(whole()),
-)
-MEMBER_EXAMPLE = {
-    "id": 1,
-    "status": "Leader",
-    "log_end_offset": 21,
-    "lag_records": 0,
-    "last_fetch_ms_ago": 0,
-    "caught_up_ms_ago": 0,
-}
-_RECORD = shape(
-    "One record of the metadata log.",
-    optional=("detail",),
-    offset=ref("Offset"),
-    timestamp=ref("Timestamp"),
-    leader_epoch=ref("Epoch"),
-    committed=flag("A majority of the voters has it."),
-    type=text("What it is, by Kafka's name."),
-    fields=table(anything("A field."), "What it says."),
-    detail=text("Why it cannot be read."),
-)
 ROUTES = (
     Route(
         method="GET",
@@ -189,25 +201,7 @@ ROUTES = (
         handler=get_controller,
         tag="cluster",
         parameters=(FORWARD,),
-        answers={
-            200: Answer(
-                description="The quorum, as its leader knows it.",
-                schema=shape(
-                    cluster_id=text(),
-                    leader=ref("Leader"),
-                    high_watermark=ref("Offset"),
-                    voters=many(_MEMBER),
-                    observers=many(_MEMBER),
-                ),
-                example={
-                    "cluster_id": "MkU3OEVBNTcwNTJENDM2Qg",
-                    "leader": LEADER_EXAMPLE,
-                    "high_watermark": 21,
-                    "voters": [MEMBER_EXAMPLE],
-                    "observers": [],
-                },
-            )
-        },
+        answers={200: _Quorum.answer("The quorum, as its leader knows it.", observers=[])},
         problems=CONTROLLER_PROBLEMS,
     ),
     Route(
@@ -217,37 +211,13 @@ ROUTES = (
         tag="cluster",
         parameters=(FROM, REPLICA, MAX_RECORDS),
         answers={
-            200: Answer(
-                description="The metadata log from there on.",
-                schema=shape(
-                    **LOG,
-                    records=many(_RECORD),
-                    next_offset=whole("Where the next request should begin."),
-                ),
-                example={
-                    "replica": 1,
-                    "role": "leader",
-                    "leader_epoch": 1,
-                    "log_start_offset": 0,
-                    "high_watermark": 21,
-                    "log_end_offset": 21,
-                    "records": [
-                        {
-                            "offset": 20,
-                            "timestamp": 1_795_000_000_000,
-                            "leader_epoch": 1,
-                            "committed": True,
-                            "type": "PartitionChange",
-                            "fields": {
-                                "topic_id": "MDEyMzQ1Njc4OWFiY2RlZg",
-                                "partition": 0,
-                                "isr": [1, 2],
-                                "topic": "orders",
-                            },
-                        }
-                    ],
-                    "next_offset": 21,
-                },
+            200: _MetadataLog.answer(
+                "The metadata log from there on.",
+                replica=1,
+                role="leader",
+                leader_epoch=1,
+                high_watermark=21,
+                log_end_offset=21,
             )
         },
         problems=(

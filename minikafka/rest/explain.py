@@ -11,16 +11,96 @@ from minikafka.errors import UnknownTopicOrPartition
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.fetch import name_of
 from minikafka.rest.leaders import partition_of
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
-from minikafka.rest.partitions import REPLICA_EXAMPLE, asked_views, leader_out, replicas_out
-from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE
+from minikafka.rest.partitions import REPLICA_EXAMPLE, asked_views, leader_out, replicas_of
+from minikafka.rest.route import Route
+from minikafka.rest.schema import flag, nodes, nullable, ref, text, whole
+from minikafka.rest.schemas import Event as EventOut
+from minikafka.rest.schemas import Leader, Place
 from minikafka.rest.sentences import timestamp_text, why_nobody_leads, why_the_stable_offset, why_the_watermark
 from minikafka.rest.views import Event, Views, event_of, last, leaders_view, story_of
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import NO_NODE, NodeId
+from minikafka.types import NO_NODE, NodeId, Offset
 from minikafka.wire.messages import DescribedReplica, UnstableTransaction
+
+_CHAIN = "What led to it, the oldest first."
+
+
+class _Leads(Model):
+    """The leader, and why."""
+
+    leader: Any = one(Leader, or_null=True)
+    sentence: str = member(
+        text(), "broker 1 leads epoch 0: the first live replica of the assignment when the topic was created"
+    )
+    because: list[Event] = many_of(EventOut, _CHAIN, example=[])
+
+
+class _Member(Model):
+    """A replica, and why it is in or out of sync."""
+
+    id: NodeId = member(ref("NodeId"), REPLICA_EXAMPLE["id"])
+    in_sync: bool = member(flag(), REPLICA_EXAMPLE["in_sync"])
+    why: str = member(text(), REPLICA_EXAMPLE["why"])
+
+
+class _Isr(Model):
+    """The ISR, and why."""
+
+    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2])
+    elr: list[NodeId] = member(nodes("Those that may lead though they are not in sync."), [])
+    replicas: list[NodeId] = member(nodes("All, the preferred leader first."), [1, 2, 3])
+    proposed: list[NodeId] | None = member(nullable(nodes("What the leader has asked the controller for.")))
+    sentence: str = member(text(), "the ISR is [1, 2]: of the replicas [1, 2, 3] it lacks [3]")
+    members: list[Any] = many_of(_Member)
+    because: list[Event] = many_of(EventOut, _CHAIN)
+
+
+class _Watermark(Model):
+    """The high watermark, and why."""
+
+    high_watermark: Offset | None = member(nullable(ref("Offset")), 42)
+    log_end_offset: Offset | None = member(nullable(ref("Offset")), 42)
+    held_by: list[NodeId] = member(nodes("Whom it waits for."), [])
+    sentence: str = member(
+        text(), "the high watermark is 42, the log's end: every replica in the ISR has acknowledged all records"
+    )
+    because: list[Event] = many_of(EventOut, _CHAIN, example=[])
+
+
+class _Unstable(Model):
+    """The oldest open transaction."""
+
+    producer_id: int = member(whole("Its producer id."), 4000)
+    first_offset: Offset = member(ref("Offset"), 41)
+    started_at: str | None = member(
+        nullable(text("Timestamp of its first batch; null: retention has deleted that batch.")),
+        "2026-11-21T08:00:00.000+00:00",
+    )
+    marker_offset: Offset | None = member(nullable(whole("Offset of its marker, not yet committed; null: it is open.")))
+
+
+class _StableOffset(Model):
+    """The last stable offset, and why."""
+
+    last_stable_offset: Offset | None = member(nullable(ref("Offset")), 41)
+    held_by: _Unstable | None = one(_Unstable, or_null=True)
+    sentence: str = member(
+        text(), "the last stable offset is 41: the transaction of producer 4000 began at offset 41 and is open"
+    )
+
+
+class _Explanation(Place):
+    """Why a partition has its present state."""
+
+    leader: _Leads = one(_Leads)
+    isr: _Isr = one(_Isr)
+    high_watermark: _Watermark = one(_Watermark)
+    last_stable_offset: _StableOffset = one(_StableOffset)
+    last_refusal: Event | None = one(EventOut, or_null=True)
+    story: list[Event] = many_of(EventOut, "All that is remembered, the oldest first.")
+    told_by: list[NodeId] = member(nodes("The brokers that answered."), [1, 2])
 
 
 async def get_explanation(visit: Visit) -> Reply:
@@ -39,47 +119,39 @@ async def get_explanation(visit: Visit) -> Reply:
     unstable = own.unstable if own is not None else None
     refused = [event_of(node, view.refused) for node, view in sorted(views.items()) if view.refused is not None]
     return Reply(
-        {
-            "topic": name.topic,
-            "partition": name.partition,
-            "leader": {
-                "leader": leader_out(visit.host, image),
-                "sentence": _why_this_leader(visit, image, story),
-                "because": _out(_leader_chain(story, image)),
-            },
-            "isr": {
-                "isr": list(image.isr),
-                "elr": list(image.elr),
-                "replicas": list(image.replicas),
-                "proposed": list(seen.proposed_isr) if seen is not None and seen.proposed_isr is not None else None,
-                "sentence": _why_this_isr(image),
-                "members": [
-                    {"id": each["id"], "in_sync": each["in_sync"], "why": each["why"]}
-                    for each in replicas_out(visit.host, image, views)
-                ],
-                "because": _out(_isr_chain(story, image)),
-            },
-            "high_watermark": {
-                "high_watermark": seen.high_watermark if seen is not None else None,
-                "log_end_offset": seen.log_end_offset if seen is not None else None,
-                "held_by": _held_by(seen),
-                "sentence": watermark_sentence(image, views),
-                "because": [event_of(image.leader, moved).out()] if moved is not None else [],
-            },
-            "last_stable_offset": {
-                "last_stable_offset": seen.last_stable_offset if seen is not None else None,
-                "held_by": _unstable_out(unstable),
-                "sentence": why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image),
-            },
-            "last_refusal": max(refused, key=lambda event: event.at_ms).out() if refused else None,
-            "story": _out(story),
-            "told_by": sorted(views),
-        }
+        _Explanation(
+            **name._asdict(),
+            leader=_Leads(
+                leader=leader_out(visit.host, image),
+                sentence=_why_this_leader(visit, image, story),
+                because=_leader_chain(story, image),
+            ),
+            isr=_Isr(
+                isr=list(image.isr),
+                elr=list(image.elr),
+                replicas=list(image.replicas),
+                proposed=list(seen.proposed_isr) if seen is not None and seen.proposed_isr is not None else None,
+                sentence=_why_this_isr(image),
+                members=[_Member.out_of(each) for each in replicas_of(visit.host, image, views)],
+                because=_isr_chain(story, image),
+            ),
+            high_watermark=_Watermark(
+                high_watermark=seen.high_watermark if seen is not None else None,
+                log_end_offset=seen.log_end_offset if seen is not None else None,
+                held_by=_held_by(seen),
+                sentence=watermark_sentence(image, views),
+                because=[event_of(image.leader, moved)] if moved is not None else [],
+            ),
+            last_stable_offset=_StableOffset(
+                last_stable_offset=seen.last_stable_offset if seen is not None else None,
+                held_by=_unstable_of(unstable),
+                sentence=why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image),
+            ),
+            last_refusal=max(refused, key=lambda event: event.at_ms) if refused else None,
+            story=story,
+            told_by=sorted(views),
+        ).out()
     )
-
-
-def _out(events: list[Event]) -> list[dict[str, Any]]:
-    return [event.out() for event in events]
 
 
 def _leader_chain(story: list[Event], image: PartitionImage) -> list[Event]:
@@ -128,15 +200,15 @@ def _held_by(seen: DescribedReplica | None) -> list[NodeId]:
     ]
 
 
-def _unstable_out(unstable: UnstableTransaction | None) -> dict[str, Any] | None:
+def _unstable_of(unstable: UnstableTransaction | None) -> _Unstable | None:
     if unstable is None:
         return None
-    return {
-        "producer_id": unstable.producer_id,
-        "first_offset": unstable.first_offset,
-        "started_at": timestamp_text(unstable.started_ms),
-        "marker_offset": unstable.marker_offset if unstable.marker_offset >= 0 else None,
-    }
+    return _Unstable(
+        producer_id=unstable.producer_id,
+        first_offset=unstable.first_offset,
+        started_at=timestamp_text(unstable.started_ms),
+        marker_offset=unstable.marker_offset if unstable.marker_offset >= 0 else None,
+    )
 
 
 def watermark_sentence(image: PartitionImage, views: Views) -> str:
@@ -153,87 +225,6 @@ def _why_no_watermark(image: PartitionImage) -> str:
 
 # ---- the door --------------------------------------------------------------------------------------------------------
 
-EVENT_EXAMPLE = {
-    "event": "isr_shrunk",
-    "sentence": (
-        "the ISR shrank from [1, 2, 3] to [1, 2]: the process of broker 3 has ended: connection refused by b3:9094"
-    ),
-    "broker": 1,
-    "at": "2026-11-21T08:00:00.000+00:00",
-    "cause": "controller#41",
-    "facts": {"partition": "orders-0", "old": [1, 2, 3], "new": [1, 2]},
-}
-_CHAIN = many(ref("Event"), "What led to it, the oldest first.")
-_EXPLANATION = shape(
-    "Why a partition has its present state.",
-    topic=ref("TopicName"),
-    partition=ref("PartitionNumber"),
-    leader=shape(leader=nullable(ref("Leader")), sentence=text(), because=_CHAIN),
-    isr=shape(
-        isr=nodes("Those in sync."),
-        elr=nodes("Those that may lead though they are not in sync."),
-        replicas=nodes("All, the preferred leader first."),
-        proposed=nullable(nodes("What the leader has asked the controller for.")),
-        sentence=text(),
-        members=many(shape(id=ref("NodeId"), in_sync=flag(), why=text())),
-        because=_CHAIN,
-    ),
-    high_watermark=shape(
-        high_watermark=nullable(ref("Offset")),
-        log_end_offset=nullable(ref("Offset")),
-        held_by=nodes("Whom it waits for."),
-        sentence=text(),
-        because=_CHAIN,
-    ),
-    last_stable_offset=shape(
-        last_stable_offset=nullable(ref("Offset")),
-        held_by=nullable(
-            shape(
-                producer_id=whole("Its producer id."),
-                first_offset=ref("Offset"),
-                started_at=nullable(text("Timestamp of its first batch; null: retention has deleted that batch.")),
-                marker_offset=nullable(whole("Offset of its marker, not yet committed; null: it is open.")),
-            )
-        ),
-        sentence=text(),
-    ),
-    last_refusal=nullable(ref("Event")),
-    story=many(ref("Event"), "All that is remembered, the oldest first."),
-    told_by=nodes("The brokers that answered."),
-)
-EXPLANATION_EXAMPLE = {
-    "topic": "orders",
-    "partition": 0,
-    "leader": {
-        "leader": LEADER_EXAMPLE,
-        "sentence": "broker 1 leads epoch 0: the first live replica of the assignment when the topic was created",
-        "because": [],
-    },
-    "isr": {
-        "isr": [1, 2],
-        "elr": [],
-        "replicas": [1, 2, 3],
-        "proposed": None,
-        "sentence": "the ISR is [1, 2]: of the replicas [1, 2, 3] it lacks [3]",
-        "members": [{"id": 3, "in_sync": False, "why": REPLICA_EXAMPLE["why"]}],
-        "because": [EVENT_EXAMPLE],
-    },
-    "high_watermark": {
-        "high_watermark": 42,
-        "log_end_offset": 42,
-        "held_by": [],
-        "sentence": "the high watermark is 42, the log's end: every replica in the ISR has acknowledged all records",
-        "because": [],
-    },
-    "last_stable_offset": {
-        "last_stable_offset": 42,
-        "held_by": None,
-        "sentence": "the last stable offset is 42, the high watermark: no transaction is open below it",
-    },
-    "last_refusal": None,
-    "story": [EVENT_EXAMPLE],
-    "told_by": [1, 2],
-}
 ROUTES = (
     Route(
         method="GET",
@@ -241,9 +232,7 @@ ROUTES = (
         handler=get_explanation,
         tag="partitions",
         parameters=(TOPIC, PARTITION, FORWARD),
-        answers={
-            200: Answer(description="The causes.", schema=_EXPLANATION, example=EXPLANATION_EXAMPLE),
-        },
+        answers={200: _Explanation.answer("The causes.", last_refusal=None)},
         problems=(UnknownTopicOrPartition,),
     ),
 )

@@ -24,13 +24,14 @@ from minikafka.rest.host import (
 )
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import from_leader
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
-from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
-from minikafka.rest.schema import many, one_of, ref, shape, whole
-from minikafka.rest.schemas import RECORD_EXAMPLE
+from minikafka.rest.route import LEADER_PROBLEMS, Route
+from minikafka.rest.schema import one_of, ref, whole
+from minikafka.rest.schemas import Place, RecordOut
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import Offset, TopicPartition
+from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.problems import malformed
 from minikafka.wire.batch import RecordBatch, iterate
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompression_limit
@@ -106,6 +107,27 @@ def name_of(visit: Visit) -> TopicPartition:
     return TopicPartition(visit[TOPIC], visit[PARTITION])
 
 
+class _Wait(Model):
+    """What ended the wait."""
+
+    ended: str = member(one_of("", "data", "timeout"), "data")
+    ms: int = member(whole("How long it was."), 3)
+
+
+class _Fetched(Place):
+    """What one fetch found."""
+
+    records: list[Any] = many_of(RecordOut)
+    next_offset: Offset = member(whole("Where the next request should begin."), 42)
+    high_watermark: Offset = member(ref("Offset"), 42)
+    last_stable_offset: Offset = member(ref("Offset"), 42)
+    log_start_offset: Offset = member(ref("Offset"), 0)
+    log_end_offset: Offset = member(ref("Offset"), 42)
+    leader_epoch: Epoch = member(ref("Epoch"), 3)
+    leader_id: NodeId = member(ref("NodeId"), 1)
+    wait: _Wait = one(_Wait)
+
+
 async def get_records(visit: Visit) -> Reply:
     """Read, waiting for news if there is none."""
     name = name_of(visit)
@@ -130,19 +152,14 @@ async def get_records(visit: Visit) -> Reply:
         contains=visit[CONTAINS].encode(),
     )
     return Reply(
-        {
-            "topic": name.topic,
-            "partition": name.partition,
-            "records": records,
-            "next_offset": next_offset,
-            "high_watermark": answer.high_watermark,
-            "last_stable_offset": answer.last_stable_offset,
-            "log_start_offset": answer.log_start_offset,
-            "log_end_offset": answer.log_end_offset,
-            "leader_epoch": leader.leader_epoch,
-            "leader_id": leader.leader_id,
-            "wait": {"ended": "data" if size >= min_bytes else "timeout", "ms": waited_ms},
-        }
+        _Fetched.out_of(
+            answer,
+            records=records,
+            next_offset=next_offset,
+            leader_epoch=leader.leader_epoch,
+            leader_id=leader.leader_id,
+            wait=_Wait(ended="data" if size >= min_bytes else "timeout", ms=waited_ms),
+        )
     )
 
 
@@ -271,21 +288,6 @@ def _has(record: RecordView, wanted: bytes) -> bool:
     return any(wanted in part for part in (record.key, record.value, *headers) if part is not None)
 
 
-FETCHED = shape(
-    "What one fetch found.",
-    topic=ref("TopicName"),
-    partition=ref("PartitionNumber"),
-    records=many(ref("RecordOut")),
-    next_offset=whole("Where the next request should begin."),
-    high_watermark=ref("Offset"),
-    last_stable_offset=ref("Offset"),
-    log_start_offset=ref("Offset"),
-    log_end_offset=ref("Offset"),
-    leader_epoch=ref("Epoch"),
-    leader_id=ref("NodeId"),
-    wait=shape("What ended the wait.", ended=one_of("", "data", "timeout"), ms=whole("How long it was.")),
-)
-
 ROUTES = (
     Route(
         method="GET",
@@ -305,25 +307,7 @@ ROUTES = (
             CONTAINS,
             FORWARD,
         ),
-        answers={
-            200: Answer(
-                description="Records, or none after `max_wait_ms`.",
-                schema=FETCHED,
-                example={
-                    "topic": "orders",
-                    "partition": 2,
-                    "records": [RECORD_EXAMPLE],
-                    "next_offset": 42,
-                    "high_watermark": 42,
-                    "last_stable_offset": 42,
-                    "log_start_offset": 0,
-                    "log_end_offset": 42,
-                    "leader_epoch": 3,
-                    "leader_id": 1,
-                    "wait": {"ended": "data", "ms": 3},
-                },
-            )
-        },
+        answers={200: _Fetched.answer("Records, or none after `max_wait_ms`.")},
         problems=(*LEADER_PROBLEMS, OffsetOutOfRange, CorruptMessage, OffsetNotAvailable),
     ),
 )

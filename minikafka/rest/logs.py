@@ -20,13 +20,14 @@ from minikafka.errors import (
 from minikafka.rest.fetch import FORMAT, Room, decompressed_max, form_of, name_of
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import ask, partition_of
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Flag, Integer
 from minikafka.rest.records import record_out
-from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import Schema, flag, many, ref, shape, text, whole
-from minikafka.rest.schemas import RECORD_EXAMPLE
+from minikafka.rest.route import Route
+from minikafka.rest.schema import flag, ref, text, whole
+from minikafka.rest.schemas import Place, RecordOut
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, verify
 from minikafka.wire.messages import DescribeLogRequest, DescribeLogResponse
@@ -62,6 +63,62 @@ RECORDS = Flag(name="records", description="Show the records of each batch.")
 LOG_BYTES_MAX = 1024 * 1024
 
 
+class Log(Model):
+    """Whose log, and where it begins and ends."""
+
+    replica: NodeId = member(ref("NodeId"), 2)
+    role: str = member(text("What the broker is for this partition."), "follower")
+    leader_epoch: Epoch = member(ref("Epoch"), 3)
+    log_start_offset: Offset = member(ref("Offset"), 0)
+    high_watermark: Offset = member(ref("Offset"), 41)
+    log_end_offset: Offset = member(ref("Offset"), 42)
+
+
+class _Batch(Model):
+    """One record batch."""
+
+    base_offset: Offset = member(ref("Offset"), 41)
+    last_offset: Offset = member(ref("Offset"), 41)
+    record_count: int = member(whole(), 1)
+    leader_epoch: Epoch = member(ref("Epoch"), 3)
+    committed: bool = member(flag("Below this replica's high watermark: it cannot be cut any more."), example=False)
+    crc: int = member(whole("CRC-32C as it stands in the batch."), 3_405_691_582)
+    is_valid: bool = member(flag("The checksum fits the bytes."), example=True)
+    size_bytes: int = member(whole(), 96)
+    max_timestamp: int = member(whole(), 1_795_000_000_000)
+    compression: str = member(text(), "none")
+    is_control: bool = member(flag("Not for applications."), example=False)
+    producer_id: int = member(whole("-1: not idempotent."), -1)
+    producer_epoch: int = member(whole(), -1)
+    base_sequence: int = member(whole(), -1)
+    records: list[Any] | None = many_of(RecordOut, example=[RecordOut.example()], default=None)
+    detail: str | None = member(text("What is wrong with it."), default=None)
+
+
+class _Batches(Log, Place):
+    """Batches of a log."""
+
+    synced_end: int = member(whole("What survives a power cut: everything below."), 40)
+    segment_count: int = member(whole("Files it is kept in."), 1)
+    size_bytes: int = member(whole("Bytes in all of them."), 4096)
+    batches: list[Any] = many_of(_Batch)
+    next_offset: int = member(whole("Where the next request should begin."), 42)
+
+
+class _Epoch(Model):
+    """A leader epoch in a log."""
+
+    leader_epoch: Epoch = member(ref("Epoch"), 3)
+    start_offset: Offset = member(ref("Offset"), 40)
+    end_offset: Offset = member(whole("Where the next epoch begins, or the log's end."), 42)
+
+
+class _Epochs(Log, Place):
+    """The leader epochs of a log, the oldest first."""
+
+    epochs: list[Any] = many_of(_Epoch)
+
+
 async def get_log(visit: Visit) -> Reply:
     """The batches in a chosen replica's log, committed or not."""
     name = name_of(visit)
@@ -79,14 +136,7 @@ async def get_log(visit: Visit) -> Reply:
             await _add_records(shown, batch, form, room, decompressed_max(visit.host, name.topic))
         next_offset = batch.next_offset
     return Reply(
-        {
-            **_head_out(name, log),
-            "synced_end": log.synced_end,
-            "segment_count": log.segment_count,
-            "size_bytes": log.size_bytes,
-            "batches": batches,
-            "next_offset": next_offset,
-        }
+        _Batches.out_of(log, **name._asdict(), replica=log.broker_id, batches=batches, next_offset=next_offset)
     )
 
 
@@ -95,15 +145,8 @@ async def get_epochs(visit: Visit) -> Reply:
     name = name_of(visit)
     log = await _describe(visit, name, max_bytes=0)
     ends = [each.start_offset for each in log.epochs[1:]] + [log.log_end_offset]
-    return Reply(
-        {
-            **_head_out(name, log),
-            "epochs": [
-                {"leader_epoch": each.leader_epoch, "start_offset": each.start_offset, "end_offset": end}
-                for each, end in zip(log.epochs, ends, strict=False)
-            ],
-        }
-    )
+    epochs = [_Epoch.out_of(each, end_offset=end) for each, end in zip(log.epochs, ends, strict=False)]
+    return Reply(_Epochs.out_of(log, **name._asdict(), replica=log.broker_id, epochs=epochs))
 
 
 async def _describe(visit: Visit, name: TopicPartition, *, max_bytes: int) -> DescribeLogResponse:
@@ -128,39 +171,16 @@ async def describe_log(
     return log
 
 
-def log_out(log: DescribeLogResponse) -> dict[str, Any]:
-    """Whose log, and where it begins and ends."""
-    return {
-        "replica": log.broker_id,
-        "role": log.role,
-        "leader_epoch": log.leader_epoch,
-        "log_start_offset": log.log_start_offset,
-        "high_watermark": log.high_watermark,
-        "log_end_offset": log.log_end_offset,
-    }
-
-
-def _head_out(name: TopicPartition, log: DescribeLogResponse) -> dict[str, Any]:
-    return {"topic": name.topic, "partition": name.partition, **log_out(log)}
-
-
 def _batch_out(batch: RecordBatch, high_watermark: Offset) -> dict[str, Any]:
-    return {
-        "base_offset": batch.base_offset,
-        "last_offset": batch.last_offset,
-        "record_count": batch.record_count,
-        "leader_epoch": batch.leader_epoch,
-        "committed": batch.next_offset <= high_watermark,
-        "crc": batch.crc,
-        "is_valid": is_valid(batch),
-        "size_bytes": batch.size,
-        "max_timestamp": batch.max_timestamp,
-        "compression": CODEC_NAMES[batch.codec] if batch.codec < len(CODEC_NAMES) else str(batch.codec),
-        "is_control": batch.is_control,
-        "producer_id": batch.producer_id,
-        "producer_epoch": batch.producer_epoch,
-        "base_sequence": batch.base_sequence,
-    }
+    return _Batch.out_of(
+        batch,
+        committed=batch.next_offset <= high_watermark,
+        is_valid=is_valid(batch),
+        size_bytes=batch.size,
+        compression=CODEC_NAMES[batch.codec] if batch.codec < len(CODEC_NAMES) else str(batch.codec),
+        records=None,
+        detail=None,
+    )
 
 
 def is_valid(batch: RecordBatch) -> bool:
@@ -194,49 +214,6 @@ async def _add_records(document: dict[str, Any], batch: RecordBatch, form: str, 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-LOG: dict[str, Schema] = {
-    "replica": ref("NodeId"),
-    "role": text("What the broker is for this partition."),
-    "leader_epoch": ref("Epoch"),
-    "log_start_offset": ref("Offset"),
-    "high_watermark": ref("Offset"),
-    "log_end_offset": ref("Offset"),
-}
-_HEAD = {
-    "topic": ref("TopicName"),
-    "partition": ref("PartitionNumber"),
-    **LOG,
-}
-_BATCH = shape(
-    "One record batch.",
-    optional=("records", "detail"),
-    base_offset=ref("Offset"),
-    last_offset=ref("Offset"),
-    record_count=whole(),
-    leader_epoch=ref("Epoch"),
-    committed=flag("Below this replica's high watermark: it cannot be cut any more."),
-    crc=whole("CRC-32C as it stands in the batch."),
-    is_valid=flag("The checksum fits the bytes."),
-    size_bytes=whole(),
-    max_timestamp=whole(),
-    compression=text(),
-    is_control=flag("Not for applications."),
-    producer_id=whole("-1: not idempotent."),
-    producer_epoch=whole(),
-    base_sequence=whole(),
-    records=many(ref("RecordOut")),
-    detail=text("What is wrong with it."),
-)
-_HEAD_EXAMPLE = {
-    "topic": "orders",
-    "partition": 0,
-    "replica": 2,
-    "role": "follower",
-    "leader_epoch": 3,
-    "log_start_offset": 0,
-    "high_watermark": 41,
-    "log_end_offset": 42,
-}
 PROBLEMS = (
     CorruptMessage,
     KafkaStorageError,
@@ -252,45 +229,7 @@ ROUTES = (
         handler=get_log,
         tag="partitions",
         parameters=(TOPIC, PARTITION, REPLICA, FROM, TO, MAX_BATCHES, RECORDS, FORMAT),
-        answers={
-            200: Answer(
-                description="The log from there on.",
-                schema=shape(
-                    **_HEAD,
-                    synced_end=whole("What survives a power cut: everything below."),
-                    segment_count=whole("Files it is kept in."),
-                    size_bytes=whole("Bytes in all of them."),
-                    batches=many(_BATCH),
-                    next_offset=whole("Where the next request should begin."),
-                ),
-                example={
-                    **_HEAD_EXAMPLE,
-                    "synced_end": 40,
-                    "segment_count": 1,
-                    "size_bytes": 4096,
-                    "batches": [
-                        {
-                            "base_offset": 41,
-                            "last_offset": 41,
-                            "record_count": 1,
-                            "leader_epoch": 3,
-                            "committed": False,
-                            "crc": 3_405_691_582,
-                            "is_valid": True,
-                            "size_bytes": 96,
-                            "max_timestamp": 1_795_000_000_000,
-                            "compression": "none",
-                            "is_control": False,
-                            "producer_id": -1,
-                            "producer_epoch": -1,
-                            "base_sequence": -1,
-                            "records": [RECORD_EXAMPLE],
-                        }
-                    ],
-                    "next_offset": 42,
-                },
-            )
-        },
+        answers={200: _Batches.answer("The log from there on.")},
         problems=PROBLEMS,
     ),
     Route(
@@ -299,28 +238,7 @@ ROUTES = (
         handler=get_epochs,
         tag="partitions",
         parameters=(TOPIC, PARTITION, REPLICA),
-        answers={
-            200: Answer(
-                description="The epochs, the oldest first.",
-                schema=shape(
-                    **_HEAD,
-                    epochs=many(
-                        shape(
-                            leader_epoch=ref("Epoch"),
-                            start_offset=ref("Offset"),
-                            end_offset=whole("Where the next epoch begins, or the log's end."),
-                        )
-                    ),
-                ),
-                example={
-                    **_HEAD_EXAMPLE,
-                    "epochs": [
-                        {"leader_epoch": 0, "start_offset": 0, "end_offset": 40},
-                        {"leader_epoch": 3, "start_offset": 40, "end_offset": 42},
-                    ],
-                },
-            )
-        },
+        answers={200: _Epochs.answer("The epochs, the oldest first.")},
         problems=PROBLEMS,
     ),
 )

@@ -12,7 +12,7 @@ These are dataclasses and not msgspec Structs: msgspec stops at the first fault 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, dataclass_transform
 
@@ -45,9 +45,15 @@ def one(model: type[Model], *, or_null: bool = False) -> Any:
     return dataclasses.field(metadata={"example": model.example(), "model": model, "or_null": or_null})
 
 
-def many_of(model: type[Model], description: str = "", *, default: Any = MISSING, **more: Any) -> Any:
-    """Declare a list of objects of another model; ``more`` are limits of the list, in the words of JSON Schema."""
-    example = [model.example()] if default is MISSING else None
+def many_of(
+    model: type[Model], description: str = "", *, example: Any = None, default: Any = MISSING, **more: Any
+) -> Any:
+    """Declare a list of objects of another model; ``more`` are limits of the list, in the words of JSON Schema.
+
+    The example has one object, or none if the list may be left out.
+    """
+    if example is None and default is MISSING:
+        example = [model.example()]
     metadata = {"example": example, "model": model, "list": {"description": description, **more}}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -124,7 +130,7 @@ class Model:
     def out_of(cls, source: object, /, **others: Any) -> dict[str, Any]:
         """Return the JSON object: members by name from ``others``, or else from the attributes of ``source``.
 
-        An object of another model may be a dictionary already.
+        An object of another model may be a dictionary already, and so may all of a list.
         """
         document: dict[str, Any] = {}
         for name, omitted, model, is_list in cls._plan:
@@ -132,7 +138,7 @@ class Model:
             if value is omitted:
                 continue
             if model is not None and value is not None:
-                value = [_out_of(model, item) for item in value] if is_list else _out_of(model, value)
+                value = _outs_of(model, value) if is_list else _out_of(model, value)
             document[name] = value
         return document
 
@@ -201,6 +207,10 @@ def _instance_of(model: type[Model], document: Mapping[str, Any]) -> Any:
 
 def _out_of(model: type[Model], value: Any) -> dict[str, Any]:
     return value if type(value) is dict else model.out_of(value)
+
+
+def _outs_of(model: type[Model], values: Sequence[Any]) -> Sequence[dict[str, Any]]:
+    return values if values and type(values[0]) is dict else [model.out_of(each) for each in values]
 
 
 # ---- checking --------------------------------------------------------------------------------------------------------

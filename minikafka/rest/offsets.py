@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, RequestTimedOut
 from minikafka.rest.fetch import name_of
 from minikafka.rest.leaders import ask, from_leader, leader_members
-from minikafka.rest.model import Model, member, note
+from minikafka.rest.model import Model, member, note, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Route
 from minikafka.rest.schema import nullable, ref, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE, Place
+from minikafka.rest.schemas import Leader, Place
 from minikafka.rest.topics import TIMEOUT_MS
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Epoch, TopicPartition
@@ -103,7 +103,7 @@ class _Offset(Place):
     offset: int = member(ref("Offset"), 0)
     leader_epoch: Epoch = member(ref("Epoch"), 0)
     timestamp: int | None = member(nullable(ref("Timestamp")))
-    leader: Any = member(ref("Leader"), LEADER_EXAMPLE)
+    leader: Any = one(Leader)
 
 
 async def get_offsets(visit: Visit) -> Reply:
@@ -170,7 +170,7 @@ class _Truncated(Place):
     """A partition whose log begins later."""
 
     low_watermark: int = member(ref("Offset"), 40)
-    leader: Any = member(ref("Leader"), LEADER_EXAMPLE)
+    leader: Any = one(Leader)
     note: str | None = note()
 
 

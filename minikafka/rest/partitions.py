@@ -30,11 +30,11 @@ from minikafka.rest.leaders import (
     refuse_to_forward,
     unknown_topic,
 )
-from minikafka.rest.model import Model, many_of, member, note
+from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Route
 from minikafka.rest.schema import flag, nodes, nullable, one_of, ref, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE, PartitionState, Place
+from minikafka.rest.schemas import Leader, PartitionState, Place
 from minikafka.rest.sentences import NEVER_MS, why_in_or_out
 from minikafka.rest.topics import TIMEOUT_MS
 from minikafka.rest.views import Event, Views, leaders_view, story_of, views_of, why_it_left
@@ -73,7 +73,7 @@ class _Elected(Place):
     """A partition with its elected leader."""
 
     type: str = member(one_of("", *ELECTION_TYPES), "preferred")
-    leader: dict[str, Any] | None = member(nullable(ref("Leader")), LEADER_EXAMPLE)
+    leader: Any = one(Leader, or_null=True)
     isr: list[NodeId] = member(nodes("Those in sync."), [1, 2, 3])
     note: str | None = note()
 
@@ -121,7 +121,7 @@ class _Replica(Model):
 class _Partition(Place):
     """One partition. What only the leader knows is null while it does not answer."""
 
-    leader: Any = member(nullable(ref("Leader")), LEADER_EXAMPLE)
+    leader: Any = one(Leader, or_null=True)
     leader_epoch: Epoch = member(ref("Epoch"), 3)
     partition_epoch: int = member(whole("Rises with each change."), 5)
     controller_epoch: Epoch = member(whole("Of the controller that made the last change."), 2)
@@ -163,7 +163,7 @@ def partition_out(host: Scene, name: TopicPartition, image: PartitionImage, view
         leader=leader_out(host, image),
         min_insync_replicas=seen.min_isr if seen is not None else None,
         **{each: getattr(seen, each) if seen is not None else None for each in _LEADERS},
-        replicas=replicas_out(host, image, views),
+        replicas=replicas_of(host, image, views),
         told_by=sorted(views),
     )
 
@@ -183,21 +183,21 @@ def leader_out(host: Scene, image: PartitionImage) -> dict[str, Any] | None:
     return leader_members(host, CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch))
 
 
-def replicas_out(host: Scene, image: PartitionImage, views: Views) -> list[dict[str, Any]]:
+def replicas_of(host: Scene, image: PartitionImage, views: Views) -> list[_Replica]:
     """Each replica: how far it is, and why it is in or out of sync."""
     seen = leaders_view(views, image.leader)
     story = story_of(views)
-    return [_replica_out(host, node, image, views, seen, story) for node in image.replicas]
+    return [_replica_of(host, node, image, views, seen, story) for node in image.replicas]
 
 
-def _replica_out(
+def _replica_of(
     host: Scene,
     node: NodeId,
     image: PartitionImage,
     views: Views,
     seen: DescribedReplica | None,
     story: list[Event],
-) -> dict[str, Any]:
+) -> _Replica:
     own = views[node].replica if node in views else None
     in_sync = node in image.isr
     replica = _Replica(
@@ -225,7 +225,7 @@ def _replica_out(
         replica.caught_up_ms_ago = remote.caught_up_ms_ago if remote.caught_up_ms_ago < NEVER_MS else None
         replica.lag_ms = 0 if replica.lag_records == 0 else replica.caught_up_ms_ago
         replica.last_fetch_ms_ago = remote.last_fetch_ms_ago
-    return replica.out()
+    return replica
 
 
 # ---- elections -------------------------------------------------------------------------------------------------------

@@ -12,17 +12,14 @@ from minikafka.types import Epoch, NodeId
 
 OUTCOMES = ("not_written", "written", "unknown")
 
-RECORD_EXAMPLE = {
-    "offset": 41,
-    "timestamp": 1_795_000_000_000,
-    "leader_epoch": 3,
-    "key": "ann",
-    "value": {"item": "tea", "count": 2},
-    "encoding": "json",
-    "headers": [["source", "web"]],
-}
 
-LEADER_EXAMPLE = {"id": 1, "epoch": 3, "url": "http://127.0.0.1:9092"}
+class Leader(Model, named=True):
+    """Who leads."""
+
+    id: NodeId = member(ref("NodeId"), 1)
+    epoch: Epoch = member(ref("Epoch"), 3)
+    url: str | None = member(text("Where it listens."), "http://127.0.0.1:9092", default=None)
+
 
 PROBLEM_EXAMPLE: dict[str, Any] = {
     "type": "/docs/problems/not-enough-replicas",
@@ -38,7 +35,7 @@ PROBLEM_EXAMPLE: dict[str, Any] = {
     "partition": 0,
     "isr": [1],
     "min_insync_replicas": 2,
-    "leader": LEADER_EXAMPLE,
+    "leader": Leader.example(),
 }
 
 # A header's value: text, null, or bytes that are no text.
@@ -56,18 +53,54 @@ _KEY_AND_VALUE: dict[str, Schema] = {
     "value_b64": nullable(text("The value in base64.", format="byte")),
 }
 
-_RECORD_OUT: dict[str, Schema] = {
-    "offset": ref("Offset"),
-    "timestamp": ref("Timestamp"),
-    "leader_epoch": ref("Epoch"),
-    **_KEY_AND_VALUE,
-    "encoding": text("`json`, `text`, `base64`, `bytes` (msgpack), `null`, or `unreadable`: see `detail`."),
-    "headers": many(_HEADER),
-    "last_offset": whole("Of what cannot be read: where it ends."),
-    "detail": text("Why it cannot be read."),
-    "control_type": whole("Of a control record: which one."),
-}
-_RECORD_OUT_OPTIONAL = tuple(name for name in _RECORD_OUT if name not in ("offset", "leader_epoch", "encoding"))
+
+class RecordOut(Model, named=True):
+    """One record; `encoding` tells how its value is written."""
+
+    offset: Any = member(ref("Offset"), 41)
+    timestamp: Any = member(ref("Timestamp"), 1_795_000_000_000, default=None)
+    leader_epoch: Any = member(ref("Epoch"), 3)
+    key: Any = member(_KEY_AND_VALUE["key"], "ann", default=None)
+    value: Any = member(_KEY_AND_VALUE["value"], {"item": "tea", "count": 2}, default=None)
+    key_b64: Any = member(_KEY_AND_VALUE["key_b64"], default=None)
+    value_b64: Any = member(_KEY_AND_VALUE["value_b64"], default=None)
+    encoding: Any = member(
+        text("`json`, `text`, `base64`, `bytes` (msgpack), `null`, or `unreadable`: see `detail`."), "json"
+    )
+    headers: Any = member(many(_HEADER), [["source", "web"]], default=None)
+    last_offset: Any = member(whole("Of what cannot be read: where it ends."), default=None)
+    detail: Any = member(text("Why it cannot be read."), default=None)
+    control_type: Any = member(whole("Of a control record: which one."), default=None)
+
+
+class _OfPartition(Model):
+    """Something in a partition."""
+
+    partition: int = member(ref("PartitionNumber"), 2)
+
+
+class TopicRecord(RecordOut, _OfPartition, named=True):
+    """One record of one of the partitions."""
+
+
+class Event(Model, named=True):
+    """Something that happened to a partition."""
+
+    event: str = member(text("Its kind, as in the structured log."), "isr_shrunk")
+    sentence: str = member(
+        text("The same for people."),
+        "the ISR shrank from [1, 2, 3] to [1, 2]: the process of broker 3 has ended: connection refused by b3:9094",
+    )
+    broker: NodeId = member(ref("NodeId"), 1)
+    at: str | None = member(
+        nullable(text("When, by that broker's clock; null: before it started.", format="date-time")),
+        "2026-11-21T08:00:00.000+00:00",
+    )
+    cause: str = member(text("Id of the request or timer that it happened for."), "controller#41")
+    facts: dict[str, Any] = member(
+        table(anything("A fact."), "What the rule went by."),
+        {"partition": "orders-0", "old": [1, 2, 3], "new": [1, 2]},
+    )
 
 
 class Place(Model):
@@ -117,13 +150,7 @@ class BrokerLoad(Broker, named=True):
 SCHEMAS: dict[str, Schema] = {
     **SCALARS,
     "Outcome": {"type": "string", "enum": list(OUTCOMES), "description": "What became of a write."},
-    "Leader": shape(
-        "Who leads.",
-        optional=("url",),
-        id=ref("NodeId"),
-        epoch=ref("Epoch"),
-        url=text("Where it listens."),
-    ),
+    "Leader": Leader.schema(),
     "Fault": shape(
         "One thing that is wrong with a request.",
         optional=("pointer", "parameter", "line"),
@@ -192,25 +219,10 @@ SCHEMAS: dict[str, Schema] = {
         "not": {"required": ["key", "key_b64"]},
     },
     "RecordsIn": shape("Some records to produce.", records=many(ref("RecordIn"), minItems=1, maxItems=10_000)),
-    "RecordOut": shape(
-        "One record; `encoding` tells how its value is written.", optional=_RECORD_OUT_OPTIONAL, **_RECORD_OUT
-    ),
-    "TopicRecord": shape(
-        "One record of one of the partitions.",
-        optional=_RECORD_OUT_OPTIONAL,
-        partition=ref("PartitionNumber"),
-        **_RECORD_OUT,
-    ),
+    "RecordOut": RecordOut.schema(),
+    "TopicRecord": TopicRecord.schema(),
     "PartitionState": PartitionState.schema(),
-    "Event": shape(
-        "Something that happened to a partition.",
-        event=text("Its kind, as in the structured log."),
-        sentence=text("The same for people."),
-        broker=ref("NodeId"),
-        at=nullable(text("When, by that broker's clock; null: before it started.", format="date-time")),
-        cause=text("Id of the request or timer that it happened for."),
-        facts=table(anything("A fact."), "What the rule went by."),
-    ),
+    "Event": Event.schema(),
     "Broker": Broker.schema(),
     "BrokerLoad": BrokerLoad.schema(),
 }

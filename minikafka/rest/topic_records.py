@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from minikafka.errors import (
@@ -32,11 +33,12 @@ from minikafka.rest import json_text
 from minikafka.rest.fetch import FORMAT, ISOLATION_LEVEL, decompressed_max, fetch_of, form_of, only_partition, read_out
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, unknown_topic
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
-from minikafka.rest.schema import Schema, many, ref, shape, text, whole
-from minikafka.rest.schemas import PROBLEM_EXAMPLE, RECORD_EXAMPLE
+from minikafka.rest.route import LEADER_PROBLEMS, Route
+from minikafka.rest.schema import Schema, ref, text, whole
+from minikafka.rest.schemas import PROBLEM_EXAMPLE, TopicRecord
 from minikafka.rest.stream import HEARTBEAT_MS, Change, PartitionReader, listed_offset
 from minikafka.rest.visit import Reply, Stream, Visit
 from minikafka.types import Offset, TopicPartition
@@ -239,6 +241,22 @@ FOLLOW = Flag(
 )
 
 
+class _Next(Model):
+    """Where to go on in a partition."""
+
+    partition: int = member(ref("PartitionNumber"), 2)
+    next_offset: Offset = member(whole("Where it goes on; -1: there is nothing at or after that moment."), 42)
+    problem: dict[str, Any] | None = member(ref("Problem"), default=None)
+
+
+class _Records(Model):
+    """Records of all partitions, by timestamp."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    records: list[Any] = many_of(TopicRecord)
+    next: list[_Next] = many_of(_Next)
+
+
 class _Part(NamedTuple):
     """What one partition gave."""
 
@@ -271,13 +289,8 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
     left = {part.partition: part.next_offset for part in parts}
     for record in reversed(merged[visit[MAX_RECORDS] :]):
         left[record["partition"]] = record["offset"]
-    return Reply(
-        {
-            "topic": topic.name,
-            "records": records,
-            "next": [_next_out(part, left[part.partition]) for part in parts],
-        }
-    )
+    next_offsets = [_next_of(part, left[part.partition]) for part in parts]
+    return Reply(_Records(topic=topic.name, records=records, next=next_offsets).out())
 
 
 async def _follow(visit: Visit, names: list[TopicPartition], gate: asyncio.Semaphore) -> Stream:
@@ -318,11 +331,10 @@ async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore) -> 
             return _Part(name.partition, [], -1, Refused(error))
 
 
-def _next_out(part: _Part, next_offset: Offset) -> dict[str, Any]:
-    document: dict[str, Any] = {"partition": part.partition, "next_offset": next_offset}
-    if part.refused is not None:
-        document["problem"] = problem_of(part.refused.error, status=part.refused.status, **part.refused.members)
-    return document
+def _next_of(part: _Part, next_offset: Offset) -> _Next:
+    refused = part.refused
+    problem = None if refused is None else problem_of(refused.error, status=refused.status, **refused.members)
+    return _Next(partition=part.partition, next_offset=next_offset, problem=problem)
 
 
 async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
@@ -361,29 +373,15 @@ ROUTES = (
         tag="records",
         parameters=(TOPIC, FROM, FOLLOW, MAX_RECORDS, HEARTBEAT_MS, LAST_EVENT_ID, ISOLATION_LEVEL, FORMAT, FORWARD),
         answers={
-            200: Answer(
-                description="What is there; with `follow`, that and what comes.",
-                also=FOLLOWED,
-                schema=shape(
-                    topic=ref("TopicName"),
-                    records=many(ref("TopicRecord")),
-                    next=many(
-                        shape(
-                            optional=("problem",),
-                            partition=ref("PartitionNumber"),
-                            next_offset=whole("Where it goes on; -1: there is nothing at or after that moment."),
-                            problem=ref("Problem"),
-                        )
-                    ),
-                ),
-                example={
-                    "topic": "orders",
-                    "records": [{"partition": 2, **RECORD_EXAMPLE}],
-                    "next": [
-                        {"partition": 0, "next_offset": -1, "problem": PROBLEM_EXAMPLE},
-                        {"partition": 2, "next_offset": 42},
+            200: replace(
+                _Records.answer(
+                    "What is there; with `follow`, that and what comes.",
+                    next=[
+                        _Next.example(partition=0, next_offset=-1, problem=PROBLEM_EXAMPLE),
+                        _Next.example(),
                     ],
-                },
+                ),
+                also=FOLLOWED,
             )
         },
         problems=(

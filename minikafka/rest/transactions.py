@@ -16,11 +16,11 @@ from minikafka.rest.coordinators import (
 from minikafka.rest.fetch import name_of
 from minikafka.rest.groups import COORDINATOR, COORDINATOR_EXAMPLE, COORDINATOR_PROBLEMS
 from minikafka.rest.leaders import from_leader, leader_members
-from minikafka.rest.model import Model, many_of, member
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Text, states_among
 from minikafka.rest.route import LEADER_PROBLEMS, Route
 from minikafka.rest.schema import nullable, one_of, ref, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE
+from minikafka.rest.schemas import Leader, Place
 from minikafka.rest.visit import Reply, Visit
 from minikafka.transactions.records import State
 from minikafka.types import NodeId
@@ -87,13 +87,6 @@ class _Transactions(Model):
     transactions: list[Any] = many_of(_Listed)
 
 
-class _Place(Model):
-    """A partition of the transaction."""
-
-    topic: str = member(ref("TopicName"), "orders")
-    partition: int = member(ref("PartitionNumber"), 0)
-
-
 class _Transaction(Model):
     """A transactional id with its present or last transaction."""
 
@@ -106,7 +99,7 @@ class _Transaction(Model):
         nullable(whole("Start of the present or last transaction, in milliseconds since 1970; null: there was none.")),
         1_795_259_231_681,
     )
-    partitions: list[Any] = many_of(_Place)
+    partitions: list[Any] = many_of(Place)
     coordinator: Any = member(COORDINATOR, COORDINATOR_EXAMPLE)
 
 
@@ -127,12 +120,10 @@ class _Producer(Model):
     )
 
 
-class _Producers(Model):
+class _Producers(Place):
     """The producers of a partition."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    partition: int = member(ref("PartitionNumber"), 0)
-    leader: Any = member(ref("Leader"), LEADER_EXAMPLE)
+    leader: Any = one(Leader)
     producers: list[Any] = many_of(_Producer)
 
 
@@ -147,7 +138,7 @@ async def get_transactions(visit: Visit) -> Reply:
     listed = [
         _Listed.out_of(each, coordinator=node) for node, response in found.items() for each in response.transactions
     ]
-    return Reply({"transactions": sorted(listed, key=lambda each: str(each["transactional_id"]))})
+    return Reply(_Transactions(transactions=sorted(listed, key=lambda each: str(each["transactional_id"]))).out())
 
 
 async def get_transaction(visit: Visit) -> Reply:
@@ -185,14 +176,7 @@ async def get_producers(visit: Visit) -> Reply:
 
     found, leader = await from_leader(visit, name, request, pick=pick, wait_s=DESCRIBE_WAIT_S)
     producers = [producer_out(each) for each in found.active]
-    return Reply(
-        {
-            "topic": name.topic,
-            "partition": name.partition,
-            "leader": leader_members(visit.host, leader),
-            "producers": producers,
-        }
-    )
+    return Reply(_Producers.out_of(found, leader=leader_members(visit.host, leader), producers=producers))
 
 
 ROUTES = (

@@ -9,13 +9,13 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from minikafka.errors import ProtocolError, WorldError
 from minikafka.events import sentence_of
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import ask
+from minikafka.rest.sentences import timestamp_text
 from minikafka.rest.visit import Visit
 from minikafka.rpc import call
 from minikafka.types import NodeId, TopicPartition
@@ -43,18 +43,20 @@ class Event:
         """-1: not a change that the controller recorded."""
         return int(self.facts.get("partition_epoch", -1))
 
-    def out(self) -> dict[str, Any]:
-        """For people."""
-        return {
-            "event": self.kind,
-            "sentence": sentence_of(self.kind, self.facts),
-            "broker": self.broker,
-            "at": None
-            if self.at_ms < 0
-            else datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-            "cause": self.cause,
-            "facts": self.facts,
-        }
+    @property
+    def event(self) -> str:
+        """The kind, by the name that it has in JSON."""
+        return self.kind
+
+    @property
+    def sentence(self) -> str:
+        """What happened, for people."""
+        return sentence_of(self.kind, self.facts)
+
+    @property
+    def at(self) -> str | None:
+        """When; None: before the broker started."""
+        return timestamp_text(self.at_ms)
 
 
 async def views_of(visit: Visit, name: TopicPartition, nodes: Iterable[NodeId]) -> Views:
