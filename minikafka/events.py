@@ -476,6 +476,7 @@ _KINDS: Final = (
     # ---- faults, of tests and of the simulator -----------------------------------------------------------------------
     _kind("fault_set", "fault", "a fault was set: {fault}"),
     _kind("fault_hit", "fault", "a fault applied: {fault}", DEBUG),
+    _kind("fault_released", "fault messages lost", "a fault released messages that it held: {fault}, {messages}"),
     _kind("fault_over", "fault hits why", "a fault ended: {fault}"),
     _kind("machine_faults_set", "", "the faults of the broker's machine were set"),
     _kind("duplicate_failed", "api target why", "a duplicate of {api} did not reach {target}"),

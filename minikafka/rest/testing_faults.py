@@ -28,10 +28,22 @@ from minikafka.rest.visit import Reply
 from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import malformed, unacceptable
 from minikafka.wire.limits import shown
-from minikafka.world.faults import APIS, DELAY_MS_MAX, EVERY_API, KINDS, MESSAGE_KINDS, SEED_MAX, Fault, FaultSpec, Link
+from minikafka.world.faults import (
+    APIS,
+    DELAY_MS_MAX,
+    EVERY_API,
+    KINDS,
+    MESSAGE_KINDS,
+    SEED_MAX,
+    Fault,
+    FaultSpec,
+    Held,
+    Link,
+)
 from minikafka.world.machine_faults import MachineFaults
 
 COUNT_MAX = 1_000_000_000
+HELD_SHOWN_MAX = 20
 WAIT_MS_DEFAULT = 10_000
 
 FAULT = Integer(
@@ -124,6 +136,16 @@ async def get_fault(call: HookCall) -> Reply:
     return Reply(_out(fault, call))
 
 
+async def post_release(call: HookCall) -> Reply:
+    """Let messages go that a fault of kind `hold` holds; it goes on holding later ones."""
+    fault = _fault(call)
+    asked = _Release.read(call.document)
+    if fault.spec.kind != "hold":
+        raise malformed(f"fault {fault.number} is of kind {fault.spec.kind}: only hold holds messages")
+    released = call.instruments.faults.release(fault, asked.count, latest=asked.latest, lose=asked.lose)
+    return Reply({"released": released, "fault": _out(fault, call)})
+
+
 async def delete_fault(call: HookCall) -> Reply:
     """Heal one fault; what it held back goes on its way."""
     fault = _fault(call)
@@ -158,6 +180,26 @@ def _fault(call: HookCall) -> Fault:
     return fault
 
 
+class _Release(Model):
+    """Which of the held messages go."""
+
+    count: int = member(whole("The most that go.", minimum=1, maximum=COUNT_MAX), example=1, default=COUNT_MAX)
+    latest: bool = member(
+        flag("Begin with the latest message: its sender still waits for the response."), example=True, default=False
+    )
+    lose: bool = member(flag("Lose them; their senders get no response."), example=False, default=False)
+
+
+def _held_out(held: Held) -> dict[str, Any]:
+    source, target, message = held.way
+    return {
+        "link": f"{source}>{target}",
+        "api": held.api,
+        "message": message,
+        "held_ms": max(0, round((asyncio.get_running_loop().time() - held.since) * 1000)),
+    }
+
+
 def _out(fault: Fault, call: HookCall) -> dict[str, Any]:
     spec = fault.spec
     return {
@@ -177,6 +219,8 @@ def _out(fault: Fault, call: HookCall) -> dict[str, Any]:
         "ends_in_ms": call.instruments.faults.ends_in_ms(fault),
         "hits": fault.hits,
         "active": fault.is_active,
+        "held_count": len(fault.held),
+        "held": [_held_out(each) for each in fault.held[-HELD_SHOWN_MAX:]],
     }
 
 
@@ -213,6 +257,16 @@ _FAULT = shape(
     ends_in_ms=nullable(whole("Time until it ends by itself; null: it is over, or only healing ends it.", minimum=0)),
     hits=whole("How many messages it struck."),
     active=flag("It will strike again."),
+    held_count=whole("How many messages it holds."),
+    held=many(
+        shape(
+            link=text("From which broker or client to which."),
+            api=text("Its API."),
+            message=one_of("What it is.", *MESSAGE_KINDS),
+            held_ms=whole("How long it has been held."),
+        ),
+        f"The latest {HELD_SHOWN_MAX} of them, in the order in which they came.",
+    ),
 )
 _HEALED = Answer(
     description="All are healed.",
@@ -236,6 +290,8 @@ _EXAMPLE = {
     "ends_in_ms": None,
     "hits": 0,
     "active": True,
+    "held_count": 0,
+    "held": [],
 }
 
 ROUTES = (
@@ -273,6 +329,20 @@ ROUTES = (
         problems=(RequestTimedOut,),
         wait_s=lambda visit: visit[TIMEOUT_MS] / 1000 if visit.gives(WAIT_HITS) else 0.0,
         answers={200: Answer(description="The fault.", schema=_FAULT, example={**_EXAMPLE, "hits": 3})},
+    ),
+    hook_route(
+        "POST",
+        "/v1/faults/{fault}:release",
+        post_release,
+        parameters=(FAULT,),
+        body=json_body(_Release.schema(sent=True), {"count": 1, "latest": True}),
+        answers={
+            200: Answer(
+                description="They are released.",
+                schema=shape(released=whole("How many."), fault=_FAULT),
+                example={"released": 1, "fault": {**_EXAMPLE, "kind": "hold", "hits": 3}},
+            )
+        },
     ),
     hook_route(
         "DELETE",

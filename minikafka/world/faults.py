@@ -216,6 +216,19 @@ def _one_of(name: str, value: str | None, allowed: tuple[str | None, ...]) -> No
 
 
 @dataclass(slots=True, eq=False)
+class Held:
+    """A message that a fault of kind ``hold`` holds."""
+
+    way: Way
+    api: str
+    since: float
+    """On the loop's clock."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    is_lost: bool = False
+    """It was released to be lost."""
+
+
+@dataclass(slots=True, eq=False)
 class Fault:
     """One fault and what it did. It stays in the list, with its hits, until it is healed."""
 
@@ -228,6 +241,8 @@ class Fault:
     """How many messages it struck."""
     late: dict[Way, asyncio.Event] = field(default_factory=dict)
     """``reorder``: the message that waits on each way, to be set when a later one has arrived."""
+    held: list[Held] = field(default_factory=list)
+    """``hold``: the messages that wait, in the order in which they came."""
     healed: asyncio.Event = field(default_factory=asyncio.Event)
     _struck: asyncio.Event = field(default_factory=asyncio.Event)
     _random: Random = field(init=False)
@@ -253,11 +268,9 @@ class Fault:
         """Draw: does it strike the next message?"""
         return self.spec.probability >= 1 or self._random.random() < self.spec.probability
 
-    def wait_s(self) -> float | None:
-        """How long a message that is struck waits at the most; None: until the fault is healed. Draws the jitter."""
+    def wait_s(self) -> float:
+        """How long a message that is delayed or reordered waits at the most. Draws the jitter."""
         spec = self.spec
-        if spec.kind == "hold":
-            return None
         if spec.kind == "reorder":
             return (spec.delay_ms or REORDER_MS) / 1000
         return (spec.delay_ms + self._random.random() * spec.jitter_ms) / 1000
@@ -287,6 +300,20 @@ class Fault:
         self._struck.set()
         for waiting in self.late.values():
             waiting.set()
+        for held in self.held:
+            held.released.set()
+
+    def release(self, count: int, *, latest: bool = False, lose: bool = False) -> int:
+        """Let so many held messages go, or lose them; how many there were.
+
+        A sender that has given up repeats its request, and waits only for the ``latest`` one.
+        """
+        chosen = self.held[-count:] if latest else self.held[:count]
+        for each in chosen:
+            self.held.remove(each)
+            each.is_lost = lose
+            each.released.set()
+        return len(chosen)
 
     def __str__(self) -> str:
         spec = self.spec
@@ -347,6 +374,12 @@ class Faults:
         """Time until the fault ends by itself; None: it is over, or only healing ends it."""
         timer = self._timers.get(fault.number)
         return None if timer is None else max(0, round((timer.when() - asyncio.get_running_loop().time()) * 1000))
+
+    def release(self, fault: Fault, count: int, *, latest: bool, lose: bool) -> int:
+        """See :meth:`Fault.release`."""
+        released = fault.release(count, latest=latest, lose=lose)
+        self._tell("fault_released", fault=fault.number, messages=released, lost=lose)
+        return released
 
     def _time_is_up(self, fault: Fault) -> None:
         """It stays in the list, with its hits, as one does that has done its count."""

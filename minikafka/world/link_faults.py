@@ -19,7 +19,7 @@ from minikafka.ports import Buffers, Events
 from minikafka.types import METADATA_TOPIC, Address
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import encode_response, error_response
-from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, MessageKind, Way
+from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, Held, MessageKind, Way
 from minikafka.world.http_server import NotAnswered
 
 Answer = bytes | bytearray
@@ -219,6 +219,8 @@ class LinkEnd:
                 break
             if spec.kind == "duplicate":
                 journey.again += 1
+            elif spec.kind == "hold":
+                await _held(fault, way, api)
             else:
                 await _held_back(fault, way)
         return journey
@@ -229,6 +231,21 @@ class LinkEnd:
             task.cancel()
         if self._under_way:
             await asyncio.wait(self._under_way)
+
+
+async def _held(fault: Fault, way: Way, api: str) -> None:
+    """Return when the fault is healed or releases the message. Raises _Stopped if it is lost then."""
+    if fault.healed.is_set():
+        return
+    held = Held(way, api, asyncio.get_running_loop().time())
+    fault.held.append(held)
+    try:
+        await held.released.wait()
+    finally:
+        if held in fault.held:
+            fault.held.remove(held)
+    if held.is_lost:
+        raise _Stopped(fault)
 
 
 async def _held_back(fault: Fault, way: Way) -> None:

@@ -276,6 +276,40 @@ async def test_fetches_of_the_metadata_log_are_an_api_of_their_own():
             await it.two.call(it.at, "Fetch", body)
 
 
+@BROKERS
+async def test_held_messages_are_released_first_or_latest_and_the_hold_goes_on(shared: bool):
+    """M6: one message at a time, in order or the latest first; the others wait."""
+    async with pair(shared=shared) as it:
+        fault = it.fault("hold", message="request")
+        calls = []
+        for body in (b"1", b"2", b"3", b"4"):
+            calls.append(asyncio.create_task(it.two.call(it.at, body=body)))
+            await fault.until_hits(len(calls))
+        assert fault.release(1) == 1
+        assert await calls[0] == b"answer 1"
+        assert fault.release(1, latest=True) == 1
+        assert await calls[3] == b"answer 4"
+        assert [each.way[2] for each in fault.held] == ["request", "request"]
+        assert [body for _, body in it.one.seen] == [b"1", b"4"]
+        it.faults.heal(fault.number)
+        assert await asyncio.gather(calls[1], calls[2]) == [b"answer 2", b"answer 3"]
+        assert fault.held == []
+
+
+@BROKERS
+async def test_held_message_that_is_lost_has_an_unknown_outcome(shared: bool):
+    """M6: as a drop; its sender learns it at its deadline."""
+    async with pair(shared=shared) as it:
+        fault = it.fault("hold", message="request")
+        lost = asyncio.create_task(it.two.call(it.at, patience_s=BRIEFLY_S))
+        await fault.until_hits(1)
+        assert fault.release(5, lose=True) == 1
+        with pytest.raises(OutcomeUnknown):
+            await lost
+        assert it.one.seen == []
+        assert fault.release(1) == 0
+
+
 async def test_nothing_held_back_outlives_its_sender():
     """As in the simulator: what a clog holds dies with the process that sent it."""
     async with pair() as it:

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from minikafka.hosting.processes import ProcessCluster
-from tests.e2e.console_kit import call, create, take_pictures, url_of, watched_tab
+from tests.e2e.console_kit import call, create, produce, take_pictures, url_of, watched_tab
 from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
@@ -70,6 +70,34 @@ def test_drawer_sets_lists_and_heals_faults_of_other_brokers(page: Page, cluster
     assert brokers_with_faults(cluster) == [2]
     page.get_by_role("button", name="Heal all").click()
     expect(drawer).to_contain_text("1 fault healed.")
+    expect(page.locator("#bar")).to_be_empty()
+
+
+def test_held_fetch_is_delivered_and_the_high_watermark_moves(page: Page, cluster: ProcessCluster):
+    """PAGE 9.8: hold the fetches of a follower, write a record, and deliver fetches one at a time."""
+    path = create(cluster, "held")
+    leader = call(cluster, path)["leader"]["id"]
+    follower = next(node for node in (1, 2, 3) if node != leader)
+    page.goto(f"{url_of(cluster)}/#/t/held/0")
+    page.get_by_role("button", name=f"link from {follower} to {leader}: ok").click()
+    page.get_by_role("button", name="Set the fault").click()
+    held = page.locator("#faults li")
+    expect(held).to_contain_text(f"Fetch request {follower}>{leader}, held for")
+    produce(cluster, path, {"value": "tea"}, acks="1")
+    produce(cluster, path, {"value": "milk"}, acks="1")
+    row = page.locator(f"[data-values='{leader}'] td")
+    expect(row.nth(3)).to_have_text("2")
+    expect(page.locator(".why")).to_contain_text(f"broker {follower}")
+    take_pictures(page, "faults-held")
+    watermark = row.nth(5)
+    assert watermark.inner_text() in {"0", "1"}
+    for _ in range(4):
+        held.get_by_role("button", name="Deliver latest").click()
+        expect(page.locator("#faults")).to_contain_text("1 message delivered.")
+        expect(held).to_contain_text(f"Fetch request {follower}>{leader}, held for")
+    expect(watermark).to_have_text("2")
+    expect(held).to_contain_text("holds")
+    page.get_by_role("button", name="Heal all").click()
     expect(page.locator("#bar")).to_be_empty()
 
 

@@ -109,6 +109,35 @@ async def test_faults_are_listed_in_order_and_cleared(curl: Curl):
     assert await curl.get("/v1/faults") == {"faults": []}
 
 
+async def test_held_fetches_are_listed_and_delivered_one_at_a_time(curl: Curl):
+    """PAGE 9.8: the high watermark moves with the follower's second fetch, by exactly the record that the first got."""
+    await curl("POST", "/v1/topics", 201, json={"name": "held", "replication_factor": 2})
+    leader = (await curl.get("/v1/wait?topic=held&leader=any&isr_size=2"))["leader"]
+    document = {"kind": "hold", "link": f"broker>{leader}", "api": "Fetch", "message": "request"}
+    fault = await curl("POST", "/v1/faults", 201, json=document)
+    path = f"/v1/faults/{fault['id']}"
+    await curl.get(f"{path}?wait_hits=1")
+    for value in ("tea", "milk"):
+        await curl("POST", "/v1/topics/held/records?acks=1", json={"value": value})
+    seen = await curl.get(path)
+    while not seen["held_count"]:
+        seen = await curl.get(path)
+    [held, *_] = seen["held"]
+    assert (held["api"], held["message"], held["link"].partition(">")[2]) == ("Fetch", "request", str(leader))
+    assert held["held_ms"] >= 0
+    refused = await curl("POST", f"{path}:release", 422, json={"count": 0})
+    assert refused["errors"][0]["pointer"] == "/count"
+    state: dict[str, Any] = {"hw": 0}
+    while state["hw"] < 2:
+        await curl("POST", f"{path}:release", json={"count": 1, "latest": True})
+        state = await curl.get(f"/v1/wait?topic=held&replica={leader}&leo_at_least=2")
+        assert state["hw"] in {0, 1, 2}
+    assert (await curl("DELETE", path))["held"] == []
+    cut = await curl("POST", "/v1/faults", 201, json={"kind": "cut", "link": "1>1", "api": "Vote"})
+    refused = await curl("POST", f"/v1/faults/{cut['id']}:release", 400, json={})
+    assert "only hold holds messages" in refused["detail"]
+
+
 async def test_a_fault_by_chance_for_a_time_is_in_the_journal_with_its_seed(curl: Curl):
     """Issue 5: probability, drawn from the run's seed; for_ms ends it, and its hits stay to be read."""
     document = {"kind": "delay", "link": "*>*", "delay_ms": 1, "probability": 0.5, "for_ms": 200}

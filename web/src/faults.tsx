@@ -31,6 +31,9 @@ interface Fault {
   ends_in_ms: number | null;
   hits: number;
   active: boolean;
+  held_count: number;
+  /** The latest of them. */
+  held: { link: string; api: string; message: string; held_ms: number }[];
 }
 
 interface Silent {
@@ -41,7 +44,7 @@ interface Silent {
 
 export const drawerIsOpen = signal(false);
 const faults = signal<Fault[]>([]);
-const active = computed(() => faults.value.filter((each) => each.active));
+const active = computed(() => faults.value.filter((each) => each.active || each.held_count > 0));
 /** Brokers whose faults are not known now. */
 const silent = signal<Silent[]>([]);
 /** What the last button did, or why it did nothing. */
@@ -94,15 +97,20 @@ const heal = (fault: Fault) => attempt(async () => {
   return `Fault ${nameOf(fault)} is healed.`;
 });
 
+const release = (fault: Fault, body: { count?: number; latest?: boolean; lose?: boolean }) => attempt(async () => {
+  const { released } = await request<{ released: number }>(`${FAULTS}/${fault.id}:release?broker=${fault.broker}`, body);
+  return `Fault ${nameOf(fault)}: ${counted(released, "message")} ${body.lose ? "lost" : "delivered"}.`;
+});
+
 const healAll = () => attempt(async () => {
   const { healed, no_answer } = await request<{ healed: number; no_answer: Silent[] }>(EVERYWHERE, null, "DELETE");
   return `${counted(healed, "fault")} healed.${no_answer.map(({ broker, outcome }) => ` Broker ${broker} did not answer: ${outcome === "unknown" ? "its faults may be active" : "nothing was done there"}.`).join("")}`;
 });
 
-function named({ kind, link, api, message, count, for_ms: ms, ends_in_ms: left, hits, active: is, ...fault }: Fault): string {
+function named({ kind, link, api, message, count, for_ms: ms, ends_in_ms: left, hits, active: is, held_count: held, ...fault }: Fault): string {
   const what = `${kind} ${link}${api === "*" ? "" : ` ${api}`}${message ? ` ${message}s` : ""}`;
-  const until = !is ? ", over" : left !== null ? `, ${Math.ceil(left / 1000)} s left` : ms ? "" : ", until healed";
-  return `${what}${count ? `, the next ${count}` : ""} at broker ${fault.broker}${until}; struck ${hits}`;
+  const until = !is ? held ? "" : ", over" : left !== null ? `, ${Math.ceil(left / 1000)} s left` : ms ? "" : ", until healed";
+  return `${what}${count ? `, the next ${count}` : ""} at broker ${fault.broker}${until}; struck ${hits}${held ? `, holds ${held}` : ""}`;
 }
 
 /** On top of every view while a fault is active. */
@@ -118,6 +126,18 @@ export function FaultBar(): JSX.Element | null {
 }
 
 // ---- the drawer ----
+
+/** What a fault holds. Senders repeat requests and wait for the latest only, so that one is delivered first. */
+function HeldMessages({ fault }: { fault: Fault }): JSX.Element | null {
+  const last = fault.held.at(-1);
+  if (!last) return null;
+  return <p>
+    Latest: {last.api} {last.message} {last.link}, held for {(last.held_ms / 1000).toFixed(1)} s
+    <button onClick={() => void release(fault, { count: 1, latest: true })}>Deliver latest</button>
+    <button onClick={() => void release(fault, {})}>Deliver all</button>
+    <button onClick={() => void release(fault, { count: 1, latest: true, lose: true })}>Lose latest</button>
+  </p>;
+}
 
 interface Chosen {
   from: string;
@@ -231,7 +251,7 @@ export function FaultsDrawer(): JSX.Element | null {
       <SetFault />
       <h3>Faults of all brokers</h3>
       {silent.value.map(({ broker, detail }) => <p key={broker} class="failed" title={detail}>No word from broker {broker}: its faults are not listed.</p>)}
-      {faults.value.length ? <ul>{faults.value.map((each) => <li key={nameOf(each)}>{named(each)} <button aria-label={`${each.active ? "Heal" : "Remove"} fault ${nameOf(each)}`} onClick={() => void heal(each)}>{each.active ? "Heal" : "Remove"}</button></li>)}</ul> : <p>No fault is set.</p>}
+      {faults.value.length ? <ul>{faults.value.map((each) => <li key={nameOf(each)}>{named(each)} <button aria-label={`${active.value.includes(each) ? "Heal" : "Remove"} fault ${nameOf(each)}`} onClick={() => void heal(each)}>{active.value.includes(each) ? "Heal" : "Remove"}</button><HeldMessages fault={each} /></li>)}</ul> : <p>No fault is set.</p>}
       <h3>Brokers</h3>
       {brokerIds.value.map((id) => <Broker key={id} id={id} />)}
     </> : <p>Faults need mk.testing.endpoints.enable=true.</p>}
