@@ -40,6 +40,7 @@ from minikafka.spark.transactions import (
     OpenTransaction,
     TaskTransaction,
     abort_all,
+    abort_unreported,
     commit_all,
     is_written,
     transactional_id,
@@ -432,6 +433,10 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort the tasks' transactions; what was written without them stays, as with Spark's Kafka sink."""
         self._abort(messages)
+        if self._options.guarantee is Guarantee.TRANSACTIONAL:
+            # No later run has these ids; of a streaming query, the next run of the batch fences the tasks of this one.
+            names = [transactional_id(self._job, task) for task, each in enumerate(messages) if each is None]
+            abort_unreported(self._cluster(), names, timeout_ms=self._options.transaction_timeout_ms)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

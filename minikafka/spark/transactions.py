@@ -151,6 +151,19 @@ def abort_all(brokers: Brokers, transactions: Iterable[OpenTransaction]) -> None
             LOGGER.warning("%s stays open until its timeout or its next attempt: %s", each.transactional_id, error)
 
 
+def abort_unreported(brokers: Brokers, names: Iterable[str], *, timeout_ms: int) -> None:
+    """Abort what tasks that never reported may have left open: Spark kills them while they write when another fails.
+
+    Initializing the producer fences the task and aborts its transaction. A failure is a warning, as in
+    :func:`abort_all`.
+    """
+    for name in names:
+        try:
+            TaskTransaction(brokers, name, timeout_ms=timeout_ms)
+        except (ProtocolError, BrokersUnreachable) as error:
+            LOGGER.warning("%s, if it is open, stays so until its timeout: %s", name, error)
+
+
 def _end(brokers: Brokers, each: OpenTransaction, *, is_commit: bool, timeout_s: float | None = None) -> None:
     Coordinator(brokers, each.transactional_id, key_type=TRANSACTION_KEY).ask(
         f"ending the transaction of {each.transactional_id}",

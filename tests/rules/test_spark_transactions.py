@@ -22,6 +22,7 @@ from minikafka.spark.transactions import (
     OpenTransaction,
     TaskTransaction,
     abort_all,
+    abort_unreported,
     commit_all,
     is_written,
     transactional_id,
@@ -146,3 +147,18 @@ def test_an_abort_never_hides_why_the_batch_failed(script, caplog):
     abort_all(brokers(), [OPEN, OPEN])
     assert [each.committed for each in sent(script, "EndTxn")] == [False] * 3
     assert [(each.levelname, "is not open" in each.message) for each in caplog.records] == [("INFO", True)]
+
+
+def test_tasks_that_never_reported_are_fenced(script, caplog):
+    """Spark kills tasks that write when another one fails: initializing their producers aborts what they left open."""
+    initialized = m.InitProducerIdResponse(producer_id=4000, producer_epoch=6)
+    script["InitProducerId"] = [ConcurrentTransactions("its open transaction is being aborted"), initialized]
+    abort_unreported(brokers(), [NAME, transactional_id("q", 4)], timeout_ms=7)
+    assert [(each.transactional_id, each.transaction_timeout_ms) for each in sent(script, "InitProducerId")] == [
+        (NAME, 7),
+        (NAME, 7),
+        (transactional_id("q", 4), 7),
+    ]
+    script["InitProducerId"] = [NetworkException("no response")]
+    abort_unreported(brokers(), [NAME], timeout_ms=7)
+    assert f"{NAME}, if it is open, stays so until its timeout" in caplog.text

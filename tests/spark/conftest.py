@@ -159,6 +159,13 @@ class Kafka:
             assert time.monotonic() < gives_up_at, f"after {timeout_s} s, still waiting until {what}"
             time.sleep(0.01)
 
+    def until_nothing_is_open(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the end and start offsets once no transaction holds readers of these partitions back."""
+        addresses = [each.address for each in self.cluster.files.brokers]
+        committed = client.Brokers(addresses, api_timeout_s=60, isolation_level=client.m.READ_COMMITTED)
+        self.until("nothing is open", lambda: self.brokers.ends(places) == committed.ends(places))
+        return dict(self.brokers.ends(places))
+
     def state(self, topic: str) -> m.DescribedPartition:
         """Partition 0, as the metadata has it."""
         answer = self.brokers.ask_any(m.DescribeTopicsRequest(topics=(topic,)))

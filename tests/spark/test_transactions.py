@@ -161,6 +161,26 @@ def test_speculation_is_refused():
         exactly_once(SimpleNamespace(isStreaming=True, sparkSession=session))
 
 
+def test_a_task_that_is_killed_while_it_writes_leaves_nothing_open(spark, kafka, read):
+    """Spark kills the other tasks of a job that fails: the driver aborts their transactions too."""
+    into = kafka.topic()
+    # Task 0 has written row 0 when task 1 fails, and waits before row 1.
+    wait = "reflect('java.lang.Thread', 'sleep', cast(if(id % 2 = 1, 20000 - 6000 * id, 0) as bigint))"
+    value = f"concat(repeat('x', 300000), coalesce({wait}, ''), if(id = 3, raise_error('number 3'), ''))"
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    try:
+        frame = spark.range(0, 4, 1, 2).selectExpr(f"{value} value")
+        writer = frame.write.format("minikafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+        writer = writer.option("kafka.batch.size", "1").option("topic", into).option("transactional", "true")
+        with pytest.raises(PySparkException, match="number 3"):
+            writer.mode("append").save()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    ends = kafka.until_nothing_is_open([TopicPartition(into, partition) for partition in range(2)])
+    assert sum(end for end, _ in ends.values()) > 2
+    assert values_of(read(into, **COMMITTED)) == []
+
+
 def test_a_batch_write_shows_all_or_nothing(spark, kafka, read):
     """Batch writes: transactional=true; a job that fails leaves no record for read_committed."""
     into = kafka.topic()
@@ -174,17 +194,5 @@ def test_a_batch_write_shows_all_or_nothing(spark, kafka, read):
         write("if(id = 399, raise_error('number 399'), id)")
     assert values_of(read(into, **COMMITTED)) == []
     write("id")
-    for partition in range(2):
-        place = TopicPartition(into, partition)
-        kafka.until(
-            "nothing is open",
-            lambda place=place: (
-                kafka.brokers.ends([place])[place]
-                == client.Brokers(
-                    [each.address for each in kafka.cluster.files.brokers],
-                    api_timeout_s=60,
-                    isolation_level=client.m.READ_COMMITTED,
-                ).ends([place])[place]
-            ),
-        )
+    kafka.until_nothing_is_open([TopicPartition(into, partition) for partition in range(2)])
     assert sorted(values_of(read(into, **COMMITTED))) == sorted(b"%d" % index for index in range(400))
