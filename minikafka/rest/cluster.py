@@ -52,7 +52,7 @@ def _broker_out(host: Host, broker: BrokerImage) -> dict[str, Any]:
 async def get_brokers(visit: Visit) -> Reply:
     """Every registered broker, and how much it leads and holds."""
     brokers = visit.host.image.brokers
-    return Reply({"brokers": [broker_load(visit.host, brokers[node]) for node in sorted(brokers)]})
+    return Reply(_Brokers(brokers=[broker_load(visit.host, brokers[node]) for node in sorted(brokers)]).out())
 
 
 async def get_broker(visit: Visit) -> Reply:
@@ -81,7 +81,7 @@ async def get_health(visit: Visit) -> Reply:
     """Alive: the process serves and has not given up."""
     if visit.host.failure is not None:
         raise BrokerNotAvailable(visit.host.failure)
-    return Reply({"status": "alive", "node_id": visit.host.node_id})
+    return Reply(_Health(status="alive", node_id=visit.host.node_id).out())
 
 
 async def get_readiness(visit: Visit) -> Reply:
@@ -91,7 +91,7 @@ async def get_readiness(visit: Visit) -> Reply:
         raise BrokerNotAvailable(host.failure)
     if not host.is_ready:
         raise BrokerNotAvailable(f"broker {host.node_id} is not ready: {host.missing()}")
-    return Reply({"status": "ready", "node_id": host.node_id})
+    return Reply(_Health(status="ready", node_id=host.node_id).out())
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------

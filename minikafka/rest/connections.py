@@ -101,7 +101,8 @@ async def get_connections(visit: Visit) -> Reply:
         )
 
     connections = [out(each) for each in listed[:limit]]
-    return Reply({"node_id": visit.host.node_id, "connections": connections, "more": len(listed) > limit})
+    more = len(listed) > limit
+    return Reply(_Connections(node_id=visit.host.node_id, connections=connections, more=more).out())
 
 
 ROUTES = (

@@ -27,10 +27,10 @@ from minikafka.rest.coordinators import coordinator_members, coordinator_of, fro
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Parsed, Text, states_among
 from minikafka.rest.route import Route
-from minikafka.rest.schema import flag, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.schema import flag, many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import Epoch, Offset, TopicPartition
+from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.group_messages import DescribedMember
 from minikafka.wire.messages import LATEST
@@ -99,10 +99,13 @@ def topics_of(member: DescribedMember) -> list[str]:
 SORTED = "By topic, sorted."
 INSTANCE = nullable(text("Of a static member (group.instance.id)."))
 GENERATION = whole("Of the group: one more with each rebalance.", minimum=-1, maximum=INT32_MAX)
-COORDINATOR = shape(
-    "The broker that coordinates the group.", optional=("url",), id=ref("NodeId"), url=text("Where it listens.")
-)
-COORDINATOR_EXAMPLE = {"id": 2, "url": "http://127.0.0.1:9093"}
+
+
+class Coordinator(Model):
+    """The broker that coordinates the group."""
+
+    id: NodeId = member(ref("NodeId"), 2)
+    url: str | None = member(text("Where it listens."), "http://127.0.0.1:9093", default=None)
 
 
 class Lag(Place):
@@ -239,7 +242,7 @@ class _Group(Model):
     protocol_type: str = member(text("`consumer`; empty for a group that only ever committed."), "consumer")
     assignor: str = member(text("What its members agreed on; empty unless the group is stable."), "range")
     leader: str | None = member(nullable(text("The member that deals the partitions.")), "curl-2f1c0d8f7f3f4e6b")
-    coordinator: Any = member(COORDINATOR, COORDINATOR_EXAMPLE)
+    coordinator: Any = one(Coordinator)
     members: list[Any] = many_of(_Member)
     offsets: list[Any] = many_of(Lag)
 

@@ -29,6 +29,7 @@ from minikafka.rest import json_text
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import partition_of
 from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_state, needed, partition_state
+from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Parsed, Text, Wrong
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import many, nodes, nullable, shape, text, whole
@@ -321,23 +322,47 @@ class _Past:
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 
+class _Step(Model):
+    """What happened."""
+
+    t: int = member(whole("When, in milliseconds since 1970."), 1_795_270_217_937)
+    n: str = member(text("The broker that reported it."), "1")
+    k: str = member(text("The kind of the event."), "isr_shrunk")
+    w: str = member(text("What happened, in words."), "the ISR shrank from [1, 2, 3] to [1, 3]")
+    p: str | None = member(text("The partition."), "orders-0", default=None)
+    y: str | None = member(text("Why."), default=None)
+    c: str | None = member(text("The request or timer that it happened for."), default=None)
+    x: str | None = member(text("`good`, `warn` or `bad`."), "warn", default=None)
+    f: dict[str, Any] | None = member(
+        {"type": "object", "description": "The event's facts."}, {"old": [1, 2, 3], "new": [1, 3]}, default=None
+    )
+    count: int | None = member(whole("Of many events alike: how many."), default=None)
+    partitions: list[str] | None = member(many(text(), "Of many events alike: some of the partitions."), default=None)
+
+
+class _Sample(Model):
+    """A change of the state."""
+
+    t: int = member(whole("When, in milliseconds since 1970."), 1_795_270_211_250)
+    changes: list[Any] = member(
+        many({"type": "array"}, "As in a live `frame`."), [[["partition", "high_watermark"], 42]]
+    )
+
+
 def step_of(event: Event) -> dict[str, Any]:
     """An event as a row, with the names of the rows of the replay page."""
     kind, facts = event.kind, event.facts
-    optional = {
-        "p": facts.get("partition"),
-        "y": why_of(kind, facts),
-        "c": event.cause,
-        "x": tone_of(kind, facts),
-    }
-    return {
-        "t": event.at_ms,
-        "n": str(event.broker),
-        "k": kind,
-        "w": what_of(kind, facts),
-        **{name: value for name, value in optional.items() if value},
-        "f": {name: value for name, value in facts.items() if name != "partition"},
-    }
+    return _Step(
+        t=event.at_ms,
+        n=str(event.broker),
+        k=kind,
+        w=what_of(kind, facts),
+        p=str(facts.get("partition") or "") or None,
+        y=why_of(kind, facts) or None,
+        c=event.cause or None,
+        x=tone_of(kind, facts) or None,
+        f={name: value for name, value in facts.items() if name != "partition"},
+    ).out()
 
 
 def grouped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -524,23 +549,6 @@ def sample_facts(
     return facts
 
 
-_STEP = {
-    **shape(
-        "What happened.",
-        optional=("p", "y", "c", "x", "f", "count", "partitions"),
-        t=whole("When, in milliseconds since 1970."),
-        n=text("The broker that reported it."),
-        k=text("The kind of the event."),
-        w=text("What happened, in words."),
-        p=text("The partition."),
-        y=text("Why."),
-        c=text("The request or timer that it happened for."),
-        x=text("`good`, `warn` or `bad`."),
-        f={"type": "object", "description": "The event's facts."},
-        count=whole("Of many events alike: how many."),
-        partitions=many(text(), "Of many events alike: some of the partitions."),
-    ),
-}
 _EXAMPLE = {
     "scope": "orders-0",
     "start": 1_795_270_200_000,
@@ -550,18 +558,8 @@ _EXAMPLE = {
     "next": None,
     "brokers": [1, 2, 3],
     "before": {"summary": "orders-0: ...", "partition": {"high_watermark": 41}},
-    "samples": [{"t": 1_795_270_211_250, "changes": [[["partition", "high_watermark"], 42]]}],
-    "steps": [
-        {
-            "t": 1_795_270_217_937,
-            "n": "1",
-            "k": "isr_shrunk",
-            "w": "the ISR shrank from [1, 2, 3] to [1, 3]",
-            "p": "orders-0",
-            "x": "warn",
-            "f": {"old": [1, 2, 3], "new": [1, 3]},
-        }
-    ],
+    "samples": [_Sample.example()],
+    "steps": [_Step.example()],
 }
 _TIMES = (FROM, TO)
 
@@ -584,13 +582,8 @@ ROUTES = (
                     next=nullable(whole("`from` of the request that continues; null: there is no more.")),
                     brokers=nodes("The brokers whose histories are in the response."),
                     before=nullable({"type": "object", "description": "The state at `from`, as in a live `snapshot`."}),
-                    samples=many(
-                        shape(
-                            t=whole("When, in milliseconds since 1970."),
-                            changes=many({"type": "array"}, "As in a live `frame`."),
-                        )
-                    ),
-                    steps=many(_STEP, "Oldest first."),
+                    samples=many(_Sample.schema()),
+                    steps=many(_Step.schema(), "Oldest first."),
                 ),
                 example=_EXAMPLE,
             )

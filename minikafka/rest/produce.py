@@ -50,12 +50,13 @@ from minikafka.rest.leaders import (
     still_moving,
     unknown_topic,
 )
+from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import RecordIn, records_in
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Route
-from minikafka.rest.schema import Schema, flag, many, ref, shape, text, whole
+from minikafka.rest.schema import Schema, flag, many, ref, text, whole
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import Refused, malformed, problem_of, status_of
 from minikafka.wire.messages import CurrentLeader, ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
@@ -409,6 +410,7 @@ def _refusal(visit: Visit, parts: list[_Part]) -> Refused:
 
 
 def _part_out(visit: Visit, part: _Part, acks: int) -> dict[str, Any]:
+    # By hand, as the records below: this is on the path of each produce request.
     document: dict[str, Any] = {
         "partition": part.name.partition,
         "record_count": len(part.rows),
@@ -446,46 +448,42 @@ def _timestamp_of(record: RecordIn, answer: ProducedPartition) -> int:
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-PRODUCED = shape(
-    "Where the records came to lie.",
-    optional=("note",),
-    topic=ref("TopicName"),
-    acks=text("As asked: `all`, `1` or `0`."),
-    partitions=many(
-        shape(
-            "One batch.",
-            optional=("base_offset", "log_start_offset", "leader_epoch", "duplicate", "problem"),
-            partition=ref("PartitionNumber"),
-            record_count=whole("Records in the batch."),
-            leader_id=ref("NodeId"),
-            base_offset=ref("Offset"),
-            log_start_offset=ref("Offset"),
-            leader_epoch=ref("Epoch"),
-            duplicate=flag("The same batch had been written before; `base_offset` is where."),
-            problem=ref("Problem"),
-        )
-    ),
-    records=many(
-        shape(
-            "One record, in the order of the request.",
-            optional=("offset", "timestamp", "error", "outcome"),
-            partition=ref("PartitionNumber"),
-            offset=ref("Offset"),
-            timestamp=ref("Timestamp"),
-            error=text("Kafka's name of the error, where its batch failed."),
-            outcome=ref("Outcome"),
-        )
-    ),
-    note=text("What could be asked better."),
-)
-PRODUCED_EXAMPLE = {
-    "topic": "orders",
-    "acks": "all",
-    "partitions": [
-        {"partition": 2, "record_count": 1, "leader_id": 1, "base_offset": 41, "log_start_offset": 0, "leader_epoch": 3}
-    ],
-    "records": [{"partition": 2, "offset": 41, "timestamp": 1_795_000_000_000}],
-}
+
+class _Batch(Model):
+    """One batch."""
+
+    partition: int = member(ref("PartitionNumber"), 2)
+    record_count: int = member(whole("Records in the batch."), 1)
+    leader_id: NodeId = member(ref("NodeId"), 1)
+    base_offset: Offset | None = member(ref("Offset"), 41, default=None)
+    log_start_offset: Offset | None = member(ref("Offset"), 0, default=None)
+    leader_epoch: Epoch | None = member(ref("Epoch"), 3, default=None)
+    duplicate: bool | None = member(
+        flag("The same batch had been written before; `base_offset` is where."), default=None
+    )
+    problem: Any = member(ref("Problem"), default=None)
+
+
+class _Record(Model):
+    """One record, in the order of the request."""
+
+    partition: int = member(ref("PartitionNumber"), 2)
+    offset: Offset | None = member(ref("Offset"), 41, default=None)
+    timestamp: int | None = member(ref("Timestamp"), 1_795_000_000_000, default=None)
+    error: str | None = member(text("Kafka's name of the error, where its batch failed."), default=None)
+    outcome: str | None = member(ref("Outcome"), default=None)
+
+
+class _Produced(Model):
+    """Where the records came to lie."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    acks: str = member(text("As asked: `all`, `1` or `0`."), "all")
+    partitions: list[Any] = many_of(_Batch)
+    records: list[Any] = many_of(_Record)
+    note: str | None = note()
+
+
 RECORD_IN_EXAMPLE = {"key": "ann", "value": {"item": "tea", "count": 2}, "headers": [["source", "web"]]}
 RAW: Schema = {"type": "string", "format": "binary", "description": "The value itself."}
 RECORDS_BODY = Body(
@@ -511,20 +509,15 @@ PROBLEMS = (
     NotEnoughReplicasAfterAppend,
     RequestTimedOut,
 )
-WRITTEN = Answer(description="Acknowledged as `acks` asks.", schema=PRODUCED, example=PRODUCED_EXAMPLE)
-SENT = Answer(
-    description="`acks=0`: nothing is known of it.",
-    schema=PRODUCED,
-    example={
-        "topic": "orders",
-        "acks": "0",
-        "partitions": [{"partition": 2, "record_count": 1, "leader_id": 1}],
-        "records": [{"partition": 2}],
-    },
+WRITTEN = _Produced.answer("Acknowledged as `acks` asks.")
+SENT = _Produced.answer(
+    "`acks=0`: nothing is known of it.",
+    acks="0",
+    partitions=[{"partition": 2, "record_count": 1, "leader_id": 1}],
+    records=[{"partition": 2}],
 )
 MIXED = Answer(
-    description="Some batches were written, some were not: each has its own problem.",
-    schema=PRODUCED,
+    description="Some batches were written, some were not: each has its own problem.", schema=_Produced.schema()
 )
 ROUTES = (
     Route(

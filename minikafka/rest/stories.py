@@ -10,12 +10,13 @@ import functools
 from typing import Any, Final
 
 from minikafka.lab.command import ScenarioError
-from minikafka.lab.played import Step, View
+from minikafka.lab.played import View
 from minikafka.lab.scenario import LIBRARY, Scenario, library, read, references, short_name, story
 from minikafka.lab.table import rendered
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import Choice, Text
-from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import many, shape, text, whole
+from minikafka.rest.route import Route
+from minikafka.rest.schema import many, text, whole
 from minikafka.rest.visit import Reply, Visit
 from minikafka.spelling import did_you_mean
 from minikafka.web.problems import malformed
@@ -53,35 +54,71 @@ def _library() -> dict[str, Scenario]:
     return {short_name(path.relative_to(LIBRARY).with_suffix("").name): read(path) for path in library()}
 
 
-def _story(name: str) -> Scenario:
-    found = _library().get(name)
-    if found is None:
-        raise malformed(f"there is no story {name!r}{did_you_mean(name, _library())}", status=404)
-    return found
+_ABOUT = text("What it shows, in a sentence.")
+
+
+class _Story(Model):
+    """A story of the lab."""
+
+    name: str = member(text(), "data-loss")
+    about: str = member(_ABOUT, "Two fast failures lose a record")
+    references: list[str] = member(many(text(), "KIPs and issues of Kafka."), [])
+
+
+class _Stories(Model):
+    """The stories of the lab."""
+
+    stories: list[_Story] = many_of(_Story)
+
+
+class _PlayedStep(Model):
+    """A step of a story."""
+
+    number: int = member(whole("As the lab counts it."), 1)
+    line: int = member(whole("Of the command in the story's text."), 9)
+    w: str = member(text("What happened."), "produce m0 to A")
+    lines: list[str] = member(many(text(), "What the rules reported."), [])
+    changes: list[Any] = member(
+        many({"type": "array"}, "As in a live `frame`."), [[["partition", "log_end_offset"], 1]]
+    )
+
+
+class _Played(Model):
+    """A story's states and steps."""
+
+    name: str = member(text(), "data-loss")
+    options: dict[str, str] = member(
+        {"type": "object", "description": "Options of the story's cluster."}, {"brokers": "2"}
+    )
+    before: dict[str, Any] = member(
+        {"type": "object", "description": "In the form of a `snapshot` of a partition."},
+        {"summary": "all start", "partition": {"high_watermark": 0}},
+    )
+    steps: list[Any] = many_of(_PlayedStep)
+    lost: list[str] = member(many(text(), "Records that were acknowledged and that the leader lacks at the end."), [])
+    diverged: list[str] = member(many(text(), "Offsets at which two replicas hold different committed records."), [])
+    text: str = member(text("The story as `minikafka lab run` prints it."), "step  what happened\n")
+    about: str = member(_ABOUT, "Two fast failures lose a record")
 
 
 async def get_stories(_visit: Visit) -> Reply:
     """The stories of the lab."""
-    return Reply(
-        {
-            "stories": [
-                {"name": name, "about": story(each), "references": references(each)}
-                for name, each in sorted(_library().items())
-            ]
-        }
-    )
+    found = sorted(_library().items())
+    stories = [_Story(name=name, about=story(each), references=list(references(each))) for name, each in found]
+    return Reply(_Stories(stories=stories).out())
 
 
 async def get_story(visit: Visit) -> Reply:
     """Play a story: the state before it, and what each step changes."""
     name, options = visit[STORY], {"truncation": visit[TRUNCATION], "control": visit[CONTROL]}
-    scenario = _story(name)
+    if name not in _library():
+        raise malformed(f"there is no story {name!r}{did_you_mean(name, _library())}", status=404)
     chosen = tuple((each, value) for each, value in options.items() if value != AS_IS)
     try:
-        document = await visit.host.world.offload(lambda: played(name, chosen))
+        found = await visit.host.world.offload(lambda: played(name, chosen))
     except ScenarioError as error:
         raise malformed(f"the story {name} cannot be played with these options: {error}") from None
-    return Reply({**document, "about": story(scenario)})
+    return Reply(found)
 
 
 @functools.lru_cache(64)
@@ -93,21 +130,18 @@ def played(name: str, options: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     rows = []
     for step in steps:
         after = _state(step.after, step.what)
-        rows.append({**_row(step), "changes": difference(state, after)})
+        rows.append(_PlayedStep.out_of(step, w=step.what, lines=list(step.lines), changes=difference(state, after)))
         state = after
-    return {
-        "name": name,
-        "options": dict(run.options),
-        "before": before,
-        "steps": rows,
-        "lost": [str(each) for each in run.lost],
-        "diverged": [str(each) for each in run.diverged],
-        "text": rendered(run),
-    }
-
-
-def _row(step: Step) -> dict[str, Any]:
-    return {"number": step.number, "line": step.line, "w": step.what, "lines": list(step.lines)}
+    return _Played(
+        name=name,
+        options=dict(run.options),
+        before=before,
+        steps=rows,
+        lost=[str(each) for each in run.lost],
+        diverged=[str(each) for each in run.diverged],
+        text=rendered(run),
+        about=story(_library()[name]),
+    ).out()
 
 
 ROLES: Final = ("leader", "follower", "idle")
@@ -147,24 +181,13 @@ def _replica(name: str, view: View, known: dict[str, int], isr: list[str]) -> di
     }
 
 
-_ABOUT = text("What it shows, in a sentence.")
 ROUTES = (
     Route(
         method="GET",
         path="/v1/lab/stories",
         handler=get_stories,
         tag="docs",
-        answers={
-            200: Answer(
-                description="The stories.",
-                schema=shape(
-                    stories=many(shape(name=text(), about=_ABOUT, references=many(text(), "KIPs and issues of Kafka.")))
-                ),
-                example={
-                    "stories": [{"name": "data-loss", "about": "Two fast failures lose a record", "references": []}]
-                },
-            )
-        },
+        answers={200: _Stories.answer("The stories.")},
     ),
     Route(
         method="GET",
@@ -172,46 +195,6 @@ ROUTES = (
         handler=get_story,
         tag="docs",
         parameters=(STORY, TRUNCATION, CONTROL),
-        answers={
-            200: Answer(
-                description="The state before the story, and what each step changes.",
-                schema=shape(
-                    name=text(),
-                    about=_ABOUT,
-                    options={"type": "object", "description": "Options of the story's cluster."},
-                    before={"type": "object", "description": "In the form of a `snapshot` of a partition."},
-                    steps=many(
-                        shape(
-                            number=whole("As the lab counts it."),
-                            line=whole("Of the command in the story's text."),
-                            w=text("What happened."),
-                            lines=many(text(), "What the rules reported."),
-                            changes=many({"type": "array"}, "As in a live `frame`."),
-                        )
-                    ),
-                    lost=many(text(), "Records that were acknowledged and that the leader lacks at the end."),
-                    diverged=many(text(), "Offsets at which two replicas hold different committed records."),
-                    text=text("The story as `minikafka lab run` prints it."),
-                ),
-                example={
-                    "name": "data-loss",
-                    "about": "Two fast failures lose a record",
-                    "options": {"brokers": "2"},
-                    "before": {"summary": "all start", "partition": {"high_watermark": 0}},
-                    "steps": [
-                        {
-                            "number": 1,
-                            "line": 9,
-                            "w": "produce m0 to A",
-                            "lines": [],
-                            "changes": [[["partition", "log_end_offset"], 1]],
-                        }
-                    ],
-                    "lost": [],
-                    "diverged": [],
-                    "text": "step  what happened\n",
-                },
-            )
-        },
+        answers={200: _Played.answer("The state before the story, and what each step changes.")},
     ),
 )

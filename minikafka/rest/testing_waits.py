@@ -6,19 +6,19 @@ The metadata is that of the broker that is asked. Only there with ``mk.testing.e
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from minikafka.errors import RequestTimedOut
+from minikafka.rest.model import LEFT_OUT, Model, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer, Parsed, Text, Wrong
-from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import flag, nullable, one_of, ref, shape, table, text, whole
+from minikafka.rest.route import Route
+from minikafka.rest.schema import flag, many, nullable, one_of, ref, table, text, whole
 from minikafka.rest.testing_faults import TIMEOUT_MS
 from minikafka.rest.testing_hooks import instruments_of
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import NodeId
+from minikafka.types import Epoch, NodeId, Offset
 from minikafka.web.problems import malformed
 from minikafka.wire.limits import shown
-from minikafka.world.states import ANY, SomeNode, State, Wish, until
+from minikafka.world.states import ANY, SomeNode, Wish, until
 
 _NODE = re.compile(r"\d{1,10}", re.ASCII)
 _NODES = re.compile(r"\d{1,10}(,\d{1,10})*", re.ASCII)
@@ -116,6 +116,26 @@ def _given(visit: Visit, parameter: Integer) -> int | None:
     return None if value < 0 else value
 
 
+class _Seen(Model):
+    """What was seen, as far as it was asked for."""
+
+    topic: str = member(ref("TopicName"), "orders", default=None)
+    exists: bool = member(flag(), example=True, default=None)
+    partition: int = member(ref("PartitionNumber"), 0, default=None)
+    leader: NodeId = member(ref("NodeId"), 1, default=None)
+    leader_epoch: Epoch = member(ref("Epoch"), 0, default=None)
+    isr: list[NodeId] = member(many(ref("NodeId")), [1, 2], default=None)
+    leader_says: str = member(text("The leader itself, where it says something else than the metadata."), default=None)
+    replica: NodeId = member(ref("NodeId"), default=None)
+    hw: Offset | None = member(nullable(whole("The replica's high watermark.")), default=LEFT_OUT)
+    leo: Offset | None = member(nullable(whole("Its log end offset.")), default=LEFT_OUT)
+    controller: NodeId = member(ref("NodeId"), default=None)
+    brokers: dict[str, str] = member(
+        table(one_of("", "alive", "fenced"), "By node id."), {"1": "alive", "2": "alive", "3": "alive"}
+    )
+    waited_ms: int = member(whole("How long it took."), 812)
+
+
 async def get_wait(visit: Visit) -> Reply:
     """Answer when everything is as asked for; 504 tells what is not, and what was seen last."""
     if not any(visit.gives(each) for each in (*OF_TOPIC, *OF_CLUSTER)):
@@ -143,11 +163,7 @@ async def get_wait(visit: Visit) -> Reply:
     clock = visit.host.world.clock
     began = clock.now()
     state = await until(wish, instruments_of(visit), timeout_s=visit[TIMEOUT_MS] / 1000)
-    return Reply(_out(state, waited_ms=int((clock.now() - began) * 1000)))
-
-
-def _out(state: State, *, waited_ms: int) -> dict[str, Any]:
-    return {**state.as_json(), "waited_ms": waited_ms}
+    return Reply({**state.as_json(), "waited_ms": int((clock.now() - began) * 1000)})
 
 
 ROUTES = (
@@ -159,49 +175,6 @@ ROUTES = (
         testing=True,
         parameters=(TOPIC, PARTITION, *OF_TOPIC, REPLICA, *OF_CLUSTER, TIMEOUT_MS),
         problems=(RequestTimedOut,),
-        answers={
-            200: Answer(
-                description="It is so.",
-                schema=shape(
-                    "What was seen, as far as it was asked for.",
-                    optional=(
-                        "controller",
-                        "topic",
-                        "exists",
-                        "partition",
-                        "leader",
-                        "leader_epoch",
-                        "isr",
-                        "leader_says",
-                        "replica",
-                        "hw",
-                        "leo",
-                    ),
-                    brokers=table(one_of("", "alive", "fenced"), "By node id."),
-                    controller=ref("NodeId"),
-                    topic=ref("TopicName"),
-                    exists=flag(),
-                    partition=ref("PartitionNumber"),
-                    leader=ref("NodeId"),
-                    leader_epoch=ref("Epoch"),
-                    isr={"type": "array", "items": ref("NodeId")},
-                    leader_says=text("The leader itself, where it says something else than the metadata."),
-                    replica=ref("NodeId"),
-                    hw=nullable(whole("The replica's high watermark.")),
-                    leo=nullable(whole("Its log end offset.")),
-                    waited_ms=whole("How long it took."),
-                ),
-                example={
-                    "topic": "orders",
-                    "exists": True,
-                    "partition": 0,
-                    "leader": 1,
-                    "leader_epoch": 0,
-                    "isr": [1, 2],
-                    "brokers": {"1": "alive", "2": "alive", "3": "alive"},
-                    "waited_ms": 812,
-                },
-            )
-        },
+        answers={200: _Seen.answer("It is so.")},
     ),
 )

@@ -14,7 +14,7 @@ from minikafka.rest.coordinators import (
     from_coordinator,
 )
 from minikafka.rest.fetch import name_of
-from minikafka.rest.groups import COORDINATOR, COORDINATOR_EXAMPLE, COORDINATOR_PROBLEMS
+from minikafka.rest.groups import COORDINATOR_PROBLEMS, Coordinator
 from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Text, states_among
@@ -100,7 +100,7 @@ class _Transaction(Model):
         1_795_259_231_681,
     )
     partitions: list[Any] = many_of(Place)
-    coordinator: Any = member(COORDINATOR, COORDINATOR_EXAMPLE)
+    coordinator: Any = one(Coordinator)
 
 
 class _Producer(Model):
