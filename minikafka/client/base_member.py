@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 from minikafka.client.cluster_view import Update
@@ -26,6 +28,7 @@ from minikafka.client.poll_gate import PollGate
 from minikafka.client.positions import Positions
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener
+from minikafka.client.subscription import Subscription
 from minikafka.ports import World
 from minikafka.tasks import in_turn
 from minikafka.types import Epoch, Offset, TopicPartition
@@ -38,38 +41,41 @@ LEAVING: ContextVar[BaseMember | None] = ContextVar("leaving", default=None)
 """The member whose listener hears that it is over, for what that calls: the last moment for a commit."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemberParts:
+    """What a consumer lends its member."""
+
+    config: ConsumerConfig
+    world: World
+    metadata: Metadata
+    coordinator: Coordinator
+    positions: Positions
+    gate: PollGate
+    subscription: Subscription
+    follow: Callable[[Iterable[str]], None]
+    """Called with the topics whose metadata the member needs, beside those that are subscribed to."""
+    tell: Callable[[], None]
+    """Called when a waiting application has news: an error, or partitions that came or went."""
+
+
 class BaseMember(ABC):
     """This consumer in its group."""
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        world: World,
-        metadata: Metadata,
-        coordinator: Coordinator,
-        positions: Positions,
-        gate: PollGate,
-        *,
-        topics: Callable[[], Sequence[str]],
-        listener: Callable[[], ConsumerRebalanceListener | None],
-        follow: Callable[[Iterable[str]], None],
-        tell: Callable[[], None],
-    ) -> None:
+    def __init__(self, parts: MemberParts) -> None:
         self.member_id = ""
         """Its id in the group; empty before a coordinator or the client has made one."""
         self.owned: Partitions = ()
         self.failed: BaseException | None = None
-        self.offsets = GroupOffsets(config, world, coordinator, positions, self.membership)
-        self._config = config
-        self._world = world
-        self._metadata = metadata
-        self._coordinator = coordinator
-        self._positions = positions
-        self._gate = gate
-        self._topics = topics
-        self._listener = listener
-        self._follow = follow
-        self._tell = tell
+        self._config = parts.config
+        self._world = parts.world
+        self._metadata = parts.metadata
+        self._coordinator = parts.coordinator
+        self._positions = parts.positions
+        self._gate = parts.gate
+        self._subscription = parts.subscription
+        self._follow = parts.follow
+        self._tell = parts.tell
+        self.offsets = GroupOffsets(parts.config, parts.world, parts.coordinator, parts.positions, self.membership)
         self._is_giving_up = False
         self._is_cancelled = False
         self.reached: dict[TopicPartition, tuple[Offset, Epoch]] = {}
@@ -119,8 +125,7 @@ class BaseMember(ABC):
             task.cancel()
         if self._on_metadata in self._metadata.listeners:
             self._metadata.listeners.remove(self._on_metadata)
-        listener = self._listener()  # the next subscription has one of its own
-        self._listener = lambda: listener
+        self._subscription = copy(self._subscription)  # the next one has a listener of its own
         self.reached = self._positions.consumed()
         self._gate.release()
 
@@ -185,7 +190,7 @@ class BaseMember(ABC):
         always: bool = False,
     ) -> None:
         """Tell the application's listener; what it raises ends the consumer."""
-        listener = self._listener()
+        listener = self._subscription.listener
         if listener is not None and (partitions or always):
             answer = callback(listener, list(partitions))
             if inspect.isawaitable(answer):

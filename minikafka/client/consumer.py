@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from minikafka.client.base_member import LEAVING, BaseMember
+from minikafka.client.base_member import LEAVING, BaseMember, MemberParts
 from minikafka.client.caller import Caller
 from minikafka.client.cluster_view import Leader, Update
 from minikafka.client.consumer_member import ConsumerProtocolMember
@@ -249,17 +249,18 @@ class Consumer:
         fetcher, metadata, gate = self._fetcher, self._metadata, self._gate
         if fetcher is None or metadata is None or gate is None:
             raise InvalidRequest("the consumer is not started")
-        parts = self.config, self._running_world(), metadata, self._coordinator, self._positions, gate
-        calls: dict[str, Any] = {
-            "topics": lambda: list(self._subscription.topics),
-            "listener": lambda: self._subscription.listener,
-            "follow": self._follow_group,
-            "tell": self._tell,
-        }
-        if self.config.group_protocol == "consumer":
-            self._member = ConsumerProtocolMember(*parts, pattern=self._pattern_text, **calls)
-        else:
-            self._member = Member(*parts, **calls)
+        parts = MemberParts(
+            self.config,
+            self._running_world(),
+            metadata,
+            self._coordinator,
+            self._positions,
+            gate,
+            self._subscription,
+            follow=self._follow_group,
+            tell=self._tell,
+        )
+        self._member = ConsumerProtocolMember(parts) if self.config.group_protocol == "consumer" else Member(parts)
         self._offsets = self._member.offsets
         self._member.start()
 
@@ -267,9 +268,6 @@ class Consumer:
     def _broker_matches(self) -> bool:
         """Whether the coordinator matches a pattern against the topics' names."""
         return self.config.group_id is not None and self.config.group_protocol == "consumer"
-
-    def _pattern_text(self) -> str | None:
-        return None if self._subscription.pattern is None else self._subscription.pattern.pattern
 
     def _follow_group(self, topics: Iterable[str]) -> None:
         self._group_topics = tuple(topics)

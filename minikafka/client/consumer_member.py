@@ -8,23 +8,16 @@ waits for it up to the member's rebalance timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from minikafka.client.base_member import LEAVE_WAIT_S, BaseMember, Partitions
+from minikafka.client.base_member import LEAVE_WAIT_S, BaseMember, MemberParts, Partitions
 from minikafka.client.cluster_view import Update
-from minikafka.client.coordinator import Coordinator
 from minikafka.client.group_offsets import Membership
-from minikafka.client.metadata import Metadata
-from minikafka.client.poll_gate import PollGate
-from minikafka.client.positions import Positions
-from minikafka.client.settings import ConsumerConfig
-from minikafka.client.structs import ConsumerRebalanceListener
 from minikafka.errors import NetworkException, ProtocolError, RequestTimedOut
 from minikafka.groups.consumer.member import ConsumerMember, Owned, Wishes
 from minikafka.groups.consumer.records import TopicIdPartition
-from minikafka.ports import World
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import ConsumerGroupHeartbeatResponse
 from minikafka.wire.outcomes import error_in
@@ -38,48 +31,27 @@ UNKNOWN_TOPIC_PAUSE_S = 1.0
 class ConsumerProtocolMember(BaseMember):
     """This consumer in its group, with the consumer protocol."""
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        world: World,
-        metadata: Metadata,
-        coordinator: Coordinator,
-        positions: Positions,
-        gate: PollGate,
-        *,
-        topics: Callable[[], Sequence[str]],
-        pattern: Callable[[], str | None],
-        listener: Callable[[], ConsumerRebalanceListener | None],
-        follow: Callable[[Iterable[str]], None],
-        tell: Callable[[], None],
-    ) -> None:
-        super().__init__(
-            config,
-            world,
-            metadata,
-            coordinator,
-            positions,
-            gate,
-            topics=topics,
-            listener=listener,
-            follow=follow,
-            tell=tell,
-        )
+    def __init__(self, parts: MemberParts) -> None:
+        super().__init__(parts)
         self.rule = ConsumerMember(
-            coordinator.group,
-            world.random.randbytes(16).hex(),
-            rebalance_timeout_ms=config.rebalance_timeout_ms or config.max_poll_interval_ms,
-            instance_id=config.group_instance_id,
-            assignor=config.group_remote_assignor,
-            client_id=config.client_id or "",
+            parts.coordinator.group,
+            parts.world.random.randbytes(16).hex(),
+            rebalance_timeout_ms=parts.config.rebalance_timeout_ms or parts.config.max_poll_interval_ms,
+            instance_id=parts.config.group_instance_id,
+            assignor=parts.config.group_remote_assignor,
+            client_id=parts.config.client_id or "",
         )
         self.member_id = self.rule.member_id
-        self._pattern = pattern
         self._due = asyncio.Event()
         self._assigned = asyncio.Event()
         self._names: dict[str, str] = {}
         """Topic id to name, of what is owned."""
         self._wish()
+
+    @property
+    def _pattern(self) -> str | None:
+        """The subscribed pattern as text; None: topics are subscribed to by name."""
+        return None if self._subscription.pattern is None else self._subscription.pattern.pattern
 
     def membership(self) -> Membership | None:
         """The membership that commits name now; None: the group goes on without this member."""
@@ -99,8 +71,10 @@ class ConsumerProtocolMember(BaseMember):
             self._assigned.set()
 
     def _wish(self) -> None:
-        pattern = self._pattern()
-        self.rule.wish(Wishes(topics=() if pattern is not None else tuple(sorted(self._topics())), regex=pattern))
+        pattern = self._pattern
+        self.rule.wish(
+            Wishes(topics=() if pattern is not None else tuple(sorted(self._subscription.topics)), regex=pattern)
+        )
 
     def _work(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
         return [("group-heartbeat", self._beat()), ("group-reconcile", self._keep_reconciled())]
@@ -268,7 +242,7 @@ class ConsumerProtocolMember(BaseMember):
         if missing:
             self._learn()
             if {each.topic_id for each in partitions} - self._names.keys():
-                await self._metadata.ask_once(None if self._pattern() is not None else tuple(self._topics()))
+                await self._metadata.ask_once(None if self._pattern is not None else tuple(self._subscription.topics))
                 self._learn()
         return frozenset(each for each in partitions if each.topic_id in self._names)
 

@@ -13,18 +13,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from minikafka.client.base_member import LEAVE_WAIT_S, BaseMember, Partitions
+from minikafka.client.base_member import LEAVE_WAIT_S, BaseMember, MemberParts, Partitions
 from minikafka.client.cluster_view import Update
-from minikafka.client.coordinator import Coordinator
 from minikafka.client.group_offsets import Membership
-from minikafka.client.metadata import Metadata
-from minikafka.client.poll_gate import PollGate
-from minikafka.client.positions import Positions
-from minikafka.client.settings import ConsumerConfig
-from minikafka.client.structs import ConsumerRebalanceListener
 from minikafka.errors import (
     IllegalGeneration,
     MemberIdRequired,
@@ -36,7 +30,6 @@ from minikafka.errors import (
 )
 from minikafka.groups.assignors import COOPERATIVE, Assignor, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
-from minikafka.ports import World
 from minikafka.wire.group_messages import (
     NO_GENERATION,
     GroupProtocol,
@@ -59,34 +52,10 @@ JOIN_GRACE_MS = 5_000
 class Member(BaseMember):
     """This consumer in its group, with the classic protocol. It owns two tasks: one joins, one beats."""
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        world: World,
-        metadata: Metadata,
-        coordinator: Coordinator,
-        positions: Positions,
-        gate: PollGate,
-        *,
-        topics: Callable[[], Sequence[str]],
-        listener: Callable[[], ConsumerRebalanceListener | None],
-        follow: Callable[[Iterable[str]], None],
-        tell: Callable[[], None],
-    ) -> None:
-        super().__init__(
-            config,
-            world,
-            metadata,
-            coordinator,
-            positions,
-            gate,
-            topics=topics,
-            listener=listener,
-            follow=follow,
-            tell=tell,
-        )
+    def __init__(self, parts: MemberParts) -> None:
+        super().__init__(parts)
         self.generation = NO_GENERATION
-        self._assignors = config.assignors()
+        self._assignors = parts.config.assignors()
         self._is_cooperative = all(each.rebalance == COOPERATIVE for each in self._assignors)
         self._must_join = asyncio.Event()
         self._must_join.set()
@@ -179,7 +148,7 @@ class Member(BaseMember):
     async def _join(self) -> JoinGroupResponse:
         config = self._config
         while True:
-            topics = tuple(self._topics())
+            topics = tuple(self._subscription.topics)
             rebalance_ms = config.rebalance_timeout_ms or config.max_poll_interval_ms
             request = JoinGroupRequest(
                 group_id=self._coordinator.group,
