@@ -136,6 +136,7 @@ Examples:
   minikafka lab run divergence --control quorum
   minikafka lab run power-loss --set flush.messages=1
   minikafka lab run rebalance --assignor cooperative-sticky
+  minikafka lab run rebalance --assignor uniform
   minikafka lab run zombie-producer
   minikafka lab run ./my-story.txt
 
@@ -144,7 +145,9 @@ Exit code 0 when the run came to what the scenario's file says of it, 1 when not
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--truncation", type=click.Choice(sorted(TRUNCATIONS)), help="How a returning replica cuts its log.")
 @click.option(
-    "--assignor", type=click.Choice(sorted(ASSIGNORS)), help="Assignor that deals the partitions of `rebalance`."
+    "--assignor",
+    type=click.Choice(rebalance.STORY_ASSIGNORS),
+    help="Assignor of the partitions in `rebalance`; uniform: the consumer protocol (KIP-848).",
 )
 @_options
 @output_option
@@ -228,12 +231,13 @@ def _rebalanced(options: Mapping[str, str]) -> rebalance.Story:
 
 
 def _compare_rebalances(sides: list[dict[str, str]], output: str) -> None:
-    left, right = (_rebalanced(side) for side in sides)
+    stories = [_rebalanced(side) for side in sides]
     if output == "json":
-        print_json({"left": rebalance.as_json(left), "right": rebalance.as_json(right)})
+        played = [rebalance.as_json(each) for each in stories]
+        print_json({"left": played[0], "right": played[1], "sides": played})
         return
     _print_folded(f"# {rebalance.NAME}: {rebalance.STORY}", "# ")
-    click.echo("\n".join(table.aligned(rebalance.compared_rows(left, right), free=0)))
+    click.echo("\n".join(table.aligned(rebalance.compared_rows(*stories), free=0)))
 
 
 def _given(given: Iterable[str], **named: str | None) -> dict[str, str]:
@@ -354,13 +358,13 @@ def compare(
     """Play one story under two rule sets, side by side.
 
     Without --left and --right: truncation to the high watermark against truncation by leader epochs, and of
-    `rebalance` the eager assignor range against cooperative-sticky.
+    `rebalance` the eager assignor range, cooperative-sticky, and uniform of the consumer protocol.
     """
     sides = [_given(left), _given(right)]
     shared = _given(given, control=control)
     if name == rebalance.NAME:
         if not left and not right:
-            sides = [{"assignor": "range"}, {"assignor": "cooperative-sticky"}]
+            sides = [{"assignor": each} for each in rebalance.COMPARED]
         _compare_rebalances([shared | side for side in sides], output)
         return
     if name in transactions.STORIES:

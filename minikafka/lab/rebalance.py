@@ -7,7 +7,9 @@ rounds, which are the drivers'.
 Rules for this file: it reports the events of members and coordinator in order. A partition *stands still* from the
 moment its member gives it up, or dies, until a member has it again; what nobody had before does not stand still.
 
-It is shown as a timeline, as what stood still, or as two assignors side by side; as rows and as JSON. A cell has what
+With the assignor ``uniform`` the members use the consumer protocol (KIP-848): the coordinator assigns.
+
+It is shown as a timeline, as what stood still, or as assignors side by side; as rows and as JSON. A cell has what
 changed; times are virtual seconds since the members started.
 """
 
@@ -29,7 +31,13 @@ from minikafka.types import TopicPartition
 
 NAME: Final = "rebalance"
 STORY: Final = "Three members share six partitions; one dies, one joins, partitions are added"
-REFERENCES: Final = ("KIP-429",)
+REFERENCES: Final = ("KIP-429", "KIP-848")
+
+UNIFORM: Final = "uniform"
+"""The coordinator's assignor in the consumer protocol."""
+STORY_ASSIGNORS: Final = (*ASSIGNORS, UNIFORM)
+COMPARED: Final = ("range", "cooperative-sticky", UNIFORM)
+"""An eager rebalance, a cooperative one, and the consumer protocol."""
 
 TOPIC, GROUP = "orders", "g"
 SEED = 1
@@ -109,11 +117,15 @@ def play(options: Mapping[str, str]) -> Story:
         if name != "assignor" and not (value.isdigit() and int(value) > 0):
             raise ScenarioError(f"{name}={value}: a number of milliseconds is needed")
         chosen[name] = value
-    if chosen["assignor"] not in ASSIGNORS:
-        raise ScenarioError(f"assignor={chosen['assignor']}: one of {', '.join(ASSIGNORS)} is needed")
+    if chosen["assignor"] not in STORY_ASSIGNORS:
+        raise ScenarioError(f"assignor={chosen['assignor']}: one of {', '.join(STORY_ASSIGNORS)} is needed")
     with SimWorld(SEED) as sim:
-        delay = chosen["group.initial.rebalance.delay.ms"]
-        settings = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": delay}
+        settings = {
+            "offsets.topic.num.partitions": "1",
+            "group.initial.rebalance.delay.ms": chosen["group.initial.rebalance.delay.ms"],
+            "group.consumer.session.timeout.ms": chosen["session.timeout.ms"],
+            "group.consumer.heartbeat.interval.ms": chosen["heartbeat.interval.ms"],
+        }
         cluster = SimCluster(sim, brokers=BROKERS, settings=settings)
         cluster.boot()
         cluster.settle()
@@ -130,6 +142,7 @@ class _Member(ConsumerRebalanceListener):
 
     stage: _Stage
     name: str
+    consumer: Consumer
     owned: tuple[int, ...] = ()
 
     def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
@@ -140,6 +153,7 @@ class _Member(ConsumerRebalanceListener):
 
     def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
         if assigned:
+            self.stage.names[self.consumer.group_metadata().member_id] = self.name
             numbers = _numbers(assigned)
             self._has({*self.owned, *numbers}, f"{self.name} reads {numbers_text(numbers)}")
 
@@ -150,12 +164,12 @@ class _Member(ConsumerRebalanceListener):
         self.owned = tuple(sorted(numbers))
         self.stage.owners_changed(what)
 
-    async def live(self, consumer: Consumer) -> None:
+    async def live(self) -> None:
         """Ask for records for ever."""
-        consumer.subscribe((TOPIC,), listener=self)
-        await consumer.start()
+        self.consumer.subscribe((TOPIC,), listener=self)
+        await self.consumer.start()
         while True:
-            await consumer.getmany(timeout_ms=200)
+            await self.consumer.getmany(timeout_ms=200)
 
 
 @dataclass(eq=False)
@@ -169,6 +183,8 @@ class _Stage:
 
     def __post_init__(self) -> None:
         self._members: dict[str, _Member] = {}
+        self.names: dict[str, str] = {}
+        """By member id: the client's name, once it has partitions."""
         self._state, self._generation = "", 0
         self._began_s = self.cluster.sim.loop.now
         self._free_since: dict[int, float] = {}
@@ -207,21 +223,26 @@ class _Stage:
         )
 
     def _start(self, what: str, *names: str) -> None:
-        self._members |= {name: _Member(self, name) for name in names}
+        for name in names:
+            self._members[name] = _Member(self, name, Consumer(self._config(name), self.cluster.sim.of(name)))
         self._tell(what)
         for name in names:
-            consumer = Consumer(self._config(name), self.cluster.sim.of(name))
-            self.cluster.sim.spawn(name, self._members[name].live(consumer))
+            self.cluster.sim.spawn(name, self._members[name].live())
 
     def _config(self, name: str) -> ConsumerConfig:
+        protocol: dict[str, Any] = {
+            "partition_assignment_strategy": (self.options["assignor"],),
+            "session_timeout_ms": int(self.options["session.timeout.ms"]),
+            "heartbeat_interval_ms": int(self.options["heartbeat.interval.ms"]),
+        }
+        if self.options["assignor"] == UNIFORM:
+            protocol = {"group_protocol": "consumer", "group_remote_assignor": UNIFORM}
         return ConsumerConfig(
             bootstrap_servers=self.cluster.bootstrap,
             group_id=GROUP,
             client_id=name,
-            partition_assignment_strategy=(self.options["assignor"],),
-            session_timeout_ms=int(self.options["session.timeout.ms"]),
-            heartbeat_interval_ms=int(self.options["heartbeat.interval.ms"]),
             metadata_max_age_ms=int(self.options["metadata.max.age.ms"]),
+            **protocol,
         )
 
     def _kill(self, what: str, name: str) -> None:
@@ -283,13 +304,19 @@ class _Stage:
         self.moments.append(
             Moment(
                 at_s=self._now(),
-                what=_with_short_ids(what),
+                what=self._with_names(what),
                 generation=self._generation,
                 state=self._state,
                 owners=self._owners(),
-                why=_with_short_ids(why),
+                why=self._with_names(why),
             )
         )
+
+    def _with_names(self, text: str) -> str:
+        """Member ids are long and random: their client ids say who it is."""
+        for member, name in self.names.items():
+            text = text.replace(member, name)
+        return re.sub(r"\b(c\d)-[A-Za-z0-9_-]+", r"\1", text)
 
     def _now(self) -> float:
         return self.cluster.sim.loop.now - self._began_s
@@ -317,11 +344,6 @@ def _all_of(owners: Owners) -> list[int]:
 def numbers_text(numbers: Iterable[int]) -> str:
     """``0,1``; a dash for none."""
     return ",".join(map(str, numbers)) or "-"
-
-
-def _with_short_ids(text: str) -> str:
-    """Member ids are long and random: their client ids say who it is."""
-    return re.sub(r"\b(c\d)-[A-Za-z0-9_-]+", r"\1", text)
 
 
 def timeline_rows(story: Story) -> list[tuple[str, ...]]:
@@ -365,19 +387,18 @@ def stop_rows(story: Story) -> list[tuple[str, ...]]:
     return rows
 
 
-def compared_rows(left: Story, right: Story) -> list[tuple[str, ...]]:
-    """Head and lines: the same things done to both, side by side."""
-    names = [each.options["assignor"] for each in (left, right)]
-    rows: list[tuple[str, ...]] = [("what was done", "", *names)]
-    for one, other in zip(left.stops, right.stops, strict=True):
+def compared_rows(*stories: Story) -> list[tuple[str, ...]]:
+    """Head and lines: the same things done to all, side by side."""
+    rows: list[tuple[str, ...]] = [("what was done", "", *(each.options["assignor"] for each in stories))]
+    for stops in zip(*(each.stops for each in stories), strict=True):
         figures = (
-            ("stopped", [f"{len(each.stopped_s)} of {each.partitions} partitions" for each in (one, other)]),
-            ("longest stop", [f"{each.longest_s:.3f} s" for each in (one, other)]),
-            ("all stops", [f"{each.together_s:.3f} s" for each in (one, other)]),
-            ("settled after", [f"{each.settled_s:.3f} s" for each in (one, other)]),
-            ("generations", [str(each.generations[1] - each.generations[0]) for each in (one, other)]),
+            ("stopped", [f"{len(each.stopped_s)} of {each.partitions} partitions" for each in stops]),
+            ("longest stop", [f"{each.longest_s:.3f} s" for each in stops]),
+            ("all stops", [f"{each.together_s:.3f} s" for each in stops]),
+            ("settled after", [f"{each.settled_s:.3f} s" for each in stops]),
+            ("generations", [str(each.generations[1] - each.generations[0]) for each in stops]),
         )
-        rows += [(one.cause if number == 0 else "", name, *cells) for number, (name, cells) in enumerate(figures)]
+        rows += [(stops[0].cause if number == 0 else "", name, *cells) for number, (name, cells) in enumerate(figures)]
     return rows
 
 

@@ -20,7 +20,7 @@ def story(assignor: str) -> Story:
     return play({"assignor": assignor})
 
 
-@pytest.mark.parametrize("assignor", [*EAGER, "cooperative-sticky"])
+@pytest.mark.parametrize("assignor", [*EAGER, "cooperative-sticky", "uniform"])
 def test_no_partition_ever_has_two_members(assignor: str):
     """S29: at each moment of the timeline; and at the end each has one."""
     for moment in story(assignor).moments:
@@ -42,6 +42,17 @@ def test_a_cooperative_rebalance_stops_what_moves():
     assert [len(each.stopped_s) for each in (killed, joined, added)] == [2, 2, 0]
     assert [each.generations[1] - each.generations[0] for each in (killed, joined, added)] == [1, 2, 1]
     assert killed.longest_s <= 10.0 + 3.0 + 0.1, "a session and a heartbeat"
+
+
+def test_the_consumer_protocol_stops_what_moves_and_bumps_one_epoch():
+    """KIP-848 (issue 17, Build 6): as a cooperative rebalance, in one round: members are never asked to join again."""
+    told = story("uniform")
+    assert [len(each.stopped_s) for each in told.stops] == [2, 2, 0]
+    assert [each.generations[1] - each.generations[0] for each in told.stops] == [1, 1, 1]
+    assert not any("joins again" in each.what for each in told.moments)
+    assert {"Assigning", "Reconciling", "Stable"} <= {each.state for each in told.moments}
+    left = [each for each in told.moments if "no member any more" in each.what]
+    assert [(each.what, each.why) for each in left] == [("group: c2 is no member any more", "its session ended")]
 
 
 def test_the_session_is_what_a_dead_members_partitions_wait_for():
@@ -81,8 +92,13 @@ def test_run_and_compare():
     assert told["timeline"][0].keys() == {"at_s", "what", "generation", "state", "owners", "why"}
     assert [each["cause"] for each in told["stops"]] == ["c2 is killed", "c4 starts", "2 partitions are added"]
     assert told["timeline"][-1]["generation"] == told["stops"][-1]["generations"][1]
+    sides = ["--left", "assignor=sticky", "--right", "assignor=uniform"]
+    compared = json.loads(CliRunner().invoke(root, ["lab", "compare", "rebalance", *sides, "-o", "json"]).stdout)
+    assert compared["sides"] == [compared["left"], compared["right"]]
+    assert compared["right"]["options"]["assignor"] == "uniform"
     text = CliRunner().invoke(root, ["lab", "compare", "rebalance"]).stdout
     assert compared_rows(story("range"), story("cooperative-sticky"))[0][2:] == ("range", "cooperative-sticky")
+    assert text.splitlines()[1].split() == ["what", "was", "done", "range", "cooperative-sticky", "uniform"]
     assert "6 of 6" in text
     assert "0 of 6" in text
 
