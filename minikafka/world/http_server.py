@@ -317,6 +317,7 @@ class HttpServer:
             self._on_request,
             self._tell_closed,
             self._quota,
+            login_at=listener if needs_login else None,
             request_factory=self._make_request,
             access_log=None,
             keepalive_timeout=idle_timeout_s,
@@ -762,6 +763,8 @@ class HttpServer:
             try:
                 request[PRINCIPAL] = await self._principal_of(request)
                 request[AUTHENTICATE] = partial(self._principal_of, request)
+                if isinstance(connection, _Connection) and "Authorization" in request.headers:
+                    self._server.logged_in(connection)
             except ProtocolError as error:
                 refused_login = self._refuse_credentials(request, error)
                 await self._share(request, refused_login)
@@ -1017,9 +1020,14 @@ class _Connection(RequestHandler):
     """One connection. What is no HTTP is answered with a problem, in silence: anybody can send anything to a port.
 
     It is bounded in time: before its first request here, between two requests by aiohttp (connections.max.idle.ms).
+    Where requests need credentials, a connection that has carried no right ones is closed after LOGIN_TIMEOUT_S,
+    whatever it has sent.
     """
 
-    _first_request_timer: asyncio.TimerHandle | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    """Closes a connection without a request, or without a login if there must be one."""
+    must_log_in = False
+    """No request of it has had right credentials yet, and this listener's requests need them."""
     record: ConnectionRecord
     _pending: web.BaseRequest | None = None
     """The request that is being answered."""
@@ -1032,7 +1040,10 @@ class _Connection(RequestHandler):
         super().connection_made(transport)
         loop = asyncio.get_running_loop()
         self._active_at = loop.time()
-        self._first_request_timer = loop.call_later(FIRST_REQUEST_TIMEOUT_S, self.force_close)
+        if self.must_log_in:
+            self._deadline = loop.call_at(self.record.opened_at + LOGIN_TIMEOUT_S, self.force_close)
+        else:
+            self._deadline = loop.call_later(FIRST_REQUEST_TIMEOUT_S, self.force_close)
 
     def data_received(self, data: bytes) -> None:
         """Count what arrived."""
@@ -1040,8 +1051,9 @@ class _Connection(RequestHandler):
         super().data_received(data)
 
     def began(self, request: web.BaseRequest) -> None:
-        """A whole head has come."""
-        self.asked()
+        """A whole head has come: from now on the time between requests counts, unless there must be a login."""
+        if not self.must_log_in:
+            self._end_deadline()
         self.record.requests += 1
         self._pending = request
         self._last = f"{request.method} {request.path}"[:NAME_LENGTH_MAX], request.headers.get("User-Agent", "")
@@ -1075,14 +1087,23 @@ class _Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """They are gone."""
-        self.asked()
+        self._end_deadline()
         super().connection_lost(exc)
 
-    def asked(self) -> None:
-        """A whole head has come: from now on the time between requests counts."""
-        if self._first_request_timer is not None:
-            self._first_request_timer.cancel()
-            self._first_request_timer = None
+    def logged_in(self) -> None:
+        """A request had right credentials."""
+        self.must_log_in = False
+        self._end_deadline()
+
+    def abort(self) -> None:
+        """At once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def handle_error(
         self,
@@ -1114,9 +1135,11 @@ class _Connections(web.Server):
         tell_closed: Callable[[], None],
         quota: ConnectionQuota,
         *,
+        login_at: str | None,
         request_factory: Any,
         **connection_options: Any,
     ) -> None:
+        """``login_at`` is the name of a listener whose requests need credentials."""
         super().__init__(handler, request_factory=request_factory, handler_cancellation=False, **connection_options)
         self._connection_options = connection_options
         self.closing = False
@@ -1124,11 +1147,13 @@ class _Connections(web.Server):
         self._by_connection: dict[RequestHandler, Transport] = {}
         self._tell_closed = tell_closed
         self._quota = quota
+        self._login_at = login_at
 
     def __call__(self, record: ConnectionRecord | None = None) -> RequestHandler:
         loop = asyncio.get_running_loop()
         connection = _Connection(self, loop=loop, **self._connection_options)
         connection.record = record or ConnectionRecord(loop.time())
+        connection.must_log_in = self._login_at is not None
         return connection
 
     @property
@@ -1141,13 +1166,24 @@ class _Connections(web.Server):
         self.transports[transport] = None
         self._by_connection[handler] = transport
         name = transport.get_extra_info("peername")
-        self._quota.opened(handler, str(name[0]) if name else "")
+        remote = str(name[0]) if name else ""
+        self._quota.opened(handler, remote)
+        if self._login_at is not None and isinstance(handler, _Connection):
+            self._quota.login_began(handler, remote, self._login_at)
         if self.closing:
             transport.abort()
+
+    def logged_in(self, connection: _Connection) -> None:
+        """A request of the connection had right credentials."""
+        if connection.must_log_in and self._login_at is not None:
+            connection.logged_in()
+            self._quota.login_ended(connection, self._login_at)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
         self._quota.closed(handler)
+        if self._login_at is not None and isinstance(handler, _Connection):
+            self._quota.login_ended(handler, self._login_at)
         transport = self._by_connection.pop(handler, None)
         if transport is not None:
             del self.transports[transport]

@@ -28,6 +28,7 @@ from minikafka import Consumer, Producer
 from minikafka.broker import http_login as driver
 from minikafka.errors import ProtocolError, SaslAuthenticationFailed
 from minikafka.rest import respond
+from minikafka.world import http_server
 from tests.certificates import authority, signed
 from tests.e2e.secured import USERS, Answer, Secured, basic, eventually, request, secured
 
@@ -181,6 +182,61 @@ async def test_hostile_test_22(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         connection = http.client.HTTPConnection(broker.clients, timeout=60, source_address=other)
         assert (await asyncio.to_thread(rpc, broker.clients, basic("ann", USERS["ann"]), over=connection)).status == 200
         connection.close()
+
+
+HALF_HEAD, PROBE = b"GET /v1/whoami HTTP/1.1\r\n", b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def connected(broker: Secured, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has sent something and has the answer, if one is due."""
+    host, _, port = broker.clients.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(sent)
+    if sent is PROBE:
+        async with asyncio.timeout(60):
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+    return reader, writer
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", HALF_HEAD, PROBE])
+async def test_connections_without_a_login_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes):
+    """Hostile test 11 over HTTP: whatever strangers send, a further connection closes the oldest, and none of a user."""
+    monkeypatch.setattr(http_server, "LOGIN_TIMEOUT_S", 3600.0)
+    async with secured(tmp_path, {"mk.unauthenticated.connections.per.ip.max": "4"}) as broker:
+        ann = http.client.HTTPConnection(broker.clients, timeout=60)
+        login = [basic("ann", USERS["ann"])]
+        answer = await asyncio.to_thread(request, broker.clients, "/v1/whoami", headers=login, over=ann)
+        assert answer.status == 200
+        strangers = [await connected(broker, sent) for _ in range(12)]
+        for reader, _ in strangers[:8]:
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+        assert not any(reader.at_eof() for reader, _ in strangers[8:])
+        answer = await asyncio.to_thread(request, broker.clients, "/v1/whoami", headers=login, over=ann)
+        assert answer.status == 200
+        ann.close()
+        for _, writer in strangers:
+            writer.close()
+
+
+async def test_a_connection_without_a_login_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A probe of health is no login: before, such a connection could stay for connections.max.idle.ms."""
+    monkeypatch.setattr(http_server, "LOGIN_TIMEOUT_S", 2.0)
+    async with secured(tmp_path) as broker:
+        ann = http.client.HTTPConnection(broker.clients, timeout=60)
+        login = [basic("ann", USERS["ann"])]
+        assert (await asyncio.to_thread(request, broker.clients, "/readyz", over=ann)).status == 200
+        answer = await asyncio.to_thread(request, broker.clients, "/v1/whoami", headers=login, over=ann)
+        assert answer.status == 200
+        strangers = [await connected(broker, sent) for sent in (b"", b"G", HALF_HEAD, PROBE)]
+        for reader, writer in strangers:
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+            writer.close()
+        local = ann.sock.getsockname()
+        answer = await asyncio.to_thread(request, broker.clients, "/v1/whoami", headers=login, over=ann)
+        assert (answer.status, ann.sock.getsockname()) == (200, local)
+        ann.close()
 
 
 async def test_a_changed_or_deleted_user_is_refused_at_the_next_request(tmp_path: Path):
