@@ -98,6 +98,11 @@ class BrokerConfig:
         "Longest pause after keys could not be read.",
         low=1,
     )
+    oauth_jwks_truststore_location: str = setting(
+        "mk.oauth.jwks.truststore.location",
+        "",
+        "PEM file with the CAs of the server of sasl.oauthbearer.jwks.endpoint.url (default: the CAs of the system).",
+    )
     sasl_oauthbearer_expected_issuer: str = setting(
         "sasl.oauthbearer.expected.issuer", "", "Issuer (iss) that tokens must have; needed for OAUTHBEARER."
     )

@@ -1,12 +1,14 @@
 """The keys that verify tokens, read from a file or by HTTPS: at the start, from time to time, and for unknown keys.
 
 Rules for this file: the address is the operator's setting and never a token's. Redirects are not followed. Answers are
-bounded in time and size. Unknown keys make the broker read again at most once in UNKNOWN_S.
+bounded in time and size. Unknown keys make the broker read again at most once in UNKNOWN_S. The CAs that the server is
+verified with are read each time, so that they can be replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -17,11 +19,13 @@ from minikafka.config import MIB, BrokerConfig
 from minikafka.errors import InvalidConfig, in_words
 from minikafka.ports import Events
 from minikafka.security.oauth import SETTING, Tokens, parse_jwks
+from minikafka.world.tls import load_trust
 
 SIZE_MAX = 1 * MIB
 TIMEOUT_S = 5.0
 UNKNOWN_S = 60.0
 UNKNOWN_IN_FILE_S = 1.0
+TRUST = "mk.oauth.jwks.truststore.location"
 
 
 class JwksReader:
@@ -29,6 +33,7 @@ class JwksReader:
 
     def __init__(self, config: BrokerConfig, tokens: Tokens, events: Events) -> None:
         self._url = config.sasl_oauthbearer_jwks_endpoint_url
+        self._trust = config.oauth_jwks_truststore_location
         self._refresh_s = config.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000
         self._backoff_s = config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms / 1000
         self._backoff_max_s = config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms / 1000
@@ -41,9 +46,13 @@ class JwksReader:
         tokens.on_unknown_key = self._wanted.set
 
     async def start(self) -> None:
-        """Begin. A file must be there and have keys: raises InvalidConfig. A server need not answer yet."""
+        """Begin. A file must be there and have keys: raises InvalidConfig. A server need not answer yet, but the file
+        with its CAs must be there.
+        """
         if self._is_file:
             self._tokens.use(parse_jwks(await self._read()))
+        else:
+            await asyncio.to_thread(_context_of, self._trust)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="jwks")
 
     async def close(self) -> None:
@@ -87,17 +96,36 @@ class JwksReader:
             raise InvalidConfig(f"{SETTING}: {path} cannot be read: {in_words(error)}", setting=SETTING) from None
 
     async def _fetch(self) -> bytes:
+        context = await asyncio.to_thread(_context_of, self._trust)
         try:
             timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
-                session.get(self._url, allow_redirects=False) as answer,
+                session.get(self._url, allow_redirects=False, ssl=context) as answer,
             ):
                 if answer.status != 200:
                     raise InvalidConfig(f"{SETTING}: the server answered {answer.status}", setting=SETTING)
                 return _bounded(await _whole(answer))
+        except aiohttp.ClientConnectorCertificateError as error:
+            trusted = f"{TRUST}={self._trust}" if self._trust else f"the CAs of the system; {TRUST} names others"
+            why = getattr(error.certificate_error, "verify_message", "") or type(error.certificate_error).__name__
+            raise InvalidConfig(
+                f"{SETTING}: the certificate of {urlsplit(self._url).netloc} is refused: {why}; it is verified with "
+                f"{trusted}",
+                setting=SETTING,
+            ) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise InvalidConfig(f"{SETTING}: {type(error).__name__}: no keys came", setting=SETTING) from None
+
+
+def _context_of(trust: str) -> ssl.SSLContext:
+    """TLS of the server, which is verified with the CAs in a file (empty: the system's). Raises InvalidConfig."""
+    if not trust:
+        return ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_trust(context, trust, name=TRUST)
+    return context
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:

@@ -154,7 +154,7 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
     context.num_tickets = 0
     _load_key(context, config.ssl_keystore_location)
     if config.ssl_client_auth != "none":
-        _load_trust(context, config.ssl_truststore_location)
+        load_trust(context, config.ssl_truststore_location)
     context.verify_mode = _VERIFY[config.ssl_client_auth]
     return context
 
@@ -173,7 +173,7 @@ def broker_context(config: BrokerConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load_key(context, config.ssl_keystore_location)
-    _load_trust(context, config.ssl_truststore_location)
+    load_trust(context, config.ssl_truststore_location)
     if config.authorizer_class_name:
         _check_own_principal(config)
     return context
@@ -216,8 +216,8 @@ def _load_key(context: ssl.SSLContext, path: str) -> None:
         raise InvalidConfig(f"{name}={path}: cannot be read: {in_words(error)}", setting=name) from error
 
 
-def _load_trust(context: ssl.SSLContext, path: str) -> None:
-    name = "ssl.truststore.location"
+def load_trust(context: ssl.SSLContext, path: str, *, name: str = "ssl.truststore.location") -> None:
+    """Trust the CAs in a file, which the setting ``name`` has. Raises InvalidConfig."""
     try:
         context.load_verify_locations(cafile=path)
     except ssl.SSLError as error:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import ssl
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from aiokafka import AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider
+from click.testing import CliRunner
 from confluent_kafka import KafkaError, Producer
 
 from minikafka import Producer as MinikafkaProducer
-from minikafka.errors import SaslAuthenticationFailed
+from minikafka.cli.root import root
+from minikafka.config import parse_broker
+from minikafka.errors import InvalidConfig, SaslAuthenticationFailed
+from minikafka.hosting.local_broker import token_verifier
 from tests.e2e.secured import eventually, request, secured
 from tests.tokens import AUDIENCE, ISSUER, Issuer
 
@@ -156,3 +167,114 @@ async def test_keys_of_a_file_are_read_again_for_an_unknown_key(tmp_path: Path, 
 
         await eventually(is_known)
         assert await asyncio.to_thread(status, "RS256") == 401
+
+
+def make_certificates(folder: Path) -> Path:
+    """A CA, and a certificate for localhost, by `minikafka certs`."""
+    for words in (("ca",), ("broker", "login", "--host", "localhost")):
+        made = CliRunner().invoke(root, ["certs", *words, "--dir", str(folder)])
+        assert made.exit_code == 0, made.output
+    return folder
+
+
+@asynccontextmanager
+async def provider(folder: Path, keys: Callable[[], str]) -> AsyncIterator[str]:
+    """The address of an identity provider's server of keys."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=keys(), content_type="application/json")
+
+    application = web.Application()
+    application.router.add_get("/keys", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "login.pem")
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    try:
+        yield f"https://localhost:{runner.addresses[0][1]}/keys"
+    finally:
+        await runner.cleanup()
+
+
+async def test_keys_are_read_from_a_server_whose_ca_is_trusted(tmp_path: Path, issuer: Issuer):
+    """Issue 18: with a CA of one's own; a certificate of another CA is refused, and the log says so and what to do."""
+    own, other = (make_certificates(tmp_path / name) for name in ("own", "other"))
+    trusted, log = tmp_path / "trusted.pem", tmp_path / "audit.log"
+    trusted.write_bytes((other / "ca.pem").read_bytes())
+    async with provider(own, issuer.jwks) as url:
+        settings_ = settings(tmp_path) | {
+            "sasl.oauthbearer.jwks.endpoint.url": url,
+            "mk.oauth.jwks.truststore.location": str(trusted),
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": "200",
+            "mk.audit.path": str(log),
+        }
+        async with secured(tmp_path / "data", settings_) as broker:
+
+            def status() -> int:
+                time.sleep(1)  # failures of an address are limited
+                header = ("Authorization", f"Bearer {issuer.token()}")
+                return request(broker.clients, "/v1/whoami", headers=[header]).status
+
+            def logged(event: str) -> list[dict[str, Any]]:
+                lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+                return [each for each in map(json.loads, lines) if each["event"] == event]
+
+            await eventually(lambda: len(logged("jwks_failed")) > 0)
+            why = logged("jwks_failed")[0]["why"]
+            assert "sasl.oauthbearer.jwks.endpoint.url" in why
+            assert "certificate of localhost" in why
+            assert f"mk.oauth.jwks.truststore.location={trusted}" in why
+            assert await asyncio.to_thread(status) == 401
+            trusted.write_bytes((own / "ca.pem").read_bytes())
+            await eventually(lambda: status() == 200)
+            assert len(logged("jwks_loaded")) == 1
+
+
+async def test_trusted_cas_that_cannot_be_read_are_refused_at_the_start(tmp_path: Path):
+    """By the setting's name; a server that does not answer yet is no reason."""
+    given = settings(tmp_path) | {
+        "sasl.oauthbearer.jwks.endpoint.url": "https://localhost:1/keys",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "node.id": "1",
+        "mk.oauth.jwks.truststore.location": str(tmp_path / "none.pem"),
+    }
+    _, reader = token_verifier(parse_broker(given).config, lambda *_, **__: None)
+    with pytest.raises(InvalidConfig, match=r"^mk\.oauth\.jwks\.truststore\.location=.*none\.pem: cannot be read"):
+        await reader.start()
+
+
+async def test_commands_log_in_with_the_token_of_a_file(tmp_path: Path, issuer: Issuer):
+    """--token-file, MINIKAFKA_TOKEN_FILE and MINIKAFKA_TOKEN; a wrong token and a missing file are errors of their own."""
+    keys, file, wrong = tmp_path / "keys.json", tmp_path / "token", tmp_path / "wrong"
+    keys.write_text(issuer.jwks(), encoding="ascii")
+    file.write_text(issuer.token(sub="robot") + "\n", encoding="ascii")
+    wrong.write_text(issuer.token(sub="robot", aud="spark"), encoding="ascii")
+    async with secured(tmp_path / "data", settings(keys)) as broker:
+
+        def minikafka(*words: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", "minikafka", *words, "-b", broker.clients],
+                env={**os.environ, **environment},
+                input=text,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                check=False,
+            )
+
+        def commands() -> None:
+            wrote = minikafka("produce", "orders", "--token-file", str(file), text="tea\n")
+            assert wrote.returncode == 0, wrote.stderr
+            by_variables = minikafka("topics", "list", "-o", "json", MINIKAFKA_TOKEN_FILE=str(file))
+            assert json.loads(by_variables.stdout)["topics"][0]["topic"] == "orders"
+            given = minikafka("topics", "list", "-o", "json", MINIKAFKA_TOKEN=file.read_text().strip())
+            assert json.loads(given.stdout)["topics"][0]["topic"] == "orders"
+            refused = minikafka("topics", "list", "--token-file", str(wrong))
+            assert refused.returncode != 0
+            assert "the token is wrong" in refused.stderr
+            missing = minikafka("topics", "list", "--token-file", str(tmp_path / "none"))
+            assert (missing.returncode, str(tmp_path / "none") in missing.stderr) == (2, True)
+
+        await asyncio.to_thread(commands)
