@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import ssl
+import struct
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +25,7 @@ from minikafka.hosting.certificates import CertificateFolder
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.testing.plugin import QUICK
 from minikafka.types import Address
+from minikafka.wire.kafka.codec import encode, varint
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     FetchPartition,
@@ -146,6 +150,100 @@ def test_every_broker_knows_the_same_principal(cluster: LocalCluster):
         assert b'"User:CN=shop"' in whoami(cluster, node, "shop")
         with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
             whoami(cluster, node, None)
+
+
+CREATE_TOPICS, ENVELOPE = 19, 58
+SUPER_USER = "User:CN=admin"
+
+
+def topics(cluster: LocalCluster) -> set[str]:
+    """All of them."""
+    return set(AdminClient(cluster.confluent_config()).list_topics(timeout=PATIENCE_S).topics)
+
+
+def kafka_frame(key: int, version: int, client_id: str, message: bytes, *, flexible: bool = False) -> bytes:
+    """A request of Kafka's protocol, without its size."""
+    name = client_id.encode()
+    return struct.pack(">hhih", key, version, 7, len(name)) + name + b"\0" * flexible + message
+
+
+def create_topics(topic: str, client_id: str = "") -> bytes:
+    """CreateTopics in version 4."""
+    wanted = {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    message = {"topics": [wanted], "timeout_ms": 30_000, "validate_only": False}
+    return kafka_frame(CREATE_TOPICS, 4, client_id, b"".join(encode("CreateTopics", "request", 4, message)))
+
+
+def envelope(inner: bytes, principal: str) -> bytes:
+    """Envelope (KIP-590), in which Kafka's brokers forward a request with the principal that has sent it."""
+    kind, name = (text.encode() for text in principal.split(":"))
+    said = b"".join(bytes([len(each) + 1]) + each for each in (kind, name)) + b"\0\0"  # version 0; no token; no tags
+    said = b"\0\0" + said
+    fields = (inner, said, socket.inet_aton("127.0.0.1"))
+    message = b"".join(varint(len(each) + 1) + each for each in fields) + b"\0"
+    return kafka_frame(ENVELOPE, 0, "", message, flexible=True)
+
+
+def answered(cluster: LocalCluster, node: int, name: str, frame: bytes) -> bytes:
+    """The broker's answer to one frame of the owner of a certificate; empty if the broker closes the connection."""
+    address = cluster.files.brokers[node - 1].address
+    with (
+        socket.create_connection(tuple(address), timeout=PATIENCE_S) as plain,
+        context_of(cluster, name).wrap_socket(plain, server_hostname=address.host) as connection,
+        connection.makefile("rb") as answers,
+    ):
+        connection.sendall(struct.pack(">i", len(frame)) + frame)
+        try:
+            head = answers.read(4)
+            return answers.read(int.from_bytes(head, "big")) if head else b""
+        except ConnectionResetError:
+            return b""
+
+
+def posted(cluster: LocalCluster, node: int, name: str, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+    """Status and body of a POST."""
+    url = f"https://{cluster.files.brokers[node - 1].address}{path}"
+    given = {"Content-Type": "application/json", **{each.replace("_", "-"): value for each, value in headers.items()}}
+    asked_for = urllib.request.Request(url, body, given)
+    try:
+        with urllib.request.urlopen(asked_for, timeout=PATIENCE_S, context=context_of(cluster, name)) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read()
+
+
+def test_a_client_cannot_act_as_another_principal(cluster: LocalCluster):
+    """Hostile test 3. Requests are checked where they enter and carry no principal when they are forwarded.
+
+    So there is nothing to forge: no broker, the controller among them, serves Envelope, and no name that a client
+    gives (client id, headers of proxies, a broker's node id) changes the principal of its certificate.
+    """
+    by_kafka, by_http = create_topics("forged", SUPER_USER), b'{"name": "forged", "partitions": 1}'
+    by_rpc = json.dumps({"topics": [{"name": "forged", "num_partitions": 1}]}).encode()
+    names = {
+        "X_Forwarded_User": SUPER_USER,
+        "X_Remote_User": SUPER_USER,
+        "Forwarded": f'for=127.0.0.1;by="{SUPER_USER}"',
+        "Mk_Node_Id": "2",
+        "Mk_Principal": SUPER_USER,
+        "User_Agent": f"minikafka/0.1.0 ({SUPER_USER})",
+    }
+    for node in cluster.node_ids:
+        for inner in (by_kafka, envelope(by_kafka, SUPER_USER)):
+            assert answered(cluster, node, "plain", envelope(inner, SUPER_USER)) == b""
+        refused = answered(cluster, node, "plain", by_kafka)
+        assert struct.pack(">h", TopicAuthorizationFailed.code) in refused
+        status, answer = posted(cluster, node, "plain", "/v1/topics", by_http, **names)
+        assert (status, json.loads(answer)["error"]) == (403, TopicAuthorizationFailed.name)
+        [created] = json.loads(posted(cluster, node, "plain", "/rpc/CreateTopics", by_rpc, **names)[1])["topics"]
+        assert created["error_code"] == TopicAuthorizationFailed.code
+        answer = posted(cluster, node, "plain", "/rpc/Envelope", b"{}", **names)[1]
+        assert json.loads(answer)["error_message"] == "no API is called 'Envelope'"
+    assert "forged" not in topics(cluster)
+    # The requests are right: who may create topics creates one, at any broker.
+    for node in cluster.node_ids:
+        assert answered(cluster, node, "admin", create_topics(f"right-{node}"))
+        assert f"right-{node}" in topics(cluster)
 
 
 def test_a_broker_that_is_no_super_user_does_not_start(tmp_path: Path):
