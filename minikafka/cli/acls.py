@@ -1,22 +1,28 @@
 """``minikafka acls``: access control lists, with the options of ``kafka-acls.sh``.
 
 ``add`` creates one entry for each combination of resource, principal, host and operation. ``list`` and ``remove``
-take the same options as filters.
+take the same options as filters. ``explain`` decides as the brokers do, and names what decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
+from shlex import quote
 from typing import Any, TypeVar
 
 import click
 
+from minikafka import AdminClient
 from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Commands, Misuse, run
 from minikafka.cli.tables import bootstrap_option, list_output_option, many, print_json, print_table
+from minikafka.client.structs import ConfigResource
+from minikafka.config import BrokerConfig
+from minikafka.security.audit import rule_text
+from minikafka.security.authorizer import AclIndex, Action, Authorizer, Caller, Verdict
 from minikafka.wire.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -161,6 +167,89 @@ def filters(chosen: Chosen, principals: Sequence[str] = ()) -> list[AclFilter]:
     ]
 
 
+# ---- explain ---------------------------------------------------------------------------------------------------------
+
+OF_TYPE: Mapping[ResourceType, tuple[AclOperation, ...]] = {
+    ResourceType.TOPIC: (
+        *(READ, WRITE, CREATE, AclOperation.DELETE, AclOperation.ALTER, DESCRIBE),
+        *(AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS),
+    ),
+    ResourceType.GROUP: (READ, AclOperation.DELETE, DESCRIBE),
+    ResourceType.CLUSTER: (
+        *(CREATE, AclOperation.ALTER, DESCRIBE, AclOperation.CLUSTER_ACTION, AclOperation.DESCRIBE_CONFIGS),
+        *(AclOperation.ALTER_CONFIGS, AclOperation.IDEMPOTENT_WRITE),
+    ),
+    ResourceType.TRANSACTIONAL_ID: (WRITE, DESCRIBE),
+}
+"""The operations that requests need of a resource."""
+
+OPTIONS = {
+    ResourceType.TOPIC: "--topic",
+    ResourceType.GROUP: "--group",
+    ResourceType.TRANSACTIONAL_ID: "--transactional-id",
+}
+
+
+def actions(chosen: Chosen, *, producer: bool, consumer: bool) -> list[Action]:
+    """What ``explain`` is asked about; Misuse says what is missing."""
+    if producer or consumer:
+        wanted = _of_roles(chosen, producer=producer, consumer=consumer, idempotent=False)
+        # A producer needs CREATE only for a topic that is created by being written to.
+        return [Action(each, kind, name) for kind, name, each in dict.fromkeys(wanted) if each != CREATE]
+    if not chosen.resources():
+        raise Misuse("no resource is named: add --topic, --group, --cluster or --transactional-id")
+    given = [OPERATIONS[name] for name in chosen.operations]
+    found = [
+        Action(operation, kind, name)
+        for kind, name in chosen.resources()
+        for operation in (given or OF_TYPE[kind])
+        if operation in OF_TYPE[kind]
+    ]
+    if not found:
+        raise Misuse(f"--operation {chosen.operations[0]} does not exist for these resources")
+    return found
+
+
+def repair(caller: Caller, action: Action, verdict: Verdict) -> str:
+    """The command after which a denied action is allowed, or a step towards that."""
+    option = OPTIONS.get(action.resource_type)
+    resource = "--cluster" if option is None else f"{option} {quote(action.resource_name)}"
+    if verdict.acl is None:
+        party = f"--allow-principal {quote(caller.principal)}" + (f" --allow-host {caller.host}" if caller.host else "")
+        return f"minikafka acls add {party} --operation {kafkas(action.operation)} {resource}"
+    acl = verdict.acl
+    resource = "--cluster" if option is None else f"{option} {quote(acl.resource_name)}"
+    pattern = kafkas(PatternType(acl.pattern_type)).lower()
+    return (
+        f"minikafka acls remove --deny-principal {quote(acl.principal)} --deny-host {quote(acl.host)} "
+        f"--operation {kafkas(AclOperation(acl.operation))} {resource} --resource-pattern-type {pattern}"
+    )
+
+
+SUPER_USERS, WITHOUT_ACL = SETTINGS = ("super.users", "allow.everyone.if.no.acl.found")
+
+
+async def decided(admin: AdminClient, caller: Caller, wanted: Sequence[Action]) -> list[tuple[Action, Verdict]]:
+    """Each action with the decision of the brokers: by the cluster's ACLs and the settings of one broker."""
+    acls = [
+        acl
+        for kind, name in dict.fromkeys((each.resource_type, each.resource_name) for each in wanted)
+        for acl in await admin.describe_acls(
+            AclFilter(resource_type=kind, resource_name=name, pattern_type=PatternType.MATCH)
+        )
+    ]
+    cluster = await admin.describe_cluster()
+    node = str(cluster["brokers"][0]["node_id"])
+    [settings] = await admin.describe_configs([ConfigResource("broker", node, dict.fromkeys(SETTINGS))])
+    value = {each.name: each.value or "" for each in settings.configs}
+    authorizer = Authorizer(
+        super_users=BrokerConfig(super_users=value[SUPER_USERS]).super_principals,
+        allows_without_acl=value[WITHOUT_ACL] == "true",
+    )
+    index = AclIndex(acls)
+    return [(each, authorizer.authorize(index, caller, each)) for each in wanted]
+
+
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +260,7 @@ Examples:
   minikafka acls add --allow-principal User:alice --producer --topic orders
   minikafka acls add --allow-principal User:bob --consumer --topic orders --group billing
   minikafka acls list --topic orders
+  minikafka acls explain --principal User:bob --consumer --topic orders --group billing
   minikafka acls remove --allow-principal User:bob --topic orders""",
 )
 def command() -> None:
@@ -291,6 +381,72 @@ def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> Non
         raise Misuse("choose the ACLs with options such as --topic, or give --all")
     wanted = [AclFilter()] if everything else filters(chosen)
     _draw(run(lambda: with_admin(bootstrap, lambda admin: admin.delete_acls(wanted))), output, "removed")
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka acls explain --principal User:alice --topic orders
+  minikafka acls explain --principal User:bob --consumer --topic orders --group billing
+  minikafka acls explain --principal User:bob --host 10.0.0.7 --operation Write --topic orders -o json
+
+Without --operation, --producer and --consumer, all operations of the named resources are explained. Names are those
+of single resources, never patterns. Brokers do not check requests at their own listeners in plain text."""
+)
+@click.option("--principal", required=True, metavar="TYPE:NAME", help="Principal of the client, such as User:alice.")
+@click.option(
+    "--host", default="", metavar="ADDRESS", help="IP address of the client (default: one that no ACL names)."
+)
+@_several("--topic", "topics", "Name of a topic", "TOPIC")
+@_several("--group", "groups", "Name of a consumer group", "GROUP")
+@click.option("--cluster", is_flag=True, help="Explain operations on the cluster itself.")
+@_several("--transactional-id", "transactional_ids", "Transactional id of a producer", "ID")
+@click.option(
+    "--operation",
+    "operations",
+    multiple=True,
+    type=click.Choice(list(OPERATIONS)[1:], case_sensitive=False),
+    help="Operation to explain (repeatable).",
+)
+@click.option("--producer", is_flag=True, help="Explain the operations that a producer needs.")
+@click.option("--consumer", is_flag=True, help="Explain the operations that a consumer needs.")
+@bootstrap_option
+@list_output_option
+def explain(
+    bootstrap: str,
+    output: str,
+    principal: str,
+    host: str,
+    producer: bool,  # noqa: FBT001 - click's form
+    consumer: bool,  # noqa: FBT001
+    **options: Any,
+) -> None:
+    """Say what a principal may do with resources, and which ACL or setting decides."""
+    if not all(principal.partition(":")):
+        raise Misuse(f"--principal {principal} is not TYPE:NAME, such as User:{principal.strip(':')}")
+    chosen, caller = Chosen(**options), Caller(principal, host)
+    wanted = actions(chosen, producer=producer, consumer=consumer)
+    found = run(lambda: with_admin(bootstrap, lambda admin: decided(admin, caller, wanted)))
+    rows = [
+        (
+            kafkas(action.resource_type),
+            action.resource_name,
+            kafkas(action.operation),
+            "allowed" if verdict.is_allowed else "denied",
+            rule_text(verdict),
+        )
+        for action, verdict in found
+    ]
+    repairs = [repair(caller, *each) for each in found if not each[1].is_allowed]
+    if output == "json":
+        names = ("resource", "name", "operation", "verdict", "rule")
+        print_json({"principal": principal, "decisions": [dict(zip(names, row, strict=True)) for row in rows]})
+        return
+    print_table(("Resource", "Name", "Operation", "Verdict", "Rule"), rows, output)
+    if output == "table" and repairs and (producer or consumer or chosen.operations):
+        click.echo("\nTo allow what is denied:")
+        for each in dict.fromkeys(repairs):
+            click.echo(f"  {each}")
 
 
 def _draw(acls: Sequence[Acl], output: str, done: str) -> None:

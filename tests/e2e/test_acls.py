@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -166,6 +168,27 @@ async def test_the_command_line_adds_lists_and_removes_acls(tmp_path: Path):
         assert "No ACL matches" in await acls(own, "list")
         refused = await acls(own, "add", "--allow-principal", "alice", "--topic", "orders", code=1)
         assert "use Type:name" in refused
+
+
+async def test_explain_names_what_decides_and_what_would_allow(tmp_path: Path):
+    """Issue 18: by the ACLs and settings of the cluster; the printed commands lead from denied to allowed."""
+    consumer = ("explain", "--principal", "User:alice", "--consumer", "--topic", "orders", "--group", "billing")
+    async with broker(tmp_path, **SECURED) as (own, _):
+        await acls(own, "add", "--allow-principal", "User:alice", "--operation", "Read", "--topic", "orders")
+        await acls(own, "add", "--deny-principal", "User:*", "--operation", "Describe", "--topic", "orders")
+        said = await acls(own, *consumer)
+        assert [line.split()[3] for line in said.splitlines()[1:4]] == ["allowed", "denied", "denied"]
+        assert "an ACL allows it: ALLOW User:alice READ on TOPIC:LITERAL:orders from *" in said
+        assert "an ACL denies it: DENY User:* DESCRIBE on TOPIC:LITERAL:orders from *" in said
+        assert "no ACL applies to the resource" in said
+        commands = [shlex.split(line) for line in said.splitlines() if line.startswith("  minikafka acls")]
+        assert len(commands) == 2
+        for words in commands:
+            await acls(own, *words[2:])
+        allowed = await acls(own, *consumer)
+        assert [line.split()[3] for line in allowed.splitlines()[1:]] == ["allowed"] * 3
+        decisions = json.loads(await acls(own, "explain", "--principal", "User:admin", "--cluster", "-o", "json"))
+        assert {each["rule"] for each in decisions["decisions"]} == {"the principal is one of super.users"}
 
 
 async def test_without_an_authorizer_acls_are_refused(tmp_path: Path):

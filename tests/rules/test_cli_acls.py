@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from minikafka.cli.acls import Chosen, acls_to_add, filters
+from minikafka.cli.acls import Chosen, acls_to_add, actions, filters, repair
 from minikafka.cli.root import root
 from minikafka.cli.running import Misuse
+from minikafka.security.authorizer import AclIndex, Action, Caller
 from minikafka.wire.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
@@ -109,9 +110,52 @@ def test_filters_have_each_combination():
     assert {each.operation for each in found} == {AclOperation.READ}
 
 
+def asked(chosen: Chosen, *, producer: bool = False, consumer: bool = False) -> list[str]:
+    return list(map(str, actions(chosen, producer=producer, consumer=consumer)))
+
+
+def test_what_explain_is_asked_about():
+    """Issue 18: a role's operations, those that are named, or all that the resource has."""
+    both = Chosen(topics=("t",), groups=("g",))
+    assert asked(both, consumer=True) == ["READ on TOPIC t", "DESCRIBE on TOPIC t", "READ on GROUP g"]
+    assert asked(Chosen(topics=("t",)), producer=True) == ["WRITE on TOPIC t", "DESCRIBE on TOPIC t"]
+    assert asked(Chosen(topics=("t",), groups=("g",), operations=("Read",))) == ["READ on TOPIC t", "READ on GROUP g"]
+    assert len(asked(Chosen(cluster=True))) == 7
+    for wrong in (Chosen(), Chosen(groups=("g",), operations=("Write",))):
+        with pytest.raises(Misuse):
+            asked(wrong)
+
+
+def test_the_repair_of_a_denial():
+    """An ACL to add if none allows it, else the DENY to remove; words that a shell would change are quoted."""
+    action, caller = Action(AclOperation.READ, TOPIC, "a b"), Caller("User:CN=x y", "10.0.0.7")
+    denied = Acl(
+        resource_type=TOPIC,
+        resource_name="a",
+        pattern_type=PatternType.PREFIXED,
+        principal="User:*",
+        operation=AclOperation.ALL,
+        permission=AclPermission.DENY,
+    )
+    assert repair(caller, action, AclIndex().verdict(caller, action)) == (
+        "minikafka acls add --allow-principal 'User:CN=x y' --allow-host 10.0.0.7 --operation Read --topic 'a b'"
+    )
+    assert repair(caller, action, AclIndex([denied]).verdict(caller, action)) == (
+        "minikafka acls remove --deny-principal 'User:*' --deny-host '*' --operation All --topic a "
+        "--resource-pattern-type prefixed"
+    )
+
+
 @pytest.mark.parametrize("arguments", [["remove"], ["remove", "--all", "--topic", "t"]])
 def test_remove_needs_a_choice(arguments: list[str]):
     """Nothing is removed by an option that was forgotten."""
     result = CliRunner().invoke(root, ["acls", *arguments])
     assert result.exit_code == 2
     assert "--all" in result.stderr
+
+
+def test_explain_needs_a_principal_with_its_type():
+    """``alice`` would be explained as somebody without any permission."""
+    result = CliRunner().invoke(root, ["acls", "explain", "--principal", "alice", "--topic", "t"])
+    assert result.exit_code == 2
+    assert "User:alice" in result.stderr
