@@ -19,12 +19,14 @@ from minikafka.errors import (
     UNKNOWN,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    GroupAuthorizationFailed,
     IllegalGeneration,
     InvalidGroupId,
     NetworkException,
     NotCoordinator,
     ProtocolError,
     RequestTimedOut,
+    TransactionalIdAuthorizationFailed,
 )
 from minikafka.ports import World
 from minikafka.types import NO_NODE, Address, NodeId
@@ -35,6 +37,9 @@ GROUP_KEY, TRANSACTION_KEY = 0, 1
 """What FindCoordinator looks up."""
 
 LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress, NetworkException)
+
+REFUSED = (InvalidGroupId, GroupAuthorizationFailed, TransactionalIdAuthorizationFailed)
+"""Answers to FindCoordinator after which no other broker is asked, and none again."""
 
 FIND_PATIENCE_MS = 3_000
 """How long one broker may take to say who coordinates, the first time round; twice as long in each round after that."""
@@ -182,7 +187,7 @@ class Coordinator:
                 self._rounds = 0
                 self._address, self._node = Address(found.host, found.port), found.node_id
                 return self._address
-            if isinstance(refusal, InvalidGroupId):
+            if isinstance(refusal, REFUSED):
                 raise refusal
             last = refusal
         self._rounds += 1

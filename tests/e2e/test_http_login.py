@@ -26,13 +26,22 @@ from confluent_kafka.admin import ResourceType as Kind
 from minikafka import AdminClient as MinikafkaAdmin
 from minikafka import Consumer, Producer
 from minikafka.broker import http_login as driver
-from minikafka.errors import ProtocolError, SaslAuthenticationFailed
+from minikafka.errors import (
+    GroupAuthorizationFailed,
+    ProtocolError,
+    SaslAuthenticationFailed,
+    TransactionalIdAuthorizationFailed,
+)
 from minikafka.rest import respond
+from minikafka.wire import acls as wire
+from minikafka.wire.acls import Acl, ResourceType
 from minikafka.world import http_server
 from tests.certificates import authority, signed
 from tests.e2e.secured import USERS, Answer, Secured, basic, eventually, request, secured
 
 pytestmark = [pytest.mark.e2e]
+
+READ, DESCRIBE = wire.AclOperation.READ, wire.AclOperation.DESCRIBE
 
 
 def rpc(address: str, *headers: tuple[str, str], over: http.client.HTTPConnection | None = None) -> Answer:
@@ -290,6 +299,33 @@ async def test_python_clients_log_in(tmp_path: Path):
         async with Producer(**ann, max_block_ms=5000, delivery_timeout_ms=5000) as producer:
             with pytest.raises(ProtocolError):
                 await producer.send_and_wait("orders", b"x")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("may_describe", [False, True])
+async def test_clients_without_permission_for_their_group_fail_at_once(
+    tmp_path: Path, protocol: str, *, may_describe: bool
+):
+    """As in Kafka. Before, the client looked for a coordinator until its deadline, a consumer for ever."""
+    async with secured(tmp_path) as broker:
+        settings = {
+            "bootstrap_servers": broker.clients,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_plain_username": "ann",
+            "sasl_plain_password": USERS["ann"],
+        }
+        acls = [Acl(resource_type=ResourceType.TOPIC, resource_name="orders", principal="User:ann", operation=READ)]
+        if may_describe:
+            group = Acl(resource_type=ResourceType.GROUP, resource_name="g", principal="User:ann", operation=DESCRIBE)
+            acls.append(group)
+        async with MinikafkaAdmin(bootstrap_servers=broker.own) as admin:
+            await admin.create_acls(acls)
+        with pytest.raises(GroupAuthorizationFailed):
+            async with Consumer("orders", group_id="g", group_protocol=protocol, **settings) as consumer:
+                await consumer.getone()
+        with pytest.raises(TransactionalIdAuthorizationFailed):
+            async with Producer(**settings, transactional_id="x") as producer:
+                await producer.begin_transaction()
 
 
 async def test_commands_log_in(tmp_path: Path):
