@@ -128,7 +128,8 @@ async def _registered(http: _Pages, asker: Asker, metadata: MetadataResponse) ->
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError):
             brokers = json.loads(text)["brokers"]
-            return living | {int(each["id"]): Address(str(each["host"]), int(each["port"])) for each in brokers}
+            found = {int(each["id"]): Address(str(each["host"]), int(each["port"])) for each in brokers}
+            return found | living  # the page has brokers' own addresses, Metadata those of the listener that is used
     return living
 
 

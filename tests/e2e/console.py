@@ -2,8 +2,8 @@
 
 Rules of a page: a line that begins with ``$`` is a command; it goes on in lines that begin with ``>``, or after one
 that ends in a backslash. What follows is its output, compared as a whole, with ``...`` for any text. A command without output on the page may print anything, but
-every command must succeed, unless its line ends in ``# fails``. The three ports from the page's ``--base-port`` on stand
-for three that are free.
+every command must succeed, unless its line ends in ``# fails``. The six ports from the page's ``--base-port`` on, or from
+"the ports from N on", stand for six that are free.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-BASE_PORT = re.compile(r"--base-port (\d+)")
+BASE_PORT = re.compile(r"(?:--base-port|the ports from) (\d+)")
+PORTS = 6
 PATIENCE_S = 180.0
 FAILS = "# fails"
 
@@ -52,7 +53,7 @@ def steps_of(page: Path) -> Iterator[Step]:
         elif starts:
             line, command = number, text[2:]
         elif inside and command.endswith("\\"):
-            command += "\n" + text
+            command += "\n" + text.removeprefix("> ")
         elif inside and command and not output and text.startswith("> "):
             command += "\n" + text[2:]
         elif inside:
@@ -83,7 +84,7 @@ class Shell:
 
     def __init__(self, folder: Path, base_port: int = 0) -> None:
         self._base_port = base_port
-        self._free_port = free_ports(3)
+        self._free_port = free_ports(PORTS)
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             cwd=folder,
@@ -115,7 +116,7 @@ class Shell:
                 stream.close()
 
     def _ported(self, text: str, *, back: bool = False) -> str:
-        for at in range(3 if self._base_port else 0):
+        for at in range(PORTS if self._base_port else 0):
             here, there = str(self._base_port + at), str(self._free_port + at)
             text = text.replace(*((there, here) if back else (here, there)))
         return text

@@ -16,7 +16,7 @@ from minikafka.cli.root import root
 from tests.tidy.sources import ROOT
 from tools.install import Progress
 
-PAGES = ("first-hour.md", "lesson-truncation.md", "groups.md")
+PAGES = ("first-hour.md", "lesson-truncation.md", "groups.md", "secured-cluster.md")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Under `make test` these would change what another make does.
 MAKES_OWN = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "VENV", "DEMO_ARGS", "PYTHON"}
@@ -163,8 +163,9 @@ def test_pages_that_are_typed_along_use_ports_of_their_own():
     """Issue 13, section 0: a reader who has the tour's cluster running can begin with the first hour."""
     taken = [*range(9092, 9095)]
     for name in PAGES:
-        (port,) = re.findall(r"--base-port (\d+)", (ROOT / "docs" / name).read_text(encoding="utf-8"))
-        taken += range(int(port), int(port) + 3)
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        (port,) = re.findall(r"(?:--base-port|the ports from) (\d+)", text)
+        taken += range(int(port), int(port) + 6)
     assert len(taken) == len(set(taken))
     assert "--base-port" not in README
 
