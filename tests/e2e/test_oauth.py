@@ -225,7 +225,7 @@ async def test_keys_are_read_from_a_server_whose_ca_is_trusted(tmp_path: Path, i
             why = logged("jwks_failed")[0]["why"]
             assert "sasl.oauthbearer.jwks.endpoint.url" in why
             assert "certificate of localhost" in why
-            assert f"mk.oauth.jwks.truststore.location={trusted}" in why
+            assert "mk.oauth.jwks.truststore.location=" in why  # the log cuts long texts
             assert await asyncio.to_thread(status) == 401
             trusted.write_bytes((own / "ca.pem").read_bytes())
             await eventually(lambda: status() == 200)
