@@ -22,6 +22,7 @@ from minikafka.config import parse_broker
 from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.errors import ClusterAuthorizationFailed, InvalidConfig, TopicAuthorizationFailed
 from minikafka.hosting.certificates import CertificateFolder
+from minikafka.rest import testing_hooks
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.testing.plugin import QUICK
 from minikafka.types import Address
@@ -30,6 +31,7 @@ from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     FetchPartition,
     FetchRequest,
+    RunTestHookRequest,
     VoteRequest,
 )
 from minikafka.world.asking import Asker
@@ -39,7 +41,12 @@ pytestmark = [pytest.mark.e2e]
 
 PATIENCE_S = 60.0
 
-SECURED = {**QUICK, "authorizer.class.name": STANDARD_AUTHORIZER, "ssl.client.auth": "required"}
+SECURED = {
+    **QUICK,
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "ssl.client.auth": "required",
+    "mk.testing.endpoints.enable": "true",
+}
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +135,41 @@ async def test_the_apis_of_brokers_need_cluster_action(cluster: LocalCluster):
         cluster_id=cluster.files.cluster_id, voter_id=1, candidate_id=2, candidate_epoch=99, last_epoch=99,
         last_epoch_end_offset=10**9,
     )  # fmt: skip
-    for request in (vote, AllocateProducerIdsRequest(broker_id=2, broker_epoch=1)):
+    forged = RunTestHookRequest(broker_id=1, route="DELETE /v1/faults", principal="User:CN=admin")
+    for request in (vote, AllocateProducerIdsRequest(broker_id=2, broker_epoch=1), forged):
         with pytest.raises(ClusterAuthorizationFailed):
             await asked(cluster, "reader", request)
     own = ResourceType.BROKER, "kafka-cluster", AclOperation.CLUSTER_ACTION  # librdkafka's name of CLUSTER
     await asyncio.to_thread(allow, cluster, "reader", *own)
     answer = await asked(cluster, "reader", fetch(2))
     assert [each.error_code for each in answer.partitions] != [TopicAuthorizationFailed.code]
+
+
+def test_forwarded_faults_need_the_permission_of_the_client_that_set_them(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """M6: broker 1 forwards over mutual TLS as a super user, and broker 2 still checks the client."""
+    # Brokers of one process need not forward to each other.
+    monkeypatch.setattr(testing_hooks, "_is_here", lambda node, host, _instruments: node == host.node_id)
+    sent = urllib.request.Request(
+        f"https://{cluster.files.brokers[0].address}/v1/faults?broker=2",
+        json.dumps({"kind": "cut", "link": "client>2", "api": "Vote"}).encode(),
+        {"Content-Type": "application/json"},
+    )
+
+    def set_fault() -> dict[str, object]:
+        with urllib.request.urlopen(sent, timeout=PATIENCE_S, context=context_of(cluster, "tester")) as answer:
+            assert answer.headers["Mk-Served-By"] == "2"
+            return json.load(answer)
+
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        set_fault()
+    allow(cluster, "tester", ResourceType.BROKER, "kafka-cluster", AclOperation.ALTER)
+    since = cluster.events.mark
+    assert set_fault()["broker"] == 2
+    allowed = cluster.events.all("request_allowed", since=since)
+    assert [(each["principal"], each["api"]) for each in allowed] == [("User:CN=tester", "POST /v1/faults")] * 2
+    cluster.faults.heal()
 
 
 def whoami(cluster: LocalCluster, node: int, name: str | None) -> bytes:
