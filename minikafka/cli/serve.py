@@ -18,6 +18,7 @@ from minikafka.cli.running import Failure, Signals, first_of, run_until_asked
 from minikafka.cli.settings import BrokerSettings, broker_settings
 from minikafka.cli.tables import config_option, print_json
 from minikafka.config import BrokerConfig, table
+from minikafka.hosting.lifeline import Parent
 from minikafka.hosting.local_broker import LocalBroker, load_doors, load_kafka_door
 from minikafka.hosting.process import calm_collector, exec_with_malloc_environment
 from minikafka.wire.garbage import without_collection
@@ -37,7 +38,7 @@ the later one wins."""
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @config_option
-@click.option("--parent-fd", type=int, hidden=True, help="Stop when the other end of this pipe closes.")
+@click.option("--parent-fd", type=int, hidden=True, help="Stop when the other end of this socket closes.")
 @click.option(
     "--list-settings",
     is_flag=True,
@@ -65,13 +66,15 @@ def _list_settings(context: click.Context) -> None:
 
 async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *, parent_fd: int | None = None) -> None:
     """Run the broker until a signal, or its own end, which is a Failure."""
-    if parent_fd is not None:
-        _stop_with_parent(parent_fd, signals)
+    parent = None if parent_fd is None else await Parent.at(parent_fd)
+    watching = None if parent is None else asyncio.ensure_future(_stop_with_parent(parent, signals))
     with without_collection():
         load_doors()
     calm_collector()
     config = settings.config
-    node = LocalBroker(config, origins=settings.origins, lives=own_process(config.node_id))
+    node = LocalBroker(
+        config, origins=settings.origins, lives=own_process(config.node_id, None if parent is None else parent.start)
+    )
     for notice in settings.notices:
         node.events("setting_ignored", notice=notice)
     try:
@@ -83,6 +86,9 @@ async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *
     except BaseException:
         await node.kill()
         raise
+    finally:
+        if watching is not None:
+            watching.cancel()
     if node.failure is not None:
         raise Failure(f"broker {config.node_id} stopped by itself: {node.failure}")
 
@@ -118,13 +124,8 @@ async def _stop(node: LocalBroker, signals: Signals) -> None:
         hurrying.cancel()
 
 
-def _stop_with_parent(parent_fd: int, signals: Signals) -> None:
-    """The parent holds the writing end and never writes: readable means that it is gone, and its other children too."""
-    loop = asyncio.get_running_loop()
-
-    def on_readable() -> None:
-        loop.remove_reader(parent_fd)
-        signals.asked.set()
-        signals.urged.set()
-
-    loop.add_reader(parent_fd, on_readable)
+async def _stop_with_parent(parent: Parent, signals: Signals) -> None:
+    """Stop without waiting for leaders to move: the parent is gone, and its other children too."""
+    await parent.until_gone()
+    signals.asked.set()
+    signals.urged.set()

@@ -3,7 +3,7 @@
 On a terminal it prints a table of the brokers, the URL to open, the ``bootstrap.servers`` of clients, and commands to
 try. Elsewhere, or with ``-o json``, it prints one JSON object a line: one per broker when that broker is ready, then
 ``{"ready":true,"bootstrap_servers":...}``, later ``{"broker":2,"died":true,...}`` for each broker that died, and
-``{"stopped":true}`` at the end. No broker is restarted.
+``{"stopped":true}`` at the end. A broker is restarted only for a test: ``POST /v1/brokers/2/actions {"do": "start"}``.
 SIGTERM or Ctrl-C stops all of them.
 """
 
@@ -22,7 +22,8 @@ from minikafka.cli.running import Failure, Signals, own_name, run_until_asked
 from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import config_option, many, print_json, print_table
 from minikafka.hosting.cluster_files import KAFKA_PORT
-from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerProcess, ProcessCluster, Ready
+from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied, BrokerProcess, ProcessCluster, Ready
+from minikafka.types import NodeId
 
 
 @click.command(
@@ -106,6 +107,8 @@ class Report(Protocol):
 
     def died(self, broker: BrokerProcess) -> None: ...
 
+    def started_again(self, ready: Ready) -> None: ...
+
     def stopping(self) -> None: ...
 
     def stopped(self) -> None: ...
@@ -141,6 +144,9 @@ class JsonReport:
                 "restart": f"minikafka serve {self._data_dir / f'broker-{broker.node_id}' / 'broker.properties'}",
             }
         )
+
+    def started_again(self, ready: Ready) -> None:
+        self.broker_ready(ready)
 
     def stopping(self) -> None:
         pass
@@ -190,6 +196,9 @@ class TextReport:
         file = shlex.quote(str(broker.files.path))
         click.echo(f"\n{why[:1].upper()}{why[1:]}.\nTo restart it: {own_name()} serve {file}")
 
+    def started_again(self, ready: Ready) -> None:
+        click.echo(f"\nBroker {ready.node_id} was started again (pid {ready.pid}).")
+
     def stopping(self) -> None:
         # The terminal has just shown "^C": begin a new line.
         click.echo(f"\nStopping {self._brokers} ...")
@@ -207,16 +216,25 @@ def open_console(cluster: ProcessCluster) -> None:
 
 
 async def _up(cluster: ProcessCluster, report: Report, signals: Signals, *, opens: bool) -> None:
-    deaths: list[BrokerProcess] = []
+    deaths: dict[NodeId, BrokerProcess] = {}
     watching: list[asyncio.Task[None]] = []
 
     async def watch(broker: BrokerProcess) -> None:
         await broker.wait()
         if not signals.asked.is_set():
-            deaths.append(broker)
+            deaths[broker.node_id] = broker
             report.died(broker)
             if not any(each.is_running for each in cluster.brokers.values()):
                 signals.asked.set()
+
+    async def start_again(node: NodeId) -> None:
+        broker = cluster.brokers.get(node)
+        if broker is None or signals.asked.is_set():
+            raise BrokerDied(f"this cluster has no broker {node}" if broker is None else "the cluster is being stopped")
+        await broker.start()
+        deaths.pop(node, None)
+        watching.append(asyncio.ensure_future(watch(broker)))
+        report.started_again(await broker.wait_ready(READY_TIMEOUT_S))
 
     async def until_ready(broker: BrokerProcess) -> None:
         ready = await broker.wait_ready(READY_TIMEOUT_S)
@@ -234,6 +252,7 @@ async def _up(cluster: ProcessCluster, report: Report, signals: Signals, *, open
     try:
         report.starting()
         for broker in cluster.brokers.values():
+            broker.start_broker = start_again
             await broker.start()
         watching = [asyncio.ensure_future(watch(broker)) for broker in cluster.brokers.values()]
         starting = asyncio.ensure_future(report_ready())
@@ -249,5 +268,5 @@ async def _up(cluster: ProcessCluster, report: Report, signals: Signals, *, open
         await cluster.stop()
         await asyncio.gather(*watching)
     if len(deaths) == len(cluster.brokers):
-        raise Failure(f"all brokers have ended; the last one: {deaths[-1].obituary()}")
+        raise Failure(f"all brokers have ended; the last one: {list(deaths.values())[-1].obituary()}")
     report.stopped()

@@ -2,10 +2,10 @@
 
 Rules for this file:
 
-1. A child dies with its parent, however the parent dies: it holds the reading end of a pipe (``--parent-fd``) and stops
-   when the writing end closes.
+1. A child dies with its parent, however the parent dies: it holds one end of a socket (``--parent-fd``) and stops when
+   the other end closes (``lifeline.py``).
 2. A child has a session of its own: Ctrl-C reaches the parent only, which then stops the children in good order.
-3. A broker that dies is reported and never restarted here: the caller decides.
+3. A broker that dies is reported and never restarted here: the caller decides (``BrokerProcess.start_broker``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -27,6 +28,7 @@ from typing import Protocol, Self
 from minikafka.config import KIB
 from minikafka.errors import WorldError
 from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
+from minikafka.hosting.lifeline import StartBroker, serve_child
 from minikafka.hosting.process import broker_environment
 from minikafka.types import Address, NodeId
 
@@ -55,6 +57,10 @@ class Ready:
     """The JSON line, as ``serve`` printed it."""
 
 
+async def _refuse_to_start(_node: NodeId) -> None:
+    raise WorldError("the program that started this cluster starts no broker again")
+
+
 class BrokerProcess:
     """One ``minikafka serve`` and its files.
 
@@ -66,8 +72,11 @@ class BrokerProcess:
         self._prefix = tuple(prefix)
         self._launcher = tuple(launcher)
         self.node_id = files.node_id
+        self.start_broker: StartBroker = _refuse_to_start
+        """Starts another broker of the cluster when this one requests it. Set it before the start."""
         self._process: Process | None = None
-        self._lifeline: int | None = None
+        self._lifeline: asyncio.Task[None] | None = None
+        """Serves this end of the socket, and closes it."""
 
     @property
     def pid(self) -> int:
@@ -90,8 +99,11 @@ class BrokerProcess:
         if self.is_running:
             raise BrokerDied(f"broker {self.node_id} runs already")
         self.let_go()  # of one that has ended by itself
-        reading, self._lifeline = os.pipe()
-        serve = (*self._launcher, "serve", str(self.files.path), "--parent-fd", str(reading))
+        ours, theirs = socket.socketpair()
+        self._lifeline = asyncio.ensure_future(serve_child(ours, self.start_broker))
+        # A task that is cancelled before its first step closes nothing.
+        self._lifeline.add_done_callback(lambda _task: ours.close())
+        serve = (*self._launcher, "serve", str(self.files.path), "--parent-fd", str(theirs.fileno()))
         command = [*self._prefix, sys.executable, *serve]
         for name, value in self.files.owned().items():
             command += ["--config", f"{name}={value}"]
@@ -102,7 +114,7 @@ class BrokerProcess:
                     stdin=DEVNULL,
                     stdout=PIPE,
                     stderr=log,
-                    pass_fds=(reading,),
+                    pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                     env=broker_environment(os.environ),
                 )
@@ -110,7 +122,7 @@ class BrokerProcess:
             self.let_go()  # whatever was begun ends with it
             raise
         finally:
-            os.close(reading)
+            theirs.close()
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Ready:
         """The broker's JSON line. BrokerDied when it ended instead; WorldError after ``timeout_s``."""
@@ -146,8 +158,10 @@ class BrokerProcess:
         """Wait for its end; the return code."""
         if self._process is None:
             raise ProcessLookupError(f"broker {self.node_id} was not started")
-        code = await self._process.wait()
-        self.let_go()
+        process = self._process
+        code = await process.wait()
+        if process is self._process:
+            self.let_go()
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -187,7 +201,7 @@ class BrokerProcess:
     def let_go(self) -> None:
         """Close this end of what tells the process that its parent is there: one that still runs ends itself."""
         if self._lifeline is not None:
-            os.close(self._lifeline)
+            self._lifeline.cancel()
             self._lifeline = None
 
 

@@ -1,9 +1,11 @@
 """``/v1/brokers/{id}/actions``, for tests: stop, kill and start a broker, let it stand still, keep it from fetching.
 
 Every broker takes actions on any other: on those of its own process (``LocalCluster``) also when they are down. To a
-broker of another process it forwards them (``testing_hooks.py``); such a broker cannot be started. A pause is a fault
-(``world/faults.py``), listed with the others: nothing that the broker sends or is sent arrives until it is healed,
-while its own clocks go on. Only there with ``mk.testing.endpoints.enable=true``.
+broker of another process it forwards them (``testing_hooks.py``). Such a broker, once it has ended, is started by the
+program that started both (``hosting/lifeline.py``).
+
+A pause is a fault (``world/faults.py``), listed with the others: nothing that the broker sends or is sent arrives until
+it is healed, while its own clocks go on. Only there with ``mk.testing.endpoints.enable=true``.
 """
 
 from __future__ import annotations
@@ -66,9 +68,14 @@ def _word(document: dict[str, Any]) -> str:
     return word
 
 
+def starts_here(instruments: Instruments, document: Mapping[str, Any]) -> bool:
+    """A process that has ended cannot serve ``start``; a broker with the same parent lets that start it."""
+    return document.get("do") == "start" and instruments.lives is not None and instruments.lives.starts_others
+
+
 def _lives(call: HookCall) -> Lives:
     lives = call.instruments.lives
-    if lives is None or call.node not in lives.nodes():
+    if lives is None or (call.node not in lives.nodes() and not starts_here(call.instruments, call.document)):
         raise BrokerNotAvailable(f"broker {call.node} was started without what tests act with")
     return lives
 
@@ -104,6 +111,7 @@ ROUTES = (
         post_action,
         parameters=(BROKER,),
         node_in=BROKER,
+        served_here=starts_here,
         body=json_body(shape("What to do to it.", do=one_of("One of these.", *ACTIONS)), {"do": "pause_fetching"}),
         answers={
             200: Answer(

@@ -123,6 +123,7 @@ class HookCall:
 
 
 Serve: TypeAlias = Callable[[HookCall], Awaitable[Reply]]
+ServedHere: TypeAlias = Callable[[Instruments, Mapping[str, Any]], bool]
 Merge: TypeAlias = Callable[[Sequence[Any]], dict[str, Any]]
 """Bodies of the responses of several brokers -> the body of one response."""
 
@@ -146,17 +147,18 @@ def hook_route(
     node_in: Parameter[NodeId] = AT,
     merge: Merge | None = None,
     wait_s: Callable[[Visit], float] = lambda _visit: 0.0,
+    served_here: ServedHere = lambda _instruments, _document: False,
 ) -> Route:
     """A testing route that acts on the broker that ``node_in`` names, or with ``broker=all`` on all of them.
 
     ``serve`` runs at the broker that the request concerns. ``AT_OR_ALL`` needs ``merge``. ``wait_s`` is how long the
-    request itself may wait.
+    request itself may wait. ``served_here`` says that this broker can serve a request that concerns another one.
     """
     own = () if node_in in parameters else (node_in,)
     return Route(
         method=method,
         path=path,
-        handler=_Anywhere(f"{method} {path}", serve, node_in, merge, wait_s, reads_body=body is not None),
+        handler=_Anywhere(f"{method} {path}", serve, node_in, merge, wait_s, served_here, reads_body=body is not None),
         tag="testing",
         testing=True,
         parameters=(*parameters, *own, FORWARD),
@@ -189,6 +191,7 @@ class _Anywhere:
         node_in: Parameter[NodeId],
         merge: Merge | None,
         wait_s: Callable[[Visit], float],
+        served_here: ServedHere,
         *,
         reads_body: bool,
     ) -> None:
@@ -198,6 +201,7 @@ class _Anywhere:
         self.node_in = node_in
         self._merge = merge
         self._wait_s = wait_s
+        self._served_here = served_here
         self._reads_body = reads_body
 
     async def __call__(self, visit: Visit) -> Reply:
@@ -214,7 +218,7 @@ class _Anywhere:
     async def _at(self, received: _Received, node: NodeId, timeout_s: float) -> Reply:
         visit = received.visit
         instruments = instruments_of(visit)
-        if _is_here(node, visit.host, instruments):
+        if _is_here(node, visit.host, instruments) or self._served_here(instruments, received.document):
             given = (*visit.http.query, *visit.http.match_info)
             reply = await self.serve(HookCall(visit.host, instruments, node, visit.values, given, received.document))
         else:

@@ -32,6 +32,8 @@ class Lives:
     """As kill -9."""
     start: Act
     """Start one that is down, on its port and its files, and wait until it is ready."""
+    starts_others: bool = False
+    """``start`` can start brokers of other processes too."""
     _soon: set[asyncio.Task[None]] = field(default_factory=set)
 
     def soon(self, act: Act, node: NodeId) -> None:
@@ -50,8 +52,11 @@ class Lives:
         task.add_done_callback(self._soon.discard)
 
 
-def own_process(node: NodeId) -> Lives:
-    """The life of this process, which is broker ``node`` and nothing else."""
+def own_process(node: NodeId, start_another: Act | None = None) -> Lives:
+    """The life of this process, which is broker ``node`` and nothing else.
+
+    ``start_another`` lets the program that started this process start a broker that has ended.
+    """
 
     async def stop(_node: NodeId) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -65,4 +70,4 @@ def own_process(node: NodeId) -> Lives:
             field="do",
         )
 
-    return Lives(lambda: (node,), stop, kill, start)
+    return Lives(lambda: (node,), stop, kill, start_another or start, starts_others=start_another is not None)

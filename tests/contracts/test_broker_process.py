@@ -22,12 +22,12 @@ def files(tmp_path: Path) -> BrokerFiles:
 
 
 def open_pipes() -> set[str]:
-    """Pipes that this process holds, by inode."""
+    """Pipes and sockets that this process holds, by inode."""
     names = set()
     for each in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the one that lists the others
             names.add(str(each.readlink()))
-    return {name for name in names if name.startswith("pipe:")}
+    return {name for name in names if name.startswith(("pipe:", "socket:"))}
 
 
 async def closed_but(count: int, before: set[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from minikafka.hosting.processes import ProcessCluster
+from minikafka.types import NodeId
 from tests.e2e.console_kit import call, create, produce, take_pictures, url_of, watched_tab
 from tests.e2e.haste import SHORT_SESSIONS
 
@@ -26,6 +27,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     running = ProcessCluster(3, data_dir=tmp_path_factory.mktemp("processes"), config=CONFIG)
+
+    async def start_again(node: NodeId) -> None:
+        await running.restart(node)
+
+    for broker in running.brokers.values():
+        broker.start_broker = start_again
     try:
         asyncio.run_coroutine_threadsafe(running.start(), loop).result(PATIENCE_S)
         yield running
@@ -111,8 +118,8 @@ def test_fault_that_has_ended_by_itself_is_not_shown_as_active(page: Page, clust
     expect(page.locator("#faults")).to_contain_text("No fault is set.")
 
 
-def test_paused_broker_is_healed_and_a_killed_one_is_not_reported_as_started(page: Page, cluster: ProcessCluster):
-    """M6: a paused broker can be healed; a killed one cannot confirm its end, and nothing is done at a dead one."""
+def test_paused_broker_is_healed_and_a_killed_one_is_started_again(page: Page, cluster: ProcessCluster):
+    """M6: a killed broker cannot confirm its end, nothing is done at a dead one, and its parent starts it again."""
     create(cluster, "struck")
     drawer, third = page.locator("#faults"), page.locator(".actions").nth(2)
     third.get_by_role("button", name="Pause").click()
@@ -124,7 +131,11 @@ def test_paused_broker_is_healed_and_a_killed_one_is_not_reported_as_started(pag
     third.get_by_role("button", name="Kill broker 3: sure?").click()
     expect(drawer).to_contain_text("Broker 3 has accepted kill and ends now; it cannot report its end.")
     expect(drawer).to_contain_text("No word from broker 3: its faults are not listed.")
-    third.get_by_role("button", name="Start").click()
+    third.get_by_role("button", name="Pause").click()
     expect(drawer.get_by_role("alert")).to_contain_text("BROKER_NOT_AVAILABLE: broker 3 at 127.0.0.1:")
     expect(drawer.get_by_role("alert")).to_contain_text("nothing was done there")
     take_pictures(page, "faults-of-a-dead-broker")
+    third.get_by_role("button", name="Start").click()
+    expect(drawer).to_contain_text("Broker 3: start is done.")
+    expect(drawer).not_to_contain_text("No word from broker 3")
+    expect(page.locator("main")).not_to_contain_text("✗ fenced")

@@ -391,7 +391,7 @@ async def test_brokers_in_processes_of_their_own_have_faults_of_their_own(tmp_pa
         assert {(event["source"], event["target"]) for event in told["events"]} == {(str(cut_off), str(leader))}
         refused = await curl("POST", f"/v1/brokers/{near}/actions?forward=never", 421, json={"do": "kill"}, at=leader)
         assert refused["broker"]["url"] == curl.urls[near - 1]
-        assert "starts it again" in (await act(curl, near, "start", 400, at=near))["detail"]
+        assert "starts no broker again" in (await act(curl, near, "start", 503, at=near))["detail"]
         await act(curl, near, "kill", 202, at=near)
         assert await running.brokers[near].wait() == -signal.SIGKILL
         await running.restart(near)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import aiohttp
 import pytest
 
 from minikafka.hosting.processes import ProcessCluster
+from tests.e2e.test_processes import Up
 from tests.e2e.test_testing_doors import QUICK, Curl, act
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -50,6 +52,29 @@ async def test_broker_that_is_cut_off_paused_frozen_or_dead_is_acted_on_through_
         for word in ("kill", "start"):
             refused = await act(curl, 3, word, 503)
             assert (refused["error"], refused["outcome"]) == ("BROKER_NOT_AVAILABLE", "not_written")
+
+
+async def test_up_starts_a_killed_broker_again_when_another_one_requests_it(tmp_path: Path):
+    """M6: a process that has ended cannot start itself; the program that started it can. It stops all at its end."""
+    with Up(tmp_path, "--brokers", "3", *(f"--config={name}={value}" for name, value in QUICK.items())) as up:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+            curl = Curl(session, [f"http://{address}" for address in up.bootstrap.split(",")])
+            running = await act(curl, 3, "start", 503)
+            assert "broker 3 was not started: broker 3 runs already" in running["detail"]
+            first = up.brokers[3]["pid"]
+            for node, at in ((3, 1), (1, 1)):
+                await act(curl, node, "kill", 202, at=at)
+                death = await asyncio.to_thread(up.line)
+                assert (death["broker"], death["died"], death["returncode"]) == (node, True, -signal.SIGKILL)
+                other = 2 if node == 1 else 1
+                started = await act(curl, node, "start", at=other)
+                assert started == {"node_id": node, "do": "start", "done": True, "faults": []}
+                again = await asyncio.to_thread(up.line)
+                assert again["broker"] == node
+                up.brokers[node] = again
+            assert up.brokers[3]["pid"] != first
+            await curl.get("/v1/wait?alive=1,2,3", at=2)
+        assert up.end() == 0
 
 
 async def test_broker_without_test_hooks_refuses_what_another_one_forwards(tmp_path: Path):
