@@ -18,9 +18,7 @@ from minikafka.rest.visit import Handler, Page, Reply, Visit
 from minikafka.types import NO_NODE, NodeId
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
 
-BROKER = Integer(
-    name="broker", place="path", description="The broker's node.id.", default=-1, low=0, high=INT32_MAX, example=1
-)
+BROKER = Integer(name="broker", place="path", description="The broker's node.id.", high=INT32_MAX, example=1)
 
 
 async def get_cluster(visit: Visit) -> Reply:

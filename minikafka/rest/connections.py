@@ -18,16 +18,13 @@ COUNT_MAX = 1000
 
 AFTER = Integer(
     name="after",
-    place="query",
     description="Leave out connections with this id or a smaller one, to read the next part of a long list.",
     default=0,
-    low=0,
     high=INT64_MAX,
     example=17,
 )
 LIMIT = Integer(
     name="limit",
-    place="query",
     description="Maximum number of connections in the response.",
     default=COUNT_MAX,
     low=1,

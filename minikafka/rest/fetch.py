@@ -52,15 +52,10 @@ OFFSET = Integer(
     name="offset",
     description="Where to begin; the answer's `next_offset` is where the next request should.",
     default=0,
-    low=0,
     high=INT64_MAX,
 )
 MAX_WAIT_MS = Integer(
-    name="max_wait_ms",
-    description="How long to wait for `min_bytes`.",
-    default=WAIT_MS_DEFAULT,
-    low=0,
-    high=WAIT_MS_MAX,
+    name="max_wait_ms", description="How long to wait for `min_bytes`.", default=WAIT_MS_DEFAULT, high=WAIT_MS_MAX
 )
 MIN_BYTES = Integer(
     name="min_bytes", description="Answer as soon as so many bytes are there.", default=1, low=1, high=FETCH_BYTES_MAX

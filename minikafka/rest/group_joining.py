@@ -51,7 +51,6 @@ MAX_WAIT_MS = Integer(
     name="max_wait_ms",
     description="How long to wait for the rebalance to end; then 409, with the member's id to join again with.",
     default=WAIT_MS_MAX,
-    low=0,
     high=WAIT_MS_MAX,
 )
 

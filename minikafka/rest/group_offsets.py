@@ -53,9 +53,7 @@ from minikafka.wire.outcomes import failure_of
 TOPIC_QUERY = Text(
     name="topic", description="Of this topic; it must be given.", length_max=249, pattern=r"[^/]+", needed="a name"
 )
-PARTITION_QUERY = Integer(
-    name="partition", description="Only of this partition; all without it.", default=-1, low=0, high=INT32_MAX
-)
+PARTITION_QUERY = Integer(name="partition", description="Only of this partition; all without it.", high=INT32_MAX)
 
 
 # ---- looking ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ member or its first commit. Partitions of several topics are written as in the c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, Self
 
 from minikafka.errors import (
@@ -25,7 +24,7 @@ from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription, by_topic
 from minikafka.rest.coordinators import coordinator_members, coordinator_of, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
-from minikafka.rest.parameters import FORWARD, INT32_MAX, Parsed, Text, states_among
+from minikafka.rest.parameters import FORWARD, INT32_MAX, Text, states_parameter
 from minikafka.rest.route import Route
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Place
@@ -153,14 +152,7 @@ COORDINATOR_PROBLEMS: tuple[type[ProtocolError], ...] = (
 """What can go wrong wherever a group's coordinator is asked."""
 
 
-STATE: Parsed[tuple[str, ...]] = Parsed(
-    name="state",
-    description="Only groups in these states: " + ", ".join(f"`{each}`" for each in STATES) + "; several with commas.",
-    default=(),
-    reader=partial(states_among, STATES),
-    described={"type": "string", "pattern": f"^(?:{'|'.join(STATES)})(?:,(?:{'|'.join(STATES)}))*$"},
-    example="Stable,Empty",
-)
+STATE = states_parameter("groups", STATES, example="Stable,Empty")
 
 
 class _Listed(Model):

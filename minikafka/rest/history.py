@@ -66,15 +66,9 @@ ALIKE_MS = 1_000
 PARTITIONS_NAMED = 20
 
 FROM = Integer(
-    name="from",
-    description="Start, in milliseconds since 1970 (default: a minute before `to`).",
-    default=-1,
-    low=0,
-    high=INT64_MAX,
+    name="from", description="Start, in milliseconds since 1970 (default: a minute before `to`).", high=INT64_MAX
 )
-TO = Integer(
-    name="to", description="End, in milliseconds since 1970 (default: now).", default=-1, low=0, high=INT64_MAX
-)
+TO = Integer(name="to", description="End, in milliseconds since 1970 (default: now).", high=INT64_MAX)
 LIMIT = Integer(
     name="limit",
     description="Number of changes, and of steps, that a response has at most.",
@@ -86,13 +80,10 @@ STEP_MS = Integer(
     name="step_ms",
     description="Changes within this duration become one; 0: each is its own.",
     default=STEP_MS_DEFAULT,
-    low=0,
     high=STEP_MS_MAX,
 )
 STATES = Flag(name="states", description="`false`: only the steps, without states.", default=True)
-BROKER = Integer(
-    name="broker", description="Only steps that this broker reported.", default=-1, low=0, high=2**31 - 1, example=1
-)
+BROKER = Integer(name="broker", description="Only steps that this broker reported.", high=2**31 - 1, example=1)
 PARTITION = Text(
     name="partition",
     description="The partition, as `topic-number`.",

@@ -38,23 +38,11 @@ ASK_WAIT_S = 2.0
 REPLICA = Integer(
     name="replica",
     description="Whose log: a broker's id. Left out: this broker's own, or the leader's where this broker has none.",
-    default=-1,
-    low=0,
     high=INT32_MAX,
 )
-FROM = Integer(
-    name="from",
-    description="The offset to begin at; left out: the log's start.",
-    default=-1,
-    low=0,
-    high=INT64_MAX,
-)
+FROM = Integer(name="from", description="The offset to begin at; left out: the log's start.", high=INT64_MAX)
 TO = Integer(
-    name="to",
-    description="Only batches that begin before this offset; left out: to the log's end.",
-    default=-1,
-    low=0,
-    high=INT64_MAX,
+    name="to", description="Only batches that begin before this offset; left out: to the log's end.", high=INT64_MAX
 )
 MAX_BATCHES = Integer(name="max_batches", description="No more batches than this.", default=50, low=1, high=500)
 RECORDS = Flag(name="records", description="Show the records of each batch.")

@@ -90,8 +90,6 @@ AT = Parsed(
 EPOCH = Integer(
     name="epoch",
     description="Where this leader epoch ends in the leader's log (OffsetForLeaderEpoch, KIP-101), in place of `at`.",
-    default=-1,
-    low=0,
     high=INT32_MAX,
 )
 

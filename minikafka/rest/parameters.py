@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from minikafka.errors import InvalidRequest, ProtocolError
@@ -58,7 +59,8 @@ class Parameter(ABC, Generic[Value]):
 class Integer(Parameter[int]):
     """A whole number from ``low`` to ``high``, both included; a default outside of them means *not given*."""
 
-    low: int
+    default: int = -1
+    low: int = 0
     high: int
 
     def read(self, text: str) -> int:
@@ -196,6 +198,19 @@ def _strangers(query: Mapping[str, Sequence[str]], known: Collection[str]) -> It
             yield {"parameter": name, "detail": f"no such parameter here{did_you_mean(name, known, quoted=True)}"}
 
 
+def states_parameter(what: str, known: Sequence[str], *, example: str) -> Parsed[tuple[str, ...]]:
+    """Declare ``state``: only what is in one of some states."""
+    one = "|".join(known)
+    return Parsed(
+        name="state",
+        description=f"Only {what} in these states: {', '.join(f'`{each}`' for each in known)}; several with commas.",
+        default=(),
+        reader=partial(states_among, known),
+        described={"type": "string", "pattern": f"^(?:{one})(?:,(?:{one}))*$"},
+        example=example,
+    )
+
+
 def states_among(known: Sequence[str], given: str) -> tuple[str, ...]:
     """Read a parameter with names of states, separated by commas. Wrong names one that does not exist."""
     by_name = {each.lower(): each for each in known}
@@ -212,15 +227,7 @@ def states_among(known: Sequence[str], given: str) -> tuple[str, ...]:
 TOPIC = Text(
     name="topic", place="path", description="The topic's name.", pattern=r"[^/]+", needed="a name", example="orders"
 )
-PARTITION = Integer(
-    name="partition",
-    place="path",
-    description="The partition's number.",
-    default=-1,
-    low=0,
-    high=INT32_MAX,
-    example=0,
-)
+PARTITION = Integer(name="partition", place="path", description="The partition's number.", high=INT32_MAX, example=0)
 FORWARD = Choice(
     name="forward",
     description="`never`: do not forward to the broker that leads, answer 421 with its address instead.",

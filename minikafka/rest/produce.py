@@ -84,19 +84,13 @@ PRODUCER_ID = Integer(
     name="Producer-Id",
     place="header",
     description="An idempotent producer's id, from `POST /v1/producer-ids`.",
-    default=-1,
-    low=0,
     high=INT64_MAX,
 )
-PRODUCER_EPOCH = Integer(
-    name="Producer-Epoch", place="header", description="Its epoch.", default=-1, low=0, high=2**15 - 1
-)
+PRODUCER_EPOCH = Integer(name="Producer-Epoch", place="header", description="Its epoch.", high=2**15 - 1)
 BASE_SEQUENCE = Integer(
     name="Base-Sequence",
     place="header",
     description="How many records it has sent to this partition before.",
-    default=-1,
-    low=0,
     high=INT32_MAX,
 )
 IDEMPOTENCE = (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE)

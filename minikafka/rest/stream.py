@@ -191,16 +191,12 @@ class PartitionReader:
 START = Integer(
     name="offset",
     description="Where to begin; left out: at the next record that is committed, or behind `Last-Event-ID`.",
-    default=-1,
-    low=0,
     high=INT64_MAX,
 )
 LAST_EVENT_ID = Integer(
     name="Last-Event-ID",
     place="header",
     description="The offset of the last record that was read; it wins over `offset`.",
-    default=-1,
-    low=0,
     high=INT64_MAX - 1,
 )
 # Events that are written before other requests have their turn: some milliseconds.

@@ -40,9 +40,7 @@ def _kinds(given: str) -> tuple[str, ...]:
     return kinds
 
 
-FROM = Integer(
-    name="from", description="The first event's number (`seq`).", default=0, low=0, high=INT64_MAX, example=1
-)
+FROM = Integer(name="from", description="The first event's number (`seq`).", default=0, high=INT64_MAX, example=1)
 LIMIT = Integer(name="limit", description="So many at the most.", default=EVENTS_DEFAULT, low=1, high=EVENTS_MAX)
 KIND: Parsed[Collection[str]] = Parsed(
     name="kind",
@@ -58,8 +56,6 @@ LAST_EVENT_ID = Integer(
     name="Last-Event-ID",
     place="header",
     description="As an EventSource sends it: go on behind this event. Wins over `from`.",
-    default=-1,
-    low=0,
     high=INT64_MAX,
 )
 

@@ -49,11 +49,11 @@ _NODE_LIST = {"type": "string", "pattern": "^[0-9]{1,10}(,[0-9]{1,10})*$"}
 
 
 def _whole(name: str, description: str, *, high: int = INT32_MAX) -> Integer:
-    return Integer(name=name, description=description, default=-1, low=0, high=high)
+    return Integer(name=name, description=description, high=high)
 
 
 TOPIC = Text(name="topic", description="The topic.", length_max=249, example="orders")
-PARTITION = Integer(name="partition", description="The partition.", default=0, low=0, high=INT32_MAX)
+PARTITION = Integer(name="partition", description="The partition.", default=0, high=INT32_MAX)
 EXISTS: Parsed[bool | None] = Parsed(
     name="exists",
     description="Is the topic there?",

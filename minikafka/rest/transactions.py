@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from minikafka.errors import CoordinatorNotAvailable, TransactionalIdNotFound
@@ -17,7 +16,7 @@ from minikafka.rest.fetch import name_of
 from minikafka.rest.groups import COORDINATOR_PROBLEMS, Coordinator
 from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.model import Model, many_of, member, one
-from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Text, states_among
+from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer, Text, states_parameter
 from minikafka.rest.route import LEADER_PROBLEMS, Route
 from minikafka.rest.schema import nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
@@ -40,24 +39,11 @@ STATES = tuple(each.value for each in State)
 DESCRIBE_WAIT_S = 1.0
 
 
-STATE: Parsed[tuple[str, ...]] = Parsed(
-    name="state",
-    description="Only transactional ids in these states: "
-    + ", ".join(f"`{each}`" for each in STATES)
-    + "; several with commas.",
-    default=(),
-    reader=partial(states_among, STATES),
-    described={"type": "string", "pattern": f"^(?:{'|'.join(STATES)})(?:,(?:{'|'.join(STATES)}))*$"},
-    example="Ongoing",
-)
-PRODUCER_ID = Integer(
-    name="producer_id", description="Only the transactional id of this producer.", default=-1, low=0, high=INT64_MAX
-)
+STATE = states_parameter("transactional ids", STATES, example="Ongoing")
+PRODUCER_ID = Integer(name="producer_id", description="Only the transactional id of this producer.", high=INT64_MAX)
 RUNNING_MS = Integer(
     name="running_longer_than_ms",
     description="Only transactions that have been open for longer than this.",
-    default=-1,
-    low=0,
     high=INT64_MAX,
 )
 TRANSACTIONAL_ID = Text(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 from openapi_spec_validator import validate
 
+from minikafka import rest
 from minikafka.errors import BY_NAME
 from minikafka.rest.docs import render
 from minikafka.rest.openapi import document, operation_id_of, problem_pages
@@ -45,6 +47,27 @@ def test_examples_are_what_the_schemas_say(route):
         if example is not None:
             check(schema, example)
         assert "/" in media_type
+
+
+SHAPES_BY_HAND = {
+    "docs.py",
+    "history.py",
+    "model.py",
+    "proxy.py",
+    "schema.py",
+    "schemas.py",
+    "testing_actions.py",
+    "testing_events.py",
+    "testing_faults.py",
+    "testing_hooks.py",
+}
+
+
+def test_objects_are_declared_as_models():
+    """Issue 16, part 2: an object that is described by hand is written again for its example and for its output."""
+    sources = Path(rest.__file__).parent.glob("*.py")
+    by_hand = {path.name for path in sources if re.search(r"\bshape\(", path.read_text(encoding="utf-8"))}
+    assert by_hand <= SHAPES_BY_HAND, "declare a Model (rest/model.py)"
 
 
 def test_no_two_routes_are_one():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from minikafka.rest.json_text import text_in_turns
-from minikafka.rest.model import Model, many_of, member, one
+from minikafka.rest.model import LEFT_OUT, Model, many_of, member, one
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, table, text, whole
 from minikafka.web.problems import Refused
 
@@ -191,6 +191,28 @@ def test_the_schema_of_a_request_has_those_of_its_parts():
     assert schema["required"] == ["first"]
     assert schema["properties"]["parts"] == many(Part.schema(sent=True), "Which.")
     assert Order.example() == {"first": {"topic": "orders", "partitions": [0]}}
+
+
+def test_a_model_is_made_with_all_its_members():
+    """A handler that forgets a member must fail in its test, not leave a gap in the JSON."""
+    with pytest.raises(TypeError, match="Shown: missing or unknown: replicas"):
+        Shown(topic="t")
+    with pytest.raises(TypeError, match="Replica: missing or unknown: lag"):
+        Replica(id=1, hw=2, lag=3)
+
+
+class Named(Model):
+    """A quota, where null stands for all that have none of their own."""
+
+    user: str | None = member(nullable(text()), default=LEFT_OUT)
+    rate: int = member(whole())
+
+
+def test_null_differs_from_a_member_that_is_left_out():
+    """Null means the default entity of quotas; a member that is left out means nothing."""
+    assert Named.read({"user": None, "rate": 1}).out() == {"user": None, "rate": 1}
+    assert Named.read({"rate": 1}).out() == {"rate": 1}
+    assert Named.schema()["required"] == ["rate"]
 
 
 async def test_a_large_answer_reads_the_same_from_tuples_and_lists():
