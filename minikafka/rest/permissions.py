@@ -139,6 +139,7 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     ("GET", "/v1/faults/{fault}"): _ALTER_CLUSTER,
     ("DELETE", "/v1/faults/{fault}"): _ALTER_CLUSTER,
     ("POST", "/v1/faults/{fault}:release"): _ALTER_CLUSTER,
+    ("GET", "/v1/brokers/{broker}/actions"): _ALTER_CLUSTER,
     ("POST", "/v1/brokers/{broker}/actions"): _ALTER_CLUSTER,
     ("GET", "/v1/machine"): _ALTER_CLUSTER,
     ("PUT", "/v1/machine"): _ALTER_CLUSTER,

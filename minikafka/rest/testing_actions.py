@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from minikafka.errors import BrokerNotAvailable
+from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.rest.body import Members
 from minikafka.rest.cluster import BROKER
-from minikafka.rest.route import Answer, json_body
-from minikafka.rest.schema import flag, many, one_of, ref, shape, whole
+from minikafka.rest.endings import ending_of
+from minikafka.rest.model import Model, member
+from minikafka.rest.route import Answer, Route, json_body
+from minikafka.rest.schema import flag, many, one_of, ref, shape, text, whole
 from minikafka.rest.testing_hooks import HookCall, hook_route
-from minikafka.rest.visit import Reply
+from minikafka.rest.visit import Reply, Visit
 from minikafka.spelling import one_is_needed
 from minikafka.types import NodeId
 from minikafka.web.problems import Fault as Wrong
@@ -37,6 +39,26 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "flip_bit": "the simulator's; or flip it in the broker's data directory while it is down",
 }
 """Words for what is done in another place."""
+
+
+class _Ending(Model):
+    """What the cluster loses if the broker ends now, by the metadata of the broker that answers."""
+
+    node_id: int = member(ref("NodeId"), example=3)
+    effects: list[str] = member(many(text(), "What the cluster copes with."), example=["orders-0 gets another leader."])
+    warnings: list[str] = member(
+        many(text(), "No majority of voters, or no in-sync replica: a person should confirm this twice."), example=[]
+    )
+
+
+async def get_actions(visit: Visit) -> Reply:
+    """What `stop` and `kill` of a broker would mean now, as sentences."""
+    host, node = visit.host, visit[BROKER]
+    if node not in host.image.brokers:
+        raise BrokerIdNotRegistered(f"no broker {node} is registered, only {sorted(host.image.brokers)}")
+    voters = host.config.voters if host.config.controller_quorum_voters else {host.node_id: None}
+    ending = ending_of(node, host.image, voters, host.config)
+    return Reply(_Ending.out_of(ending, node_id=node))
 
 
 async def post_action(call: HookCall) -> Reply:
@@ -105,6 +127,16 @@ _TOLD = shape(
 )
 
 ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/brokers/{broker}/actions",
+        handler=get_actions,
+        tag="testing",
+        testing=True,
+        parameters=(BROKER,),
+        answers={200: _Ending.answer("What it would mean.")},
+        problems=(BrokerIdNotRegistered,),
+    ),
     hook_route(
         "POST",
         "/v1/brokers/{broker}/actions",

@@ -223,21 +223,48 @@ function SetFault(): JSX.Element {
   </>;
 }
 
+interface Ending {
+  effects: string[];
+  /** Without a majority or without a copy: the number of the broker must be typed. */
+  warnings: string[];
+}
+
 function Broker({ id }: { id: number }): JSX.Element {
   const [asked, setAsked] = useState("");
+  const [ending, setEnding] = useState<Ending | null>(null);
+  const [typed, setTyped] = useState("");
+  const forget = () => { setAsked(""); setEnding(null); setTyped(""); };
+  const path = `/v1/brokers/${id}/actions`;
+  const mustType = ending !== null && ending.warnings.length > 0;
+  const isSure = (word: string) => asked === word && ending !== null && (!mustType || typed.trim() === String(id));
+  const ask = (word: string) => attempt(async () => {
+    forget();
+    setEnding(await request<Ending>(path));
+    setAsked(word);
+    return "";
+  });
   const act = (word: string) => {
-    if (DEADLY.has(word) && asked !== word) return setAsked(word);
-    setAsked("");
+    if (DEADLY.has(word) && !isSure(word)) {
+      if (asked !== word) void ask(word);
+      return;
+    }
+    forget();
     void attempt(async () => {
-      const { done } = await request<{ done: boolean }>(`/v1/brokers/${id}/actions`, { do: word });
+      const { done } = await request<{ done: boolean }>(path, { do: word });
       return done ? `Broker ${id}: ${word.replace("_", " ")} is done.` : `Broker ${id} has accepted ${word} and ends now; it cannot report its end.`;
     });
   };
   const serves = id === hello.value.node ? " It serves this page." : "";
   return <div class="actions">
     <b>broker {id}</b>
-    {ACTIONS.map(([word, words]) => <button key={word} class={asked === word ? "danger" : ""} onClick={() => act(word)}>{asked === word ? `${words} broker ${id}: sure?` : words}</button>)}
-    {asked && <p class="failed" role="status">Select it again to {asked} broker {id}.{serves}</p>}
+    {ACTIONS.map(([word, words]) => <button key={word} class={asked === word ? "danger" : ""} disabled={asked === word && !isSure(word)} onClick={() => act(word)}>{asked === word ? `${words} broker ${id}: sure?` : words}</button>)}
+    {asked && ending && <div class="ending" role="status">
+      <p>{ending.effects.join(" ")}</p>
+      {ending.warnings.map((each) => <p class="failed" key={each}>{each}</p>)}
+      {mustType ? <label>Type {id} to {asked} broker {id}.{serves}<input inputMode="numeric" autocomplete="off" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} /></label>
+        : <p class="failed">Select it again to {asked} broker {id}.{serves}</p>}
+      <button onClick={forget}>Cancel</button>
+    </div>}
   </div>;
 }
 

@@ -1,0 +1,75 @@
+"""What a broker's end would mean, as the console says before it stops or kills one (PAGE 6, issue 19)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.config import BrokerConfig
+from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from minikafka.rest.endings import ending_of
+from minikafka.types import NodeId
+
+CONFIG = BrokerConfig()
+
+
+def image_of(isrs: dict[str, tuple[NodeId, ...]], *, down: tuple[NodeId, ...] = (), **configs: str) -> MetadataImage:
+    """Three brokers, and topics with one partition on all of them, led by the first of their ISR."""
+    brokers = {
+        node: BrokerImage(node_id=node, broker_epoch=node, incarnation_id="i", host="h", port=1, fenced=node in down)
+        for node in (1, 2, 3)
+    }
+    topics = {
+        name: TopicImage(
+            name=name,
+            topic_id=name,
+            configs=configs,
+            partitions=(
+                PartitionImage(
+                    partition=0,
+                    replicas=(1, 2, 3),
+                    isr=isr,
+                    leader=isr[0],
+                    leader_epoch=0,
+                    partition_epoch=0,
+                    controller_epoch=1,
+                ),
+            ),
+        )
+        for name, isr in isrs.items()
+    }
+    return MetadataImage(cluster_id="c", offset=1, epoch=1, brokers=brokers, topics=topics)
+
+
+def test_leader_with_enough_others_only_moves():
+    """No warning: the cluster is made for this."""
+    image = image_of({"a": (1, 2, 3), "b": (1, 2, 3), "c": (2, 3, 1)})
+    ending = ending_of(1, image, (1, 2, 3), CONFIG)
+    assert (ending.effects, ending.warnings) == (["2 partitions (such as a-0) get another leader."], [])
+    assert ending_of(3, image, (1, 2, 3), CONFIG).effects == ["Broker 3 hands over no leader."]
+
+
+def test_isr_below_the_minimum_is_an_effect():
+    """Writes with acks=all are refused, and nothing is lost."""
+    image = image_of({"a": (1, 2)}, **{"min.insync.replicas": "2"})
+    ending = ending_of(1, image, (1, 2, 3), CONFIG)
+    assert ending.effects[1].startswith("a-0 has fewer in-sync replicas than min.insync.replicas")
+    assert ending.warnings == []
+
+
+@pytest.mark.parametrize("others_down", [(), (2,)])
+def test_last_replica_in_sync_is_a_warning(others_down: tuple[NodeId, ...]):
+    """A member of the ISR that is down does not count: nobody knows that it comes back."""
+    image = image_of({"a": (1, 2) if others_down else (1,)}, down=others_down)
+    ending = ending_of(1, image, (1, 3), CONFIG)
+    assert ending.effects == ["Broker 1 hands over no leader."]
+    assert "a-0 has no other in-sync replica that is up" in ending.warnings[-1]
+
+
+def test_majority_of_voters_that_would_be_gone_is_a_warning():
+    """Of three voters two must be up; a broker that is no voter takes none away."""
+    image = image_of({}, down=(2,))
+    [warning] = ending_of(1, image, (1, 2, 3), CONFIG).warnings
+    assert warning.startswith("1 of 3 voters would be up: without 2 there is no controller")
+    assert ending_of(3, image, (1, 2), CONFIG).warnings == []
+    assert ending_of(1, image_of({}), (1, 2, 3), CONFIG).warnings == []
+    assert len(ending_of(1, image_of({}), (1,), CONFIG).warnings) == 1
