@@ -71,12 +71,24 @@ def _understood(head: bytes) -> tuple[int, int, bool] | None:
     return int(status[1]), int(length[1]), _CLOSE.search(head) is None
 
 
+# Names of TLS alerts in OpenSSL's reasons.
+_ABOUT_CERTIFICATES = frozenset(
+    "BAD_CERTIFICATE CERTIFICATE_EXPIRED CERTIFICATE_REVOKED CERTIFICATE_UNKNOWN DECRYPT_ERROR UNKNOWN_CA "
+    "UNSUPPORTED_CERTIFICATE".split()
+)
+
+
 def tls_failure(error: ssl.SSLError) -> str:
     """What is wrong with a peer's TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the broker's certificate is not accepted: {error.verify_message}"
     if error.reason == "WRONG_VERSION_NUMBER":
         return "the broker's listener is in plain text"
+    alert = (error.reason or "").partition("_ALERT_")[2]
+    if alert == "CERTIFICATE_REQUIRED":
+        return "the broker requires a client certificate"
+    if alert in _ABOUT_CERTIFICATES:
+        return f"the broker does not accept the client's certificate ({alert})"
     return error.reason or str(error)
 
 
@@ -188,7 +200,10 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
-        self._fail(self._closed_early if exc is None else in_words(exc))
+        if exc is None:
+            self._fail(self._closed_early)
+        else:
+            self._fail(tls_failure(exc) if isinstance(exc, ssl.SSLError) else in_words(exc))
         self._owner.closed(self)
 
     def eof_received(self) -> None:
@@ -199,8 +214,8 @@ class _Connection(asyncio.BufferedProtocol):
         why = "the connection was closed before the answer"
         if self._owner.tls is None or self._has_answered:
             return why
-        # A broker rejects a certificate after the client's part of a handshake of TLS 1.3, and without an alert.
-        return f"{why}; the broker may require a client certificate that it trusts"
+        # A broker also disconnects the owner of a certificate that it trusts and that names no principal.
+        return f"{why}; the broker may require a client certificate, or another one"
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the place is known, whatever would fit
         return self._body_left if self._body is not None else self._head[self._head_size :]

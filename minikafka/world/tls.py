@@ -38,6 +38,9 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
+# Reasons of OpenSSL for a first record that is none: other protocols, plain HTTP among them.
+_NO_TLS = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG", "WRONG_VERSION_NUMBER"})
+
 RELOAD_S = 10.0
 """Files are looked at no more often than this."""
 
@@ -63,6 +66,30 @@ class ServerTls:
         except NotAuthenticated as error:
             self.events("client_authentication_failed", remote=remote, why=str(error))
             return None
+
+
+class AlertingSslObject(ssl.SSLObject):
+    """Sends the TLS alert of a failed handshake. Event loops close the connection with the alert unsent.
+
+    A failure looks like a handshake that waits for the client, so the loop writes what there is, the alert. The client
+    then closes the connection; for one that does not, the handshake's time runs out. What is no TLS gets no alert.
+    """
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        """See the class. Raises the failure when the loop tries again."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            if error.reason in _NO_TLS:
+                raise
+            self._failure = error
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the alert must be written") from error
 
 
 class Reloaded:
@@ -152,6 +179,7 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
+    context.sslobject_class = AlertingSslObject
     _load_key(context, config.ssl_keystore_location)
     if config.ssl_client_auth != "none":
         load_trust(context, config.ssl_truststore_location)

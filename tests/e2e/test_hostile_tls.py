@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import ssl
@@ -26,6 +27,7 @@ from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.hosting.certificates import CertificateFolder
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.testing.plugin import QUICK
+from minikafka.world.http_server import HANDSHAKE_TIMEOUT_S
 
 pytestmark = [pytest.mark.e2e]
 
@@ -107,6 +109,49 @@ def test_certificates_that_do_not_connect(cluster: LocalCluster, tmp_path: Path)
         with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
             whoami(cluster, forged(cluster, tmp_path, **given))  # type: ignore[arg-type]
     assert whoami(cluster, forged(cluster, tmp_path, "admin"))["super_user"] is True  # the form is right
+
+
+def handshake(cluster: LocalCluster, file: str | None, version: ssl.TLSVersion) -> bytes:
+    """What a client gets that connects with this certificate and asks something."""
+    assert cluster.certificates is not None
+    context = client_context(cafile=str(cluster.certificates.ca), certfile=file)
+    context.maximum_version = version
+    host, _, port = cluster.bootstrap.partition(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname=host) as connection,
+    ):
+        connection.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        return connection.recv(100)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_refused_certificate_is_an_alert_and_no_disconnection(
+    cluster: LocalCluster, tmp_path: Path, version: ssl.TLSVersion
+):
+    """Issue 18: each client's authentication error. Clients try again after a disconnection, and never say why."""
+    other = CertificateFolder(tmp_path / "other")
+    other.make_ca("CN=other CA")
+    is_new = version == ssl.TLSVersion.TLSv1_3
+    refused = {
+        forged(cluster, tmp_path, "admin", by=other): "TLSV1_ALERT_UNKNOWN_CA",
+        None: "TLSV13_ALERT_CERTIFICATE_REQUIRED" if is_new else "SSLV3_ALERT_HANDSHAKE_FAILURE",
+    }
+    for file, reason in refused.items():
+        with pytest.raises(ssl.SSLError) as caught:
+            handshake(cluster, file, version)
+        assert caught.value.reason == reason
+    assert handshake(cluster, forged(cluster, tmp_path, "admin"), version).startswith(b"HTTP/1.0 200")
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("0000001200120003000000010000")])
+def test_what_is_no_tls_is_disconnected_at_once(cluster: LocalCluster, sent: bytes):
+    """A client in plain text would read an alert as a frame or as a page."""
+    host, _, port = cluster.bootstrap.partition(":")
+    with socket.create_connection((host, int(port)), timeout=HANDSHAKE_TIMEOUT_S / 2) as connection:
+        connection.sendall(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
 
 
 @pytest.mark.parametrize("name", ["admin,OU=x", "admin\n", "admin\nO=x", " admin", "admin+O=x", "Admin"])
