@@ -21,8 +21,6 @@ from minikafka.broker.api.admin import AdminApi
 from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.api.stopping import StoppingApi
-from minikafka.broker.caretaker import Caretaker
-from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler, Dispatcher, screened_answer, settled
 from minikafka.broker.event_limiter import EventLimiter
@@ -35,7 +33,9 @@ from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.log_cleaner import LogCleaner
+from minikafka.broker.log_maintenance import LogMaintenance
 from minikafka.broker.metadata import MetadataCache, removed_topics
+from minikafka.broker.partition_history import PartitionHistory
 from minikafka.broker.parts import Parts
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
@@ -98,13 +98,13 @@ class Broker:
         """
         self._tokens = tokens
         self.history = History(config.node_id, keep_ms=config.history_minutes * 60_000, bytes_max=config.history_bytes)
-        self.chronicle = Chronicle(
+        self.partition_history = PartitionHistory(
             world.clock,
             world.events,
             is_replaying=lambda: not self._has_caught_up,
             history=self.history.on_entry,
         )
-        self.world = world = replace(world, events=self.chronicle)
+        self.world = world = replace(world, events=self.partition_history)
         self.settings = LiveSettings(config, world.events)
         self.parts = Parts()
         self._origins = origins
@@ -277,7 +277,7 @@ class Broker:
                 groups=self.groups,
                 transactions=self.transactions,
                 find_coordinator=self.find_coordinator,
-                chronicle=self.chronicle,
+                partition_history=self.partition_history,
                 history=self.history,
                 check_caught_up=self.check_caught_up,
                 run_test_hook=self._run_test_hook,
@@ -285,7 +285,7 @@ class Broker:
         )
         self.metadata.subscribe(self._remember_image)
         self.metadata.subscribe_leader(self._remember_controller)
-        self.metadata.subscribe(self.chronicle.on_image)
+        self.metadata.subscribe(self.partition_history.on_image)
         self.metadata.subscribe(self.settings.on_image)
         self.metadata.subscribe(self.throttle.on_image)
         self.metadata.subscribe(self._on_image)
@@ -406,14 +406,14 @@ class Broker:
         """All that goes on by itself."""
         await self.quorum.start()
         await self.controller.start()
-        caretaker = Caretaker(
+        log_maintenance = LogMaintenance(
             self.replicas, self.settings, on_disk_failure=self._fail_in_order, spawn=self._tasks.spawn
         )
-        self._tasks.spawn(caretaker.run(), "caretaker")
+        self._tasks.spawn(log_maintenance.run(), "log-maintenance")
         self.cleaner = LogCleaner(self.replicas, self.settings)
         if self.config.log_cleaner_enable:
             self._tasks.spawn(self.cleaner.run(), "log-cleaner")
-        self._tasks.spawn(self.replicas.isr_proposer.run(), "isr-proposer")
+        self._tasks.spawn(self.replicas.alter_partition_manager.run(), "isr-proposer")
         self._tasks.spawn(self.groups.shards.run(), "groups")
         self._tasks.spawn(self.lifecycle.run(), "lifecycle")
 

@@ -29,13 +29,13 @@ from minikafka.broker.api.offsets import (
 )
 from minikafka.broker.api.produce import handle_produce
 from minikafka.broker.api.stopping import StoppingApi
-from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler
 from minikafka.broker.find_coordinator import FindCoordinatorApi
 from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.history import History
 from minikafka.broker.lifecycle import Lifecycle
+from minikafka.broker.partition_history import PartitionHistory
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.broker.transaction_manager import TransactionManager
@@ -94,7 +94,7 @@ def handler_table(
     groups: GroupManager,
     transactions: TransactionManager,
     find_coordinator: FindCoordinatorApi,
-    chronicle: Chronicle,
+    partition_history: PartitionHistory,
     history: History,
     check_caught_up: Callable[[], None],
     run_test_hook: Callable[[RunTestHookRequest], Awaitable[RunTestHookResponse]],
@@ -151,9 +151,9 @@ def handler_table(
         "AwaitStop": _without_context(stopping.handle_await_stop),
         "DescribeReplicas": describe_replicas,
         "DescribeLog": lambda request, _: handle_describe_log(replicas, quorum, request),
-        "ExplainPartition": lambda request, _: handle_explain_partition(replicas, chronicle, request),
+        "ExplainPartition": lambda request, _: handle_explain_partition(replicas, partition_history, request),
         "ReadHistory": lambda request, _: handle_read_history(
-            history, chronicle, request, node=replicas.config.node_id, wall_ms=replicas.clock.wall_ms()
+            history, partition_history, request, node=replicas.config.node_id, wall_ms=replicas.clock.wall_ms()
         ),
         "RunTestHook": _without_context(run_test_hook),
         "FindCoordinator": find_coordinator.handle,

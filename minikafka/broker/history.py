@@ -6,7 +6,7 @@ The history is always on and bounded in bytes and in time; what is older is forg
   stream of this broker received (:meth:`History.note`), also of other brokers: a broker that dies takes its own history
   with it;
 - changes of the metadata, from which the metadata of an earlier moment is made again;
-- the events of the chronicle and the important events of the broker, exactly.
+- the events of the partition histories and the important events of the broker, exactly.
 
 Rules for this file: it remembers and decides nothing. It has no clock and no task; callers pass the time, in
 milliseconds since 1970. What a turn of sampling costs is bounded, however many partitions there are: the others have
@@ -27,7 +27,7 @@ from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.messages import DescribedReplica, RemoteReplica
 
 if TYPE_CHECKING:
-    from minikafka.broker.chronicle import Entry
+    from minikafka.broker.partition_history import Entry
     from minikafka.quorum.image import BrokerImage, MetadataImage, TopicImage
     from minikafka.replication.partition import Partition
 

@@ -21,10 +21,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from minikafka.broker.append_throttle import AppendThrottle
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
 from minikafka.broker.patience import Patience
-from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Waiters
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
@@ -93,7 +93,7 @@ class ReplicaFetchers:
         partitions: Mapping[TopicPartition, Partition],
         flushers: Mapping[TopicPartition, Flusher],
         waiters: Waiters,
-        turns: Turns,
+        append_throttle: AppendThrottle,
         spawn: Spawn,
         address_of: Callable[[NodeId], Address | None],
         broker_epoch: Callable[[], int],
@@ -105,7 +105,7 @@ class ReplicaFetchers:
         self.partitions = partitions
         self.flushers = flushers
         self.waiters = waiters
-        self.turns = turns
+        self.append_throttle = append_throttle
         self.spawn = spawn
         self.address_of = address_of
         self.broker_epoch = broker_epoch
@@ -362,7 +362,7 @@ class _LeaderLoop:
         for answer in response.partitions:
             size = sum(map(len, answer.records))
             self.owner.traffic.replication_bytes_in += size
-            await self.owner.turns.admit(size)
+            await self.owner.append_throttle.admit(size)
             name = TopicPartition(answer.topic, answer.partition)
             self.touch(name)
             asked = asking.get(name)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from minikafka.broker.alter_partition_manager import AlterPartitionManager
+from minikafka.broker.append_throttle import AppendThrottle
 from minikafka.broker.arrivals import Arrivals
 from minikafka.broker.flusher import Flusher, Spawn
-from minikafka.broker.isr_proposer import IsrProposer
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
 from minikafka.broker.replica_fetcher import ReplicaFetchers
-from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Mark, Waiters
 from minikafka.config import LONG_MAX, BrokerConfig, TopicConfig, parse_topic
 from minikafka.errors import (
@@ -105,14 +105,14 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.flushers: dict[TopicPartition, Flusher] = {}
         self.waiters = Waiters()
-        self.turns = Turns()
+        self.append_throttle = AppendThrottle()
         self.arrivals = Arrivals()
         self.offload = world.offload
         self.traffic = Traffic(world.clock.ticks_ns)
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, new_id=lambda: world.random.randint(1, EPOCH_MAX)
         )
-        self.isr_proposer = IsrProposer(
+        self.alter_partition_manager = AlterPartitionManager(
             config, world, controller=controller, broker_epoch=broker_epoch, waiters=self.waiters
         )
         self._image = image
@@ -131,7 +131,7 @@ class ReplicaManager:
             partitions=self.partitions,
             flushers=self.flushers,
             waiters=self.waiters,
-            turns=self.turns,
+            append_throttle=self.append_throttle,
             spawn=spawn,
             address_of=address_of,
             broker_epoch=broker_epoch,
@@ -234,7 +234,7 @@ class ReplicaManager:
         if self.waiters.is_watched(Mark.LOG_START, partition.partition):
             self.waiters.wake(Mark.LOG_START, partition.partition, self.low_watermark(leader))
         if effect.wants_in:
-            self.isr_proposer.submit(partition, leader, leader.propose_expand())
+            self.alter_partition_manager.submit(partition, leader, leader.propose_expand())
 
     def low_watermark(self, leader: LeaderReplica) -> Offset:
         """The smallest log start over the replicas on live brokers (DeleteRecords)."""
@@ -262,7 +262,7 @@ class ReplicaManager:
         for partition in list(self.partitions.values()):
             role = partition.role
             if isinstance(role, LeaderReplica):
-                self.isr_proposer.submit(partition, role, role.propose_shrink(now))
+                self.alter_partition_manager.submit(partition, role, role.propose_shrink(now))
                 # A replica outside the ISR that stopped fetching counts until its time is up, and no fetch says so.
                 self.advance(partition, role)
 
@@ -363,7 +363,7 @@ class ReplicaManager:
         elif partition.high_watermark != before:
             self.waiters.wake_committed(name, partition)
         if isinstance(partition.role, LeaderReplica):
-            self.isr_proposer.submit(partition, partition.role, partition.role.propose_recovered())
+            self.alter_partition_manager.submit(partition, partition.role, partition.role.propose_recovered())
             unsynced = partition.log.synced_end < partition.log.end_offset
             if changed and unsynced and partition.config.syncs_before_acknowledging:
                 # What it recovered, or last got as a follower, counts only when it is synced; nobody may produce soon.

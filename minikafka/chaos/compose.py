@@ -36,7 +36,7 @@ from minikafka.chaos.words import CUT, DELAY, ISOLATE, KILL, LINK_FAULTS, LOSS, 
 from minikafka.errors import WorldError
 from minikafka.hosting.cluster_files import LOOPBACK, Ports, new_cluster_id
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied, stop_all
-from minikafka.sim.whom import CLIENT_END, End
+from minikafka.sim.fault_targets import CLIENT_END, End
 from minikafka.types import Address, NodeId
 
 ENGINE_ASK_S: Final = 20.0

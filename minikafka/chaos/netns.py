@@ -45,7 +45,7 @@ from minikafka.hosting.cluster_files import ClusterFiles, lay_out, write
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerProcess, stop_all
 from minikafka.hosting.secured import MECHANISM, PLAINTEXT, ClusterSecurity
 from minikafka.hosting.tls_files import ADMIN, ClusterTls
-from minikafka.sim.whom import CLIENT_END, End
+from minikafka.sim.fault_targets import CLIENT_END, End
 from minikafka.types import Address, NodeId
 from minikafka.world.clients import AdminClient
 

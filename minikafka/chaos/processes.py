@@ -36,7 +36,7 @@ from minikafka.chaos.words import (
 )
 from minikafka.errors import WorldError
 from minikafka.hosting.processes import LAUNCHER, ProcessCluster
-from minikafka.sim.whom import CLIENT, CLIENT_END, End
+from minikafka.sim.fault_targets import CLIENT, CLIENT_END, End
 from minikafka.types import Address, NodeId
 
 ASK_S: Final = 2.0

@@ -31,7 +31,7 @@ from minikafka.chaos.words import FAULTS, OTHER_NAMES, TO, WHOM
 from minikafka.config import parse_broker, parse_topic
 from minikafka.errors import InvalidConfig
 from minikafka.hosting.secured import PLAINTEXT, PROTOCOLS
-from minikafka.sim.whom import ALL, CLIENT, OTHERS, ROLES, partition_of
+from minikafka.sim.fault_targets import ALL, CLIENT, OTHERS, ROLES, partition_of
 from minikafka.spelling import did_you_mean, meant_or_listed
 from minikafka.types import TopicPartition
 

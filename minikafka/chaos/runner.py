@@ -30,7 +30,7 @@ from minikafka.check import Expectations, Verdict
 from minikafka.client.settings import AdminConfig, build
 from minikafka.client.structs import NewTopic
 from minikafka.errors import TopicAlreadyExists, WorldError
-from minikafka.sim.whom import Standing, View
+from minikafka.sim.fault_targets import Standing, View
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.world.asking import Asker
 from minikafka.world.clients import AdminClient, client_tls

@@ -40,9 +40,9 @@ from minikafka.chaos.words import (
 from minikafka.check.findings import KINDS
 from minikafka.check.history import Acknowledged, Failed, Operation, Poll, Send, Unknown
 from minikafka.sim import run as sim_run
+from minikafka.sim.fault_targets import ALL
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Plan, PlannedTopic
 from minikafka.sim.plan import Operation as Sending
-from minikafka.sim.whom import ALL
 from minikafka.types import TopicPartition
 
 OPERATIONS_MAX: Final = 600

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from minikafka.sim.whom import ALL, CLIENT, CONTROLLER, FOLLOWER, ISR, LEADER, OTHERS, PRIMARIES
+from minikafka.sim.fault_targets import ALL, CLIENT, CONTROLLER, FOLLOWER, ISR, LEADER, OTHERS, PRIMARIES
 
 KILL: Final = "kill"
 PAUSE: Final = "pause"

@@ -141,7 +141,7 @@ class LocalBroker:
     def _remember_fault(self, kind: str, facts: Mapping[str, object]) -> None:
         """Faults of links are reported below the broker."""
         if kind in ("fault_set", "fault_over"):
-            self.broker.chronicle.remember(kind, facts)
+            self.broker.partition_history.remember(kind, facts)
 
     async def _run_test_hook(self, instruments: Instruments, request: RunTestHookRequest) -> RunTestHookResponse:
         from minikafka.rest.routes import TESTING_ROUTES  # noqa: PLC0415 - see load_doors

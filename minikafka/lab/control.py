@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol, TypeVar
 
-from minikafka.broker.isr_proposer import item_of
+from minikafka.broker.alter_partition_manager import item_of
 from minikafka.config import TopicConfig, to_settings
 from minikafka.errors import BY_CODE, FencedLeaderEpoch, InvalidUpdateVersion, ProtocolError
 from minikafka.invariant import invariant

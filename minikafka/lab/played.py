@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from minikafka.lab.fate import Difference, LostRecord
+from minikafka.lab.lab_cluster import LabCluster
 from minikafka.lab.node import Node
-from minikafka.lab.stage import Stage
+from minikafka.lab.record_fate import Difference, LostRecord
 from minikafka.replication.follower import FollowerReplica
 from minikafka.types import NO_EPOCH, Epoch, Offset
 
@@ -68,12 +68,12 @@ class Run:
     diverged: list[Difference] = field(default_factory=list)
 
 
-def views_of(stage: Stage) -> dict[str, View]:
+def views_of(lab: LabCluster) -> dict[str, View]:
     """Every replica's present state, by its name."""
-    return {node.name: _view(stage, node) for node in stage.nodes.values()}
+    return {node.name: _view(lab, node) for node in lab.nodes.values()}
 
 
-def _view(stage: Stage, node: Node) -> View:
+def _view(lab: LabCluster, node: Node) -> View:
     if node.partition is None:
         return View(role="down")
     seat = node.partition
@@ -83,10 +83,8 @@ def _view(stage: Stage, node: Node) -> View:
         role=role if node.connected else f"{role}, cut off",
         end_offset=seat.log.end_offset,
         high_watermark=seat.high_watermark,
-        remotes=tuple((stage.name(each), remote.end_offset) for each, remote in leader.remotes.items())
-        if leader
-        else (),
-        isr=stage.names(leader.isr) if leader else "",
-        asked=stage.names(leader.proposal.isr) if leader and leader.proposal else "",
+        remotes=tuple((lab.name(each), remote.end_offset) for each, remote in leader.remotes.items()) if leader else (),
+        isr=lab.names(leader.isr) if leader else "",
+        asked=lab.names(leader.proposal.isr) if leader and leader.proposal else "",
         epoch=seat.epoch if seat.epoch != NO_EPOCH else None,
     )

@@ -392,7 +392,7 @@ def compared_rows(*stories: Story) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("what was done", "", *(each.options["assignor"] for each in stories))]
     for stops in zip(*(each.stops for each in stories), strict=True):
         figures = (
-            ("stopped", [f"{len(each.stopped_s)} of {each.partitions} partitions" for each in stops]),
+            ("stopped", [f"{len(each.stopped_s)} of {each.partitions}" for each in stops]),
             ("longest stop", [f"{each.longest_s:.3f} s" for each in stops]),
             ("all stops", [f"{each.together_s:.3f} s" for each in stops]),
             ("settled after", [f"{each.settled_s:.3f} s" for each in stops]),

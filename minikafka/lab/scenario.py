@@ -27,7 +27,7 @@ from pathlib import Path
 
 from minikafka.lab.command import ScenarioError
 from minikafka.lab.played import Run
-from minikafka.lab.player import play
+from minikafka.lab.scenario_runner import play
 from minikafka.lab.table import rendered
 from minikafka.spelling import nearest
 

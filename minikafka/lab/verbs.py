@@ -30,7 +30,7 @@
     state                             say what the controller has recorded
     place brokers=N partitions=N factor=N        say where replicas go (S18)
 
-Rules for this file: it calls the stage and says what was done. It knows no rule of replication.
+Rules for this file: it calls the lab cluster and says what was done. It knows no rule of replication.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from typing import ClassVar
 
 from minikafka.lab.command import Command, seconds
 from minikafka.lab.control import ScriptedControl
+from minikafka.lab.lab_cluster import Fetch, LabCluster
 from minikafka.lab.node import Node
 from minikafka.lab.played import views_of
-from minikafka.lab.stage import Fetch, Stage
 from minikafka.quorum.placement import place
 from minikafka.replication.follower import FollowerReplica
 from minikafka.types import NO_EPOCH
@@ -54,10 +54,10 @@ ROUNDS_MAX = 20
 
 
 class Verbs:
-    """What each command does on one stage; each method gives the step's headline, or raises ScenarioError."""
+    """What each command does on one lab cluster; each method gives the step's headline, or raises ScenarioError."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, lab: LabCluster) -> None:
+        self.lab = lab
         self.proposals_flow = True
         """The controller answers ISR proposals at once."""
 
@@ -70,10 +70,10 @@ class Verbs:
 
     def say_state(self) -> None:
         """The articles' ZooKeeper node, in its words (S15)."""
-        news, names = self.stage.control.news(), self.stage.names
+        news, names = self.lab.control.news(), self.lab.names
         state = news.state
-        self.stage.say(
-            f"state: leader {self.stage.name(state.leader)}, leader epoch {state.leader_epoch}, isr {names(state.isr)}"
+        self.lab.say(
+            f"state: leader {self.lab.name(state.leader)}, leader epoch {state.leader_epoch}, isr {names(state.isr)}"
             + (f", elr {names(news.elr)}" if news.elr else "")
             + (f", last leader {names(news.last_known_elr)}" if news.last_known_elr else "")
             + ("" if state.recovered else ", recovering")
@@ -82,15 +82,15 @@ class Verbs:
 
     def settle_proposal(self, node: Node) -> str:
         """The controller handles the node's proposal."""
-        role, proposal = self.stage.proposals[node.id]
-        before, after = self.stage.names(role.isr), self.stage.names(proposal.isr)
-        self.stage.settle_proposal(node)
+        role, proposal = self.lab.proposals[node.id]
+        before, after = self.lab.names(role.isr), self.lab.names(proposal.isr)
+        self.lab.settle_proposal(node)
         return f"{node.name} asks for ISR {before} → {after}" if before != after else f"{node.name} has recovered"
 
     # ---- which broker ------------------------------------------------------------------------------------------------
 
     def _nodes(self, command: Command, *, up: bool | None = True) -> list[Node]:
-        by_name = {node.name: node for node in self.stage.nodes.values()}
+        by_name = {node.name: node for node in self.lab.nodes.values()}
         unknown = [word for word in command.words if word not in by_name]
         if unknown or not command.words:
             raise command.fail(f"which broker? There are {', '.join(by_name)}")
@@ -115,7 +115,7 @@ class Verbs:
         acks = command.options.get("acks", "all")
         if acks not in ACKS or not values:
             raise command.fail("needs values, and acks=all, 1 or 0")
-        self.stage.produce(
+        self.lab.produce(
             node,
             values,
             acks=ACKS[acks],
@@ -136,83 +136,83 @@ class Verbs:
         command.only("answer")
         what = []
         for node in self._nodes(command):
-            fetch = self.stage.send(node)
+            fetch = self.lab.send(node)
             what.append(self._asks(node, fetch))
             if fetch is None:
                 continue
-            self.stage.handle(fetch, wait=False)
+            self.lab.handle(fetch, wait=False)
             if fetch.answer is None:
                 continue
             if command.options.get("answer") == "lost":
-                self.stage.lose(fetch)
+                self.lab.lose(fetch)
             else:
-                self.stage.deliver(fetch)
+                self.lab.deliver(fetch)
         return "; ".join(what)
 
     def _asks(self, node: Node, fetch: Fetch | None) -> str:
         if fetch is None:
             return f"{node.name} would fetch"
-        return f"{node.name} fetches from {self.stage.name(fetch.leader)} at {fetch.asked.offset}"
+        return f"{node.name} fetches from {self.lab.name(fetch.leader)} at {fetch.asked.offset}"
 
     def _catch_up(self, command: Command) -> str:
         command.only()
         for _ in range(ROUNDS_MAX):
-            before = views_of(self.stage)
-            for node in self.stage.nodes.values():
+            before = views_of(self.lab)
+            for node in self.lab.nodes.values():
                 role = node.partition.role if node.reachable and node.partition else None
-                if isinstance(role, FollowerReplica) and self.stage.nodes[role.leader].reachable:
-                    fetch = self.stage.send(node)
+                if isinstance(role, FollowerReplica) and self.lab.nodes[role.leader].reachable:
+                    fetch = self.lab.send(node)
                     if fetch is not None:
-                        self.stage.handle(fetch, wait=False)
-                        self.stage.deliver(fetch)
-            if before == views_of(self.stage):
-                self.stage.lines[:] = [each for each in self.stage.lines if " gets no records" not in each]
+                        self.lab.handle(fetch, wait=False)
+                        self.lab.deliver(fetch)
+            if before == views_of(self.lab):
+                self.lab.lines[:] = [each for each in self.lab.lines if " gets no records" not in each]
                 return "all followers fetch until nothing changes"
         raise command.fail("they never catch up")
 
     def _poll(self, command: Command) -> str:
         command.only()
         node = self._node(command)
-        fetch = self.stage.send(node)
+        fetch = self.lab.send(node)
         if fetch is not None:
-            self.stage.handle(fetch, wait=True)
+            self.lab.handle(fetch, wait=True)
             if fetch.answer is not None:
-                self.stage.deliver(fetch)
+                self.lab.deliver(fetch)
         return self._asks(node, fetch)
 
     def _send(self, command: Command) -> str:
         command.only()
         node = self._node(command)
-        return f"{self._asks(node, self.stage.send(node))}: on its way"
+        return f"{self._asks(node, self.lab.send(node))}: on its way"
 
     def _under_way(self, command: Command, *, answered: bool) -> Fetch:
         command.only()
         node = self._node(command, up=None)
-        fetch = self.stage.fetches.get(node.id)
+        fetch = self.lab.fetches.get(node.id)
         if fetch is None or (fetch.answer is not None) is not answered:
             raise command.fail(f"{node.name} has no {'answer' if answered else 'request'} on its way")
         return fetch
 
     def _handle(self, command: Command) -> str:
         fetch = self._under_way(command, answered=False)
-        self.stage.handle(fetch, wait=False)
-        return f"{self.stage.name(fetch.leader)} handles {self.stage.name(fetch.node)}'s fetch at {fetch.asked.offset}"
+        self.lab.handle(fetch, wait=False)
+        return f"{self.lab.name(fetch.leader)} handles {self.lab.name(fetch.node)}'s fetch at {fetch.asked.offset}"
 
     def _deliver(self, command: Command) -> str:
         fetch = self._under_way(command, answered=True)
-        self.stage.deliver(fetch)
-        return f"the answer reaches {self.stage.name(fetch.node)}"
+        self.lab.deliver(fetch)
+        return f"the answer reaches {self.lab.name(fetch.node)}"
 
     def _lose(self, command: Command) -> str:
         fetch = self._under_way(command, answered=True)
-        self.stage.lose(fetch)
-        return f"the answer never reaches {self.stage.name(fetch.node)}"
+        self.lab.lose(fetch)
+        return f"the answer never reaches {self.lab.name(fetch.node)}"
 
     def _consume(self, command: Command) -> str:
         command.only("from", "believing", "last-epoch")
         node = self._node(command)
         offset = command.number("from", 0)
-        self.stage.consume(
+        self.lab.consume(
             node,
             offset,
             believing=command.number("believing", NO_EPOCH),
@@ -223,20 +223,20 @@ class Verbs:
     def _latest(self, command: Command) -> str:
         command.only()
         node = self._node(command)
-        self.stage.latest(node)
+        self.lab.latest(node)
         return f"a consumer asks {node.name} for the latest offset"
 
     def _tick(self, command: Command) -> str:
         command.only()
         if len(command.words) != 1:
             raise command.fail("how long? Say 500ms or 31s")
-        self.stage.now += self._seconds(command, command.words[0])
-        return f"{command.words[0]} pass, it is {self.stage.now:g} s"
+        self.lab.now += self._seconds(command, command.words[0])
+        return f"{command.words[0]} pass, it is {self.lab.now:g} s"
 
     def _check_isr(self, command: Command) -> str:
         command.only()
         node = self._node(command)
-        self.stage.check_isr(node)
+        self.lab.check_isr(node)
         return f"{node.name} looks for laggards"
 
     def _proposals(self, command: Command) -> str:
@@ -249,32 +249,32 @@ class Verbs:
     def _settle(self, command: Command) -> str:
         command.only()
         node = self._node(command)
-        if node.id not in self.stage.proposals:
+        if node.id not in self.lab.proposals:
             raise command.fail(f"{node.name} has no proposal on its way")
         return self.settle_proposal(node)
 
     def _kill(self, command: Command) -> str:
         command.only()
         for node in self._nodes(command):
-            self.stage.end(node)
+            self.lab.end(node)
         return f"kill -9 {' '.join(command.words)}: the page cache stays"
 
     def _power_cut(self, command: Command) -> str:
         command.only()
         for node in self._nodes(command, up=None):
-            self.stage.end(node, power=True)
+            self.lab.end(node, power=True)
         return f"power cut at {' '.join(command.words)}: what was not synced is gone"
 
     def _stop(self, command: Command) -> str:
         command.only()
         node = self._node(command)
-        self.stage.stop(node)
+        self.lab.stop(node)
         return f"{node.name} stops in good order"
 
     def _restart(self, command: Command) -> str:
         command.only()
         for node in self._nodes(command, up=False):
-            self.stage.start(node)
+            self.lab.start(node)
         return f"{' '.join(command.words)} starts again"
 
     def _wipe(self, command: Command) -> str:
@@ -293,7 +293,7 @@ class Verbs:
     def _heal(self, command: Command) -> str:
         command.only()
         node = self._node(command)
-        self.stage.join(node)
+        self.lab.join(node)
         return f"{node.name} is reachable again"
 
     def _deaf(self, command: Command) -> str:
@@ -306,42 +306,42 @@ class Verbs:
         command.only()
         node = self._node(command)
         node.listens = True
-        self.stage.tell(node)
+        self.lab.tell(node)
         return f"{node.name} reads the metadata"
 
     def _expire(self, command: Command) -> str:
         command.only()
         node = self._node(command, up=None)
-        self.stage.control.session_ended(node.id)
-        self.stage.spread()
+        self.lab.control.session_ended(node.id)
+        self.lab.spread()
         return f"{node.name}'s session ends"
 
     def _elect(self, command: Command) -> str:
         command.only("isr")
         node = self._node(command, up=None)
-        control = self.stage.control
-        living = [each.id for each in self.stage.nodes.values() if each.reachable]
+        control = self.lab.control
+        living = [each.id for each in self.lab.nodes.values() if each.reachable]
         if "isr" in command.options:
             named = Command(command.line, command.verb, tuple(command.options["isr"].split(",")), {})
             living = [each.id for each in self._nodes(named, up=None)]
         control.elect(node.id, living)
-        self.stage.spread()
+        self.lab.spread()
         if isinstance(control, ScriptedControl):
             return f"{node.name} is elected"
-        return f"the dead's sessions end; elected: {self.stage.name(control.news().state.leader)}"
+        return f"the dead's sessions end; elected: {self.lab.name(control.news().state.leader)}"
 
     def _checkpoint(self, command: Command) -> str:
         command.only()
         for node in self._nodes(command):
             node.checkpoint()
-            self.stage.say(f"{node.name}: HW {node.seat.high_watermark} is on disk")
+            self.lab.say(f"{node.name}: HW {node.seat.high_watermark} is on disk")
         return f"{' '.join(command.words)} writes its checkpoints"
 
     def _sync(self, command: Command) -> str:
         command.only()
         for node in self._nodes(command):
             node.sync()
-            self.stage.say(f"{node.name}: durable to {node.seat.log.synced_end}")
+            self.lab.say(f"{node.name}: durable to {node.seat.log.synced_end}")
         return f"{' '.join(command.words)} syncs its log"
 
     def _log(self, command: Command) -> str:
@@ -349,7 +349,7 @@ class Verbs:
         for node in self._nodes(command):
             held = " ".join(f"{each.offset}:{each.value}@e{each.epoch}" for each in node.records())
             epochs = " ".join(f"({epoch},{start})" for epoch, start in node.seat.log.epochs.entries)
-            self.stage.say(f"{node.name}: {held or 'nothing'}; epochs {epochs or 'none'}")
+            self.lab.say(f"{node.name}: {held or 'nothing'}; epochs {epochs or 'none'}")
         return f"the log{'s' * (len(command.words) > 1)} of {' '.join(command.words)}"
 
     def _state(self, command: Command) -> str:
@@ -363,7 +363,7 @@ class Verbs:
         factor = command.number("factor", 1)
         placed = place(range(1, brokers + 1), partitions=partitions, replication_factor=factor)
         for partition, replicas in enumerate(placed):
-            self.stage.say(f"partition {partition}: {','.join(map(str, replicas))}")
+            self.lab.say(f"partition {partition}: {','.join(map(str, replicas))}")
         return f"{partitions} partitions with {factor} replicas on {brokers} brokers"
 
     BY_NAME: ClassVar[dict[str, Callable[[Verbs, Command], str]]] = {

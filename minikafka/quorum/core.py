@@ -35,7 +35,7 @@ from minikafka.quorum import roles
 from minikafka.quorum.records import leader_change_batch
 from minikafka.quorum.roles import (
     Candidate,
-    Canvass,
+    EpochElection,
     Follower,
     Leader,
     Progress,
@@ -215,7 +215,7 @@ class QuorumCore:
         if isinstance(role, Unattached) and role.election_at is not None:
             role.election_at = min(role.election_at, now)
         elif isinstance(role, Standing):
-            role.canvass.ask_at.update((peer, min(at, now)) for peer, at in role.canvass.ask_at.items())
+            role.epoch_election.ask_at.update((peer, min(at, now)) for peer, at in role.epoch_election.ask_at.items())
 
     def on_time(self, now: float, wall_ms: int) -> Ready[None]:
         """Do what is due; then :meth:`next_deadline` lies ahead."""
@@ -244,7 +244,7 @@ class QuorumCore:
             case Standing() if role.ends_at <= now:
                 self._round_lost(role, now)
             case Standing():
-                for peer in role.canvass.take_due(now):
+                for peer in role.epoch_election.take_due(now):
                     self._send_vote_request(peer, pre_vote=isinstance(role, Prospective))
             case Leader() if role.check_quorum_at <= now:
                 self._resign(now, roles.MAJORITY_SILENT)
@@ -257,12 +257,12 @@ class QuorumCore:
 
     def _ask_for_pre_votes(self, now: float, *, because: str, ask_at: float | None = None, retries: int = 0) -> None:
         role = self.role
-        canvass = Canvass(self.voters, me=self.me, ask_at=now if ask_at is None else ask_at)
+        epoch_election = EpochElection(self.voters, me=self.me, ask_at=now if ask_at is None else ask_at)
         prospective = Prospective(
             epoch=role.epoch,
             leader_id=role.leader_id,
             voted_id=role.voted_id,
-            canvass=canvass,
+            epoch_election=epoch_election,
             ends_at=now + self.draw_election_timeout(),
             retries=retries,
         )
@@ -274,7 +274,7 @@ class QuorumCore:
         candidate = Candidate(
             epoch=prospective.epoch + 1,
             voted_id=self.me,
-            canvass=Canvass(self.voters, me=self.me, ask_at=now),
+            epoch_election=EpochElection(self.voters, me=self.me, ask_at=now),
             ends_at=now + self.draw_election_timeout(),
             retries=prospective.retries,
         )
@@ -283,12 +283,12 @@ class QuorumCore:
 
     def count_votes(self, role: Standing, now: float) -> None:
         """Go on as soon as the round is won or cannot be won any more."""
-        if role.canvass.won:
+        if role.epoch_election.won:
             if isinstance(role, Prospective):
                 self._stand(role, now)
             else:
                 self._lead(role, now)
-        elif role.canvass.lost and role.backoff_until is None:
+        elif role.epoch_election.lost and role.backoff_until is None:
             if isinstance(role, Prospective) and role.leader_id not in (NO_NODE, self.me):
                 # A majority still hears the leader, or it would not refuse: follow it again. The next candidate finds a
                 # follower that has heard nothing yet, and gets its pre-vote.
@@ -299,7 +299,7 @@ class QuorumCore:
     def _round_lost(self, role: Standing, now: float) -> None:
         pause = ELECTION_BACKOFF_S * self.random.randrange(1, 2 ** min(role.retries + 1, 10))
         role.backoff_until = now + min(pause, self.backoff_max_s) * (0.5 + self.random.random() / 2)
-        self.events("election_lost", role=role.name, epoch=role.epoch, votes=role.canvass.granting)
+        self.events("election_lost", role=role.name, epoch=role.epoch, votes=role.epoch_election.granting)
 
     def _lead(self, candidate: Standing, now: float) -> None:
         """The votes are won: append the record that commits all that came before it."""
@@ -314,7 +314,7 @@ class QuorumCore:
             begin_at=dict.fromkeys(others, now),
         )
         self.become(leader, roles.VOTES_WON)
-        granting = candidate.canvass.granting
+        granting = candidate.epoch_election.granting
         batch = leader_change_batch(self.me, voters=self.voters, granting=granting, timestamp_ms=self.wall_ms)
         self.append(RecordBatch.of(batch), wall_ms=self.wall_ms)
         self.events("quorum_leader_elected", epoch=epoch, leader=self.me, votes=granting, start=leader.epoch_start)

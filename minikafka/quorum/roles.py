@@ -120,7 +120,7 @@ class Unattached(Role):
         return self.election_at
 
 
-class Canvass:
+class EpochElection:
     """One round of asking all voters for a vote: who said what, and whom to ask (again) when."""
 
     def __init__(self, voters: Iterable[NodeId], *, me: NodeId, ask_at: float) -> None:
@@ -171,7 +171,7 @@ class Canvass:
 class Standing(Role):
     """What prospective and candidate share: a round of questions, its end, and a pause after it was lost."""
 
-    canvass: Canvass
+    epoch_election: EpochElection
     ends_at: float
     retries: int = 0
     """Rounds lost in a row before this one."""
@@ -181,7 +181,7 @@ class Standing(Role):
     def next_deadline(self) -> float | None:
         if self.backoff_until is not None:
             return self.backoff_until
-        return min((self.ends_at, *self.canvass.ask_at.values()))
+        return min((self.ends_at, *self.epoch_election.ask_at.values()))
 
 
 @dataclass(slots=True, kw_only=True)

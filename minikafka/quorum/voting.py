@@ -116,7 +116,7 @@ def on_response(core: QuorumCore, request: Asked, response: Answered, peer: Node
     core.observe(response.leader_epoch, response.leader_id, now)
     role = core.role
     if isinstance(response, VoteResponse) and isinstance(role, Standing) and _is_current(core, request):
-        role.canvass.record(peer, granted=response.vote_granted)
+        role.epoch_election.record(peer, granted=response.vote_granted)
         core.count_votes(role, now)
     return core.ready(None)
 
@@ -125,7 +125,7 @@ def on_no_response(core: QuorumCore, request: Asked, peer: NodeId, now: float) -
     """The call failed; whether ``peer`` has seen it is unknown. Voters are asked again while the round lasts."""
     role = core.role
     if isinstance(role, Standing) and _is_current(core, request):
-        role.canvass.record_silence(
+        role.epoch_election.record_silence(
             peer, now=now, backoff_s=core.retry_backoff_s, backoff_max_s=core.election_timeout_s
         )
     return core.ready(None)

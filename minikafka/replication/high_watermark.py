@@ -13,7 +13,7 @@ from typing import NamedTuple
 from minikafka.types import NodeId, Offset
 
 
-class Standing(NamedTuple):
+class ReplicaState(NamedTuple):
     """One remote replica as the watermark rule sees it."""
 
     node: NodeId
@@ -34,7 +34,7 @@ def effective_min_isr(min_insync_replicas: int, replicas: Sequence[NodeId], addi
 
 
 def high_watermark_after(
-    current: Offset, *, own_end: Offset, standings: Iterable[Standing], isr_size: int, min_isr: int
+    current: Offset, *, own_end: Offset, standings: Iterable[ReplicaState], isr_size: int, min_isr: int
 ) -> Offset:
     """The high watermark, never below ``current``.
 

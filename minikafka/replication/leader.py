@@ -32,7 +32,7 @@ from minikafka.invariant import InvariantViolation, invariant
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.verification import VerificationGuard
 from minikafka.ports import Events, unheard_by
-from minikafka.replication.high_watermark import Standing, effective_min_isr, high_watermark_after
+from minikafka.replication.high_watermark import ReplicaState, effective_min_isr, high_watermark_after
 from minikafka.types import NO_EPOCH, NO_OFFSET, UNDEFINED_EPOCH_END, Epoch, EpochEnd, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import PLAIN, RecordBatch
 from minikafka.wire.markers import EndTransaction, marker_batch
@@ -299,7 +299,7 @@ class LeaderReplica:
             new = max(old, self.own_end)
         else:
             standings = [
-                Standing(node, remote.end_offset, self._counts(node, now)) for node, remote in self.remotes.items()
+                ReplicaState(node, remote.end_offset, self._counts(node, now)) for node, remote in self.remotes.items()
             ]
             new = high_watermark_after(
                 old, own_end=self.own_end, standings=standings, isr_size=len(self.isr), min_isr=self.min_isr

@@ -8,8 +8,8 @@ Not shown here: the aiohttp adapter, the real disk, threads, and other processes
 suites and the end-to-end tests.
 
 Read cluster.py (a cluster and the language about it), plan.py (what a run does, and the fault budget), seeds.py and
-extras.py (how a seed draws it), run.py (its phases), watch.py and invariants.py (what is watched), then faults.py and
-workload.py.
+plan_features.py (how a seed draws it), run.py (its phases), watch.py and invariants.py (what is watched), then
+faults.py and workload.py.
 
 Modelled and not drawn by seeds: swizzled clogs, links that are late (chaos scenarios have them).
 """

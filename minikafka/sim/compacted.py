@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from minikafka.log.partition_log import PartitionLog
-from minikafka.sim.held import Batch, stored_batches
+from minikafka.sim.log_contents import Batch, stored_batches
 from minikafka.types import Offset
 
 

@@ -39,8 +39,8 @@ from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.consumer_group_book import ConsumerGroupBook
-from minikafka.sim.held import stored_batches
-from minikafka.sim.sight import OfPartition, Report, Sight
+from minikafka.sim.log_contents import stored_batches
+from minikafka.sim.replica_view import OfPartition, ReplicaView, Report
 from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
@@ -149,14 +149,14 @@ class ConsumerGroupWatch(OfPartition):
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
-    def look(self, sight: Sight, _report: Report) -> None:
+    def look(self, view: ReplicaView, _report: Report) -> None:
         """Read on, as far as this replica knows it to be committed."""
-        if sight.name.topic != OFFSETS_TOPIC:
+        if view.name.topic != OFFSETS_TOPIC:
             return
-        start, end = self._read.get(sight.key, 0), sight.partition.high_watermark
+        start, end = self._read.get(view.key, 0), view.partition.high_watermark
         if start >= end:
             return
-        log = sight.partition.log
+        log = view.partition.log
         for batch in stored_batches(log, start, end):
             found: dict[str, list[ConsumerRecord]] = {}
             for record in decode_batch(batch) if not batch.is_control else ():
@@ -165,7 +165,7 @@ class ConsumerGroupWatch(OfPartition):
                     found.setdefault(parsed.group, []).append(parsed)
             for group, records in found.items():
                 self._replay(group, records)
-        self._read[sight.key] = end
+        self._read[view.key] = end
 
     def _replay(self, group: str, records: list[ConsumerRecord]) -> None:
         values = self._values.setdefault(group, {})

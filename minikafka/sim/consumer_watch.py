@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from minikafka.errors import CorruptMessage
-from minikafka.sim.sight import Report
+from minikafka.sim.replica_view import Report
 from minikafka.sim.verdicts import Message
 from minikafka.sim.world import Event, SimWorld
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicPartition

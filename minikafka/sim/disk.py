@@ -112,7 +112,7 @@ class SimDisk:
         """Take back failures that have not happened yet."""
         self._failing_syncs.clear()
 
-    def rot(self, path: str, position: int | None = None) -> int:
+    def bit_rot(self, path: str, position: int | None = None) -> int:
         """Flip one bit of a file's durable data, and of what is read from now on; returns the byte's position."""
         inode = self.inode(path)
         random = Random(f"{self._seed}/rot/{inode.birth}/{self.power_cuts}/{position}")

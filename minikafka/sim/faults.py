@@ -1,7 +1,7 @@
 """The faults of a plan at work: who is hit, what is done, and how it is put right.
 
-Targets are resolved when a fault happens, in the words of ``whom.py`` (``leader:orders-0`` is the leader of that
-moment). The fault budget of ``plan.py`` is kept here: what would exceed it is carried out as something milder, and
+Targets are resolved when a fault happens, in the words of ``fault_targets.py`` (``leader:orders-0`` is the leader of
+that moment). The fault budget of ``plan.py`` is kept here: what would exceed it is carried out as something milder, and
 reported as that.
 
 Rules for this file: what a fault did is undone for the node that it hit; a restart never disturbs a node that lives; at
@@ -19,12 +19,12 @@ from typing import ClassVar
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import invariant
 from minikafka.sim import message_faults
+from minikafka.sim.bit_rot import LOOK_S, BitRot
 from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.fault_targets import CLIENT, CLIENT_END, End, Standing, View, links_of, nodes_of, with_any_client
 from minikafka.sim.message_faults import HOLD, KILL_GRANTING_VOTER, MESSAGE_FAULTS, Matching
 from minikafka.sim.plan import FSYNC, Fault, Plan
-from minikafka.sim.rot import LOOK_S, Rot
 from minikafka.sim.verdicts import Drop, Message, Verdict
-from minikafka.sim.whom import CLIENT, CLIENT_END, End, Standing, View, links_of, nodes_of, with_any_client
 from minikafka.sim.world import Event
 from minikafka.types import NodeId, TopicPartition
 
@@ -76,7 +76,7 @@ class Faults:
         """And one of them came back with an empty disk."""
         self._is_milder = False
         """What is carried out now is less than the plan has."""
-        self.rot = Rot(cluster, at, is_current=self._is_current, on_repair=self._lost_its_records)
+        self.bit_rot = BitRot(cluster, at, is_current=self._is_current, on_repair=self._lost_its_records)
 
     def begin(self, fault: Fault) -> None:
         """Let it happen, if whom it would hit exists."""
@@ -85,7 +85,7 @@ class Faults:
             return
         invariant(fault.kind in self.BEGIN, "a known kind of fault", fault=fault)
         self._tell(f"{fault} hit {','.join(map(str, nodes))}")
-        if fault.kind in DAMAGING and self.rot.rotten and self._is_too_much(fault, nodes):
+        if fault.kind in DAMAGING and self.bit_rot.rotten and self._is_too_much(fault, nodes):
             self._stand_still(fault, nodes, f"{fault.kind}_spared")
             return
         self._is_milder = False
@@ -96,7 +96,7 @@ class Faults:
     def _is_too_much(self, fault: Fault, nodes: tuple[NodeId, ...]) -> bool:
         """Some replica is rotten: its own broker may not fail beside, nor the last one who has what it lacks."""
         needs_its_disk = fault.kind in {"fail_sync", "disk_full", "rot"}
-        return needs_its_disk or bool(set(nodes) & set(self.rot.nodes)) or self.rot.spares(nodes)
+        return needs_its_disk or bool(set(nodes) & set(self.bit_rot.nodes)) or self.bit_rot.spares(nodes)
 
     def end_all(self) -> None:
         """Put everything right: links, disks, stopped and dead processes."""
@@ -118,7 +118,7 @@ class Faults:
                     continue
                 cluster.crash(node)
             self.restart_if_stopped(node)
-        self.rot.call_the_operator()
+        self.bit_rot.call_the_operator()
 
     def _restart_when_ended(self, node: NodeId, patience_s: float) -> None:
         """Start a process again that is stopping: killed it would be one loss too many."""
@@ -131,7 +131,7 @@ class Faults:
 
     def restart_if_stopped(self, node: NodeId) -> None:
         """Start a process that has ended, by itself or by a fault; an operator starts his own."""
-        if node not in self.rot.under_repair:
+        if node not in self.bit_rot.under_repair:
             self._cluster.restart(node)
 
     def explains(self, event: Event) -> bool:
@@ -274,8 +274,8 @@ class Faults:
     def _rot(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         """A bit flips on a disk, in what everybody else has: as soon as that is so."""
         (node,) = nodes
-        may_rot = not (self.rot.rotten or self._damaged or node in self._disks_failed) and self._is_in_sync()
-        if may_rot and self.rot.begin(node, lasts_s=fault.lasts_s, folder=bool(fault.value)):
+        may_rot = not (self.bit_rot.rotten or self._damaged or node in self._disks_failed) and self._is_in_sync()
+        if may_rot and self.bit_rot.begin(node, lasts_s=fault.lasts_s, folder=bool(fault.value)):
             self.marks["bit_rotten_on_leader"] += self._leads_what_is_rotten(node)
             self._disks_failed.add(node)
             return
@@ -286,7 +286,7 @@ class Faults:
         self._wiped = True
 
     def _leads_what_is_rotten(self, node: NodeId) -> bool:
-        return any(self._cluster.leader_of(name) == node for _, name in self.rot.rotten)
+        return any(self._cluster.leader_of(name) == node for _, name in self.bit_rot.rotten)
 
     def _keeps_a_whole_replica(self, victims: tuple[NodeId, ...]) -> bool:
         """Is everything whole now, and is one replica of each partition outside?"""

@@ -39,7 +39,7 @@ MEMBER_FAULTS: Final = (
     "lose_member",
     "expel_member",
 )
-"""What happens to members (``crew.py``)."""
+"""What happens to members (``group_workload.py``)."""
 
 DRAWN_MEMBER_FAULTS: Final = MEMBER_FAULTS[:6]
 """Those that every group with something to fear may meet; the others belong to ``drawn_failovers``."""

@@ -30,8 +30,8 @@ from minikafka.groups.protocol import Assignment
 from minikafka.groups.records import OFFSETS_TOPIC, GroupValue, OffsetRecord, unpacked
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.held import stored_batches
-from minikafka.sim.sight import OfPartition, Report, Sight
+from minikafka.sim.log_contents import stored_batches
+from minikafka.sim.replica_view import OfPartition, ReplicaView, Report
 from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
@@ -258,13 +258,13 @@ class GroupWatch(OfPartition):
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
-    def look(self, sight: Sight, _report: Report) -> None:
+    def look(self, view: ReplicaView, _report: Report) -> None:
         """Read on, as far as this replica knows it to be committed."""
-        if sight.name.topic != OFFSETS_TOPIC:
+        if view.name.topic != OFFSETS_TOPIC:
             return
-        start, end = self._read.get(sight.key, 0), sight.partition.high_watermark
+        start, end = self._read.get(view.key, 0), view.partition.high_watermark
         if start < end:
-            self._read[sight.key] = self._read_on(sight.partition.log, start, end)
+            self._read[view.key] = self._read_on(view.partition.log, start, end)
 
     def _read_on(self, log: PartitionLog, start: Offset, end: Offset) -> Offset:
         """Offsets of transactions count by their markers, and are judged with the loops that commit them (loops.py)."""

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from minikafka.sim.compacted import KeyBook, lost_sequences
-from minikafka.sim.held import Batch, records_of, rows_of
-from minikafka.sim.sight import Key, OfPartition, Report, Sight, number_of
+from minikafka.sim.log_contents import Batch, records_of, rows_of
+from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report, number_of
 from minikafka.sim.world import Event
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 
@@ -34,12 +34,12 @@ class OneLeaderPerEpoch(OfPartition):
     def __init__(self) -> None:
         self._leaders: dict[tuple[Key, Epoch], NodeId] = {}
 
-    def look(self, sight: Sight, report: Report) -> None:
-        leader = sight.leader
+    def look(self, view: ReplicaView, report: Report) -> None:
+        leader = view.leader
         if leader is not None:
-            first = self._leaders.setdefault((sight.key, leader.epoch), leader.me)
+            first = self._leaders.setdefault((view.key, leader.epoch), leader.me)
             if first != leader.me:
-                report(self.name, f"{sight.name} is led by {first} and by {leader.me} in epoch {leader.epoch}")
+                report(self.name, f"{view.name} is led by {first} and by {leader.me} in epoch {leader.epoch}")
 
 
 class HwWithinLog(OfPartition):
@@ -47,10 +47,13 @@ class HwWithinLog(OfPartition):
 
     name = "hw_within_log"
 
-    def look(self, sight: Sight, report: Report) -> None:
-        log, watermark = sight.partition.log, sight.partition.high_watermark
+    def look(self, view: ReplicaView, report: Report) -> None:
+        log, watermark = view.partition.log, view.partition.high_watermark
         if not log.start_offset <= watermark <= log.end_offset or log.recovery_point > log.end_offset:
-            report(self.name, f"{sight.life} {sight.partition!r} start={log.start_offset} rp={log.recovery_point}")
+            report(
+                self.name,
+                f"{view.life} {view.partition!r} start={log.start_offset} rp={log.recovery_point}",
+            )
 
 
 class HwNeverBackInEpoch(OfPartition):
@@ -61,13 +64,13 @@ class HwNeverBackInEpoch(OfPartition):
     def __init__(self) -> None:
         self._highest: dict[tuple[str, Key, Epoch], Offset] = {}
 
-    def look(self, sight: Sight, report: Report) -> None:
-        leader = sight.leader
+    def look(self, view: ReplicaView, report: Report) -> None:
+        leader = view.leader
         if leader is not None:
-            key = (sight.life, sight.key, leader.epoch)
+            key = (view.life, view.key, leader.epoch)
             highest = self._highest.get(key, -1)
             if leader.high_watermark < highest:
-                report(self.name, f"{sight.life} {leader!r}: the watermark was {highest}")
+                report(self.name, f"{view.life} {leader!r}: the watermark was {highest}")
             self._highest[key] = max(highest, leader.high_watermark)
 
 
@@ -79,13 +82,16 @@ class EpochsNeverFall(OfPartition):
     def __init__(self) -> None:
         self._newest: dict[tuple[str, Key], tuple[Epoch, int]] = {}
 
-    def look(self, sight: Sight, report: Report) -> None:
-        partition = sight.partition
-        key = (sight.life, sight.key)
+    def look(self, view: ReplicaView, report: Report) -> None:
+        partition = view.partition
+        key = (view.life, view.key)
         before = self._newest.get(key, (-1, -1))
         now = (partition.epoch, partition.partition_epoch)
         if now[0] < before[0] or now[1] < before[1]:
-            report(self.name, f"{sight.life} {sight.name}: leader and partition epoch went from {before} to {now}")
+            report(
+                self.name,
+                f"{view.life} {view.name}: leader and partition epoch went from {before} to {now}",
+            )
         self._newest[key] = now
 
 
@@ -98,25 +104,25 @@ class ValidHighWatermark(OfPartition):
 
     name = "valid_high_watermark"
 
-    def look(self, sight: Sight, report: Report) -> None:
-        leader, image = sight.leader, sight.image
+    def look(self, view: ReplicaView, report: Report) -> None:
+        leader, image = view.leader, view.image
         if leader is None or image is None:
             return
-        state = image.partition(sight.name)
+        state = image.partition(view.name)
         if state is None or state.leader_epoch != leader.epoch:
             return
         if state.partition_epoch < leader.partition_epoch:
             return  # its ISR was answered by a controller that is gone, the record has not come round yet
-        if image.topics[sight.name.topic].topic_id != sight.partition.topic_id:
+        if image.topics[view.name.topic].topic_id != view.partition.topic_id:
             return
         for node in state.isr:
-            replica = sight.replica(node)
+            replica = view.replica(node)
             registered = image.brokers.get(node)
             if replica is None or replica.failed or registered is None or replica.epoch != leader.epoch:
                 continue
-            if replica.topic_id != sight.partition.topic_id:
+            if replica.topic_id != view.partition.topic_id:
                 continue
-            same_life = sight.brokers[node].broker_epoch == registered.broker_epoch
+            same_life = view.brokers[node].broker_epoch == registered.broker_epoch
             if same_life and replica.log.end_offset < leader.high_watermark:
                 report(self.name, f"{leader!r}, but {node} in the ISR {list(state.isr)} has {replica!r}")
 
@@ -126,16 +132,16 @@ class FetchIsDurable(OfPartition):
 
     name = "unsynced_tail_acknowledged"
 
-    def look(self, sight: Sight, report: Report) -> None:
-        leader = sight.leader
+    def look(self, view: ReplicaView, report: Report) -> None:
+        leader = view.leader
         if leader is None or not leader.config.syncs_before_acknowledging:
             return
-        for event in sight.events:
+        for event in view.events:
             if event.kind != "follower_fetched":
                 continue
             node, offset = number_of(event, "replica"), number_of(event, "offset")
-            replica = sight.replica(node)
-            is_same = replica is not None and replica.topic_id == sight.partition.topic_id
+            replica = view.replica(node)
+            is_same = replica is not None and replica.topic_id == view.partition.topic_id
             if replica is None or not is_same or replica.epoch != leader.epoch or replica.log.end_offset < offset:
                 continue  # it died, or has moved on since
             if replica.log.synced_end < offset:
@@ -153,41 +159,47 @@ class CommittedPrefixEqual(OfPartition):
         """Of what is compacted."""
         self._compared: dict[tuple[str, Key], Offset] = {}
 
-    def look(self, sight: Sight, report: Report) -> None:
-        key = (sight.life, sight.key)
-        watermark = sight.partition.high_watermark
+    def look(self, view: ReplicaView, report: Report) -> None:
+        key = (view.life, view.key)
+        watermark = view.partition.high_watermark
         start = self._compared.get(key, 0)
-        for event in sight.events:
+        for event in view.events:
             if event.kind == "tail_truncated":
                 start = min(start, number_of(event, "new"))
-            elif event.kind == "became_leader" and number_of(event, "epoch") in sight.unclean:
+            elif event.kind == "became_leader" and number_of(event, "epoch") in view.unclean:
                 start = 0  # what it has is what counts from now on
         self._compared[key] = watermark
         if start >= watermark:
             return
-        exposed = self.exposed.setdefault(sight.key, {})
-        exposing = self._exposing_epoch(sight)
-        is_compacted = sight.partition.config.compacts
-        for batch in rows_of(sight.partition.log, start, watermark, is_compacted=is_compacted):
+        exposed = self.exposed.setdefault(view.key, {})
+        exposing = self._exposing_epoch(view)
+        is_compacted = view.partition.config.compacts
+        for batch in rows_of(view.partition.log, start, watermark, is_compacted=is_compacted):
             known = exposed.get(batch.base_offset)
-            if known is not None and exposing is not None and sight.is_given_up(known.in_epoch):
+            if known is not None and exposing is not None and view.is_given_up(known.in_epoch):
                 known = None
             if known is not None and known.batch != batch:
-                report("exposed_record_changed", f"{sight.name} on {sight.life}: {batch}, exposed was {known.batch}")
+                report(
+                    "exposed_record_changed",
+                    f"{view.name} on {view.life}: {batch}, exposed was {known.batch}",
+                )
             elif known is None and exposing is not None:
                 exposed[batch.base_offset] = Exposed(batch, exposing)
                 if is_compacted:
-                    self.by_key.setdefault(sight.key, KeyBook()).note(batch, sight.time)
+                    self.by_key.setdefault(view.key, KeyBook()).note(batch, view.time)
             elif known is None:
-                report(self.name, f"{sight.name} on {sight.life}: {batch} is below its watermark, no leader exposed it")
+                report(
+                    self.name,
+                    f"{view.name} on {view.life}: {batch} is below its watermark, no leader exposed it",
+                )
 
     @staticmethod
-    def _exposing_epoch(sight: Sight) -> Epoch | None:
+    def _exposing_epoch(view: ReplicaView) -> Epoch | None:
         """In which epoch this replica leads, or led earlier in this step (one step may apply several changes)."""
-        led = [number_of(event, "epoch") for event in sight.events if event.kind == "hw_advanced"]
-        if sight.leader is None and sight.is_hearsay and not led:
-            return sight.partition.epoch
-        return sight.leader.epoch if sight.leader is not None else max(led, default=None)
+        led = [number_of(event, "epoch") for event in view.events if event.kind == "hw_advanced"]
+        if view.leader is None and view.is_hearsay and not led:
+            return view.partition.epoch
+        return view.leader.epoch if view.leader is not None else max(led, default=None)
 
     def of(self, key: Key) -> Iterable[Exposed]:
         """All that was exposed of a partition."""
@@ -202,13 +214,13 @@ class LeaderHoldsCommitted(OfPartition):
     def __init__(self, committed: CommittedPrefixEqual) -> None:
         self._committed = committed
 
-    def look(self, sight: Sight, report: Report) -> None:
-        leader = sight.leader
-        if leader is None or not any(event.kind == "became_leader" for event in sight.events):
+    def look(self, view: ReplicaView, report: Report) -> None:
+        leader = view.leader
+        if leader is None or not any(event.kind == "became_leader" for event in view.events):
             return
-        log, is_compacted = leader.log, sight.partition.config.compacts
+        log, is_compacted = leader.log, view.partition.config.compacts
         held = {batch.base_offset: batch for batch in rows_of(log, 0, log.end_offset, is_compacted=is_compacted)}
-        owed = [each for each in self._committed.of(sight.key) if not sight.is_given_up(each.in_epoch)]
+        owed = [each for each in self._committed.of(view.key) if not view.is_given_up(each.in_epoch)]
         if is_compacted:
             owed = still_owed(owed, held.values())
         for batch, in_epoch in owed:
@@ -216,7 +228,7 @@ class LeaderHoldsCommitted(OfPartition):
             if is_owed and held.get(batch.base_offset) != batch:
                 report(
                     self.name,
-                    f"{sight.name} {batch}, exposed in epoch {in_epoch}; the leader of epoch {leader.epoch}, broker "
+                    f"{view.name} {batch}, exposed in epoch {in_epoch}; the leader of epoch {leader.epoch}, broker "
                     f"{leader.me}, has {held.get(batch.base_offset, 'nothing')}",
                 )
                 return
@@ -252,36 +264,36 @@ class GoneWhenCopied(OfPartition):
         """Key -> offset of the last one that a replica missed, for the end."""
         return self._missed.get((node, name), {})
 
-    def look(self, sight: Sight, _report: Report) -> None:
-        book = self._committed.by_key.get(sight.key)
+    def look(self, view: ReplicaView, _report: Report) -> None:
+        book = self._committed.by_key.get(view.key)
         if book is None:
             return
-        for event in sight.events:
+        for event in view.events:
             if event.kind == "batch_appended":
-                place = (event.node, sight.key)
+                place = (event.node, view.key)
                 base, end = number_of(event, "base"), number_of(event, "end")
                 start = min(base, self._looked_at.get(place, base))
                 self._looked_at[place] = end
                 if "leader" in event.facts:
-                    self._note(sight, book, event, start)
+                    self._note(view, book, event, start)
 
-    def _note(self, sight: Sight, book: KeyBook, event: Event, start: Offset) -> None:
+    def _note(self, view: ReplicaView, book: KeyBook, event: Event, start: Offset) -> None:
         """What was gone when a follower copied up to here."""
         end = number_of(event, "end")
-        held = {record.base_offset for record in records_of(sight.partition.log, start, end)}
+        held = {record.base_offset for record in records_of(view.partition.log, start, end)}
         gone = [offset for offset in book.exposed(start, end) if offset not in held]
-        place = (event.node, sight.key)
+        place = (event.node, view.key)
         kept = {offset for offset in self._never_had.get(place, ()) if not start <= offset < end}
         self._never_had[place] = kept.union(gone)
-        self._note_tombstones(sight, event, {at: book.tombstones[at] for at in gone if at in book.tombstones}, start)
+        self._note_tombstones(view, event, {at: book.tombstones[at] for at in gone if at in book.tombstones}, start)
 
-    def _note_tombstones(self, sight: Sight, event: Event, gone: dict[Offset, bytes], start: Offset) -> None:
+    def _note_tombstones(self, view: ReplicaView, event: Event, gone: dict[Offset, bytes], start: Offset) -> None:
         """Those that its leader still has were not gone there."""
-        leader = sight.replica(number_of(event, "leader")) if gone and not sight.is_hearsay else None
-        if leader is not None and leader.topic_id == sight.partition.topic_id:
+        leader = view.replica(number_of(event, "leader")) if gone and not view.is_hearsay else None
+        if leader is not None and leader.topic_id == view.partition.topic_id:
             kept = {record.base_offset for record in records_of(leader.log, start, number_of(event, "end"))}
             gone = {at: key for at, key in gone.items() if at not in kept}
-        missed = self._missed.setdefault((event.node, sight.name), {})
+        missed = self._missed.setdefault((event.node, view.name), {})
         for offset, key in gone.items():
             missed[key] = max(offset, missed.get(key, offset))
 
@@ -297,23 +309,26 @@ class CompactionKeepsLatest(OfPartition):
         self.calendars_are_right = True
         """False: a broker's clock may say that a tombstone's time is over whenever it likes."""
 
-    def look(self, sight: Sight, report: Report) -> None:
-        book = self._committed.by_key.get(sight.key)
-        events = [event for event in sight.events if event.kind == "log_compacted"]
+    def look(self, view: ReplicaView, report: Report) -> None:
+        book = self._committed.by_key.get(view.key)
+        events = [event for event in view.events if event.kind == "log_compacted"]
         if book is None or not events:
             return
-        log, watermark = sight.partition.log, sight.partition.high_watermark
-        retention_s = sight.partition.config.delete_retention_ms / 1000 if self.calendars_are_right else 0.0
+        log, watermark = view.partition.log, view.partition.high_watermark
+        retention_s = view.partition.config.delete_retention_ms / 1000 if self.calendars_are_right else 0.0
         here = {record.base_offset for record in records_of(log, log.start_offset, watermark)}
-        here.update(self._copied.never_had(events[0].node, sight.key))
-        for record, in_epoch in self._committed.of(sight.key):
+        here.update(self._copied.never_had(events[0].node, view.key))
+        for record, in_epoch in self._committed.of(view.key):
             if not log.start_offset <= record.base_offset < watermark or record.base_offset in here:
                 continue
-            if sight.is_given_up(in_epoch):
+            if view.is_given_up(in_epoch):
                 continue
-            if not book.may_be_gone(record, end=log.end_offset, time=sight.time, delete_retention_s=retention_s):
-                report(self.name, f"{sight.name} on {sight.life}: {record} of {record.key!r} is gone, hw {watermark}")
+            if not book.may_be_gone(record, end=log.end_offset, time=view.time, delete_retention_s=retention_s):
+                report(
+                    self.name,
+                    f"{view.name} on {view.life}: {record} of {record.key!r} is gone, hw {watermark}",
+                )
                 return
         lost = lost_sequences(log, watermark)
         if lost:
-            report("compaction_lost_sequence", f"{sight.name} on {sight.life}: of producers {lost}")
+            report("compaction_lost_sequence", f"{view.name} on {view.life}: of producers {lost}")

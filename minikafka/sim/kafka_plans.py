@@ -1,7 +1,7 @@
 """What a seed draws about clients of Kafka's protocol: producers, a reader, their records, and faults of their links.
 
-Rules for this file: it draws from a stream of its own, as ``extras.py`` does; it adds records, clients and faults on
-these clients' links, and changes nothing that was drawn before.
+Rules for this file: it draws from a stream of its own, as ``plan_features.py`` does; it adds records, clients and
+faults on these clients' links, and changes nothing that was drawn before.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from random import Random
 from typing import Final
 
 from minikafka.sim.compaction_plans import TOMBSTONE, drawn_key
+from minikafka.sim.fault_targets import CLIENT, LEADER
 from minikafka.sim.message_faults import LATE, RESET
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
-from minikafka.sim.whom import CLIENT, LEADER
 
 PRODUCERS: Final = ("k1", "k2")
 READER: Final = "kr1"
@@ -27,7 +27,7 @@ FETCH_VERSIONS: Final = (4, 7, 11, 12, 13, 17)
 def with_kafka_clients(plan: Plan, random: Random) -> Plan:
     """Producers and a reader of Kafka's protocol beside everything else."""
     clients: dict[str, dict[str, int | str]] = {}
-    # A stream each: what other extras add to the plan moves one of them at most.
+    # A stream each: what other features add to the plan moves one of them at most.
     of_faults, of_operations = Random(random.random()), Random(random.random())
     mortal = [fault.target for fault in plan.faults if fault.kind == "topic_lives"]
     for machine in PRODUCERS[: random.choice((1, 1, 2))]:

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Final
 
 from minikafka.log.partition_log import PartitionLog
-from minikafka.sim.held import stored_batches
-from minikafka.sim.sight import OfPartition, Report, Sight
+from minikafka.sim.log_contents import stored_batches
+from minikafka.sim.replica_view import OfPartition, ReplicaView, Report
 from minikafka.types import Epoch, Offset
 from minikafka.wire.batch import NO_SEQUENCE, SEQUENCE_COUNT, RecordBatch
 
@@ -23,11 +23,11 @@ class LogInOrder(OfPartition):
 
     name = "log_in_order"
 
-    def look(self, sight: Sight, report: Report) -> None:
-        if any(event.kind in LOOKED_AT for event in sight.events):
-            wrong = disorder(sight.partition.log)
+    def look(self, view: ReplicaView, report: Report) -> None:
+        if any(event.kind in LOOKED_AT for event in view.events):
+            wrong = disorder(view.partition.log)
             if wrong:
-                report(self.name, f"{sight.name} on {sight.life}: {wrong}")
+                report(self.name, f"{view.name} on {view.life}: {wrong}")
 
 
 def disorder(log: PartitionLog) -> str:

@@ -13,8 +13,8 @@
 ======================= ================================================================================================
 
 ``Fault.message`` says which messages: ``Vote``, ``AlterPartition request``, ``Fetch answer``. Fetches of the metadata
-log are called ``MetadataFetch``. ``Fault.target`` is a link in the words of ``whom.py``. Requests of Kafka's clients
-are struck inside the broker's connection (``streams.py``); none of them is doubled.
+log are called ``MetadataFetch``. ``Fault.target`` is a link in the words of ``fault_targets.py``. Requests of Kafka's
+clients are struck inside the broker's connection (``streams.py``); none of them is doubled.
 
 Rule for this file: a held message of a dead process is one that was on its way already; it is delivered once, and only
 to the process that it was sent to.
@@ -28,8 +28,8 @@ from typing import Final
 
 from minikafka.replication.fetch_session import FULL_EPOCH
 from minikafka.sim.cluster import SimCluster
+from minikafka.sim.fault_targets import CLIENT
 from minikafka.sim.verdicts import Deliver, Drop, Message, Reset, Rule, Verdict
-from minikafka.sim.whom import CLIENT
 from minikafka.sim.world import Event
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.codec import decode_request, decode_response, find_api

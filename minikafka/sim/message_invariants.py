@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from minikafka.errors import ProtocolError
-from minikafka.sim.sight import Report, number_of
+from minikafka.sim.replica_view import Report, number_of
 from minikafka.sim.verdicts import Message, Verdict
 from minikafka.sim.world import Event
 from minikafka.types import Epoch

@@ -3,7 +3,7 @@
 Each combines a fault of messages (``message_faults.py``) with what makes these messages matter: an ISR that changes, an
 election or a restart while a fetch is held, two candidates in one epoch.
 
-Rule for this file: it draws, as ``extras.py`` does, and times are those before ``seeds.py`` stretches them.
+Rule for this file: it draws, as ``plan_features.py`` does, and times are those before ``seeds.py`` stretches them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from random import Random
 from typing import Final
 
 from minikafka.sim.change_plans import ALTER_BROKER, ALTER_TOPIC
+from minikafka.sim.fault_targets import ALL, CONTROLLER, FOLLOWER, LEADER, OTHERS
 from minikafka.sim.message_faults import DOUBLE, HOLD, KILL_GRANTING_VOTER, LATE, LOSE, METADATA_FETCH, RESET
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.whom import ALL, CONTROLLER, FOLLOWER, LEADER, OTHERS
 
 EVERYWHERE: Final = f"{ALL}>{ALL}"
 

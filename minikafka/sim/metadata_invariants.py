@@ -19,15 +19,15 @@ from collections.abc import Container, Iterable, Mapping
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
+from minikafka.broker.alter_partition_manager import SURELY_NOT_DONE
 from minikafka.broker.broker import Broker
-from minikafka.broker.isr_proposer import SURELY_NOT_DONE
 from minikafka.errors import error_name
 from minikafka.quorum.image import MetadataImage, PartitionImage, changes
 from minikafka.quorum.records import decode
 from minikafka.replication.follower import FollowerReplica
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim.held import Batch, stored_batches
-from minikafka.sim.sight import OfPartition, Report, Sight, number_of
+from minikafka.sim.log_contents import Batch, stored_batches
+from minikafka.sim.replica_view import OfPartition, ReplicaView, Report, number_of
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.batch import RecordBatch
@@ -45,9 +45,9 @@ class PresentRole(OfPartition):
 
     name = "changed_by_a_former_role"
 
-    def look(self, sight: Sight, report: Report) -> None:
-        role = sight.partition.role
-        for event in reversed(sight.events):
+    def look(self, view: ReplicaView, report: Report) -> None:
+        role = view.partition.role
+        for event in reversed(view.events):
             if event.kind in ROLE_EVENTS:
                 return  # what happened before it in this step was done by another role
             acted = _acting_role(event)
@@ -57,7 +57,7 @@ class PresentRole(OfPartition):
             if not isinstance(role, kind) or role.epoch != epoch:
                 report(
                     self.name,
-                    f"{sight.life} {event.kind} {dict(event.facts)} by the {kind.__name__} of epoch {epoch}, "
+                    f"{view.life} {event.kind} {dict(event.facts)} by the {kind.__name__} of epoch {epoch}, "
                     f"the present role is {role!r}",
                 )
                 return
@@ -79,16 +79,16 @@ class FetchOfPresentBroker(OfPartition):
 
     name = "superseded_fetch_counted"
 
-    def look(self, sight: Sight, report: Report) -> None:
-        leader = sight.leader
+    def look(self, view: ReplicaView, report: Report) -> None:
+        leader = view.leader
         if leader is None:
             return
-        for event in sight.events:
+        for event in view.events:
             if event.kind != "follower_fetched":
                 continue
             node = number_of(event, "replica")
             remote = leader.remotes.get(node)
-            registered = sight.brokers[leader.me].image.brokers.get(node)
+            registered = view.brokers[leader.me].image.brokers.get(node)
             if remote is None or registered is None or not registered.eligible:
                 continue
             if -1 < remote.broker_epoch < registered.broker_epoch:
@@ -295,14 +295,14 @@ class IsrChanges(OfPartition):
         elif event.facts["error"] in REFUSED and self._open.get(key):
             self._open[key].pop()  # one is under way at a time: the latest
 
-    def look(self, sight: Sight, report: Report) -> None:
-        leader = sight.leader
-        if leader is None or not any(event.kind in ISR_EVENTS for event in sight.events):
+    def look(self, view: ReplicaView, report: Report) -> None:
+        leader = view.leader
+        if leader is None or not any(event.kind in ISR_EVENTS for event in view.events):
             return
-        state = sight.image.partition(sight.name) if sight.image is not None else None
+        state = view.image.partition(view.name) if view.image is not None else None
         key = (leader.name, leader.epoch)
         newest = leader.partition_epoch
-        if state is not None and state.leader_epoch == leader.epoch and _is_same_topic(sight):
+        if state is not None and state.leader_epoch == leader.epoch and _is_same_topic(view):
             newest = max(newest, state.partition_epoch)
             self._compare(leader, state, report)
         still = [each for each in self._open.get(key, ()) if each.partition_epoch >= newest]
@@ -368,6 +368,6 @@ def _leader(
     return role if isinstance(role, LeaderReplica) and role.epoch == state.leader_epoch else None
 
 
-def _is_same_topic(sight: Sight) -> bool:
-    topic = sight.image.topics.get(sight.name.topic) if sight.image is not None else None
-    return topic is not None and topic.topic_id == sight.partition.topic_id
+def _is_same_topic(view: ReplicaView) -> bool:
+    topic = view.image.topics.get(view.name.topic) if view.image is not None else None
+    return topic is not None and topic.topic_id == view.partition.topic_id

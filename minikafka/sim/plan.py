@@ -47,13 +47,13 @@ FSYNC, PAGE_CACHE = "fsync", "page_cache"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """Something that goes wrong at ``at_s`` and is put right ``lasts_s`` later (virtual seconds); or what people do to
-    a running cluster (``people.py``).
+    a running cluster (``sim_clients.py``).
     """
 
     at_s: float
     kind: str
     target: str
-    """Who, in the words of ``whom.py``: ``n2``, ``leader:orders-0``, a link ``n1>n2``; a client, partition or topic."""
+    """In the words of ``fault_targets.py``: ``n2``, ``leader:orders-0``, a link ``n1>n2``; a client, partition."""
     lasts_s: float = 0.0
     value: float = 0.0
     """How strong, where that has a meaning (seconds)."""
@@ -114,7 +114,7 @@ class Plan:
     consumers: int = 0
     """Readers that use the production consumer."""
     groups: tuple[PlannedGroup, ...] = ()
-    """Consumer groups (``crew.py``)."""
+    """Consumer groups (``group_workload.py``)."""
     topics: tuple[PlannedTopic, ...] = (PlannedTopic(name="orders", partitions=1, replication_factor=3),)
     link: Mapping[str, float] = field(default_factory=dict)
     """Of every link: delay_mean_s, loss, reset, duplicate."""

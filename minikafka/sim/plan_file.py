@@ -9,12 +9,12 @@ from itertools import chain
 from pathlib import Path
 
 from minikafka.errors import InvalidConfig
-from minikafka.sim.extras import PEOPLE_FAULTS
+from minikafka.sim.fault_targets import CLIENT_END, View, links_of, nodes_of, with_any_client
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.plan_features import CLIENT_FAULTS
 from minikafka.sim.transactor_plans import TRANSACTOR_FAULTS
-from minikafka.sim.whom import CLIENT_END, View, links_of, nodes_of, with_any_client
 from minikafka.spelling import did_you_mean
 
 
@@ -30,7 +30,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def _check(fault: Fault, view: View) -> None:
-    known = (*Faults.BEGIN, *PEOPLE_FAULTS, *MEMBER_FAULTS, *TRANSACTOR_FAULTS)
+    known = (*Faults.BEGIN, *CLIENT_FAULTS, *MEMBER_FAULTS, *TRANSACTOR_FAULTS)
     if fault.kind not in known:
         raise ValueError(f"there is no such kind of fault{did_you_mean(fault.kind, known)}")
     if fault.kind in Faults.BEGIN:

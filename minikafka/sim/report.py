@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from minikafka.sim.plan import Plan
-from minikafka.sim.sight import Violation
+from minikafka.sim.replica_view import Violation
 
 
 @dataclass(slots=True, kw_only=True)

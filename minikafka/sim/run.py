@@ -27,20 +27,20 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
 from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
 from minikafka.sim.consumer_watch import ConsumerWatch
-from minikafka.sim.crew import Crews
 from minikafka.sim.doubled import DoubledRecords
-from minikafka.sim.extras import PEOPLE_FAULTS
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
-from minikafka.sim.held import Held
+from minikafka.sim.group_workload import GroupWorkloads
 from minikafka.sim.kafka_link import watch_kafka_sessions
+from minikafka.sim.log_contents import LogContents
 from minikafka.sim.log_invariants import LogInOrder, broken_sequence, disorder
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import Losses, unclean_topics
-from minikafka.sim.people import People
 from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.plan_features import CLIENT_FAULTS
 from minikafka.sim.power_watch import PowerWatch
 from minikafka.sim.report import Report
+from minikafka.sim.sim_clients import SimClients
 from minikafka.sim.tenant_plans import SECRETS, has_tenants
 from minikafka.sim.tenants import Tenants
 from minikafka.sim.transactor_plans import TRANSACTOR_FAULTS
@@ -126,15 +126,17 @@ class Run:
         )
         self._recorder = Recorder(self._record, self.sim.loop.time)
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
-        self.watch.rotten, self.watch.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
+        self.watch.rotten, self.watch.were_rotten = self.faults.bit_rot.rotten, self.faults.bit_rot.were_rotten
         self._power = PowerWatch(self.cluster, self.watch.report)
-        self._power.rotten, self._power.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
-        self.people = People(
+        self._power.rotten, self._power.were_rotten = self.faults.bit_rot.rotten, self.faults.bit_rot.were_rotten
+        self.sim_clients = SimClients(
             plan, self.cluster, self._recorder, self.schedule.at, self.report.faults.append, self.watch.report
         )
         watch_kafka_sessions(self.sim, self.watch.report)
-        self._consumers = ConsumerWatch(self.sim, People.consumers_of(plan), self.watch.report)
-        self.crews = Crews(plan, self.cluster, self.watch, self._recorder, self.schedule.at, self.report.faults.append)
+        self._consumers = ConsumerWatch(self.sim, SimClients.consumers_of(plan), self.watch.report)
+        self.group_workloads = GroupWorkloads(
+            plan, self.cluster, self.watch, self._recorder, self.schedule.at, self.report.faults.append
+        )
         self.transactors = Transactors(
             plan, self.cluster, self.schedule.at, self.report.faults.append, self.watch.report
         )
@@ -196,8 +198,8 @@ class Run:
             for number in range(topic.partitions)
             if topic.name not in OWN_TOPICS
         ]
-        self.people.start(names)
-        self.crews.start()
+        self.sim_clients.start(names)
+        self.group_workloads.start()
         self.transactors.start()
         if self.tenants is not None:
             self.tenants.start()
@@ -207,10 +209,10 @@ class Run:
 
     def _begin_of(self, fault: Fault) -> Callable[[Fault], None]:
         if fault.kind in MEMBER_FAULTS:
-            return self.crews.begin
+            return self.group_workloads.begin
         if fault.kind in TRANSACTOR_FAULTS:
             return self.transactors.begin
-        return self.people.begin if fault.kind in PEOPLE_FAULTS else self.faults.begin
+        return self.sim_clients.begin if fault.kind in CLIENT_FAULTS else self.faults.begin
 
     def _play(self, end_s: float) -> None:
         """Let time pass until ``end_s``, doing what is scheduled."""
@@ -255,8 +257,8 @@ class Run:
     def _liveness(self) -> None:
         self.schedule.actions.clear()
         self.faults.end_all()
-        self.people.end()
-        self.crews.end()
+        self.sim_clients.end()
+        self.group_workloads.end()
         self.transactors.end()
         if self.tenants is not None:
             self.tenants.end()
@@ -269,12 +271,12 @@ class Run:
         """
         for node in self.cluster.nodes:
             self.faults.restart_if_stopped(node)
-        self.people.changes.elect_where_nobody_may_lead()
-        self.crews.replace_who_is_gone()
+        self.sim_clients.changes.elect_where_nobody_may_lead()
+        self.group_workloads.replace_who_is_gone()
         self.transactors.replace_loops_that_are_gone()
-        if self.faults.rot.rotten or self.people.missing() or not self.cluster.is_settled():
+        if self.faults.bit_rot.rotten or self.sim_clients.missing() or not self.cluster.is_settled():
             return False
-        return self._late_start() is None and not self.crews.missing() and not self.transactors.missing()
+        return self._late_start() is None and not self.group_workloads.missing() and not self.transactors.missing()
 
     def _late_start(self) -> str | None:
         """A replica that still begins before its leader does (KAFKA-FACTS 1.5), as a sentence."""
@@ -287,9 +289,9 @@ class Run:
         return None
 
     def _missing(self) -> str:
-        rotten = [f"{name} on broker {node} is rotten" for node, name in self.faults.rot.rotten]
-        people = [self.people.missing(), self.crews.missing(), self.transactors.missing()]
-        return "; ".join(filter(None, [self.cluster.missing(), *people, self._late_start(), *rotten]))
+        rotten = [f"{name} on broker {node} is rotten" for node, name in self.faults.bit_rot.rotten]
+        sim_clients = [self.sim_clients.missing(), self.group_workloads.missing(), self.transactors.missing()]
+        return "; ".join(filter(None, [self.cluster.missing(), *sim_clients, self._late_start(), *rotten]))
 
     # ---- validations -------------------------------------------------------------------------------------------------
 
@@ -297,7 +299,7 @@ class Run:
         names = self.cluster.partition_names()
         of_users = [name for name in names if name.topic not in OWN_TOPICS]
         if of_users:
-            reader = self.people.read_with("final", of_users, in_haste=True)
+            reader = self.sim_clients.read_with("final", of_users, in_haste=True)
             ends = {name: self._high_watermark(name) for name in of_users}
             self._until(
                 lambda: all(reader.positions[name] >= end for name, end in ends.items()),
@@ -305,16 +307,16 @@ class Run:
                 "not_readable",
                 lambda: f"read up to {reader.positions}, the watermarks are {ends}",
             )
-        for lives in self.people.lives:
+        for lives in self.sim_clients.lives:
             lives.tell(self._recorder)
             if TopicPartition(lives.topic, 0) not in names:
                 self.watch.report("created_topic_missing", f"{lives.topic} was created, and is not in the metadata")
-        self.people.tell_fates()
+        self.sim_clients.tell_fates()
         for name in names:
             self._compare(name)
         wrong = [report for name in names for report in self._look_at_logs(name)]
         # A reader that began at a log's start missed nothing, though a leader after it may begin earlier.
-        self.crews.judge(
+        self.group_workloads.judge(
             {
                 name: [row for row in rows if row[0] >= self.watch.deleted_below(name)]
                 for name, rows in self._held.items()
@@ -398,10 +400,10 @@ class Run:
 
     def _recover(self) -> None:
         """Kill everybody; the logs that open from the disks are those that were there."""
-        before: dict[NodeId, dict[TopicPartition, Held]] = {}
+        before: dict[NodeId, dict[TopicPartition, LogContents]] = {}
         for node in self.cluster.living():
             logs = self.cluster.brokers[node].logs.logs
-            before[node] = {name: Held(log, log.start_offset) for name, log in logs.items()}
+            before[node] = {name: LogContents(log, log.start_offset) for name, log in logs.items()}
         for node in self.cluster.nodes:
             self.cluster.crash(node)
         for node, held in sorted(before.items()):
@@ -447,8 +449,8 @@ class Run:
         report, loop = self.report, self.sim.loop
         report.violations = self.watch.violations
         report.virtual_s, report.steps, report.trace = loop.time(), loop.steps, loop.trace.hexdigest()
-        report.marks += self.sim.marks + self.sim.network.marks + self.faults.marks + self.people.marks
-        report.marks += self.crews.marks + self.transactors.marks
+        report.marks += self.sim.marks + self.sim.network.marks + self.faults.marks + self.sim_clients.marks
+        report.marks += self.group_workloads.marks + self.transactors.marks
         if self.tenants is not None:
             report.marks["done_for_tenants"] = self.tenants.watch.done
         for node in self.cluster.nodes:

@@ -20,9 +20,10 @@ from random import Random
 from typing import Any, Final
 
 from minikafka.invariant import invariant
-from minikafka.sim.extras import heartbeat_group, with_extras
+from minikafka.sim.fault_targets import CONTROLLER, LEADER
 from minikafka.sim.message_faults import LATE_BY_VALUE
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, VOTERS, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.plan_features import heartbeat_group, with_features
 from minikafka.sim.tenant_plans import with_tenants
 from minikafka.sim.transactor_plans import (
     with_long_transactions,
@@ -30,7 +31,6 @@ from minikafka.sim.transactor_plans import (
     with_struck_messages,
     with_transactors,
 )
-from minikafka.sim.whom import CONTROLLER, LEADER
 
 PACE: Final = 3.0
 
@@ -102,10 +102,10 @@ def plan_of(
 ) -> Plan:
     """The plan of a seed: three or four brokers, ``operations`` sends, ``faults`` faults, and some extras.
 
-    ``kinds`` and ``policy`` are drawn unless given: a hunt for something special narrows them, and has no extras.
+    ``kinds`` and ``policy`` are drawn unless given: a hunt for something narrows them, and has no other features.
     """
     plan = _drawn_plan(seed, operations, faults, kinds, policy)
-    return slower(plan if kinds else with_extras(plan))
+    return slower(plan if kinds else with_features(plan))
 
 
 def plain_plan_of(seed: int) -> Plan:

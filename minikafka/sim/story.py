@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from minikafka.check.findings import LostWrite
 from minikafka.sim.cluster import SimCluster
+from minikafka.sim.fault_targets import LEADER
 from minikafka.sim.faults import At, Faults
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.whom import LEADER
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, NodeId, Offset
 

@@ -29,7 +29,7 @@ from minikafka.rpc import call
 from minikafka.sim.cluster import CLIENTS, CLIENTS_PORT, SimCluster, node_name
 from minikafka.sim.kafka_link import KafkaLink
 from minikafka.sim.plan import Plan
-from minikafka.sim.sight import Report
+from minikafka.sim.replica_view import Report
 from minikafka.sim.tenant_plans import SECRETS, TENANTS
 from minikafka.types import Address, NodeId
 from minikafka.wire import messages as m

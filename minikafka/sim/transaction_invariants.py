@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from minikafka.log.partition_log import PartitionLog
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim.held import stored_batches
-from minikafka.sim.sight import Key, OfPartition, Report, Sight, number_of
+from minikafka.sim.log_contents import stored_batches
+from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report, number_of
 from minikafka.transactions.records import TRANSACTIONS_TOPIC, State, unpacked
 from minikafka.types import Epoch, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
@@ -128,27 +128,27 @@ class StableOffset(OfPartition):
         self._exposed: dict[Key, dict[Epoch, Offset]] = {}
         """The highest last stable offset of each leader."""
 
-    def look(self, sight: Sight, report: Report) -> None:
-        self.decisions.look(sight, report)
-        spans, decided = self._spans_of(sight), self._decided_end(sight)
-        leader = sight.leader
+    def look(self, view: ReplicaView, report: Report) -> None:
+        self.decisions.look(view, report)
+        spans, decided = self._spans_of(view), self._decided_end(view)
+        leader = view.leader
         if leader is None or leader.log.is_closed:
             return
         for marked in spans.follow():
             if marked.leader_epoch == leader.epoch:
-                self.decisions.look_at_marker(sight, marked, report)
+                self.decisions.look_at_marker(view, marked, report)
         stable = leader.last_stable_offset
-        self._look_at_stable(sight, spans, stable, decided, report)
-        self._look_at_monotony(sight, leader, stable, report)
-        if not sight.unclean:
-            self._look_at_outcomes(sight, spans, leader, report)
+        self._look_at_stable(view, spans, stable, decided, report)
+        self._look_at_monotony(view, leader, stable, report)
+        if not view.unclean:
+            self._look_at_outcomes(view, spans, leader, report)
 
-    def _spans_of(self, sight: Sight) -> Spans:
-        log, key = sight.partition.log, (sight.life, sight.key)
+    def _spans_of(self, view: ReplicaView) -> Spans:
+        log, key = view.partition.log, (view.life, view.key)
         spans = self._spans.get(key)
         if spans is None or spans.log is not log:
             spans = self._spans[key] = Spans(log)
-        for event in sight.events:
+        for event in view.events:
             if event.kind == "tail_truncated":
                 spans.cut(number_of(event, "new"))
             elif event.kind == "log_restarted":
@@ -156,54 +156,60 @@ class StableOffset(OfPartition):
         spans.cut(log.end_offset)
         return spans
 
-    def _decided_end(self, sight: Sight) -> Offset:
+    def _decided_end(self, view: ReplicaView) -> Offset:
         """Markers below it were committed, as far as this broker can know."""
-        key = (sight.partition.me, sight.key)
-        known = max(self._watermarks.get(key, 0), sight.partition.high_watermark)
-        for event in sight.events:
+        key = (view.partition.me, view.key)
+        known = max(self._watermarks.get(key, 0), view.partition.high_watermark)
+        for event in view.events:
             if event.kind in ("tail_truncated", "log_restarted"):
                 known = min(known, number_of(event, "new"))
-        self._watermarks[key] = known = min(max(known, sight.partition.high_watermark), sight.partition.log.end_offset)
+        self._watermarks[key] = known = min(max(known, view.partition.high_watermark), view.partition.log.end_offset)
         return known
 
-    def _look_at_stable(self, sight: Sight, spans: Spans, stable: Offset, decided: Offset, report: Report) -> None:
-        watermark, log = sight.partition.high_watermark, spans.log
+    def _look_at_stable(self, view: ReplicaView, spans: Spans, stable: Offset, decided: Offset, report: Report) -> None:
+        watermark, log = view.partition.high_watermark, spans.log
         lowest, highest = spans.stable_end(watermark, watermark), spans.stable_end(watermark, decided)
         if not (lowest <= stable or not spans.is_whole) or stable > highest:
             report(
                 self.name,
-                f"{sight.name} on {sight.life}: the last stable offset is {stable}, by the log {lowest} to {highest} "
+                f"{view.name} on {view.life}: the last stable offset is {stable}, by the log {lowest} to {highest} "
                 f"(high watermark {watermark}, open {spans.open}, ended {spans.ended[-3:]})",
             )
         known = {producer: first for first, producer in log.producers.transactions.open.items()}
         if spans.is_whole and known != spans.open:
             report(
                 "open_transactions_differ",
-                f"{sight.name} on {sight.life}: producer state has {known}, the log {spans.open} open",
+                f"{view.name} on {view.life}: producer state has {known}, the log {spans.open} open",
             )
 
-    def _look_at_monotony(self, sight: Sight, leader: LeaderReplica, stable: Offset, report: Report) -> None:
-        key = (sight.life, sight.key, leader.epoch)
+    def _look_at_monotony(self, view: ReplicaView, leader: LeaderReplica, stable: Offset, report: Report) -> None:
+        key = (view.life, view.key, leader.epoch)
         served = self._served.get(key, -1)
         if stable < served:
-            report("stable_offset_fell", f"{sight.name} on {sight.life}: from {served} to {stable} in {leader!r}")
+            report(
+                "stable_offset_fell",
+                f"{view.name} on {view.life}: from {served} to {stable} in {leader!r}",
+            )
         self._served[key] = max(served, stable)
 
-    def _look_at_outcomes(self, sight: Sight, spans: Spans, leader: LeaderReplica, report: Report) -> None:
+    def _look_at_outcomes(self, view: ReplicaView, spans: Spans, leader: LeaderReplica, report: Report) -> None:
         """Readers have seen the outcome of everything below the last stable offset: no later leader knows another.
 
         A former leader that does not know yet that it is one may still have transactions open that its successor ended.
         """
-        outcomes = self._outcomes.setdefault(sight.key, {})
+        outcomes = self._outcomes.setdefault(view.key, {})
         for each in spans.settle(leader.high_watermark):
             known = outcomes.setdefault((each.first, each.producer_id), each)
             if known != each:
-                report("stable_outcome_changed", f"{sight.name} on {sight.life}: {each}, exposed was {known}")
-        exposed = self._exposed.setdefault(sight.key, {})
+                report("stable_outcome_changed", f"{view.name} on {view.life}: {each}, exposed was {known}")
+        exposed = self._exposed.setdefault(view.key, {})
         end = max((offset for epoch, offset in exposed.items() if epoch <= leader.epoch), default=0)
         behind = {producer: first for producer, first in spans.open.items() if first < end}
         if behind and spans.is_whole:
-            report("stable_outcome_changed", f"{sight.name} on {sight.life}: {behind} open, served as stable: {end}")
+            report(
+                "stable_outcome_changed",
+                f"{view.name} on {view.life}: {behind} open, served as stable: {end}",
+            )
         exposed[leader.epoch] = max(exposed.get(leader.epoch, 0), leader.last_stable_offset)
 
 
@@ -220,13 +226,13 @@ class Decisions:
         self._read: dict[tuple[str, Key, Epoch], Offset] = {}
         self._names: set[TopicPartition] = set()
 
-    def look(self, sight: Sight, _report: Report) -> None:
+    def look(self, view: ReplicaView, _report: Report) -> None:
         """Read what a coordinator's log has committed since."""
-        leader = sight.leader
-        if leader is None or sight.name.topic != TRANSACTIONS_TOPIC:
+        leader = view.leader
+        if leader is None or view.name.topic != TRANSACTIONS_TOPIC:
             return
-        self._names.add(sight.name)
-        key = (sight.life, sight.key, leader.epoch)
+        self._names.add(view.name)
+        key = (view.life, view.key, leader.epoch)
         start, end = self._read.get(key, 0), leader.high_watermark
         self._read[key] = max(start, end)
         for batch in stored_batches(leader.log, start, end):
@@ -236,7 +242,7 @@ class Decisions:
                 if value is not None and value.state in _OUTCOMES:
                     self._known.add((value.producer_id, value.producer_epoch, _OUTCOMES[value.state]))
 
-    def look_at_marker(self, sight: Sight, marked: Marked, report: Report) -> None:
+    def look_at_marker(self, view: ReplicaView, marked: Marked, report: Report) -> None:
         """A leader has appended this marker in its epoch."""
         marker = marked.marker
         if (marker.producer_id, marker.producer_epoch, marker.is_commit) in self._known:
@@ -244,5 +250,5 @@ class Decisions:
         if not any(name in self._were_rotten() for name in self._names):
             report(
                 "marker_without_decision",
-                f"{sight.name}@{marked.offset} on {sight.life}: {marker}, and no such decision is committed",
+                f"{view.name}@{marked.offset} on {view.life}: {marker}, and no such decision is committed",
             )

@@ -1,6 +1,6 @@
 """What a seed draws about transactional producers: who they are, their time-outs, and what happens to them.
 
-Rules for this file: it draws from a stream of its own, as ``extras.py`` does, and changes nothing drawn before.
+Rules for this file: it draws from a stream of its own, as ``plan_features.py`` does, and changes nothing drawn before.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from minikafka.sim.fault_targets import ALL, CLIENT, LEADER
 from minikafka.sim.message_faults import DOUBLE, LATE, LOSE, RESET
 from minikafka.sim.plan import Fault, Plan, PlannedTopic
-from minikafka.sim.whom import ALL, CLIENT, LEADER
 
 LEDGER: Final = "ledger"
 """The topic of the transactions."""

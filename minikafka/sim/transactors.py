@@ -29,7 +29,7 @@ from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.committed_offsets import committed_offsets
 from minikafka.sim.faults import At
-from minikafka.sim.held import stored_batches
+from minikafka.sim.log_contents import stored_batches
 from minikafka.sim.looper import Looper, is_transformed
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.transactor import LedgerReader, Transactor

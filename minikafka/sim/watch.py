@@ -41,7 +41,7 @@ from minikafka.sim.metadata_invariants import (
     QuorumHolds,
     Replayed,
 )
-from minikafka.sim.sight import OfPartition, Report, Sight, Violation, life_of, number_of
+from minikafka.sim.replica_view import OfPartition, ReplicaView, Report, Violation, life_of, number_of
 from minikafka.sim.transaction_invariants import StableOffset
 from minikafka.sim.world import Event
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
@@ -166,14 +166,14 @@ class Watch:
         """In which epochs its leader was elected uncleanly, as its topic allows, and since when that was known."""
         return self._metadata.unclean.get(name, {}) if name.topic in self.may_be_unclean else {}
 
-    def _report_of(self, sight: Sight) -> Report:
+    def _report_of(self, view: ReplicaView) -> Report:
         """After an unclean election only its leader, and those after it, are held to what was not given up by it.
 
         Others still have, or follow with, a log that is to be cut; what that takes away is the history's to name.
         """
-        sight.unclean = self.unclean_elections(sight.name)
-        is_of_before = sight.leader is None or sight.leader.epoch < max(sight.unclean, default=0)
-        return self._report_what_is_no_loss if sight.unclean and is_of_before else self.report
+        view.unclean = self.unclean_elections(view.name)
+        is_of_before = view.leader is None or view.leader.epoch < max(view.unclean, default=0)
+        return self._report_what_is_no_loss if view.unclean and is_of_before else self.report
 
     def _report_what_is_no_loss(self, name: str, what: str) -> None:
         if name not in LOSSES:
@@ -193,7 +193,7 @@ class Watch:
                 self._applied.look(node, image, self.report)
             if newest is None or image.offset > newest.offset:
                 newest = image
-        sights: dict[tuple[NodeId, TopicPartition], Sight] = {}
+        sights: dict[tuple[NodeId, TopicPartition], ReplicaView] = {}
         for event in events:
             node = self._nodes[event.node]
             if event.kind in QUORUM_EVENTS:
@@ -204,15 +204,15 @@ class Watch:
             partition = self._partition_of(event, brokers.get(node))
             if partition is None or partition.failed or (node, partition.partition) in self.rotten:
                 continue
-            sight = sights.get((node, partition.partition))
-            if sight is None:
-                sight = sights[node, partition.partition] = Sight(brokers, newest, event, partition)
-                sight.is_hearsay = partition.partition in self.were_rotten
-            sight.events.append(event)
-        for sight in sights.values():
-            report = self._report_of(sight)
+            view = sights.get((node, partition.partition))
+            if view is None:
+                view = sights[node, partition.partition] = ReplicaView(brokers, newest, event, partition)
+                view.is_hearsay = partition.partition in self.were_rotten
+            view.events.append(event)
+        for view in sights.values():
+            report = self._report_of(view)
             for each in self._of_partitions:
-                each.look(sight, report)
+                each.look(view, report)
 
     def _partition_of(self, event: Event, broker: Broker | None) -> Partition | None:
         """The replica that an event tells of; None when it names none of ours, or its broker is gone."""

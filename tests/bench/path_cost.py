@@ -113,7 +113,7 @@ class Costs:
     def _called(self, api: str, body: bytes) -> Callable[[], None]:
         def call() -> None:
             answer = self._broker.handle(api, body, self._rpc)
-            if isinstance(answer, Awaitable):  # once in some megabytes: the turn is over (broker/turns.py)
+            if isinstance(answer, Awaitable):  # once in some megabytes: the turn is over (broker/append_throttle.py)
                 waiting = asyncio.ensure_future(answer)
                 waiting.add_done_callback(lambda done: self._line.send(done.result()))
             else:

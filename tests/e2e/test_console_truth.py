@@ -123,7 +123,7 @@ def _word(value: int | None) -> str:
 def _view(broker: Broker) -> Any:
     request = ExplainPartitionRequest(topic=ORDERS.topic, partition=ORDERS.partition)
     try:
-        return handle_explain_partition(broker.replicas, broker.chronicle, request)
+        return handle_explain_partition(broker.replicas, broker.partition_history, request)
     except ProtocolError:
         return None
 

@@ -14,8 +14,8 @@ from random import Random
 
 from minikafka.config import TopicConfig
 from minikafka.lab.control import ScriptedControl
+from minikafka.lab.lab_cluster import LabCluster
 from minikafka.lab.node import Held, Node, Settings
-from minikafka.lab.stage import Stage
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch, TruncationRule
 from minikafka.types import NO_EPOCH, NodeId, Offset
 
@@ -43,14 +43,14 @@ class History:
         self.counts: dict[str, int] = {}
         self.control = ScriptedControl(NODES)
         nodes = [Node(node, str(node), settings, self._event) for node in NODES]
-        self.stage = Stage(nodes, self.control, self.told)
+        self.lab = LabCluster(nodes, self.control, self.told)
         self.exposed: dict[Offset, Held] = {}
         self.writers: dict[int, NodeId] = {}
         self.watermarks: dict[tuple[NodeId, int], Offset] = {}
         self.values = 0
         for node in nodes:
             node.start()
-        self.stage.spread()
+        self.lab.spread()
 
     def _event(self, kind: str, /, **facts: object) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + 1
@@ -84,7 +84,7 @@ class History:
         return self.random.choice(nodes) if nodes else None
 
     def _up(self) -> list[Node]:
-        return [node for node in self.stage.nodes.values() if node.up]
+        return [node for node in self.lab.nodes.values() if node.up]
 
     def produce(self) -> None:
         node = self._one([node for node in self._up() if node.leads()])
@@ -92,51 +92,51 @@ class History:
             texts = [str(self.values + number) for number in range(self.random.choice((1, 1, 2)))]
             self.values += len(texts)
             acks = self.random.choice((-1, 1))
-            self.stage.produce(node, texts, acks=acks, believing=NO_EPOCH, timeout_s=60)
+            self.lab.produce(node, texts, acks=acks, believing=NO_EPOCH, timeout_s=60)
 
     def _followers(self) -> list[Node]:
         return [n for n in self._up() if n.partition is not None and isinstance(n.partition.role, FollowerReplica)]
 
     def fetch(self) -> None:
         node = self._one(self._followers())
-        fetch = self.stage.send(node) if node is not None else None
+        fetch = self.lab.send(node) if node is not None else None
         if fetch is not None:
-            self.stage.handle(fetch, wait=False)
+            self.lab.handle(fetch, wait=False)
             if fetch.answer is not None:
-                self.stage.deliver(fetch)
+                self.lab.deliver(fetch)
 
     def send(self) -> None:
         node = self._one(self._followers())
         if node is not None:
-            self.stage.send(node)
+            self.lab.send(node)
 
     def _under_way(self, *, answered: bool) -> list[NodeId]:
-        return [each.node for each in self.stage.fetches.values() if (each.answer is not None) is answered]
+        return [each.node for each in self.lab.fetches.values() if (each.answer is not None) is answered]
 
     def handle(self) -> None:
         nodes = self._under_way(answered=False)
         if nodes:
-            self.stage.handle(self.stage.fetches[self.random.choice(nodes)], wait=False)
+            self.lab.handle(self.lab.fetches[self.random.choice(nodes)], wait=False)
 
     def deliver(self) -> None:
         nodes = self._under_way(answered=True)
         if nodes:
-            self.stage.deliver(self.stage.fetches[self.random.choice(nodes)])
+            self.lab.deliver(self.lab.fetches[self.random.choice(nodes)])
 
     def lose(self) -> None:
         nodes = self._under_way(answered=True)
         if nodes:
-            self.stage.lose(self.stage.fetches[self.random.choice(nodes)])
+            self.lab.lose(self.lab.fetches[self.random.choice(nodes)])
 
     def elect(self) -> None:
         """An election; the old leader, and those that are down, may stay in the ISR or leave it."""
         state = self.control.news().state
-        candidates = [node for node in (state.isr if self.clean else NODES) if self.stage.nodes[node].up]
+        candidates = [node for node in (state.isr if self.clean else NODES) if self.lab.nodes[node].up]
         if candidates:
             chosen = self.random.choice(candidates)
             staying = [node for node in state.isr if node == chosen or self.random.random() < 0.6]
             self.control.elect(chosen, staying)
-            self.stage.spread()
+            self.lab.spread()
 
     def go_deaf(self) -> None:
         node = self._one(self._up())
@@ -147,39 +147,39 @@ class History:
         node = self._one([node for node in self._up() if not node.listens])
         if node is not None:
             node.listens = True
-            self.stage.tell(node)
+            self.lab.tell(node)
 
     def kill(self) -> None:
         node = self._one(self._up())
         if node is not None:
             if self.random.random() < 0.5:
                 node.checkpoint()
-            self.stage.end(node)
+            self.lab.end(node)
             node.listens = True
 
     def restart(self) -> None:
-        node = self._one([node for node in self.stage.nodes.values() if not node.up])
+        node = self._one([node for node in self.lab.nodes.values() if not node.up])
         if node is not None:
-            self.stage.start(node)
+            self.lab.start(node)
 
     def pass_time(self) -> None:
-        self.stage.now += self.random.choice((1.0, 10.0, LAG_S + 1))
+        self.lab.now += self.random.choice((1.0, 10.0, LAG_S + 1))
 
     def check_isr(self) -> None:
         node = self._one([node for node in self._up() if node.leads()])
         if node is not None:
-            self.stage.check_isr(node)
+            self.lab.check_isr(node)
 
     def settle(self) -> None:
-        node = self._one([self.stage.nodes[node] for node in self.stage.proposals])
+        node = self._one([self.lab.nodes[node] for node in self.lab.proposals])
         if node is not None:
-            self.stage.settle_proposal(node)
+            self.lab.settle_proposal(node)
 
     # ---- what must hold ----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """KAFKA-FACTS 10 after a step."""
-        self.stage.settle_producers()
+        self.lab.settle_producers()
         self.told.clear()
         logs = {node.id: node.records() for node in self._up()}
         self._check_bounds()
@@ -235,28 +235,28 @@ class History:
 
     def end(self) -> None:
         """Everybody comes back, somebody of the ISR leads, all catch up: one log, with everything promised by acks=all."""
-        stage = self.stage
-        for node in stage.nodes.values():
+        lab = self.lab
+        for node in lab.nodes.values():
             if not node.up:
-                stage.start(node)
+                lab.start(node)
             node.listens = True
-            stage.tell(node)
-        stage.fetches.clear()
+            lab.tell(node)
+        lab.fetches.clear()
         state = self.control.news().state
         self.control.elect(state.isr[0], state.isr)
-        stage.spread()
+        lab.spread()
         for _ in range(40):
             for node in self._followers():
-                fetch = stage.send(node)
+                fetch = lab.send(node)
                 if fetch is not None:
-                    stage.handle(fetch, wait=False)
+                    lab.handle(fetch, wait=False)
                     if fetch.answer is not None:
-                        stage.deliver(fetch)
+                        lab.deliver(fetch)
         self.check()
-        logs = [node.records() for node in stage.nodes.values()]
+        logs = [node.records() for node in lab.nodes.values()]
         if any(log != logs[0] for log in logs):
             raise Violation("the logs never become equal")
         present = {held.offset: held.value for held in logs[0]}
-        for each in stage.promised:
+        for each in lab.promised:
             if self.clean and each.why.endswith("acks=all") and present.get(each.offset) != each.value:
                 raise Violation(f"{each.value} was acknowledged with acks=all and is gone")

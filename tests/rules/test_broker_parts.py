@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from minikafka.broker import broker as broker_module
+from minikafka.broker.append_throttle import AppendThrottle
 from minikafka.broker.dispatch import Dispatcher, settled
 from minikafka.broker.flusher import Flusher
 from minikafka.broker.parts import Parts
 from minikafka.broker.quorum_applied import SnapshotFiles
 from minikafka.broker.quorum_follower import MetadataFollower
-from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import SWEEP_SIZE_MIN, Condition, Mark, Waiters
 from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError, NotController
 from minikafka.ports import CAUSE, File, no_events
@@ -176,7 +176,7 @@ def test_a_flood_of_appends_gives_the_loop_its_turns():
     """DESIGN, Risks: bytes written per loop turn are bounded, so that heartbeats go out between two batches."""
 
     async def body(sim):
-        turns, turn, written = Turns(bytes_max=100), 0, {}
+        append_throttle, turn, written = AppendThrottle(bytes_max=100), 0, {}
 
         async def tick() -> None:
             nonlocal turn
@@ -186,7 +186,7 @@ def test_a_flood_of_appends_gives_the_loop_its_turns():
 
         async def append(count: int) -> None:
             for _ in range(count):
-                await turns.admit(30)
+                await append_throttle.admit(30)
                 written[turn] = written.get(turn, 0) + 30
 
         ticking = asyncio.ensure_future(tick())
@@ -195,7 +195,7 @@ def test_a_flood_of_appends_gives_the_loop_its_turns():
         assert sum(written.values()) == 1500
         assert max(written.values()) <= 100 + 30
         assert sim.loop.now == 0.0
-        await turns.admit(10_000)
+        await append_throttle.admit(10_000)
 
     run(body)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker.isr_proposer import IsrProposer
+from minikafka.broker.alter_partition_manager import AlterPartitionManager
+from minikafka.broker.append_throttle import AppendThrottle
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
 from minikafka.broker.replica_fetcher import ReplicaFetchers
-from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Condition, Mark, Waiters
 from minikafka.config import BrokerConfig
 from minikafka.errors import IneligibleReplica, error_name, error_of
@@ -56,7 +56,7 @@ def test_a_refused_member_holds_no_record_back() -> None:
         )
         world = world_with(sim, Answers(AlterPartitionResponse(partitions=(refusal,))), events)
         waiters = Waiters()
-        proposer = IsrProposer(
+        proposer = AlterPartitionManager(
             BrokerConfig(), world, controller=lambda: Address("n1", 1), broker_epoch=lambda: 10, waiters=waiters
         )
         eligible = {1: 10, 2: 20, 3: 30}
@@ -99,7 +99,7 @@ def fetchers_of(sim: SimWorld, following: Partition, events: Recorded) -> Replic
         partitions={TP: following},
         flushers={},
         waiters=Waiters(),
-        turns=Turns(),
+        append_throttle=AppendThrottle(),
         spawn=never,
         address_of=lambda _node: None,
         broker_epoch=lambda: 20,

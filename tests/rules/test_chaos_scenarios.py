@@ -14,7 +14,7 @@ from minikafka.chaos.scenario import SHORT_SESSIONS, Span
 from minikafka.chaos.target import lacks
 from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
 from minikafka.chaos.words import FAULTS, OTHER_NAMES, WHOM
-from minikafka.sim.whom import CLIENT_END, Standing, View, links_of, nodes_of
+from minikafka.sim.fault_targets import CLIENT_END, Standing, View, links_of, nodes_of
 from minikafka.types import NO_NODE, TopicPartition
 from minikafka.world.faults import FaultSpec
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker.chronicle import Entry
 from minikafka.broker.history import History
+from minikafka.broker.partition_history import Entry
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.types import NO_NODE
 from minikafka.wire.messages import DescribedReplica, RemoteReplica

@@ -9,7 +9,7 @@ import pytest
 from minikafka.invariant import InvariantViolation
 from minikafka.quorum import fetching, roles, voting
 from minikafka.quorum.core import QuorumCore
-from minikafka.quorum.roles import Candidate, Canvass, Follower, Leader, Prospective, Resigned, Unattached
+from minikafka.quorum.roles import Candidate, EpochElection, Follower, Leader, Prospective, Resigned, Unattached
 from minikafka.quorum.state_file import QuorumState
 from minikafka.wire.messages import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest, VoteResponse
 from tests.rules.quorum_double import CLUSTER, WALL_MS, Journal, MemoryLog, batch_of, make_core
@@ -242,7 +242,7 @@ def test_who_is_told_that_all_are_there_asks_at_once():
     ready = core.on_time(0.0, WALL_MS)
     assert isinstance(core.role, Prospective)
     assert [(envelope.peer, envelope.request.pre_vote) for envelope in ready.send] == [(2, True), (3, True)]
-    core.role.canvass.record_silence(2, now=0.0, backoff_s=0.5, backoff_max_s=1.0)
+    core.role.epoch_election.record_silence(2, now=0.0, backoff_s=0.5, backoff_max_s=1.0)
     core.stand_now(0.1)
     assert [envelope.peer for envelope in core.on_time(0.1, WALL_MS).send] == [2]
 
@@ -283,21 +283,21 @@ def test_silent_voters_are_told_again_who_leads():
 
 def test_a_round_of_votes():
     """A majority of all voters, not of those who answered; only the first answer counts."""
-    canvass = Canvass((1, 2, 3, 4, 5), me=1, ask_at=0.0)
-    assert canvass.take_due(0.0) == [2, 3, 4, 5]
-    assert canvass.take_due(0.0) == []
-    canvass.record(2, granted=False)
-    canvass.record(2, granted=True)
-    canvass.record(3, granted=True)
-    assert not canvass.won
-    assert not canvass.lost
-    canvass.record_silence(4, now=1.0, backoff_s=0.02, backoff_max_s=1.0)
-    assert canvass.take_due(1.0) == []
-    assert canvass.take_due(1.02) == [4]
-    canvass.record(4, granted=False)
-    canvass.record(5, granted=False)
-    assert canvass.lost
-    assert canvass.granting == [1, 3]
+    epoch_election = EpochElection((1, 2, 3, 4, 5), me=1, ask_at=0.0)
+    assert epoch_election.take_due(0.0) == [2, 3, 4, 5]
+    assert epoch_election.take_due(0.0) == []
+    epoch_election.record(2, granted=False)
+    epoch_election.record(2, granted=True)
+    epoch_election.record(3, granted=True)
+    assert not epoch_election.won
+    assert not epoch_election.lost
+    epoch_election.record_silence(4, now=1.0, backoff_s=0.02, backoff_max_s=1.0)
+    assert epoch_election.take_due(1.0) == []
+    assert epoch_election.take_due(1.02) == [4]
+    epoch_election.record(4, granted=False)
+    epoch_election.record(5, granted=False)
+    assert epoch_election.lost
+    assert epoch_election.granting == [1, 3]
 
 
 def test_nobody_to_ask_while_an_election_is_under_way():

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker.chronicle import Chronicle
+from minikafka.broker.partition_history import PartitionHistory
 from minikafka.config import TopicConfig
 from minikafka.lab.node import at_once
 from minikafka.ports import HOT_EVENTS, Unheard
-from minikafka.replication.high_watermark import Standing, effective_min_isr, high_watermark_after
+from minikafka.replication.high_watermark import ReplicaState, effective_min_isr, high_watermark_after
 from tests.rules.replication_kit import TP, Recorded, fetched, leader, write
 
 IN, OUT = True, False
@@ -38,7 +38,7 @@ def test_the_rule(
     current: int, own_end: int, standings: list[tuple[int, bool]], isr_size: int, min_isr: int, expected: int
 ) -> None:
     """One line a case; the rule is pure, so the table is complete."""
-    remotes = [Standing(node, end, counts) for node, (end, counts) in enumerate(standings, start=2)]
+    remotes = [ReplicaState(node, end, counts) for node, (end, counts) in enumerate(standings, start=2)]
     moved = high_watermark_after(current, own_end=own_end, standings=remotes, isr_size=isr_size, min_isr=min_isr)
     assert moved == expected
 
@@ -188,14 +188,14 @@ def test_hot_events_that_nothing_reads_are_counted_and_explained_but_not_reporte
     events = Recorded()
     unheard = events.unheard = Unheard(HOT_EVENTS)
     clock: Any = SimpleNamespace(wall_ms=lambda: 1_700_000_000_000)
-    chronicle = Chronicle(clock, events, is_replaying=lambda: False)
-    led = leader(isr=(1, 2), replicas=(1, 2), events=chronicle)
+    partition_history = PartitionHistory(clock, events, is_replaying=lambda: False)
+    led = leader(isr=(1, 2), replicas=(1, 2), events=partition_history)
     for value in "ab":
         write(led, value)
         fetched(led, 2, led.log.end_offset)
     assert unheard.counts == {"batch_appended": 2, "follower_fetched": 2, "follower_hw_changed": 0, "hw_advanced": 2}
     assert not events
-    moved = chronicle.of(TP).watermark_moved
+    moved = partition_history.of(TP).watermark_moved
     assert moved is not None
     assert json.loads(moved.message().facts_json) == {
         "partition": "orders-0",

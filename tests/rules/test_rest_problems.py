@@ -13,7 +13,7 @@ from minikafka import errors as kafka
 from minikafka.errors import BY_CODE, BY_NAME, UNKNOWN, WRITTEN
 from minikafka.rest.body import Members
 from minikafka.rest.parameters import Choice, Flag, Integer, Parameter, Text, values_of
-from minikafka.rest.topics import new_topic
+from minikafka.rest.topics import _NewTopic, setting_text
 from minikafka.web.problems import STATUS, Occurrences, Refused, page_of, problem_of, slug_of, status_of, title_of
 
 TABLE = {
@@ -186,7 +186,7 @@ def test_members_are_checked_by_kind_and_what_nobody_read_is_refused():
 
 def test_a_new_topic_is_read_from_json():
     """Numbers and booleans in the settings become Kafka's texts."""
-    topic = new_topic(
+    topic = _NewTopic.read(
         {
             "name": "orders",
             "partitions": 3,
@@ -194,13 +194,13 @@ def test_a_new_topic_is_read_from_json():
             "config": {"min.insync.replicas": 2, "unclean.leader.election.enable": False, "retention.ms": "-1"},
         }
     )
-    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("orders", 3, 2)
-    assert topic.configs == {
+    assert (topic.name, topic.partitions, topic.replication_factor) == ("orders", 3, 2)
+    assert {name: setting_text(value) for name, value in topic.config.items()} == {
         "min.insync.replicas": "2",
         "unclean.leader.election.enable": "false",
         "retention.ms": "-1",
     }
-    assert new_topic({"name": "t"}).num_partitions == -1
+    assert _NewTopic.read({"name": "t"}).partitions == -1
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_new_topic_is_read_from_json():
 def test_a_bad_new_topic_is_refused_with_a_pointer(document, where):
     """Before the controller is asked."""
     with pytest.raises(Refused) as caught:
-        new_topic(document)
+        _NewTopic.read(document)
     assert caught.value.status == 422
     assert [each["pointer"] for each in caught.value.members["errors"]] == [where]
 
@@ -228,8 +228,8 @@ def test_a_bad_new_topic_is_refused_with_a_pointer(document, where):
 def test_new_topic_with_thousands_of_faults_names_the_first_of_them():
     """Describing each of 50,000 held the broker for 73 ms."""
     with pytest.raises(Refused) as refused:
-        new_topic({"name": "t", "config": {f"s{number}": [] for number in range(1_001)}})
+        _NewTopic.read({"name": "t", "config": {f"s{number}": [] for number in range(1_001)}})
     assert "1001 settings, 1000 are accepted" in str(refused.value.error.message)
     with pytest.raises(Refused) as refused:
-        new_topic({"name": "t", "assignments": [["x"]] * 50_000})
+        _NewTopic.read({"name": "t", "assignments": [["x"]] * 50_000})
     assert "(and 19 more)" in str(refused.value), "no further ones were described"

@@ -10,9 +10,9 @@ import pytest
 from minikafka.log.epochs import EpochCache
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim import log_invariants
-from minikafka.sim.held import stored_batches
+from minikafka.sim.log_contents import stored_batches
 from minikafka.sim.log_invariants import LogInOrder, broken_sequence, disorder
-from minikafka.sim.sight import Sight
+from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.world import Event
 from minikafka.wire.batch import RecordBatch
 from tests.rules.log_words import ORDERS, TIME, fill, from_producer, open_log
@@ -97,7 +97,7 @@ def test_a_log_is_looked_at_when_it_was_cut_or_got_a_leader() -> None:
     partition: Any = SimpleNamespace(partition=ORDERS, topic_id="T", role=None, log=log)
     for kind in ("hw_advanced", "tail_truncated"):
         event = Event(0.0, "n1", 1, kind, {}, "")
-        sight = Sight({}, None, event, partition)
-        sight.events.append(event)
-        LogInOrder().look(sight, lambda name, _what: told.append(name))
+        view = ReplicaView({}, None, event, partition)
+        view.events.append(event)
+        LogInOrder().look(view, lambda name, _what: told.append(name))
     assert told == ["log_in_order"]

@@ -47,7 +47,7 @@ class Planted:
     make: Callable[[int], Plan] | None = None
     """The plan of a seed, where another one than ``plan_of`` gives with those kinds."""
     drawn: str = ""
-    """What of ``EXTRAS`` such a plan has."""
+    """What of ``PLAN_FEATURES`` such a plan has."""
 
     def plan(self, seed: int) -> Plan:
         """What to run."""

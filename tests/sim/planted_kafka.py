@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minikafka.errors import IneligibleReplica
-from minikafka.lab.stage import Stage
+from minikafka.lab.lab_cluster import Stage
 from minikafka.log.checkpoint import parse_clean_shutdown
 from minikafka.log.epochs import EpochCache
 from minikafka.log.log_directory import LogDirectory

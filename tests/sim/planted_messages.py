@@ -7,9 +7,9 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from minikafka.broker import isr_proposer
+from minikafka.broker import alter_partition_manager
+from minikafka.broker.alter_partition_manager import AlterPartitionManager
 from minikafka.broker.api import fetch as fetch_api
-from minikafka.broker.isr_proposer import IsrProposer
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_fetcher import _Asked
 from minikafka.log.partition_log import PartitionLog
@@ -44,7 +44,7 @@ def from_any_partition_epoch(original: Callable[..., Any]) -> Callable[..., Any]
 def withdrawn_when_it_fails(original: Callable[..., Any]) -> Callable[..., Any]:
     """A request without a response is taken for one that was not applied."""
 
-    async def send(self: IsrProposer, sending: Any) -> bool:
+    async def send(self: AlterPartitionManager, sending: Any) -> bool:
         done: bool = await original(self, sending)
         for _, leader, proposal in () if done else sending.values():
             leader.withdraw(proposal)
@@ -141,7 +141,7 @@ MESSAGE_CLUSTERS = (
         name="unanswered_proposal_withdrawn",
         story="a leader counts the former ISR as soon as its AlterPartition has no response (KIP-497)",
         caught_by=("maximal_isr_lacks_a_member", "valid_high_watermark", *LOSS),
-        patches=[(IsrProposer, "_send", withdrawn_when_it_fails(IsrProposer._send))],
+        patches=[(AlterPartitionManager, "_send", withdrawn_when_it_fails(AlterPartitionManager._send))],
         seed=0,
         within=60,
     ),
@@ -149,7 +149,13 @@ MESSAGE_CLUSTERS = (
         name="overtaken_proposal_withdrawn",
         story="a leader takes INVALID_UPDATE_VERSION for a refusal, though its first attempt was applied",
         caught_by=("maximal_isr_lacks_a_member", "valid_high_watermark", *LOSS),
-        patches=[(isr_proposer, "SURELY_NOT_DONE", isr_proposer.SURELY_NOT_DONE | isr_proposer.OVERTAKEN)],
+        patches=[
+            (
+                alter_partition_manager,
+                "SURELY_NOT_DONE",
+                alter_partition_manager.SURELY_NOT_DONE | alter_partition_manager.OVERTAKEN,
+            )
+        ],
         make=with_isr_churn,
         drawn="isr_churn",
         seed=9,

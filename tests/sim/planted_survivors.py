@@ -23,8 +23,8 @@ from minikafka.log.log_directory import LogDirectory
 from minikafka.log.names import CLEAN_SHUTDOWN
 from minikafka.quorum import controller_brokers
 from minikafka.sim.disk import FencedFile
-from minikafka.sim.extras import elr_power_cut, short_logs
 from minikafka.sim.plan import PAGE_CACHE, Plan
+from minikafka.sim.plan_features import elr_power_cut, short_logs
 from minikafka.sim.seeds import plan_of
 from minikafka.types import TopicPartition
 from minikafka.wire.outcomes import EarlierAttempts

@@ -25,11 +25,11 @@ from minikafka.sim.shrink import shrink
 from tests.sim.bug import SEEDED, Bug
 from tests.sim.planted import PLANTED, Planted
 from tests.sim.planted_compaction import COMPACTION
-from tests.sim.planted_extras import EXTRA_CLUSTERS, EXTRA_DRILLS
 from tests.sim.planted_groups import GROUP_CLUSTERS, GROUP_DRILLS
 from tests.sim.planted_kafka import KAFKA
 from tests.sim.planted_messages import MESSAGE_CLUSTERS
 from tests.sim.planted_own import OWN
+from tests.sim.planted_plan_features import EXTRA_CLUSTERS, EXTRA_DRILLS
 from tests.sim.planted_protocols import PROTOCOL_CLUSTERS
 from tests.sim.planted_refusals import REFUSAL_CLUSTERS
 from tests.sim.planted_security import SECURITY_CLUSTERS

@@ -9,8 +9,8 @@ import pytest
 from minikafka.quorum.assignment import Assignment
 from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_TOPIC, REASSIGN, SETTINGS, Change, drawn_changes
 from minikafka.sim.changes import ELECT, SENDS_EACH
-from minikafka.sim.extras import online_changes
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.plan_features import online_changes
 from minikafka.sim.run import Run, run
 from minikafka.sim.search import QUICK, QUICK_CLIENT
 from minikafka.sim.seeds import plan_of
@@ -79,9 +79,9 @@ def check(change: Change) -> None:
 
 def test_nothing_moves_while_a_bit_is_rotten() -> None:
     """Moves could take away the last sound replica: beyond the fault budget."""
-    rot = Fault(at_s=3.0, kind="rot", target="n1", lasts_s=2.0)
+    bit_rot = Fault(at_s=3.0, kind="rot", target="n1", lasts_s=2.0)
     for seed in range(50):
-        plan = online_changes(Plan(seed=seed, faults=(rot,)), Random(seed))
+        plan = online_changes(Plan(seed=seed, faults=(bit_rot,)), Random(seed))
         assert not any(fault.kind == REASSIGN for fault in plan.faults)
 
 
@@ -131,7 +131,7 @@ def test_added_partitions_are_sent_to_read_and_compared() -> None:
     running = played(changed((1.0, ADD_PARTITIONS, "orders=3"), faults=faults))
     assert running.report.marks["topic_enlarged"] == 1
     assert running.report.outcomes["send"] == 60 + 2 * SENDS_EACH
-    assert running.people.readers[-1].positions[TopicPartition("orders", 2)] >= 1
+    assert running.sim_clients.readers[-1].positions[TopicPartition("orders", 2)] >= 1
 
 
 def test_settings_change_under_load() -> None:
@@ -163,7 +163,7 @@ def test_an_operator_whose_election_took_place_already_is_done() -> None:
     running = Run(changed())
 
     def ask() -> None:
-        running.people.changes.begin(Fault(at_s=2.0, kind=ELECT, target="orders-0"))
+        running.sim_clients.changes.begin(Fault(at_s=2.0, kind=ELECT, target="orders-0"))
 
     running.schedule.at(2.0, ask)
     report = running.run()

@@ -1,6 +1,6 @@
 """A topic is deleted while a request, or an answer, that names it beside another one is under way.
 
-Between two partitions of one request the loop gets its turn when much was written (``broker/turns.py``): what was true
+Between two partitions of one request the loop gets its turn when much was written (``broker/append_throttle.py``): what was true
 of the first one may not be any more. Nobody but the deleted topic's client may notice.
 """
 
@@ -35,8 +35,8 @@ def pause_before_the_second(cluster: SimCluster, node: NodeId) -> Callable[[], i
                 await asyncio.sleep(0.01)
         admitted.extend([size] if size else [])
 
-    replicas.turns.take = lambda _size: False  # type: ignore[method-assign]
-    replicas.turns.admit = admit  # type: ignore[method-assign]
+    replicas.append_throttle.take = lambda _size: False  # type: ignore[method-assign]
+    replicas.append_throttle.admit = admit  # type: ignore[method-assign]
     return lambda: len(admitted)
 
 

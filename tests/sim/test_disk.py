@@ -270,7 +270,7 @@ def test_bit_rot_changes_one_bit_of_durable_data():
         _, file = await named(sim)
         file.append([b"abcdef"])
         await file.sync()
-        at = sim.disk("n1").rot("log")
+        at = sim.disk("n1").bit_rot("log")
         read = file.read(0, 99)
         assert [i for i in range(6) if read[i] != b"abcdef"[i]] == [at]
         assert (read[at] ^ b"abcdef"[at]).bit_count() == 1

@@ -9,8 +9,10 @@ from random import Random
 import pytest
 
 from minikafka.broker.kafka_session import Pipeline
-from minikafka.sim.extras import (
-    EXTRAS,
+from minikafka.sim.kafka_plans import READER
+from minikafka.sim.plan import Fault, Operation, Plan
+from minikafka.sim.plan_features import (
+    PLAN_FEATURES,
     heartbeat_group,
     kafka_clients,
     loops,
@@ -18,8 +20,6 @@ from minikafka.sim.extras import (
     refused_connections,
     transactors,
 )
-from minikafka.sim.kafka_plans import READER
-from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.run import Run
 from minikafka.sim.search import QUICK, QUICK_CLIENT
 from minikafka.sim.seeds import plan_of
@@ -83,7 +83,7 @@ def test_a_reader_reads_everything_once_across_an_election(fetch: int) -> None:
     }
     fault = Fault(at_s=2.0, kind="crash", target="leader:orders-0", lasts_s=1.0)
     run = played(quick(kafka, fault, Fault(at_s=4.0, kind="kill_reader", target=READER, lasts_s=0.2)))
-    reader = next(each for each in run.people.readers if each.machine == READER)
+    reader = next(each for each in run.sim_clients.readers if each.machine == READER)
     assert max(reader.positions.values()) == 60
 
 
@@ -134,7 +134,7 @@ def test_what_else_a_seed_draws_stays_as_it_was() -> None:
         drawn += 1
         assert {each.client for each in plan.operations} >= {name for name in plan.kafka if name != READER} - {"k2"}
     assert 3 <= drawn <= 15
-    adds = [add for _, add in EXTRAS]
+    adds = [add for _, add in PLAN_FEATURES]
     # Two change settings only, the others add topics, clients and faults of their own.
     assert adds[adds.index(kafka_clients) + 1 :] == [
         refused_connections,

@@ -24,7 +24,7 @@ from minikafka.sim.metadata_invariants import (
     QuorumHolds,
     Replayed,
 )
-from minikafka.sim.sight import Sight
+from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.verdicts import Message
 from minikafka.sim.world import Event
 from minikafka.types import EpochEnd
@@ -83,11 +83,11 @@ def follower(epoch: int = 1) -> FollowerReplica:
     )
 
 
-def sight(role: object, events: Sequence[Event], image: MetadataImage | None = None) -> Sight:
+def view(role: object, events: Sequence[Event], image: MetadataImage | None = None) -> ReplicaView:
     """What an invariant sees of a replica on broker 1 with this role."""
     partition = cast("Partition", SimpleNamespace(partition=ORDERS, topic_id="T", role=role))
     brokers: Any = {1: SimpleNamespace(image=image)}
-    seen = Sight(brokers, image, event("batch_appended"), partition)
+    seen = ReplicaView(brokers, image, event("batch_appended"), partition)
     seen.events.extend(events)
     return seen
 
@@ -111,7 +111,7 @@ def sight(role: object, events: Sequence[Event], image: MetadataImage | None = N
 def test_only_the_present_role_changes_a_replica(role: object, told: Event, names: list[str]) -> None:
     """KIP-320: what a response to a former role's fetch does is reported, and nothing that the present role does."""
     report = Told()
-    PresentRole().look(sight(role, [told]), report)
+    PresentRole().look(view(role, [told]), report)
     assert report.names == names
 
 
@@ -119,7 +119,7 @@ def test_what_came_before_a_change_of_role_in_the_same_step_is_not_judged() -> N
     """One step may apply several changes of the metadata: the former role was the present one then."""
     report = Told()
     events = [event("tail_truncated", epoch=1, old=3, new=2), event("became_follower", epoch=2)]
-    PresentRole().look(sight(follower(2), events), report)
+    PresentRole().look(view(follower(2), events), report)
     assert report.names == []
 
 
@@ -142,7 +142,7 @@ def test_a_fetch_of_a_superseded_broker_epoch_is_reported(image: MetadataImage, 
     role, report = leader(), Told()
     role.record_fetch(2, 2, start_offset=0, broker_epoch=7, leader_end=3, now=1.0)
     told = event("follower_fetched", epoch=1, replica=2, offset=2)
-    FetchOfPresentBroker().look(sight(role, [told], image), report)
+    FetchOfPresentBroker().look(view(role, [told], image), report)
     assert report.names == names
 
 
@@ -195,11 +195,11 @@ def test_a_proposal_that_may_still_be_committed_counts() -> None:
         changes, report = IsrChanges(), Told()
         for told in (proposed((1, 2, 3)), *between):
             changes.on_event(told)
-        changes.look(sight(leader(isr=isr), [ended()]), report)
+        changes.look(view(leader(isr=isr), [ended()]), report)
         assert report.names == names, (between, isr)
     changes, report = IsrChanges(), Told()
     changes.on_event(proposed((1, 2, 3), partition_epoch=3))  # the leader knows partition epoch 4 by now
-    changes.look(sight(leader(), [ended()]), report)
+    changes.look(view(leader(), [ended()]), report)
     assert report.names == []
 
 

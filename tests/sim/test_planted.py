@@ -11,9 +11,9 @@ from minikafka.sim import disk
 from minikafka.sim.durability import NameChange
 from minikafka.sim.invariants import HwWithinLog
 from minikafka.sim.plan import Plan
+from minikafka.sim.replica_view import ReplicaView, Report
 from minikafka.sim.run import run
 from minikafka.sim.seeds import plan_of
-from minikafka.sim.sight import Report, Sight
 from tests.sim.planted import Planted
 from tests.sim.planted_table import CLUSTERS, kept
 
@@ -64,8 +64,8 @@ def test_a_deletion_that_is_not_finished_shows_when_names_are_lost_in_any_order(
 def test_the_canary_sings(monkeypatch: pytest.MonkeyPatch) -> None:
     """An invariant that never holds fails the first run, with its name, table, faults and command."""
 
-    def sing(self: HwWithinLog, sight: Sight, report: Report) -> None:
-        report("canary", f"{sight.name} was looked at")
+    def sing(self: HwWithinLog, view: ReplicaView, report: Report) -> None:
+        report("canary", f"{view.name} was looked at")
 
     monkeypatch.setattr(HwWithinLog, "look", sing)
     report = run(plan_of(0, operations=5, faults=1))

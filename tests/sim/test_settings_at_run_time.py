@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.broker.caretaker import RETENTION_FIRST_S
+from minikafka.broker.log_maintenance import RETENTION_FIRST_S
 from minikafka.client.structs import ConfigResource, NewTopic
 from minikafka.config import AT_RUN_TIME
 from minikafka.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition

@@ -9,10 +9,10 @@ from typing import Any
 
 from minikafka.errors import ProtocolError
 from minikafka.ports import FrameConnection, MeetFaults, RequestContext
+from minikafka.sim.fault_targets import with_any_client
 from minikafka.sim.message_faults import Matching
 from minikafka.sim.streams import SEGMENT, Stream
 from minikafka.sim.verdicts import Deliver, Drop, Message, Reset, matching
-from minikafka.sim.whom import with_any_client
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address
 

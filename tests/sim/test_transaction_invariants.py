@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from minikafka.log.partition_log import PartitionLog
+from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.run import Run
 from minikafka.sim.seeds import transactor_plan_of
-from minikafka.sim.sight import Sight
 from minikafka.sim.transaction_invariants import Ended, Spans, StableOffset
 from minikafka.transactions.records import TRANSACTIONS_TOPIC, State, TransactionRecord, TransactionValue, packed
 from minikafka.types import TopicPartition
@@ -95,10 +95,10 @@ def look(at: StableOffset, log: Log, *, watermark: int, stable: int, epoch: int 
     told = Told()
     leader = SimpleNamespace(log=log, epoch=epoch, high_watermark=watermark, last_stable_offset=stable)
     partition = SimpleNamespace(log=log, me=me, high_watermark=watermark)
-    sight = SimpleNamespace(
+    view = SimpleNamespace(
         name=NAME, life=f"n{me}#1", key=(NAME, "id"), events=[], unclean=(), partition=partition, leader=leader
     )
-    at.look(cast("Sight", sight), told)
+    at.look(cast("ReplicaView", view), told)
     return told.names
 
 
@@ -160,7 +160,9 @@ def decision(at: StableOffset, state: State, *, is_committed: bool) -> None:
     log = Log(build_batch([Record(0, 1, key=key, value=value)]))
     leader = SimpleNamespace(log=log, epoch=0, high_watermark=int(is_committed))
     name = TopicPartition(TRANSACTIONS_TOPIC, 0)
-    at.decisions.look(cast("Sight", SimpleNamespace(name=name, life="n9#1", key=(name, "id"), leader=leader)), Told())
+    at.decisions.look(
+        cast("ReplicaView", SimpleNamespace(name=name, life="n9#1", key=(name, "id"), leader=leader)), Told()
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,13 +186,13 @@ def test_plans_show_the_invariants_markers_and_open_transactions(monkeypatch: py
     held, markers = [], []
     stable, marked = StableOffset._look_at_stable, type(invariant().decisions).look_at_marker
 
-    def noted(self: StableOffset, sight: Any, spans: Spans, *rest: Any) -> None:
+    def noted(self: StableOffset, view: Any, spans: Spans, *rest: Any) -> None:
         held.extend(spans.open)
-        stable(self, sight, spans, *rest)
+        stable(self, view, spans, *rest)
 
-    def counted(self: Any, sight: Any, found: Any, report: Any) -> None:
+    def counted(self: Any, view: Any, found: Any, report: Any) -> None:
         markers.append(found)
-        marked(self, sight, found, report)
+        marked(self, view, found, report)
 
     monkeypatch.setattr(StableOffset, "_look_at_stable", noted)
     monkeypatch.setattr(type(invariant().decisions), "look_at_marker", counted)

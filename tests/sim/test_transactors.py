@@ -11,6 +11,7 @@ import pytest
 from minikafka.check.transactions import Process, committed_rows
 from minikafka.sim import transactors
 from minikafka.sim.plan import Plan
+from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.run import run
 from minikafka.sim.seeds import (
     long_transaction_plan_of,
@@ -19,7 +20,6 @@ from minikafka.sim.seeds import (
     transaction_message_plan_of,
     transactor_plan_of,
 )
-from minikafka.sim.sight import Sight
 from minikafka.sim.transaction_invariants import Spans, StableOffset
 from minikafka.sim.transactor_plans import LEDGER, TRANSACTION_MESSAGES, TRANSACTOR_FAULTS
 from minikafka.wire.batch import RecordBatch, split
@@ -44,10 +44,10 @@ def test_long_transactions_stay_open_across_elections(monkeypatch: pytest.Monkey
     held: set[tuple[str, int]] = set()
     look = StableOffset._look_at_stable
 
-    def noted(self: StableOffset, sight: Sight, spans: Spans, *rest: Any) -> None:
-        leader = sight.leader
-        held.update((str(sight.name), first) for first in spans.open.values() if leader and first < leader.epoch_start)
-        look(self, sight, spans, *rest)
+    def noted(self: StableOffset, view: ReplicaView, spans: Spans, *rest: Any) -> None:
+        leader = view.leader
+        held.update((str(view.name), first) for first in spans.open.values() if leader and first < leader.epoch_start)
+        look(self, view, spans, *rest)
 
     monkeypatch.setattr(StableOffset, "_look_at_stable", noted)
     assert run(long_transaction_plan_of(1)).ok

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minikafka import __version__
-from minikafka.broker.chronicle import ENTRIES_MAX, Chronicle, Entry
+from minikafka.broker.partition_history import ENTRIES_MAX, Entry, PartitionHistory
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, ProtocolError, UnknownTopicOrPartition
 from minikafka.replication.leader import NEVER, LeaderReplica
 from minikafka.replication.partition import Partition
@@ -240,14 +240,14 @@ def handle_describe_log_dirs(replicas: ReplicaManager, request: DescribeLogDirsR
 
 
 def handle_explain_partition(
-    replicas: ReplicaManager, chronicle: Chronicle, request: ExplainPartitionRequest
+    replicas: ReplicaManager, partition_history: PartitionHistory, request: ExplainPartitionRequest
 ) -> ExplainPartitionResponse:
     """Raises UnknownTopicOrPartition, CorruptMessage, KafkaStorageError."""
     name = TopicPartition(request.topic, request.partition)
     replica = replicas.partitions.get(name)
     if replica is None and not replicas.knows(name):
         raise UnknownTopicOrPartition(f"{name} is not known to broker {replicas.config.node_id}")
-    story = chronicle.of(name)
+    story = partition_history.of(name)
     leader = replica.role if replica is not None and isinstance(replica.role, LeaderReplica) else None
     return ExplainPartitionResponse(
         broker_id=replicas.config.node_id,
@@ -262,7 +262,7 @@ def handle_explain_partition(
 
 
 def handle_read_history(
-    history: History, chronicle: Chronicle, request: ReadHistoryRequest, *, node: NodeId, wall_ms: int
+    history: History, partition_history: PartitionHistory, request: ReadHistoryRequest, *, node: NodeId, wall_ms: int
 ) -> ReadHistoryResponse:
     """The samples and events between two times. Raises InvalidRequest."""
     if not 0 < request.max_rows <= HISTORY_ROWS_MAX or request.from_ms > request.to_ms:
@@ -273,8 +273,8 @@ def handle_read_history(
     events = history.events(name, request.from_ms if name is None else 0, end_ms)
     before = sum(each.at_ms < request.from_ms for each in events)
     if name is not None:
-        # Older than the history, and still in the chronicle.
-        old = chronicle.of(TopicPartition(request.topic or "", request.partition)).entries
+        # Older than the history, and still in the partition history.
+        old = partition_history.of(TopicPartition(request.topic or "", request.partition)).entries
         story = [*(each for each in old if each.at_ms < start_ms), *events[:before]]
         events, before = [*story[-ENTRIES_MAX:], *events[before:]], min(len(story), ENTRIES_MAX)
     first = sum(each.at_ms <= request.from_ms for each in samples)

@@ -89,7 +89,7 @@ async def handle_write_txn_markers(
     written = []
     for marker, end in zip(request.markers, ends, strict=True):
         for place in marker.partitions:
-            await replicas.turns.admit(MARKER_COST)
+            await replicas.append_throttle.admit(MARKER_COST)
             each = _append(replicas, TopicPartition(place.topic, place.partition), end, session_alive)
             if each.error is None:
                 each.applied = on_marker(each.name, end, each.end_offset)

@@ -4,7 +4,7 @@
   loop, in which case later requests for the same partition wait (``arrivals.py``). There they also get the codec of the
   topic, if ``compression.type`` names one.
 - From a partition's checks to its append everything is synchronous: what was checked still holds when the batch is
-  written. Between partitions the loop gets its turn once enough was written (``turns.py``).
+  written. Between partitions the loop gets its turn once enough was written (``append_throttle.py``).
 - A request that need not wait for any of this is appended when its handler is called, and answered at once if ``acks``
   is satisfied then. Otherwise ``Begun`` says that it is appended (``dispatch.py``).
 - acks=0 and acks=1 answer after the leader's append (and sync, under that policy); acks=all when every member of the
@@ -233,7 +233,7 @@ def _produce_one(
     if (
         _is_long(replicas, name, item)
         or not replicas.arrivals.is_free((name,))
-        or not replicas.turns.take(sum(map(len, item.records)))
+        or not replicas.append_throttle.take(sum(map(len, item.records)))
     ):
         return None
     try:
@@ -303,7 +303,7 @@ class _Production:
     def append(self) -> bool:
         """Append what the turn of the loop has room for; True if that is all. The first step of a request."""
         for name, item in self._left():
-            if not self._replicas.turns.take(sum(map(len, item.records))):
+            if not self._replicas.append_throttle.take(sum(map(len, item.records))):
                 return False
             self._append(name, item)
         return True
@@ -336,7 +336,7 @@ class _Production:
 
     async def _append_left(self) -> None:
         for name, item in self._left():
-            await self._replicas.turns.admit(sum(map(len, item.records)))
+            await self._replicas.append_throttle.admit(sum(map(len, item.records)))
             self._append(name, item)
 
     def _left(self) -> list[tuple[TopicPartition, ProducePartition]]:

@@ -70,7 +70,7 @@ def latest(records: Iterable[Batch]) -> dict[bytes | None, Batch]:
     return {key: each for key, each in last.items() if not each.is_tombstone}
 
 
-class Held:
+class LogContents:
     """What one log held at one moment, to compare it with what comes back from its disk."""
 
     def __init__(self, log: PartitionLog, start: Offset) -> None:

@@ -9,12 +9,12 @@ from minikafka.client.settings import ConsumerConfig
 from minikafka.errors import CorruptMessage
 from minikafka.log.names import RECOVERY_POINT_CHECKPOINT, offset_name
 from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.fault_targets import LEADER
 from minikafka.sim.plan import Fault
 from minikafka.sim.run import Run
-from minikafka.sim.whom import LEADER
 from minikafka.types import NodeId
 from tests.sim.cluster_kit import ORDERS, Client, simulated, values
-from tests.sim.test_people import quick
+from tests.sim.test_sim_clients import quick
 
 LETTERS = [bytes([letter]) for letter in b"abcdefgh"]
 FROM_FILES = {"mk_memory_tails_bytes": "0", "log_segment_bytes": "300", "log_flush_interval_messages": "1"}
@@ -34,7 +34,7 @@ def filled(cluster: SimCluster) -> Client:
     return client
 
 
-def rot(cluster: SimCluster, node: NodeId) -> str:
+def bit_rot(cluster: SimCluster, node: NodeId) -> str:
     """Flip a bit of the value of record 3 in the replica's file; the file's path."""
     replica = cluster.replica(node, ORDERS)
     assert replica is not None
@@ -43,7 +43,7 @@ def rot(cluster: SimCluster, node: NodeId) -> str:
         path = f"{ORDERS}/{offset_name(base, '.log')}"
         if path in disk.files():
             at = disk.content_bytes(path).index(LETTERS[ROTTEN], 61)
-            disk.rot(path, at)
+            disk.bit_rot(path, at)
             return path
     raise AssertionError("record 3 is in a file")
 
@@ -74,7 +74,7 @@ def test_a_consumer_is_told_where_the_damage_is() -> None:
     with simulated(**FROM_FILES) as cluster:
         client = filled(cluster)
         leader = cluster.leader_of(ORDERS)
-        rot(cluster, leader)
+        bit_rot(cluster, leader)
         got, error = read_all(cluster, "reader")
         assert got == LETTERS[:ROTTEN]
         assert error is not None
@@ -93,7 +93,7 @@ def test_a_follower_does_not_store_the_damage() -> None:
         state = cluster.partition(ORDERS)
         assert state is not None
         leader, follower = state.leader, next(node for node in state.replicas if node != state.leader)
-        rot(cluster, leader)
+        bit_rot(cluster, leader)
         cluster.power_cut(follower)
         cluster.sim.disk(node_name(follower)).remove_for_good(str(ORDERS))
         cluster.boot(follower)
@@ -117,7 +117,7 @@ def test_recovery_drops_the_damage_and_fetches_it_again(folder: bool) -> None:
     with simulated(**FROM_FILES) as cluster:
         filled(cluster)
         node = next(node for node in cluster.nodes if node != cluster.leader_of(ORDERS))
-        path = rot(cluster, node)
+        path = bit_rot(cluster, node)
         cluster.crash(node)
         cluster.sim.disk(node_name(node)).remove_for_good(str(ORDERS) if folder else RECOVERY_POINT_CHECKPOINT)
         cluster.boot(node)
@@ -140,7 +140,7 @@ def test_below_the_recovery_point_only_reading_finds_it() -> None:
         filled(cluster)
         cluster.run_for(1.0)
         leader = cluster.leader_of(ORDERS)
-        rot(cluster, leader)
+        bit_rot(cluster, leader)
         cluster.crash(leader)
         cluster.boot(leader)
         cluster.settle()

@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from minikafka.broker.caretaker import RETENTION_FIRST_S, Caretaker
 from minikafka.broker.live_settings import LiveSettings
+from minikafka.broker.log_maintenance import RETENTION_FIRST_S, LogMaintenance
 from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed
 from minikafka.ports import no_events
@@ -54,7 +54,7 @@ class Replicas:
 
 
 class Cared:
-    """A caretaker at work, with a clock that begins at 0."""
+    """LogMaintenance at work, with a clock that begins at 0."""
 
     def __init__(self, sim: SimWorld, **settings: int) -> None:
         self.sim = sim
@@ -62,13 +62,13 @@ class Cared:
         self.live = LiveSettings(BrokerConfig(node_id=1, **settings), no_events)
         self.told: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
-        caretaker = Caretaker(
+        log_maintenance = LogMaintenance(
             self.replicas,  # type: ignore[arg-type] - what is used of it is there
             self.live,
             on_disk_failure=self.told.append,
             spawn=self._spawn,
         )
-        self._spawn(caretaker.run(), "caretaker")
+        self._spawn(log_maintenance.run(), "log-maintenance")
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine, name=name)

@@ -13,13 +13,13 @@ from typing import Final
 
 from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
 from minikafka.sim.compaction_plans import TOMBSTONE, compacted, drawn_key, drawn_settings
+from minikafka.sim.fault_targets import ELR, FOLLOWER, ISR, LEADER, MATE
 from minikafka.sim.group_plans import CONSUMER, MEMBER_FAULTS, drawn_failovers, drawn_group, drawn_heartbeat_group
 from minikafka.sim.kafka_plans import with_kafka_clients
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.tenant_plans import TENANT_CHANGES
 from minikafka.sim.transactor_plans import with_loops, with_transactors
-from minikafka.sim.whom import ELR, FOLLOWER, ISR, LEADER, MATE
 
 LOOSE: Final = "loose"
 """The producer with acks=0 or acks=1, where a plan has one."""
@@ -34,7 +34,7 @@ RISKY_TOPIC: Final = PlannedTopic(
     configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
 )
 
-PEOPLE_FAULTS: Final = (
+CLIENT_FAULTS: Final = (
     "kill_producer",
     "kill_reader",
     "pause_reader",
@@ -46,9 +46,9 @@ PEOPLE_FAULTS: Final = (
 """What happens to clients and topics; the rest happens to brokers, disks and links."""
 
 
-def with_extras(plan: Plan) -> Plan:
+def with_features(plan: Plan) -> Plan:
     """The plan with what else its seed draws. Each extra has a stream of its own: one more moves no other."""
-    for share, add in EXTRAS:
+    for share, add in PLAN_FEATURES:
         random = Random(f"{plan.seed}/plan/{add.__name__}")
         if random.random() < share:
             plan = add(plan, random)
@@ -255,7 +255,7 @@ def elr_power_cut(plan: Plan, random: Random) -> Plan:
         Fault(at_s=cut_s, kind="power_cut", target=f"{ELR}:{name}", lasts_s=0.3),
         Fault(at_s=round(cut_s + 0.05, 3), kind="pause", target=f"{LEADER}:{name}", lasts_s=2.5),
     ]
-    calm = tuple(each for each in plan.faults if each.kind in PEOPLE_FAULTS or not at_s - 1.0 < each.at_s < cut_s + 2.5)
+    calm = tuple(each for each in plan.faults if each.kind in CLIENT_FAULTS or not at_s - 1.0 < each.at_s < cut_s + 2.5)
     sessions = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "250", "min.insync.replicas": "2"}
     return _and_faults(plan.with_(faults=calm, settings={**plan.settings, **sessions}), faults)
 
@@ -362,7 +362,7 @@ def pipelined_batches(plan: Plan, random: Random) -> Plan:
     return plan.with_(client_settings={**plan.client_settings, **settings})
 
 
-EXTRAS: Final = (
+PLAN_FEATURES: Final = (
     (0.3, dying_clients),
     (0.25, loose_client),
     (0.3, short_logs),

@@ -53,7 +53,7 @@ class _Place:
     base_offset: Offset
 
 
-class Rot:
+class BitRot:
     """What is rotten in one cluster."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Rot:
         name, place = self._random.choice(places)
         at = place.position + self._random.randrange(CHECKED_FROM, place.size)
         disk = self._disk(node)
-        disk.rot(place.path, at)
+        disk.bit_rot(place.path, at)
         self.rotten[node, name] = folder
         self.were_rotten[name] = None
         self._cluster.sim.tell("bit_rotten", node_name(node), replica=str(name), base=place.base_offset, byte=at)

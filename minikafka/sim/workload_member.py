@@ -26,7 +26,7 @@ POLLS_PER_COMMIT = 3
 """Of the style ``after``."""
 
 
-class CrewMember(ConsumerRebalanceListener):
+class WorkloadMember(ConsumerRebalanceListener):
     """One process that belongs to a group."""
 
     def __init__(

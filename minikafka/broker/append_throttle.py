@@ -12,7 +12,7 @@ BYTES_PER_TURN_MAX = 4 * 1024 * 1024
 """A few milliseconds of checksums and page cache."""
 
 
-class Turns:
+class AppendThrottle:
     """The bytes that one broker appends, counted from pause to pause."""
 
     def __init__(self, bytes_max: int = BYTES_PER_TURN_MAX) -> None:

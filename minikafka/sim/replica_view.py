@@ -38,7 +38,7 @@ Key: TypeAlias = tuple[TopicPartition, TopicId]
 """A partition, and which of those that have had its name."""
 
 
-class Sight:
+class ReplicaView:
     """One replica after a step with an event about it."""
 
     __slots__ = (
@@ -103,5 +103,5 @@ class OfPartition(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def look(self, sight: Sight, report: Report) -> None:
+    def look(self, view: ReplicaView, report: Report) -> None:
         """Report what does not hold at this moment."""

@@ -17,8 +17,8 @@ from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
 from minikafka.quorum.assignment import Assignment
 from minikafka.replication.follower import FollowerReplica
-from minikafka.sim.extras import online_changes, short_logs
 from minikafka.sim.plan import Plan
+from minikafka.sim.plan_features import online_changes, short_logs
 from minikafka.sim.seeds import plan_of
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch
@@ -36,11 +36,11 @@ from tests.rules.test_producers_after_deletion import (
 )
 from tests.sim.bug import Bug
 from tests.sim.planted import LOSS, Planted
+from tests.sim.test_bit_rot import test_a_consumer_is_told_where_the_damage_is as consumer_is_told
+from tests.sim.test_bit_rot import test_a_follower_does_not_store_the_damage as follower_does_not_store
 from tests.sim.test_cluster_disks import (
     test_a_broker_that_missed_deletion_and_creation_takes_the_new_topic as missed_deletion_and_creation,
 )
-from tests.sim.test_rot import test_a_consumer_is_told_where_the_damage_is as consumer_is_told
-from tests.sim.test_rot import test_a_follower_does_not_store_the_damage as follower_does_not_store
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
 

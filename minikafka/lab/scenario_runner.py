@@ -1,5 +1,5 @@
-"""Plays a scenario: builds the stage that ``cluster`` describes, carries out each command, then what follows from it
-by itself, and keeps every step.
+"""Plays a scenario: builds the lab cluster that ``cluster`` describes, carries out each command, then what follows by
+itself, and keeps every step.
 
 What a command does is in ``verbs.py``; here is what is the same for all of them: options that are not understood are
 refused, and the rules' events become sentences (DESIGN D9). An event that the table shows anyway has no sentence; one
@@ -19,10 +19,10 @@ from minikafka.config import parse_topic
 from minikafka.errors import InvalidConfig
 from minikafka.lab.command import Command, ScenarioError, parsed
 from minikafka.lab.control import Control, News, QuorumControl, ScriptedControl
-from minikafka.lab.fate import Fates
+from minikafka.lab.lab_cluster import LabCluster
 from minikafka.lab.node import Node, Settings
 from minikafka.lab.played import NodeEvent, Run, Step, View, views_of
-from minikafka.lab.stage import Stage
+from minikafka.lab.record_fate import RecordFates
 from minikafka.lab.verbs import Verbs
 from minikafka.log.partition_log import PartitionLog
 from minikafka.replication.follower import TruncateByLeaderEpoch, TruncationRule
@@ -88,8 +88,8 @@ OWN_OPTIONS = {"brokers", "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"
 """Options of ``cluster`` that are no settings of the topic; others are taken out before the topic's are read."""
 
 
-def built(options: dict[str, str], command: Command, lines: list[str], events: list[NodeEvent]) -> Stage:
-    """The stage; what its nodes tell goes to ``lines`` as sentences and to ``events``. Raises ScenarioError."""
+def built(options: dict[str, str], command: Command, lines: list[str], events: list[NodeEvent]) -> LabCluster:
+    """The lab cluster; what its nodes tell goes to ``lines`` as sentences and to ``events``. Raises ScenarioError."""
     brokers = Command(command.line, command.verb, (), options).number("brokers", 0)
     names = options.pop("names", ",".join(map(str, range(1, brokers + 1)))).split(",")
     if brokers < 1 or len(names) != brokers or command.words:
@@ -113,7 +113,7 @@ def built(options: dict[str, str], command: Command, lines: list[str], events: l
     epochs = control.news().broker_epochs
     for node in nodes:
         node.broker_epoch = epochs[node.id]
-    return Stage(nodes, control, lines)
+    return LabCluster(nodes, control, lines)
 
 
 def _settings(options: dict[str, str], command: Command) -> Settings:
@@ -155,13 +155,13 @@ def play(commands: Sequence[tuple[int, str]], overrides: Mapping[str, str]) -> R
     taken_apart = [parsed(line, text) for line, text in commands]
     if not taken_apart or taken_apart[0].verb != "cluster":
         raise ScenarioError("a scenario begins with: cluster brokers=N")
-    player = Player({**taken_apart[0].options, **overrides}, taken_apart[0])
+    player = ScenarioRunner({**taken_apart[0].options, **overrides}, taken_apart[0])
     for command in taken_apart[1:]:
         player.play(command)
     return player.finish()
 
 
-class Player:
+class ScenarioRunner:
     """Plays one scenario."""
 
     def __init__(self, options: Mapping[str, str], command: Command) -> None:
@@ -169,21 +169,21 @@ class Player:
         self._events: list[NodeEvent] = []
         self._line = command.line
         self._run = Run(options)
-        self.stage = built(dict(options), command, self._lines, self._events)
-        self._verbs = Verbs(self.stage)
-        self._fates = Fates(self.stage)
+        self.lab = built(dict(options), command, self._lines, self._events)
+        self._verbs = Verbs(self.lab)
+        self._fates = RecordFates(self.lab)
         self._seen: Mapping[str, View] = {}
-        for node in self.stage.nodes.values():
+        for node in self.lab.nodes.values():
             node.start()
-        self.stage.spread()
+        self.lab.spread()
         self._record("all start: empty logs", with_lines=False)
 
     def play(self, command: Command) -> None:
         """One line, and what follows from it by itself."""
         self._line = command.line
-        state = self.stage.control.news()
+        state = self.lab.control.news()
         what = self._verbs.do(command)
-        self.stage.settle_producers()
+        self.lab.settle_producers()
         self._say_state_if_new(state)
         self._record(what)
         for _ in range(FOLLOW_UPS_MAX):
@@ -193,7 +193,7 @@ class Player:
 
     def finish(self) -> Run:
         """The verdict."""
-        leader, run = self.stage.leader(), self._run
+        leader, run = self.lab.leader(), self._run
         run.leader = leader.name if leader is not None else ""
         run.lost, run.diverged = self._fates.lost(), self._fates.diverged()
         return run
@@ -201,7 +201,7 @@ class Player:
     # ---- recording ---------------------------------------------------------------------------------------------------
 
     def _record(self, what: str, *, with_lines: bool = True) -> None:
-        now = views_of(self.stage)
+        now = views_of(self.lab)
         step = Step(
             number=len(self._run.steps),
             line=self._line,
@@ -218,24 +218,24 @@ class Player:
         self._events.clear()
 
     def _say_state_if_new(self, old: News) -> None:
-        if self.stage.control.news().state != old.state:
+        if self.lab.control.news().state != old.state:
             self._verbs.say_state()
 
     def _follow_up(self) -> bool:
         """One consequence as a step of its own; False when there is none left."""
-        stage = self.stage
-        state = stage.control.news()
-        fetch = stage.ready()
+        lab = self.lab
+        state = lab.control.news()
+        fetch = lab.ready()
         if fetch is not None:
-            stage.answer_parked(fetch)
-            stage.deliver(fetch)
-            what = f"{stage.name(fetch.node)}'s parked fetch is answered"
+            lab.answer_parked(fetch)
+            lab.deliver(fetch)
+            what = f"{lab.name(fetch.node)}'s parked fetch is answered"
         else:
-            waiting = [node for node in stage.proposals if stage.nodes[node].connected]
+            waiting = [node for node in lab.proposals if lab.nodes[node].connected]
             if not waiting or not self._verbs.proposals_flow:
                 return False
-            what = self._verbs.settle_proposal(stage.nodes[waiting[0]])
-        stage.settle_producers()
+            what = self._verbs.settle_proposal(lab.nodes[waiting[0]])
+        lab.settle_producers()
         self._say_state_if_new(state)
         self._record(what)
         return True

@@ -47,7 +47,7 @@ ENLARGER: Final = "e"
 """Those of producers that send to partitions that were added."""
 
 
-class People:
+class SimClients:
     """The clients of one run."""
 
     def __init__(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minikafka.lab.lab_cluster import LabCluster, Promised
 from minikafka.lab.node import Held, Node
-from minikafka.lab.stage import Promised, Stage
 from minikafka.types import Epoch, Offset
 
 
@@ -60,26 +60,26 @@ class Difference:
         return f"offset {self.offset}: {one}, {other}, since step {self.step}"
 
 
-class Fates:
+class RecordFates:
     """Looks after each step."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, lab: LabCluster) -> None:
+        self._lab = lab
         self._missing: dict[Promised, int] = {}
         self._gone: dict[Promised, int] = {}
         self._differing: dict[tuple[Offset, Version, Version], int] = {}
 
     def look(self, step: int) -> None:
         """Note what has changed with this step."""
-        if self._stage.leader() is not None:
-            missing = self._stage.lost()
+        if self._lab.leader() is not None:
+            missing = self._lab.lost()
             self._missing = {each: self._missing.get(each, step) for each in missing}
-        kept = {held for node in self._stage.nodes.values() for held in _places(node)} if self._missing else set()
+        kept = {held for node in self._lab.nodes.values() for held in _places(node)} if self._missing else set()
         gone = [each for each in self._missing if (each.offset, each.value) not in kept]
         self._gone = {each: self._gone.get(each, step) for each in gone}
         differing = [
             (mine.offset, _version(one, mine), _version(other, yours))
-            for mine, one, yours, other in self._stage.diverged()
+            for mine, one, yours, other in self._lab.diverged()
         ]
         self._differing = {each: self._differing.get(each, step) for each in differing}
 
@@ -93,7 +93,7 @@ class Fates:
                 step=self._missing[each],
                 gone_step=self._gone.get(each),
             )
-            for each in self._stage.lost()
+            for each in self._lab.lost()
         ]
 
     def diverged(self) -> list[Difference]:

@@ -30,7 +30,6 @@ from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.consumer_group_watch import ConsumerGroupWatch
-from minikafka.sim.crew_member import CrewMember
 from minikafka.sim.faults import At
 from minikafka.sim.group_plans import CONSUMER, PlannedGroup
 from minikafka.sim.group_watch import GroupWatch
@@ -39,6 +38,7 @@ from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.verdicts import Drop, Message, Verdict
 from minikafka.sim.watch import Watch
 from minikafka.sim.workload import SUCCESSOR
+from minikafka.sim.workload_member import WorkloadMember
 from minikafka.types import Offset, TopicPartition
 
 TWIN = "b"
@@ -51,7 +51,7 @@ LEARNS_WITHIN_S: Final = 5.0
 """A member whose session has ended is waited for this long to learn it by a heartbeat."""
 
 
-Member: TypeAlias = CrewMember | HeartbeatMember
+Member: TypeAlias = WorkloadMember | HeartbeatMember
 """Of the classic protocol, or of the consumer protocol."""
 
 
@@ -68,7 +68,7 @@ class _Post:
     """Its member died for good."""
 
 
-class Crew:
+class GroupWorkload:
     """One group of one run."""
 
     def __init__(
@@ -193,7 +193,7 @@ class Crew:
             post.member = HeartbeatMember(self._cluster, self.group, process, instance=post.instance, at_s=at_s)
             post.member.rests = self._is_over
         else:
-            post.member = CrewMember(
+            post.member = WorkloadMember(
                 self._cluster, self.group, process, self._recorder, self._book, instance=post.instance, at_s=at_s
             )
         post.holders.append(post.member)
@@ -290,7 +290,7 @@ class _Expulsion:
         return Drop() if late_s < 0 or (waits and late_s < LEARNS_WITHIN_S) else None
 
 
-class Crews:
+class GroupWorkloads:
     """All groups of one run, with what watches them; most plans have none."""
 
     def __init__(
@@ -308,36 +308,36 @@ class Crews:
         self._book = book
         heartbeats = any(group.protocol == CONSUMER for group in plan.groups)
         self._consumer_groups = ConsumerGroupWatch(cluster, watch) if heartbeats else None
-        self._crews = [Crew(group, cluster, recorder, book, at, tell) for group in plan.groups]
+        self._crews = [GroupWorkload(group, cluster, recorder, book, at, tell) for group in plan.groups]
 
     def start(self) -> None:
         """Let members come."""
-        for crew in self._crews:
-            crew.start()
+        for group_workload in self._crews:
+            group_workload.start()
 
     def begin(self, fault: Fault) -> None:
         """Something happens to a member."""
-        for crew in self._crews:
-            crew.begin(fault)
+        for group_workload in self._crews:
+            group_workload.begin(fault)
 
     def end(self) -> None:
         """Everything is put right."""
-        for crew in self._crews:
-            crew.end()
+        for group_workload in self._crews:
+            group_workload.end()
 
     def replace_who_is_gone(self) -> None:
         """Each post has a live member."""
-        for crew in self._crews:
-            crew.replace_who_is_gone()
+        for group_workload in self._crews:
+            group_workload.replace_who_is_gone()
 
     def missing(self) -> str:
         """What a group lacks; empty: nothing."""
-        return "; ".join(filter(None, (crew.missing() for crew in self._crews)))
+        return "; ".join(filter(None, (group_workload.missing() for group_workload in self._crews)))
 
     def judge(self, logs: Mapping[TopicPartition, Sequence[tuple[Offset, str]]]) -> None:
         """At the end, against what the partitions hold."""
-        for crew in self._crews:
-            group = crew.group
+        for group_workload in self._crews:
+            group = group_workload.group
             if group.protocol == CONSUMER:
                 continue  # its members count, and read nothing
             rows = {name: held for name, held in logs.items() if name.topic == group.topic}
@@ -346,6 +346,6 @@ class Crews:
     @property
     def marks(self) -> Counter[str]:
         """What happened to members, and what groups did."""
-        marks = sum((crew.marks for crew in self._crews), Counter())
+        marks = sum((group_workload.marks for group_workload in self._crews), Counter())
         watches = [each for each in (self._group_watch, self._consumer_groups) if each is not None]
         return sum((each.marks for each in watches), marks)

@@ -49,7 +49,7 @@ class _Duty:
         return math.inf if self.is_at_work else self.idle_since + min(self.interval_s(), self.pause_max_s)
 
 
-class Caretaker:
+class LogMaintenance:
     """The periodic work of one broker."""
 
     def __init__(

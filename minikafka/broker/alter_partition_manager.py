@@ -62,7 +62,7 @@ OVERTAKEN = frozenset(
 )
 
 
-class IsrProposer:
+class AlterPartitionManager:
     """The queue of proposals and the loop that sends them."""
 
     def __init__(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minikafka.broker.isr_proposer import OVERTAKEN, SURELY_NOT_DONE
+from minikafka.broker.alter_partition_manager import OVERTAKEN, SURELY_NOT_DONE
 from minikafka.errors import BY_CODE, UNKNOWN, NotLeaderOrFollower, OffsetNotAvailable, ProtocolError, RequestTimedOut
 from minikafka.lab.control import Control, News
 from minikafka.lab.node import READ_SIZE_MAX, Held, Node, held_in
@@ -64,7 +64,7 @@ class Promised:
     why: str
 
 
-class Stage:
+class LabCluster:
     """The nodes, what is on its way between them, and the results that producers and consumers received."""
 
     def __init__(self, nodes: Sequence[Node], control: Control, lines: list[str]) -> None:

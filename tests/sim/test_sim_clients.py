@@ -27,18 +27,18 @@ from minikafka.check.findings import (
 )
 from minikafka.errors import NOT_WRITTEN, InvalidPartitions, InvalidRecord, RequestTimedOut
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim import extras
+from minikafka.sim import plan_features
 from minikafka.sim.doubled import DoubledRecords
-from minikafka.sim.extras import EXTRAS, LOOSE, RISKY, SCRATCH, rotten_bits, with_extras
+from minikafka.sim.fault_targets import FOLLOWER, ISR, LEADER
 from minikafka.sim.invariants import CommittedPrefixEqual, LeaderHoldsCommitted, ValidHighWatermark
 from minikafka.sim.lives import RECORDS, Sent, tell_lives
 from minikafka.sim.losses import Losses
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.plan_features import LOOSE, PLAN_FEATURES, RISKY, SCRATCH, rotten_bits, with_features
+from minikafka.sim.replica_view import OfPartition
 from minikafka.sim.run import Run, run
 from minikafka.sim.search import QUICK, QUICK_CLIENT
 from minikafka.sim.seeds import plan_of
-from minikafka.sim.sight import OfPartition
-from minikafka.sim.whom import FOLLOWER, ISR, LEADER
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import ProducedPartition, ProduceRequest, ProduceResponse
 from minikafka.wire.records import decode_batch
@@ -83,13 +83,17 @@ def test_every_extra_survives_json() -> None:
 def test_an_extra_moves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """One stream per purpose: without one extra, the others draw what they drew."""
     plain = plan_of(7, kinds=("crash",)).with_(faults=())
-    monkeypatch.setattr(extras, "EXTRAS", tuple((1.0, add) for _, add in EXTRAS if add is not rotten_bits))
-    whole = with_extras(plain)
-    for _, left_out in EXTRAS:
-        monkeypatch.setattr(extras, "EXTRAS", [(1.0, add) for _, add in EXTRAS if add not in (left_out, rotten_bits)])
-        gone = set(whole.faults) - set(with_extras(plain).faults)
-        monkeypatch.setattr(extras, "EXTRAS", [(1.0, left_out)])
-        assert gone <= set(with_extras(plain).faults), "only that extra's own are gone"
+    monkeypatch.setattr(
+        plan_features, "EXTRAS", tuple((1.0, add) for _, add in PLAN_FEATURES if add is not rotten_bits)
+    )
+    whole = with_features(plain)
+    for _, left_out in PLAN_FEATURES:
+        monkeypatch.setattr(
+            plan_features, "EXTRAS", [(1.0, add) for _, add in PLAN_FEATURES if add not in (left_out, rotten_bits)]
+        )
+        gone = set(whole.faults) - set(with_features(plain).faults)
+        monkeypatch.setattr(plan_features, "EXTRAS", [(1.0, left_out)])
+        assert gone <= set(with_features(plain).faults), "only that extra's own are gone"
 
 
 # ---- clients ---------------------------------------------------------------------------------------------------------
@@ -109,8 +113,8 @@ def test_a_dead_producer_is_replaced_and_a_reader_begins_anew() -> None:
     assert report.ok, report.render()
     assert report.outcomes["send"] == 60
     assert report.outcomes["ok"] >= 55
-    assert [each.name for each in running.people.senders] == ["p1~2"]
-    assert [each.name for each in running.people.readers] == ["c1~2", "g1~2", "final"]
+    assert [each.name for each in running.sim_clients.senders] == ["p1~2"]
+    assert [each.name for each in running.sim_clients.readers] == ["c1~2", "g1~2", "final"]
 
 
 def test_calendars_that_are_far_off_harm_nothing() -> None:

@@ -96,7 +96,7 @@ class PartitionStory:
         return None if self.moved is None else Entry(WATERMARK_MOVED, *self.moved)
 
 
-class Chronicle:
+class PartitionHistory:
     """One broker's memory of its partitions, and of those it only knows from the metadata."""
 
     def __init__(

@@ -9,9 +9,9 @@ import pytest
 
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.compacted import KeyBook
-from minikafka.sim.held import Batch, latest, records_of
 from minikafka.sim.invariants import CommittedPrefixEqual, Exposed, GoneWhenCopied, still_owed
-from minikafka.sim.sight import Sight
+from minikafka.sim.log_contents import Batch, latest, records_of
+from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.world import Event
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import split
@@ -74,8 +74,8 @@ def test_a_tombstone_was_missed_when_its_leader_lacked_it(leader: str, missed: d
     watch = GoneWhenCopied(committed)
     for base, end in ((0, 1), (2, 3)):
         event = Event(0.0, "n1", 1, "batch_appended", {"base": base, "end": end, "leader": 3}, "")
-        sight = Sight(brokers, None, event, held_as(without(whole, 1)))  # type: ignore[arg-type]
-        sight.events.append(event)
-        watch.look(sight, lambda name, what: pytest.fail(f"{name}: {what}"))
+        view = ReplicaView(brokers, None, event, held_as(without(whole, 1)))  # type: ignore[arg-type]
+        view.events.append(event)
+        watch.look(view, lambda name, what: pytest.fail(f"{name}: {what}"))
     assert watch.tombstones("n1", ORDERS) == missed
     assert watch.never_had("n1", (ORDERS, "T")) == {1}
