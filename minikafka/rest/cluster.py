@@ -11,7 +11,7 @@ from minikafka.rest.host import Host, Scene, limits_of
 from minikafka.rest.leaders import leader_members
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import INT32_MAX, Integer
-from minikafka.rest.route import Answer, Route
+from minikafka.rest.route import Route, text_answer
 from minikafka.rest.schema import ref, table, text, whole
 from minikafka.rest.schemas import Broker, BrokerLoad, Leader
 from minikafka.rest.visit import Handler, Page, Reply, Visit
@@ -150,11 +150,8 @@ ROUTES = (
         handler=get_metrics,
         tag="health",
         answers={
-            200: Answer(
-                description="The scrape.",
-                schema=text("Families of samples, with HELP and TYPE."),
-                media_type=METRICS_TEXT,
-                example="kafka_brokers 3.0\n",
+            200: text_answer(
+                "The scrape.", METRICS_TEXT, "kafka_brokers 3.0\n", "Families of samples, with HELP and TYPE."
             )
         },
     ),

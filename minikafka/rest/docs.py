@@ -15,8 +15,8 @@ from typing import Any
 
 from minikafka.rest.openapi import document, problem_pages
 from minikafka.rest.parameters import Text
-from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import many, ref, shape, text
+from minikafka.rest.route import Answer, Route, text_answer
+from minikafka.rest.schema import many, ref, shape
 from minikafka.rest.visit import Page, Reply, Visit
 from minikafka.web.problems import PROBLEM_PAGES, malformed, page_of
 
@@ -101,9 +101,7 @@ def routes_of(others: Sequence[Route]) -> tuple[Route, ...]:
             path="/docs",
             handler=description.get_docs,
             tag="docs",
-            answers={
-                200: Answer(description="The page.", schema=text("HTML."), media_type=HTML, example="<!doctype html>")
-            },
+            answers={200: text_answer("The page.", HTML, "<!doctype html>", "HTML.")},
         ),
         Route(
             method="GET",

@@ -29,10 +29,10 @@ from minikafka.rest import json_text
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import partition_of
 from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_state, needed, partition_state
-from minikafka.rest.model import Model, member
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Parsed, Text, Wrong
-from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import many, nodes, nullable, shape, text, whole
+from minikafka.rest.route import Route, text_answer
+from minikafka.rest.schema import many, nodes, nullable, text, whole
 from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, told_once
 from minikafka.rest.visit import Page, Reply, Visit
 from minikafka.rpc import call
@@ -540,18 +540,24 @@ def sample_facts(
     return facts
 
 
-_EXAMPLE = {
-    "scope": "orders-0",
-    "start": 1_795_270_200_000,
-    "exact_from": 1_795_270_200_000,
-    "from": 1_795_270_210_000,
-    "to": 1_795_270_270_000,
-    "next": None,
-    "brokers": [1, 2, 3],
-    "before": {"summary": "orders-0: ...", "partition": {"high_watermark": 41}},
-    "samples": [_Sample.example()],
-    "steps": [_Step.example()],
-}
+class _History(Model):
+    """Earlier states and what happened between them."""
+
+    scope: str = member(text("As in the request."), "orders-0")
+    start: int = member(whole("What is older is forgotten."), 1_795_270_200_000)
+    exact_from: int = member(whole("From here on the steps of all brokers are complete."), 1_795_270_200_000)
+    from_: int = member(whole("Time of `before`."), 1_795_270_210_000)
+    to: int = member(whole("Time of the last state."), 1_795_270_270_000)
+    next: int | None = member(nullable(whole("`from` of the request that continues; null: there is no more.")))
+    brokers: list[NodeId] = member(nodes("The brokers whose histories are in the response."), [1, 2, 3])
+    before: dict[str, Any] | None = member(
+        nullable({"type": "object", "description": "The state at `from`, as in a live `snapshot`."}),
+        {"summary": "orders-0: ...", "partition": {"high_watermark": 41}},
+    )
+    samples: list[Any] = many_of(_Sample)
+    steps: list[Any] = many_of(_Step, "Oldest first.")
+
+
 _TIMES = (FROM, TO)
 
 ROUTES = (
@@ -562,22 +568,7 @@ ROUTES = (
         tag="cluster",
         parameters=(SCOPE, *_TIMES, LIMIT, STEP_MS, STATES, KIND, BROKER),
         answers={
-            200: Answer(
-                description="The state at `from`, its changes up to `to`, and what happened between the two.",
-                schema=shape(
-                    scope=text("As in the request."),
-                    start=whole("What is older is forgotten."),
-                    exact_from=whole("From here on the steps of all brokers are complete."),
-                    **{"from": whole("Time of `before`.")},
-                    to=whole("Time of the last state."),
-                    next=nullable(whole("`from` of the request that continues; null: there is no more.")),
-                    brokers=nodes("The brokers whose histories are in the response."),
-                    before=nullable({"type": "object", "description": "The state at `from`, as in a live `snapshot`."}),
-                    samples=many(_Sample.schema()),
-                    steps=many(_Step.schema(), "Oldest first."),
-                ),
-                example=_EXAMPLE,
-            )
+            200: _History.answer("The state at `from`, its changes up to `to`, and what happened between the two.")
         },
         problems=(UnknownTopicOrPartition, BrokerNotAvailable),
     ),
@@ -587,14 +578,7 @@ ROUTES = (
         handler=get_replay,
         tag="cluster",
         parameters=(PARTITION, *_TIMES),
-        answers={
-            200: Answer(
-                description="The page.",
-                schema=text("HTML."),
-                media_type="text/html",
-                example="<!doctype html>",
-            )
-        },
+        answers={200: text_answer("The page.", "text/html", "<!doctype html>", "HTML.")},
         problems=(UnknownTopicOrPartition, BrokerNotAvailable),
     ),
 )

@@ -30,8 +30,7 @@ from minikafka.rest.host import Host, Scene
 from minikafka.rest.leaders import partition_of
 from minikafka.rest.parameters import Text
 from minikafka.rest.partitions import partition_out
-from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import text
+from minikafka.rest.route import Route, text_answer
 from minikafka.rest.sentences import cluster_summary, partition_summary, why_fenced_or_up, why_the_stable_offset
 from minikafka.rest.transactions import producer_out
 from minikafka.rest.views import PATIENCE_S, Views, leaders_view
@@ -424,11 +423,11 @@ ROUTES = (
         tag="cluster",
         parameters=(SCOPE, LAST_EVENT_ID),
         answers={
-            200: Answer(
-                description="Events until the reader leaves: `hello`, `snapshot`, `frame`, `gap`, `heartbeat`, `end`.",
-                schema=text("Server-Sent Events."),
-                example=EXAMPLE,
-                media_type=json_text.EVENT_STREAM,
+            200: text_answer(
+                "Events until the reader leaves: `hello`, `snapshot`, `frame`, `gap`, `heartbeat`, `end`.",
+                json_text.EVENT_STREAM,
+                EXAMPLE,
+                "Server-Sent Events.",
             )
         },
         problems=(UnknownTopicOrPartition, ThrottlingQuotaExceeded),

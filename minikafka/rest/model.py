@@ -93,9 +93,14 @@ def note() -> Any:
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(member, one, many_of, note))
 class Model:
-    """Base of the models. ``named=True``: the schema is listed under the class's name in ``schemas.SCHEMAS``."""
+    """Base of the models.
+
+    ``named=True``: the schema is listed under the class's name in ``schemas.SCHEMAS``. ``is_open=True``: the object may
+    have other members too. A member whose name is a word of Python ends with ``_`` in the class, and only there.
+    """
 
     _named: ClassVar[bool] = False
+    _is_open: ClassVar[bool] = False
     _members: ClassVar[dict[str, _Member]] = {}
     _inner: ClassVar[tuple[tuple[str, type[Model], bool], ...]] = ()
     """Members that are objects of a model, and those that are lists of them."""
@@ -104,11 +109,11 @@ class Model:
     _defaults: ClassVar[dict[str, Any]] = {}
     _check: ClassVar[_Check | None] = None
 
-    def __init_subclass__(cls, *, named: bool = False) -> None:
-        cls._named = named
+    def __init_subclass__(cls, *, named: bool = False, is_open: bool = False) -> None:
+        cls._named, cls._is_open = named, is_open
         cls._check = None
         declared = [each for base in reversed(cls.__mro__) for each in vars(base).items()]
-        cls._members = {name: each for name, each in declared if isinstance(each, _Member)}
+        cls._members = {name.removesuffix("_"): each for name, each in declared if isinstance(each, _Member)}
         cls._inner = tuple(
             (name, each.model, each.limits is not None) for name, each in cls._members.items() if each.model is not None
         )
@@ -137,7 +142,8 @@ class Model:
         found = cls._members.items()
         optional = [name for name, each in found if each.is_omitted or (sent and each.default is not MISSING)]
         members = {name: each.schema(sent=sent) for name, each in found}
-        return shape(" ".join((cls.__doc__ or "").split()), optional=optional, **members)
+        schema = shape(" ".join((cls.__doc__ or "").split()), optional=optional, **members)
+        return {**schema, "additionalProperties": cls._is_open}
 
     @classmethod
     def reference(cls) -> Schema:

@@ -21,7 +21,7 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.rest.parameters import Parameter
-from minikafka.rest.schema import Schema
+from minikafka.rest.schema import Schema, text
 from minikafka.rest.visit import Handler
 from minikafka.web.accept import JSON
 from minikafka.web.problems import Refused
@@ -97,6 +97,11 @@ class Route:
     def media_types(self) -> frozenset[str]:
         """What its answers can be."""
         return frozenset(each for answer in self.answers.values() for each in (answer.media_type, *answer.also))
+
+
+def text_answer(description: str, media_type: str, example: str, words: str = "") -> Answer:
+    """An answer that is no JSON; ``words`` say what its text is."""
+    return Answer(description=description, schema=text(words), example=example, media_type=media_type)
 
 
 def json_body(schema: Schema, example: Any, description: str = "", *, required: bool = True) -> Body:

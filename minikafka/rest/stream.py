@@ -34,8 +34,7 @@ from minikafka.rest.fetch import (
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer
-from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
-from minikafka.rest.schema import text
+from minikafka.rest.route import LEADER_PROBLEMS, Route, text_answer
 from minikafka.rest.visit import Stream, Visit
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.web.problems import Refused, problem_of
@@ -260,11 +259,11 @@ ROUTES = (
         tag="records",
         parameters=(TOPIC, PARTITION, START, LAST_EVENT_ID, HEARTBEAT_MS, ISOLATION_LEVEL, FORMAT, FORWARD),
         answers={
-            200: Answer(
-                description="Events until the reader leaves: `record`, `hw`, `leader`, `truncated`, `problem`, `end`.",
-                schema=text("Server-Sent Events."),
-                example=EXAMPLE,
-                media_type=json_text.EVENT_STREAM,
+            200: text_answer(
+                "Events until the reader leaves: `record`, `hw`, `leader`, `truncated`, `problem`, `end`.",
+                json_text.EVENT_STREAM,
+                EXAMPLE,
+                "Server-Sent Events.",
             )
         },
         problems=(*LEADER_PROBLEMS, OffsetOutOfRange, ThrottlingQuotaExceeded),

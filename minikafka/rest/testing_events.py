@@ -11,9 +11,10 @@ from collections.abc import AsyncGenerator, Collection
 from typing import Any
 
 from minikafka.rest import json_text
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Integer, Parsed, Text, Wrong
-from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import many, shape, text, whole
+from minikafka.rest.route import Route, text_answer
+from minikafka.rest.schema import text, whole
 from minikafka.rest.testing_hooks import instruments_of
 from minikafka.rest.visit import Page, Reply, Stream, Visit
 from minikafka.wire.limits import shown
@@ -64,13 +65,34 @@ def _wanted(visit: Visit) -> Wanted:
     return Wanted(visit[KIND], visit[PARTITION], visit[NODE])
 
 
+class _Event(Model, is_open=True):
+    """One event; its facts are members beside these."""
+
+    seq: int = member(whole("Its number."), 139)
+    ts_ms: int = member(whole("Milliseconds since 1970."), 1_795_270_217_937)
+    level: str = member(text("As in the log."), "warning")
+    node: str = member(text("The broker that it comes from."), "1")
+    event: str = member(text("What happened."), "isr_shrunk")
+    cause: str | None = member(text("The request or timer that it happened for."), default=None)
+
+
+class _Events(Model):
+    """A window of the events."""
+
+    start: int = member(whole("The oldest that is kept."), 1)
+    next: int = member(whole("Where to go on."), 140)
+    events: list[Any] = many_of(
+        _Event, example=[_Event.example(partition="orders-0", epoch=0, old=[1, 2, 3], new=[1, 3])]
+    )
+
+
 async def get_events(visit: Visit) -> Reply:
     """A window of the events, oldest first. ``next`` is where to go on; what is older than ``start`` is gone."""
     ring = instruments_of(visit).ring
     end, limit = ring.end, visit[LIMIT]
     rows = list(ring.rows(visit[FROM], wanted=_wanted(visit), limit=limit))
     next_seq = rows[-1].seq + 1 if len(rows) == limit else end
-    return Reply({"start": ring.start, "next": next_seq, "events": [row.line() for row in rows]})
+    return Reply(_Events(start=ring.start, next=next_seq, events=[row.line() for row in rows]).out())
 
 
 async def get_journal(visit: Visit) -> Page:
@@ -110,31 +132,6 @@ def _sse(kind: str, seq: int, line: dict[str, Any]) -> bytes:
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (seq, kind.encode(), json_text.compact(line))
 
 
-_EVENT = {
-    **shape(
-        "One event; its facts are members beside these.",
-        optional=("cause",),
-        seq=whole("Its number."),
-        ts_ms=whole("Milliseconds since 1970."),
-        level=text("As in the log."),
-        node=text("The broker that it comes from."),
-        event=text("What happened."),
-        cause=text("The request or timer that it happened for."),
-    ),
-    "additionalProperties": True,
-}
-_EXAMPLE = {
-    "seq": 139,
-    "ts_ms": 1_795_270_217_937,
-    "level": "warning",
-    "node": "1",
-    "event": "isr_shrunk",
-    "partition": "orders-0",
-    "epoch": 0,
-    "old": [1, 2, 3],
-    "new": [1, 3],
-}
-
 ROUTES = (
     Route(
         method="GET",
@@ -143,15 +140,7 @@ ROUTES = (
         tag="testing",
         testing=True,
         parameters=(FROM, LIMIT, KIND, PARTITION, NODE),
-        answers={
-            200: Answer(
-                description="A window of the events.",
-                schema=shape(
-                    start=whole("The oldest that is kept."), next=whole("Where to go on."), events=many(_EVENT)
-                ),
-                example={"start": 1, "next": 140, "events": [_EXAMPLE]},
-            )
-        },
+        answers={200: _Events.answer("A window of the events.")},
     ),
     Route(
         method="GET",
@@ -160,14 +149,7 @@ ROUTES = (
         tag="testing",
         testing=True,
         parameters=(FROM, KIND, PARTITION, NODE),
-        answers={
-            200: Answer(
-                description="Lines of JSON, one event each.",
-                schema=text(),
-                media_type=NDJSON,
-                example='{"event":"isr_shrunk","node":"1"}\n',
-            )
-        },
+        answers={200: text_answer("Lines of JSON, one event each.", NDJSON, '{"event":"isr_shrunk","node":"1"}\n')},
     ),
     Route(
         method="GET",
@@ -177,11 +159,8 @@ ROUTES = (
         testing=True,
         parameters=(FROM, KIND, PARTITION, NODE, LAST_EVENT_ID),
         answers={
-            200: Answer(
-                description="Server-sent events.",
-                schema=text(),
-                media_type=SSE,
-                example='id: 7\nevent: isr_shrunk\ndata: {"event":"isr_shrunk","node":"1"}\n\n',
+            200: text_answer(
+                "Server-sent events.", SSE, 'id: 7\nevent: isr_shrunk\ndata: {"event":"isr_shrunk","node":"1"}\n\n'
             )
         },
     ),

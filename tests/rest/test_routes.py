@@ -51,13 +51,11 @@ def test_examples_are_what_the_schemas_say(route):
 
 SHAPES_BY_HAND = {
     "docs.py",
-    "history.py",
     "model.py",
     "proxy.py",
     "schema.py",
     "schemas.py",
     "testing_actions.py",
-    "testing_events.py",
     "testing_faults.py",
     "testing_hooks.py",
 }

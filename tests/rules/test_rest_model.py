@@ -215,6 +215,19 @@ def test_null_differs_from_a_member_that_is_left_out():
     assert Named.schema()["required"] == ["rate"]
 
 
+class Row(Model, is_open=True):
+    """A row with facts."""
+
+    from_: int = member(whole(), 7)
+
+
+def test_a_member_may_have_a_name_that_python_reserves_and_an_object_more_members():
+    """The JSON came first: `from` is a parameter and a member of the history, and facts are members of an event."""
+    assert Row.example(why="x") == {"from": 7, "why": "x"}
+    assert (Row.schema()["required"], Row.schema()["additionalProperties"]) == (["from"], True)
+    assert Row.out_of(object(), **{"from": 3}) == {"from": 3}
+
+
 async def test_a_large_answer_reads_the_same_from_tuples_and_lists():
     """Models pass the tuples of wire messages on; a long one is written in turns too."""
     long = list(range(1_200))
