@@ -34,6 +34,7 @@ from tests.bench import (
     local,
     report,
     rows,
+    security_rows,
     spark_rows,
     suite,
     transaction_rows,
@@ -69,6 +70,9 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
         "local": lambda: local.local_rows(rounds=rounds),
         "suite": lambda: suite.suite_rows(rounds=1 if quick else 3),
         "memory": lambda: rows.memory_rows(ceiling=2.0),
+        "security": lambda: security_rows.security_rows(
+            rounds=rounds, megabytes=megabytes, count=150 if quick else 500
+        ),
         "spark": lambda: spark_rows.spark_rows(
             rounds=3,
             rows_100=1_000_000 if quick else 1_500_000,

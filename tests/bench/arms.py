@@ -80,9 +80,13 @@ class Ours:
     def pids(self) -> list[int]:
         return [broker.pid for broker in self.running.brokers.values()]
 
+    def admin(self) -> AdminClient:
+        """A client that makes and deletes topics."""
+        return AdminClient(bootstrap_servers=self.running.bootstrap)
+
     async def create(self, topic: str, replicas: int, partitions: int = PARTITIONS) -> None:
         """A new topic, and wait until every partition has a leader and full ISR."""
-        async with AdminClient(bootstrap_servers=self.running.bootstrap) as admin:
+        async with self.admin() as admin:
             await admin.create_topics([NewTopic(topic, partitions, replicas)])
         for _ in range(400):
             answer = await call(self.network, self.first, MetadataRequest(topics=(topic,)), self.deadline())
@@ -96,7 +100,7 @@ class Ours:
 
     async def delete(self, topic: str) -> None:
         """Delete it and wait until its files are gone on every broker."""
-        async with AdminClient(bootstrap_servers=self.running.bootstrap) as admin:
+        async with self.admin() as admin:
             await admin.delete_topics([topic])
         folders = [self.running.folder(node) for node in self.running.brokers]
         for _ in range(400):
