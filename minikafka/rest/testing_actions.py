@@ -67,7 +67,7 @@ async def post_action(call: HookCall) -> Reply:
     lives = _lives(call)
     call.host.world.events("action_asked", do=word, broker=node)
     if word not in {"stop", "kill", "start"}:
-        return Reply(_told(node, word, faults=_paused(call.instruments, node, word)))
+        return Reply(_told(node, word, faults=_paused(call, word)))
     act = {"stop": lives.stop, "kill": lives.kill, "start": lives.start}[word]
     if node == call.host.node_id and word != "start":
         lives.soon(act, node)
@@ -102,16 +102,16 @@ def _lives(call: HookCall) -> Lives:
     return lives
 
 
-def _paused(instruments: Instruments, node: NodeId, word: str) -> list[int]:
+def _paused(call: HookCall, word: str) -> list[int]:
     """The faults that were set, or healed."""
-    spec: FaultSpec = paused_fetching(node) if word.endswith("fetching") else paused(node)
-    faults = instruments.faults
+    spec: FaultSpec = paused_fetching(call.node) if word.endswith("fetching") else paused(call.node)
+    faults = call.instruments.faults
     standing = [number for number, fault in faults.active.items() if fault.spec == spec]
     if word.startswith("resume"):
         for number in standing:
             faults.heal(number)
         return standing
-    return standing or [faults.add(spec).number]
+    return standing or [faults.add(spec, by=call.software).number]
 
 
 def _told(node: NodeId, word: str, *, done: bool = True, faults: list[int] | None = None) -> dict[str, Any]:

@@ -88,7 +88,7 @@ async def post_fault(call: HookCall) -> Reply:
         here = ", ".join(sorted(faults.nodes))
         detail = f"broker {here} is at neither end of {spec.link}: set it at one of these two, with ?broker="
         raise unacceptable([{"pointer": "/link", "detail": detail}])
-    fault = faults.add(spec)
+    fault = faults.add(spec, by=call.software)
     return Reply(_out(fault, call), 201, {"Location": f"/v1/faults/{fault.number}"})
 
 
@@ -216,6 +216,7 @@ def _out(fault: Fault, call: HookCall) -> dict[str, Any]:
         "seed": fault.seed,
         "error": spec.error,
         "for_ms": spec.for_ms,
+        "set_by": fault.set_by,
         "ends_in_ms": call.instruments.faults.ends_in_ms(fault),
         "hits": fault.hits,
         "active": fault.is_active,
@@ -254,6 +255,7 @@ _FAULT = shape(
     **_SPEC,
     id=whole("Its number at this broker."),
     broker=ref("NodeId"),
+    set_by=text("Program that set it, from its `User-Agent`; empty: not known, or the test itself."),
     ends_in_ms=nullable(whole("Time until it ends by itself; null: it is over, or only healing ends it.", minimum=0)),
     hits=whole("How many messages it struck."),
     active=flag("It will strike again."),
@@ -287,6 +289,7 @@ _EXAMPLE = {
     "seed": 41_887_029_551_207,
     "error": None,
     "for_ms": None,
+    "set_by": "curl 8.14.1",
     "ends_in_ms": None,
     "hits": 0,
     "active": True,

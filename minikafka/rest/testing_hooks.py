@@ -49,6 +49,7 @@ from minikafka.web.problems import Refused
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
 from minikafka.wire.outcomes import outcome_in
+from minikafka.world.connections import identity_of
 from minikafka.world.instruments import Instruments
 
 Value = TypeVar("Value")
@@ -112,6 +113,8 @@ class HookCall:
     """Names of the parameters that the request has."""
     document: dict[str, Any]
     """Its body; empty for a route without one."""
+    software: str
+    """Name and version of the program that sent it; empty: not known."""
 
     def __getitem__(self, parameter: Parameter[Value]) -> Value:
         value: Value = self.values[parameter.name]
@@ -220,7 +223,9 @@ class _Anywhere:
         instruments = instruments_of(visit)
         if _is_here(node, visit.host, instruments) or self._served_here(instruments, received.document):
             given = (*visit.http.query, *visit.http.match_info)
-            reply = await self.serve(HookCall(visit.host, instruments, node, visit.values, given, received.document))
+            reply = await self.serve(
+                HookCall(visit.host, instruments, node, visit.values, given, received.document, _software(visit))
+            )
         else:
             reply = await _forward(self._name, received, node, self._wait_s(visit) + timeout_s)
         location = reply.headers.get("Location")
@@ -249,6 +254,10 @@ class _Anywhere:
             return refused
         except ProtocolError as error:
             return Refused(error)
+
+
+def _software(visit: Visit) -> str:
+    return identity_of(visit.http.headers.get("User-Agent", ""))[1]
 
 
 def _is_here(node: NodeId, host: Host, instruments: Instruments) -> bool:
@@ -282,6 +291,7 @@ async def _forward(name: str, received: _Received, node: NodeId, timeout_s: floa
         remote=context.remote,
         listener=context.listener,
         client_id=context.client_id,
+        software=_software(visit),
     )
     try:
         response: RunTestHookResponse = await call(
@@ -362,7 +372,7 @@ async def _served(host: Host, instruments: Instruments, routes: Sequence[Route],
         raise InvalidRequest(f"the request was forwarded to broker {host.node_id} and names broker {named}")
     document = object_in(request.body, request.body_kind) if route.body is not None else {}
     return await route.handler.serve(
-        HookCall(host, instruments, host.node_id, values, {*request.query, *request.path}, document)
+        HookCall(host, instruments, host.node_id, values, {*request.query, *request.path}, document, request.software)
     )
 
 

@@ -975,6 +975,8 @@ class RunTestHookRequest:
     remote: str = ""
     listener: str = ""
     client_id: str = ""
+    software: str = ""
+    """Name and version of the sender's program."""
 
 
 @message

@@ -237,6 +237,8 @@ class Fault:
     link: Link
     seed: int
     """Of its draws."""
+    set_by: str = ""
+    """The client that set it, as its software names itself; empty: code in this process."""
     hits: int = 0
     """How many messages it struck."""
     late: dict[Way, asyncio.Event] = field(default_factory=dict)
@@ -335,11 +337,11 @@ class Faults:
         self._numbers = 0
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
-    def add(self, spec: FaultSpec) -> Fault:
+    def add(self, spec: FaultSpec, *, by: str = "") -> Fault:
         """From now on. InvalidRequest for one that shall end by itself where no loop runs, before the start."""
         number = self._numbers + 1
         seed = spec.seed if spec.seed is not None else Random(f"{self.seed}/{number}").getrandbits(48)
-        fault = Fault(number, spec, Link.parse(spec.link), seed)
+        fault = Fault(number, spec, Link.parse(spec.link), seed, by)
         if spec.for_ms is not None:
             try:
                 loop = asyncio.get_running_loop()

@@ -86,6 +86,7 @@ def take_pictures(page: Page, name: str) -> None:
         for theme in ("light", "dark"):
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            # A chart follows the width of its section one frame later.
+            page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
             page.screenshot(path=PICTURES / f"{name}-{width}-{theme}.png", full_page=True)
     page.set_viewport_size({"width": 1400, "height": 900})

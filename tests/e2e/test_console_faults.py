@@ -69,6 +69,10 @@ def test_drawer_sets_lists_and_heals_faults_of_other_brokers(page: Page, cluster
     page.get_by_label("At broker").select_option("2")
     page.get_by_role("button", name="Set the fault").click()
     expect(page.locator("#bar")).to_contain_text("2 faults are active")
+    expect(page.locator("#faults li").first).to_contain_text("set by a browser")
+    page.get_by_role("button", name="❚❚ Pause").click()
+    expect(page.locator("#bar")).to_contain_text("2 faults are active now, not at the time shown")
+    page.keyboard.press("Space")
     assert brokers_with_faults(cluster) == [2, 3]
     assert call(cluster, "/v1/faults")["faults"] == []
     take_pictures(page, "faults-of-others")

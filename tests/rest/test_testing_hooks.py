@@ -43,7 +43,8 @@ def active(curl: Curl, node: int) -> list[int]:
 
 async def test_fault_is_set_listed_and_healed_at_the_broker_that_the_request_names(curl: Curl):
     """M6: broker 1 forwards to broker 2, whose own number the fault has; broker 1 has none."""
-    told = await curl.post("/v1/faults?broker=2", CUT)
+    told = await curl.post("/v1/faults?broker=2", CUT, headers={"User-Agent": "curl/8.14.1"})
+    assert told.json["set_by"] == "curl 8.14.1"
     assert (told.status, told.json["broker"], told.json["id"]) == (201, 2, 1)
     assert told.headers["Location"] == "/v1/faults/1?broker=2"
     assert told.headers["Mk-Served-By"] == "2"

@@ -4,7 +4,7 @@ import { computed, effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Refused, messageOf, request } from "./api";
-import { hello } from "./live";
+import { hello, pausedAt } from "./live";
 import { counted } from "./words";
 
 const PERIOD_MS = 1000;
@@ -22,6 +22,8 @@ interface Fault {
   /** Its number at its broker. */
   id: number;
   broker: number;
+  /** Name and version of a program, from its User-Agent. */
+  set_by: string;
   kind: string;
   link: string;
   api: string;
@@ -113,12 +115,15 @@ function named({ kind, link, api, message, count, for_ms: ms, ends_in_ms: left, 
   return `${what}${count ? `, the next ${count}` : ""} at broker ${fault.broker}${until}; struck ${hits}${held ? `, holds ${held}` : ""}`;
 }
 
+/** Browsers call themselves Mozilla. */
+const setBy = ({ set_by }: Fault): string => set_by.startsWith("Mozilla") ? ", set by a browser" : set_by && `, set by ${set_by}`;
+
 /** On top of every view while a fault is active. */
 export function FaultBar(): JSX.Element | null {
   const shown = active.value;
   if (!hello.value.testing || !shown.length) return null;
   return <p class="bar" role="status">
-    <b>{shown.length} {shown.length === 1 ? "fault is" : "faults are"} active:</b>
+    <b>{shown.length} {shown.length === 1 ? "fault is" : "faults are"} active{pausedAt.value === null ? "" : " now, not at the time shown"}:</b>
     {shown.slice(0, 4).map((each) => <span key={nameOf(each)}>{named(each)} <button aria-label={`Heal fault ${nameOf(each)}`} onClick={() => void heal(each)}>Heal</button></span>)}
     {shown.length > 4 && <span>and {shown.length - 4} more</span>}
     <button onClick={() => void healAll()}>Heal all</button>
@@ -278,7 +283,7 @@ export function FaultsDrawer(): JSX.Element | null {
       <SetFault />
       <h3>Faults of all brokers</h3>
       {silent.value.map(({ broker, detail }) => <p key={broker} class="failed" title={detail}>No word from broker {broker}: its faults are not listed.</p>)}
-      {faults.value.length ? <ul>{faults.value.map((each) => <li key={nameOf(each)}>{named(each)} <button aria-label={`${active.value.includes(each) ? "Heal" : "Remove"} fault ${nameOf(each)}`} onClick={() => void heal(each)}>{active.value.includes(each) ? "Heal" : "Remove"}</button><HeldMessages fault={each} /></li>)}</ul> : <p>No fault is set.</p>}
+      {faults.value.length ? <ul>{faults.value.map((each) => <li key={nameOf(each)}>{named(each)}{setBy(each)} <button aria-label={`${active.value.includes(each) ? "Heal" : "Remove"} fault ${nameOf(each)}`} onClick={() => void heal(each)}>{active.value.includes(each) ? "Heal" : "Remove"}</button><HeldMessages fault={each} /></li>)}</ul> : <p>No fault is set.</p>}
       <h3>Brokers</h3>
       {brokerIds.value.map((id) => <Broker key={id} id={id} />)}
     </> : <p>Faults need mk.testing.endpoints.enable=true.</p>}
