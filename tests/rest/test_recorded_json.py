@@ -20,6 +20,11 @@ KEPT = Path(__file__).with_name("recorded.json")
 FORM = "application/x-www-form-urlencoded"
 ELECTIONS = "/v1/topics/orders/partitions/0/elections"
 
+PARTITION = "/v1/topics/orders/partitions/0"
+GROUP = "/v1/groups/billing"
+RECORD = {"key": "ann", "value": {"item": "tea"}, "headers": [["source", "web"]], "timestamp": 1_795_000_000_000}
+COMMIT = {"topic": "orders", "partition": 0, "offset": 1}
+
 REQUESTS: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/healthz", None),
     ("GET", "/readyz", None),
@@ -46,6 +51,31 @@ REQUESTS: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/v1/topics", None),
     ("DELETE", "/v1/topics/tea", None),
     ("DELETE", "/v1/topics/tea", None),
+    ("GET", "/v1/whoami", None),
+    ("GET", "/v1/connections?after=1000", None),
+    ("POST", f"{PARTITION}/records", {"records": [RECORD]}),
+    ("POST", f"{PARTITION}/records?acks=0", RECORD),
+    ("GET", f"{PARTITION}/records?max_records=1", None),
+    ("GET", f"{PARTITION}/log?records=true&max_batches=1", None),
+    ("GET", f"{PARTITION}/epochs?replica=2", None),
+    ("GET", f"{PARTITION}/offsets?at=leo", None),
+    ("GET", f"{PARTITION}/offsets?at=hw", None),
+    ("GET", f"{PARTITION}/explain", None),
+    ("GET", PARTITION, None),
+    ("POST", f"{PARTITION}/truncate-before", {"ofset": 1}),
+    ("POST", "/v1/producer-ids", {"producer_id": 1}),
+    ("PUT", f"{GROUP}/offsets", {"offsets": [COMMIT]}),
+    ("PUT", f"{GROUP}/offsets", json.dumps({"offsets": [COMMIT]})),
+    ("PUT", f"{GROUP}/offsets", {"offsets": [COMMIT, {**COMMIT, "offset": -1, "ofset": 2}, 7]}),
+    ("POST", f"{GROUP}/offsets:reset", {"to": "earliest", "to_offset": 1}),
+    ("POST", f"{GROUP}/offsets:reset", {"by_duration": "one hour", "topics": [{"topic": "orders", "partitions": []}]}),
+    ("POST", f"{GROUP}/members", {"topics": [], "assignors": ["rnage"]}),
+    ("POST", f"{GROUP}/members/m/heartbeat", {}),
+    ("PATCH", "/v1/quotas", {"user": 7, "quotas": {"producer_byte_rate": "1"}}),
+    ("PATCH", "/v1/topics/orders", {"config": {"retention.ms": [1]}}),
+    ("POST", "/v1/topics/orders/partitions", {"cuont": 3}),
+    ("PUT", f"{PARTITION}/reassignment", {"replicas": ["1"]}),
+    ("GET", "/v1/lab/stories", None),
 )
 
 
@@ -61,8 +91,8 @@ async def recorded() -> list[dict[str, Any]]:
                 method, cluster.brokers[1].url + path, **({} if body is None else sent)
             ) as response:
                 text = await response.text()
-            text = re.sub(r"\d{4,5}", lambda found: ports.get(found.group(), found.group()), text)
-            answer = json.loads(text)
+            text = re.sub(r"\b\d{4,5}\b", lambda found: ports.get(found.group(), found.group()), text)
+            answer = json.loads(re.sub(r'"ms": \d+', '"ms": 0', text))
             for name in ("instance", "build"):
                 if name in answer:
                     answer[name] = "masked"
