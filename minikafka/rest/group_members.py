@@ -43,7 +43,7 @@ from minikafka.wire.outcomes import failure_of
 class _Standing(Model):
     """Where it stands."""
 
-    generation: int = member({**GENERATION, "minimum": 0}, 1)
+    generation: int = member({**GENERATION, "minimum": 0}, 1, if_missing="the answer to the join has it")
     group_instance_id: str | None = member(text(), default=None)
 
 

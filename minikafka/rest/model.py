@@ -38,6 +38,7 @@ class _Member:
     """Schema of its value, unless that is an object of another model."""
     example: Any
     default: Any = MISSING
+    if_missing: str = ""
     model: type[Model] | None = None
     or_null: bool = False
     limits: Schema | None = None
@@ -58,15 +59,16 @@ class _Member:
         return nullable(inner) if self.or_null else inner
 
 
-def member(schema: Schema, example: Any = None, *, default: Any = MISSING) -> Any:
+def member(schema: Schema, example: Any = None, *, default: Any = MISSING, if_missing: str = "") -> Any:
     """Declare one member.
 
     Args:
         schema: The JSON Schema of its value.
         example: Its value in the example of the object.
         default: Value of a member that a request leaves out. If it is None or LEFT_OUT, output omits a member with it.
+        if_missing: Advice for a client whose request lacks it.
     """
-    return _Member(value=schema, example=example, default=default)
+    return _Member(value=schema, example=example, default=default, if_missing=if_missing)
 
 
 def one(model: type[Model], *, or_null: bool = False) -> Any:
@@ -203,7 +205,8 @@ class Model:
             Refused: 422 with every fault: missing members, unknown names, values of another type or out of range.
         """
         if cls._check is None:
-            cls._check = _Check(cls.schema(sent=True))
+            advice = {name: f"; {each.if_missing}" for name, each in cls._members.items() if each.if_missing}
+            cls._check = _Check(cls.schema(sent=True), advice)
         faults: list[Fault] = []
         cls._check(document, (), faults)
         if faults:
@@ -269,10 +272,11 @@ _LIMITS: dict[type, tuple[str, str, str]] = {
 class _Check:
     """The check of values against a schema. Knows the part of JSON Schema that schemas of requests use."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, advice: Mapping[str, str] | None = None) -> None:
         if "$ref" in schema:
             schema = SCALARS[schema["$ref"].rpartition("/")[2]]
         self._schema = schema
+        self._advice = advice or {}
         self._kinds = schema["type"] if type(schema["type"]) is list else [schema["type"]]
         self._types = frozenset(each for kind in self._kinds for each in _TYPES[kind].types)
         self._low, self._high = schema.get("minimum", -INT64_MAX - 1), schema.get("maximum", INT64_MAX)
@@ -325,7 +329,7 @@ class _Check:
             if name in value:
                 check(value[name], (path, name), faults)
             elif name in self._schema["required"]:
-                faults.append(_fault((path, name), "is missing"))
+                faults.append(_fault((path, name), f"is missing{self._advice.get(name, '')}"))
         if not value.keys() <= self._members.keys():
             unknown = [name for name in value if name not in self._members]
             for name in unknown[:VALIDATION_ERROR_COUNT_MAX]:

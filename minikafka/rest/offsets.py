@@ -160,7 +160,9 @@ class _Truncation(Model):
     """What to delete."""
 
     offset: int = member(
-        whole("All before it goes; -1: all before the high watermark.", minimum=-1, maximum=INT64_MAX), 40
+        whole("All before it goes; -1: all before the high watermark.", minimum=-1, maximum=INT64_MAX),
+        40,
+        if_missing="-1 means the high watermark",
     )
 
 

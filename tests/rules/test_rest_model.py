@@ -32,7 +32,7 @@ class Shown(Model):
 class Wanted(Model):
     """What a client wants."""
 
-    kind: str = member(one_of("", "preferred", "unclean"), "preferred")
+    kind: str = member(one_of("", "preferred", "unclean"), "preferred", if_missing="unclean loses records")
     count: int = member(whole(minimum=1, maximum=9), 2, default=1)
     fast: bool = member(flag(), example=True, default=False)
 
@@ -126,7 +126,7 @@ def test_every_fault_of_a_request_is_reported_with_its_pointer():
 
 def test_a_missing_member_and_a_wrong_type_are_reported_once():
     """A second fault about the same member hides which one to correct."""
-    assert faults_of({}) == {"/kind": "is missing"}
+    assert faults_of({}) == {"/kind": "is missing; unclean loses records"}
     assert faults_of({"kind": 7}) == {"/kind": "a text is needed, not 7"}
 
 
