@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import islice
 
-from minikafka.broker.waiters import Waiters
+from minikafka.broker.purgatory import Purgatory
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     FencedLeaderEpoch,
@@ -72,7 +72,7 @@ class AlterPartitionManager:
         *,
         controller: Callable[[], Address | None],
         broker_epoch: Callable[[], int],
-        waiters: Waiters,
+        purgatory: Purgatory,
     ) -> None:
         self.config = config
         self.world = world
@@ -80,7 +80,7 @@ class AlterPartitionManager:
         self._broker_epoch = broker_epoch
         self._pending: dict[TopicPartition, tuple[Partition, LeaderReplica, Proposal]] = {}
         self._wanted = asyncio.Event()
-        self._waiters = waiters
+        self._purgatory = purgatory
 
     def submit(self, partition: Partition, leader: LeaderReplica, proposal: Proposal | None) -> None:
         """Send a proposal when the line is free; None is nothing to send."""
@@ -157,7 +157,7 @@ class AlterPartitionManager:
             if answer.leader_epoch == leader.epoch and leader.on_committed_state(
                 answer.isr, answer.partition_epoch, recovered=True, now=self.world.clock.now()
             ):
-                self._waiters.wake_committed(name, leader)
+                self._purgatory.wake_committed(name, leader)
             return True
         error = error_name(answer.error_code)
         self.world.events(
@@ -168,7 +168,7 @@ class AlterPartitionManager:
             leader.withdraw(proposal)
             # Who was to join holds nothing back any more; that alone may commit records, and nobody may fetch soon.
             if leader.advance(self.world.clock.now()):
-                self._waiters.wake_committed(name, leader)
+                self._purgatory.wake_committed(name, leader)
             return True
         if answer.error_code in OVERTAKEN:
             self._pending.pop(name, None)

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from minikafka.broker.waiters import Condition, Mark
+from minikafka.broker.purgatory import Condition, Mark
 from minikafka.coordination.packing import versions
 from minikafka.coordination.rule import Coordinator, Step, Ticket, Write
 from minikafka.errors import (
@@ -196,7 +196,7 @@ class CoordinatorShard(Generic[C]):
         write.base_offset = appended.base_offset
         deadline = self._replicas.clock.now() + self._commit_timeout_s
         self._in_flight.append(_InFlight(write, appended.end_offset, deadline))
-        self._replicas.waiters.wake(Mark.LOG_END, partition.partition, leader.log.end_offset)
+        self._replicas.purgatory.wake(Mark.LOG_END, partition.partition, leader.log.end_offset)
         if partition.config.syncs_before_acknowledging:
             self._replicas.flushers[partition.partition].start()
         self._replicas.advance(partition, leader)
@@ -272,7 +272,7 @@ class CoordinatorShard(Generic[C]):
 
         condition = Condition(Mark.HIGH_WATERMARK, self.partition.partition, end)
         latest = self._replicas.clock.now() + WAIT_MAX_S
-        reached = await self._replicas.waiters.until([condition], met, min(deadline, latest))
+        reached = await self._replicas.purgatory.until([condition], met, min(deadline, latest))
         return reached and not self._is_over()
 
     def _is_over(self) -> bool:

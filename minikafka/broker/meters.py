@@ -171,7 +171,7 @@ class RequestMeters:
         return sums
 
 
-class Purgatory:
+class PurgatoryMeter:
     """Requests of one kind that wait: ``with purgatory.parked()`` counts one and adds its time to its visit. A request
     that waits without a task of its own enters and leaves.
     """
@@ -220,7 +220,7 @@ class Traffic:
         """Consumers' partitions that were answered with an error."""
         self.replication_bytes_in = 0
         self.replication_bytes_out = 0
-        self.purgatories = {name: Purgatory(ticks_ns) for name in ("Produce", "Fetch", "DeleteRecords")}
+        self.purgatory_meters = {name: PurgatoryMeter(ticks_ns) for name in ("Produce", "Fetch", "DeleteRecords")}
 
     def topic(self, name: str) -> TopicMeter:
         """The meter of a topic; ask only for topics that this broker hosts, so that there are no more of them."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
-from minikafka.broker.meters import Histogram, Purgatory
+from minikafka.broker.meters import Histogram, PurgatoryMeter
 from minikafka.broker.quorum_applied import AppliedMetadata, MetadataListener
 from minikafka.broker.quorum_follower import MetadataFollower
 from minikafka.config import BrokerConfig
@@ -121,7 +121,7 @@ class QuorumDriver:
         self._waits = 0
         self._announced: tuple[NodeId, Epoch, bool] = (NO_NODE, NO_EPOCH, False)
         self.stopping = False
-        self.purgatory = Purgatory(world.clock.ticks_ns)
+        self.purgatory_meter = PurgatoryMeter(world.clock.ticks_ns)
         self.commits = Histogram()
         """As leader: from an append to its commit."""
         self._follower = MetadataFollower(self)
@@ -444,7 +444,7 @@ class QuorumDriver:
         deadline = clock.now() + min(max(request.max_wait_ms, 0), PARKED_MS_MAX) / 1000
         answer = await self.obey(fetching.on_fetch(self.core, request, clock.now()))
         if answer is None:
-            with self.purgatory.parked():
+            with self.purgatory_meter.parked():
                 await self.until(lambda: fetching.is_due(self.core, request), deadline)
             answer = await self.obey(fetching.on_fetch(self.core, request, clock.now(), again=True))
         invariant(answer is not None, "a parked fetch is answered the second time", quorum=self)

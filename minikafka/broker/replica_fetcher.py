@@ -25,7 +25,7 @@ from minikafka.broker.append_throttle import AppendThrottle
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
 from minikafka.broker.patience import Patience
-from minikafka.broker.waiters import Waiters
+from minikafka.broker.purgatory import Purgatory
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     BY_CODE,
@@ -92,7 +92,7 @@ class ReplicaFetchers:
         *,
         partitions: Mapping[TopicPartition, Partition],
         flushers: Mapping[TopicPartition, Flusher],
-        waiters: Waiters,
+        purgatory: Purgatory,
         append_throttle: AppendThrottle,
         spawn: Spawn,
         address_of: Callable[[NodeId], Address | None],
@@ -104,7 +104,7 @@ class ReplicaFetchers:
         self.world = world
         self.partitions = partitions
         self.flushers = flushers
-        self.waiters = waiters
+        self.purgatory = purgatory
         self.append_throttle = append_throttle
         self.spawn = spawn
         self.address_of = address_of
@@ -386,7 +386,7 @@ class _LeaderLoop:
             if partition.role is role:
                 heard[partition.partition] = None
                 if role.on_durable(step.leader_high_watermark, step.leader_start_offset):
-                    self.owner.waiters.wake_committed(partition.partition, role)
+                    self.owner.purgatory.wake_committed(partition.partition, role)
         for answer in response.partitions:
             name = TopicPartition(answer.topic, answer.partition)
             if name not in heard:

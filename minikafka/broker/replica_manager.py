@@ -17,8 +17,8 @@ from minikafka.broker.arrivals import Arrivals
 from minikafka.broker.flusher import Flusher, Spawn
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
+from minikafka.broker.purgatory import Mark, Purgatory
 from minikafka.broker.replica_fetcher import ReplicaFetchers
-from minikafka.broker.waiters import Mark, Waiters
 from minikafka.config import LONG_MAX, BrokerConfig, TopicConfig, parse_topic
 from minikafka.errors import (
     UNKNOWN,
@@ -104,7 +104,7 @@ class ReplicaManager:
         self.logs = logs
         self.partitions: dict[TopicPartition, Partition] = {}
         self.flushers: dict[TopicPartition, Flusher] = {}
-        self.waiters = Waiters()
+        self.purgatory = Purgatory()
         self.append_throttle = AppendThrottle()
         self.arrivals = Arrivals()
         self.offload = world.offload
@@ -113,7 +113,7 @@ class ReplicaManager:
             config.max_incremental_fetch_session_cache_slots, new_id=lambda: world.random.randint(1, EPOCH_MAX)
         )
         self.alter_partition_manager = AlterPartitionManager(
-            config, world, controller=controller, broker_epoch=broker_epoch, waiters=self.waiters
+            config, world, controller=controller, broker_epoch=broker_epoch, purgatory=self.purgatory
         )
         self._image = image
         self._broker_epoch = broker_epoch
@@ -130,7 +130,7 @@ class ReplicaManager:
             world,
             partitions=self.partitions,
             flushers=self.flushers,
-            waiters=self.waiters,
+            purgatory=self.purgatory,
             append_throttle=self.append_throttle,
             spawn=spawn,
             address_of=address_of,
@@ -217,7 +217,7 @@ class ReplicaManager:
                 return
             partition.fail(why)
             self.fetchers.drop(name)
-            self.waiters.wake_all(name)
+            self.purgatory.wake_all(name)
         self._on_storage_failure(StorageFailure(name, why))
 
     # ---- effects of rules --------------------------------------------------------------------------------------------
@@ -225,14 +225,14 @@ class ReplicaManager:
     def advance(self, partition: Partition, leader: LeaderReplica) -> None:
         """Try to raise the watermark; wake those who wait for it."""
         if leader.advance(self.clock.now()):
-            self.waiters.wake_committed(partition.partition, leader)
+            self.purgatory.wake_committed(partition.partition, leader)
 
     def follower_fetched(self, partition: Partition, leader: LeaderReplica, effect: FetchEffect) -> None:
         """A follower's fetch counted: carry out what it brings about."""
         if effect.high_watermark_moved:
-            self.waiters.wake_committed(partition.partition, leader)
-        if self.waiters.is_watched(Mark.LOG_START, partition.partition):
-            self.waiters.wake(Mark.LOG_START, partition.partition, self.low_watermark(leader))
+            self.purgatory.wake_committed(partition.partition, leader)
+        if self.purgatory.is_watched(Mark.LOG_START, partition.partition):
+            self.purgatory.wake(Mark.LOG_START, partition.partition, self.low_watermark(leader))
         if effect.wants_in:
             self.alter_partition_manager.submit(partition, leader, leader.propose_expand())
 
@@ -358,10 +358,10 @@ class ReplicaManager:
         before = partition.high_watermark
         changed = partition.apply(state, config, self.clock.now())
         if changed:
-            self.waiters.wake_all(name)
+            self.purgatory.wake_all(name)
             self.fetchers.assign(partition)
         elif partition.high_watermark != before:
-            self.waiters.wake_committed(name, partition)
+            self.purgatory.wake_committed(name, partition)
         if isinstance(partition.role, LeaderReplica):
             self.alter_partition_manager.submit(partition, partition.role, partition.role.propose_recovered())
             unsynced = partition.log.synced_end < partition.log.end_offset
@@ -404,7 +404,7 @@ class ReplicaManager:
             return
         partition.rest()
         self.fetchers.drop(name)
-        self.waiters.wake_all(name)
+        self.purgatory.wake_all(name)
         self.flushers.pop(name)
         self.unlink_later([self.logs.delete(name)], partition.config)
         self.events("replica_deleted", partition=str(name))
@@ -457,4 +457,4 @@ class ReplicaManager:
         """Give up every role; parked requests end."""
         for partition in self.partitions.values():
             partition.rest()
-        self.waiters.close()
+        self.purgatory.close()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import uvloop
 
-from minikafka.broker.waiters import Condition, Mark, Waiters
+from minikafka.broker.purgatory import Condition, Mark, Purgatory
 from minikafka.types import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -23,12 +23,12 @@ def test_a_parked_request_ends_at_its_deadline(run, wait_s: float):
     async def wait() -> None:
         loop = asyncio.get_running_loop()
         for _ in range(20 if wait_s < 0.05 else 3):
-            waiters = Waiters()
+            purgatory = Purgatory()
             async with asyncio.timeout(60):
-                is_enough = await waiters.until(
+                is_enough = await purgatory.until(
                     [Condition(Mark.LOG_END, ORDERS, 5)], lambda: False, loop.time() + wait_s
                 )
             assert not is_enough
-            assert waiters.parked == 0
+            assert purgatory.parked == 0
 
     run(wait())

@@ -14,9 +14,9 @@ from minikafka.broker.append_throttle import AppendThrottle
 from minikafka.broker.dispatch import Dispatcher, settled
 from minikafka.broker.flusher import Flusher
 from minikafka.broker.parts import Parts
+from minikafka.broker.purgatory import SWEEP_SIZE_MIN, Condition, Mark, Purgatory
 from minikafka.broker.quorum_applied import SnapshotFiles
 from minikafka.broker.quorum_follower import MetadataFollower
-from minikafka.broker.waiters import SWEEP_SIZE_MIN, Condition, Mark, Waiters
 from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError, NotController
 from minikafka.ports import CAUSE, File, no_events
 from minikafka.sim.world import SimWorld
@@ -55,11 +55,11 @@ def test_a_waiter_whose_condition_holds_does_not_wait():
     """Check, watch, check: the first check saves the whole round (KAFKA-FACTS 3.8)."""
 
     async def body(sim):
-        waiters, marks = Waiters(), Marks()
+        purgatory, marks = Purgatory(), Marks()
         marks.end = 5
-        assert await waiters.until([Condition(Mark.LOG_END, ORDERS, 5)], marks.reached(5), sim.loop.now + 1)
+        assert await purgatory.until([Condition(Mark.LOG_END, ORDERS, 5)], marks.reached(5), sim.loop.now + 1)
         assert sim.loop.now == 0.0
-        assert waiters.parked == 0
+        assert purgatory.parked == 0
 
     run(body)
 
@@ -68,27 +68,27 @@ def test_a_wake_up_releases_those_who_wait_for_that_much_and_no_others():
     """A produce of one record must not re-read a thousand parked requests that wait for more."""
 
     async def body(sim):
-        waiters, marks = Waiters(), Marks()
+        purgatory, marks = Purgatory(), Marks()
         near = asyncio.ensure_future(
-            waiters.until([Condition(Mark.HIGH_WATERMARK, ORDERS, 1)], marks.reached(1), sim.loop.now + 9)
+            purgatory.until([Condition(Mark.HIGH_WATERMARK, ORDERS, 1)], marks.reached(1), sim.loop.now + 9)
         )
         far_marks = Marks()
         far = asyncio.ensure_future(
-            waiters.until([Condition(Mark.HIGH_WATERMARK, ORDERS, 8)], far_marks.reached(8), sim.loop.now + 9)
+            purgatory.until([Condition(Mark.HIGH_WATERMARK, ORDERS, 8)], far_marks.reached(8), sim.loop.now + 9)
         )
         await asyncio.sleep(0.1)
-        assert waiters.parked == 2
+        assert purgatory.parked == 2
         marks.end = far_marks.end = 1
-        waiters.wake(Mark.LOG_END, ORDERS, 1)
-        waiters.wake(Mark.HIGH_WATERMARK, PAYMENTS, 1)
+        purgatory.wake(Mark.LOG_END, ORDERS, 1)
+        purgatory.wake(Mark.HIGH_WATERMARK, PAYMENTS, 1)
         await asyncio.sleep(0.1)
         assert not near.done(), "another mark, another partition"
-        waiters.wake(Mark.HIGH_WATERMARK, ORDERS, 1)
+        purgatory.wake(Mark.HIGH_WATERMARK, ORDERS, 1)
         assert await near is True
         assert far_marks.looked == 1
         assert await far is False
         assert sim.loop.now == pytest.approx(9.0)
-        assert waiters.parked == 0
+        assert purgatory.parked == 0
 
     run(body)
 
@@ -97,23 +97,23 @@ def test_a_wake_up_touches_those_whom_it_reaches_and_nobody_else():
     """DESIGN, Risks: produce waiters in a heap by offset; a wake-up does not cost more because more wait for later."""
 
     async def body(sim):
-        waiters, marks = Waiters(), Marks()
+        purgatory, marks = Purgatory(), Marks()
         parked = [
             asyncio.ensure_future(
-                waiters.until([Condition(Mark.HIGH_WATERMARK, ORDERS, end)], marks.reached(end), sim.loop.now + 9)
+                purgatory.until([Condition(Mark.HIGH_WATERMARK, ORDERS, end)], marks.reached(end), sim.loop.now + 9)
             )
             for end in sorted(range(1, 1001), key=lambda end: end * 7919 % 1009)
         ]
         await asyncio.sleep(0.1)
         marks.end, marks.looked = 10, 0
         reached = CountingOffset(10)
-        waiters.wake(Mark.HIGH_WATERMARK, ORDERS, reached)
+        purgatory.wake(Mark.HIGH_WATERMARK, ORDERS, reached)
         await asyncio.sleep(0.1)
         assert reached.compared == 11, "the ten that are reached and the first that is not"
         assert marks.looked == 10
-        assert waiters.parked == 990
+        assert purgatory.parked == 990
         marks.end = 1000
-        waiters.wake(Mark.HIGH_WATERMARK, ORDERS, 1000)
+        purgatory.wake(Mark.HIGH_WATERMARK, ORDERS, 1000)
         assert all(await asyncio.gather(*parked))
 
     run(body)
@@ -133,18 +133,18 @@ def test_time_outs_on_an_idle_partition_leave_nothing_behind_that_grows():
     """Entries of those who are gone are dropped lazily, but dropped: a follower's long poll times out twice a second."""
 
     async def body(sim):
-        waiters, marks = Waiters(), Marks()
+        purgatory, marks = Purgatory(), Marks()
         for _ in range(500):
             both = [Condition(Mark.LOG_END, ORDERS, 1), Condition(Mark.LOG_END, PAYMENTS, 1)]
-            assert not await waiters.until(both, marks.reached(1), sim.loop.now + 0.5)
-        held = sum(len(heap.entries) for heaps in waiters._heaps.values() for heap in heaps.values())
+            assert not await purgatory.until(both, marks.reached(1), sim.loop.now + 0.5)
+        held = sum(len(heap.entries) for heaps in purgatory._heaps.values() for heap in heaps.values())
         assert held <= 2 * SWEEP_SIZE_MIN
-        assert waiters.parked == 0
-        assert not waiters.is_watched(Mark.LOG_END, ORDERS)
-        assert not waiters.is_watched(Mark.LOG_END)
-        waiters.wake(Mark.LOG_END, ORDERS, 1)
-        waiters.wake_all(PAYMENTS)
-        assert not any(waiters._heaps.values())
+        assert purgatory.parked == 0
+        assert not purgatory.is_watched(Mark.LOG_END, ORDERS)
+        assert not purgatory.is_watched(Mark.LOG_END)
+        purgatory.wake(Mark.LOG_END, ORDERS, 1)
+        purgatory.wake_all(PAYMENTS)
+        assert not any(purgatory._heaps.values())
 
     run(body)
 
@@ -153,20 +153,20 @@ def test_a_waiter_learns_which_partitions_woke_it_and_still_waits_for_all():
     """A long poll over a thousand partitions must look at the one that has news, not at all."""
 
     async def body(sim):
-        waiters, marks, news = Waiters(), Marks(), []
+        purgatory, marks, news = Purgatory(), Marks(), []
         conditions = [Condition(Mark.LOG_END, ORDERS, 1), Condition(Mark.LOG_END, PAYMENTS, 1)]
-        waiting = asyncio.ensure_future(waiters.park(conditions, marks.reached(3), sim.loop.now + 9, news=news))
+        waiting = asyncio.ensure_future(purgatory.park(conditions, marks.reached(3), sim.loop.now + 9, news=news))
         await asyncio.sleep(0.1)
-        waiters.wake(Mark.LOG_END, PAYMENTS, 1)
-        waiters.wake(Mark.LOG_END, PAYMENTS, 1)
+        purgatory.wake(Mark.LOG_END, PAYMENTS, 1)
+        purgatory.wake(Mark.LOG_END, PAYMENTS, 1)
         await asyncio.sleep(0.1)
         assert news == [PAYMENTS]
-        waiters.wake(Mark.LOG_END, PAYMENTS, 2)
-        waiters.wake(Mark.LOG_END, ORDERS, 1)
+        purgatory.wake(Mark.LOG_END, PAYMENTS, 2)
+        purgatory.wake(Mark.LOG_END, ORDERS, 1)
         await asyncio.sleep(0.1)
         assert news == [PAYMENTS, PAYMENTS, ORDERS]
         marks.end = 3
-        waiters.wake_all(ORDERS)
+        purgatory.wake_all(ORDERS)
         assert await waiting is True
 
     run(body)
@@ -204,16 +204,16 @@ def test_a_waiter_looks_again_after_a_wake_up_that_was_too_early():
     """A wake-up too many costs time, never a wrong answer."""
 
     async def body(sim):
-        waiters, marks = Waiters(), Marks()
+        purgatory, marks = Purgatory(), Marks()
         waiting = asyncio.ensure_future(
-            waiters.until([Condition(Mark.LOG_END, ORDERS, 1)], marks.reached(3), sim.loop.now + 9)
+            purgatory.until([Condition(Mark.LOG_END, ORDERS, 1)], marks.reached(3), sim.loop.now + 9)
         )
         await asyncio.sleep(0.1)
-        waiters.wake(Mark.LOG_END, ORDERS, 2)
+        purgatory.wake(Mark.LOG_END, ORDERS, 2)
         await asyncio.sleep(0.1)
         assert not waiting.done()
         marks.end = 3
-        waiters.wake(Mark.LOG_END, ORDERS, 3)
+        purgatory.wake(Mark.LOG_END, ORDERS, 3)
         assert await waiting is True
 
     run(body)
@@ -223,7 +223,7 @@ def test_what_the_condition_raises_ends_the_wait_and_a_role_change_asks_it():
     """Nothing may wait for an epoch that is gone (DESIGN, metadata change 4)."""
 
     async def body(sim):
-        waiters, gone = Waiters(), []
+        purgatory, gone = Purgatory(), []
 
         def met() -> bool:
             if gone:
@@ -231,11 +231,11 @@ def test_what_the_condition_raises_ends_the_wait_and_a_role_change_asks_it():
             return False
 
         waiting = asyncio.ensure_future(
-            waiters.until([Condition(Mark.HIGH_WATERMARK, ORDERS, 1)], met, sim.loop.now + 9)
+            purgatory.until([Condition(Mark.HIGH_WATERMARK, ORDERS, 1)], met, sim.loop.now + 9)
         )
         await asyncio.sleep(0.1)
         gone.append(True)
-        waiters.wake_all(ORDERS)
+        purgatory.wake_all(ORDERS)
         with pytest.raises(NotController):
             await waiting
         assert sim.loop.now < 1
@@ -247,14 +247,14 @@ def test_a_stopping_broker_releases_everyone():
     """One parked fetch must not cost the whole shutdown time-out."""
 
     async def body(sim):
-        waiters, marks = Waiters(), Marks()
+        purgatory, marks = Purgatory(), Marks()
         waiting = asyncio.ensure_future(
-            waiters.until([Condition(Mark.LOG_END, ORDERS, 1)], marks.reached(1), sim.loop.now + 300)
+            purgatory.until([Condition(Mark.LOG_END, ORDERS, 1)], marks.reached(1), sim.loop.now + 300)
         )
         await asyncio.sleep(0.1)
-        waiters.close()
+        purgatory.close()
         assert await waiting is False
-        assert not await waiters.until([Condition(Mark.LOG_END, ORDERS, 1)], marks.reached(1), sim.loop.now + 300)
+        assert not await purgatory.until([Condition(Mark.LOG_END, ORDERS, 1)], marks.reached(1), sim.loop.now + 300)
         assert sim.loop.now < 1
 
     run(body)

@@ -13,8 +13,8 @@ from minikafka.broker.alter_partition_manager import AlterPartitionManager
 from minikafka.broker.append_throttle import AppendThrottle
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
+from minikafka.broker.purgatory import Condition, Mark, Purgatory
 from minikafka.broker.replica_fetcher import ReplicaFetchers
-from minikafka.broker.waiters import Condition, Mark, Waiters
 from minikafka.config import BrokerConfig
 from minikafka.errors import IneligibleReplica, error_name, error_of
 from minikafka.ports import Buffers, World
@@ -55,9 +55,9 @@ def test_a_refused_member_holds_no_record_back() -> None:
             topic=TP.topic, partition=TP.partition, error_code=IneligibleReplica.code, error_message="3 is fenced"
         )
         world = world_with(sim, Answers(AlterPartitionResponse(partitions=(refusal,))), events)
-        waiters = Waiters()
+        purgatory = Purgatory()
         proposer = AlterPartitionManager(
-            BrokerConfig(), world, controller=lambda: Address("n1", 1), broker_epoch=lambda: 10, waiters=waiters
+            BrokerConfig(), world, controller=lambda: Address("n1", 1), broker_epoch=lambda: 10, purgatory=purgatory
         )
         eligible = {1: 10, 2: 20, 3: 30}
         partition = seat(eligible=eligible)
@@ -74,7 +74,9 @@ def test_a_refused_member_holds_no_record_back() -> None:
         assert (role.high_watermark, role.maximal_isr) == (1, (1, 2, 3))
         committed = sim.spawn(
             "n1",
-            waiters.until([Condition(Mark.HIGH_WATERMARK, TP, 2)], lambda: role.high_watermark >= 2, sim.loop.now + 60),
+            purgatory.until(
+                [Condition(Mark.HIGH_WATERMARK, TP, 2)], lambda: role.high_watermark >= 2, sim.loop.now + 60
+            ),
         )
         sim.spawn("n1", proposer.run())
         assert await committed is True
@@ -98,7 +100,7 @@ def fetchers_of(sim: SimWorld, following: Partition, events: Recorded) -> Replic
         world_with(sim, None, events),
         partitions={TP: following},
         flushers={},
-        waiters=Waiters(),
+        purgatory=Purgatory(),
         append_throttle=AppendThrottle(),
         spawn=never,
         address_of=lambda _node: None,

@@ -11,7 +11,7 @@ from minikafka.broker.meters import (
     BOUNDS_NS,
     VISIT,
     Histogram,
-    Purgatory,
+    PurgatoryMeter,
     RequestMeter,
     RequestMeters,
     Traffic,
@@ -77,17 +77,17 @@ def test_the_recent_past_forgets_what_is_older_than_two_windows():
 def test_time_in_purgatory_is_the_visit_s_and_ends_with_it():
     """remotetimems is where acks=all shows: it is what a request waited, whoever else waits meanwhile."""
     ticks = iter([100, 130, 200, 207])
-    purgatory = Purgatory(lambda: next(ticks))
+    meter = PurgatoryMeter(lambda: next(ticks))
     visit = Visit()
     token = VISIT.set(visit)
     try:
-        with purgatory.parked():
-            assert purgatory.size == 1
-        with pytest.raises(TimeoutError), purgatory.parked():
+        with meter.parked():
+            assert meter.size == 1
+        with pytest.raises(TimeoutError), meter.parked():
             raise TimeoutError
     finally:
         VISIT.reset(token)
-    assert (purgatory.size, visit.parked_ns) == (0, 37)
+    assert (meter.size, visit.parked_ns) == (0, 37)
     meter = RequestMeter()
     meter.observe(100, visit.parked_ns)
     assert (meter.total.sum_ns, meter.remote.sum_ns, meter.local.sum_ns) == (100, 37, 63)
@@ -96,7 +96,7 @@ def test_time_in_purgatory_is_the_visit_s_and_ends_with_it():
 def test_a_wait_outside_a_request_is_nobody_s():
     """The purgatory is also used by what no request has asked for."""
     ticks = iter([1, 2])
-    with Purgatory(lambda: next(ticks)).parked():
+    with PurgatoryMeter(lambda: next(ticks)).parked():
         assert VISIT.get() is None
 
 

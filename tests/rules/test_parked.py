@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from minikafka.broker.meters import Purgatory
-from minikafka.broker.waiters import Condition, Mark, Waiters
+from minikafka.broker.meters import PurgatoryMeter
+from minikafka.broker.purgatory import Condition, Mark, Purgatory
 from minikafka.errors import NotController
 from minikafka.parked import Parked
 from minikafka.ports import CAUSE
@@ -96,7 +96,7 @@ def test_purgatory_looks_in_one_callback_for_all_that_a_turn_has_woken():
     """A wake-up comes from the middle of an append: nothing is looked at there. No task is needed for it."""
 
     async def body(sim):
-        waiters, end, looks, answers = Waiters(), 0, [], []
+        purgatory, end, looks, answers = Purgatory(), 0, [], []
         tasks = asyncio.all_tasks()
 
         def met() -> bool:
@@ -104,16 +104,16 @@ def test_purgatory_looks_in_one_callback_for_all_that_a_turn_has_woken():
             return end >= 5
 
         for number in range(3):
-            waiter = waiters.park([END, END._replace(offset=7)], met, sim.loop.now + 9)
+            waiter = purgatory.park([END, END._replace(offset=7)], met, sim.loop.now + 9)
             waiter.when_ready(lambda result, number=number: answers.append((number, result())))
-        waiters.wake(Mark.LOG_END, ORDERS, 6)
+        purgatory.wake(Mark.LOG_END, ORDERS, 6)
         end = 6
-        waiters.wake(Mark.LOG_END, ORDERS, 7)
+        purgatory.wake(Mark.LOG_END, ORDERS, 7)
         assert (looks, answers) == ([], [])
         await asyncio.sleep(0)
         assert (looks, answers) == ([6, 6, 6], [(0, True), (1, True), (2, True)])
         assert asyncio.all_tasks() == tasks
-        assert waiters.parked == 0
+        assert purgatory.parked == 0
 
     run(body)
 
@@ -122,17 +122,17 @@ def test_a_request_that_an_answer_wakes_looks_a_turn_later():
     """Answering begins the next request of the connection, which may wake others: a turn of the loop stays short."""
 
     async def body(sim):
-        waiters, turns = Waiters(), []
+        purgatory, turns = Purgatory(), []
         turn = 0
 
         def next_one(result) -> None:
             turns.append(turn)
             if len(turns) < 4:
-                waiters.park([END], lambda: True, sim.loop.now + 9).when_ready(next_one)
-                waiters.wake(Mark.LOG_END, ORDERS, 5)
+                purgatory.park([END], lambda: True, sim.loop.now + 9).when_ready(next_one)
+                purgatory.wake(Mark.LOG_END, ORDERS, 5)
 
-        waiters.park([END], lambda: True, sim.loop.now + 9).when_ready(next_one)
-        waiters.wake(Mark.LOG_END, ORDERS, 5)
+        purgatory.park([END], lambda: True, sim.loop.now + 9).when_ready(next_one)
+        purgatory.wake(Mark.LOG_END, ORDERS, 5)
         for turn in range(8):  # noqa: B007 - read by next_one
             await asyncio.sleep(0)
         assert turns == sorted(set(turns))
@@ -145,12 +145,12 @@ def test_a_bug_in_one_answer_does_not_leave_the_others_parked():
     """The owner of the loop gets the exception; the next turn goes on with those behind it."""
 
     async def body():
-        waiters, answers, bugs, loop = Waiters(), [], [], asyncio.get_running_loop()
+        purgatory, answers, bugs, loop = Purgatory(), [], [], asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: bugs.append(type(context["exception"])))
         for number in range(3):
-            waiter = waiters.park([END], lambda: True, loop.time() + 9)
+            waiter = purgatory.park([END], lambda: True, loop.time() + 9)
             waiter.when_ready(lambda _, number=number: answers.append(1 // number))
-        waiters.wake(Mark.LOG_END, ORDERS, 5)
+        purgatory.wake(Mark.LOG_END, ORDERS, 5)
         await asyncio.sleep(0.1)
         assert (answers, bugs) == ([1, 0], [ZeroDivisionError])
 
@@ -161,23 +161,23 @@ def test_a_parked_request_ends_at_its_deadline_at_a_stop_or_by_being_cancelled()
     """And counts in the purgatory's metric until then, with its time; a cancelled one is not woken by its timer."""
 
     async def body(sim):
-        purgatory = Purgatory(lambda: round(sim.loop.now * 1e9))
-        waiters, answers = Waiters(), []
+        meter = PurgatoryMeter(lambda: round(sim.loop.now * 1e9))
+        purgatory, answers = Purgatory(), []
 
         def park(wait_s: float):
-            waiter = waiters.park([END], lambda: False, sim.loop.now + wait_s, purgatory=purgatory)
+            waiter = purgatory.park([END], lambda: False, sim.loop.now + wait_s, meter=meter)
             waiter.when_ready(lambda result: answers.append((sim.loop.now, result())))
             return waiter
 
         timed, stopped, cancelled, late = park(1.0), park(9.0), park(0.5), park(0.0)
-        assert (purgatory.size, waiters.parked) == (4, 4)
+        assert (meter.size, purgatory.parked) == (4, 4)
         cancelled.cancel()
         await asyncio.sleep(2.0)
-        waiters.close()
+        purgatory.close()
         await asyncio.sleep(1.0)
         assert answers == [(0.0, False), (1.0, False), (2.0, False)]
         assert [each.parked_ns for each in (late, timed, stopped, cancelled)] == [0, 10**9, 2 * 10**9, 0]
-        assert (purgatory.size, waiters.parked) == (0, 0)
+        assert (meter.size, purgatory.parked) == (0, 0)
 
     run(body)
 
@@ -186,16 +186,16 @@ def test_looks_and_answers_belong_to_the_cause_of_their_request():
     """An event of a refused request names that request, not the fetch whose arrival has woken it (D9)."""
 
     async def body(sim):
-        waiters, causes = Waiters(), []
+        purgatory, causes = Purgatory(), []
 
         def met() -> bool:
             causes.append(CAUSE.get())
             return True
 
         CAUSE.set("Produce#1")
-        waiters.park([END], met, sim.loop.now + 9).when_ready(lambda _: causes.append(CAUSE.get()))
+        purgatory.park([END], met, sim.loop.now + 9).when_ready(lambda _: causes.append(CAUSE.get()))
         CAUSE.set("Fetch#2")
-        waiters.wake(Mark.LOG_END, ORDERS, 5)
+        purgatory.wake(Mark.LOG_END, ORDERS, 5)
         await asyncio.sleep(0)
         assert causes == ["Produce#1", "Produce#1"]
         assert CAUSE.get() == "Fetch#2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from minikafka.broker.waiters import Condition, Mark, Waiters
+from minikafka.broker.purgatory import Condition, Mark, Purgatory
 from minikafka.errors import IneligibleReplica
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import TopicRecord
@@ -71,12 +71,12 @@ def a_role_change_ends_the_wait() -> None:
         sim.of("n1")
 
         async def body() -> None:
-            waiters, gone, name = Waiters(), [], TopicPartition("orders", 0)
+            purgatory, gone, name = Purgatory(), [], TopicPartition("orders", 0)
             condition = Condition(Mark.HIGH_WATERMARK, name, 1)
-            waiting = asyncio.ensure_future(waiters.until([condition], lambda: bool(gone), sim.loop.now + 9))
+            waiting = asyncio.ensure_future(purgatory.until([condition], lambda: bool(gone), sim.loop.now + 9))
             await asyncio.sleep(0.1)
             gone.append(True)
-            waiters.wake_all(name)
+            purgatory.wake_all(name)
             assert await waiting
             assert sim.loop.now < 1
 

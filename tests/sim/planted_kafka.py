@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minikafka.errors import IneligibleReplica
-from minikafka.lab.lab_cluster import Stage
+from minikafka.lab.lab_cluster import LabCluster
 from minikafka.log.checkpoint import parse_clean_shutdown
 from minikafka.log.epochs import EpochCache
 from minikafka.log.log_directory import LogDirectory
@@ -69,7 +69,7 @@ def the_same_leader_needs_no_check(original: Callable[..., None]) -> Callable[..
 def acknowledge_first(original: Callable[..., Any]) -> Callable[..., Any]:
     """The fetch offset counts before it is known whether the logs agree there."""
 
-    def read(self: Stage, leader: Any, fetch: Any, *, acknowledge: bool) -> Any:
+    def read(self: LabCluster, leader: Any, fetch: Any, *, acknowledge: bool) -> Any:
         role, asked = leader.leads(), fetch.asked
         if role is not None and fetch.node in role.remotes and asked.offset <= role.log.end_offset:
             role.record_fetch(
@@ -263,7 +263,7 @@ KAFKA = (
         source="KAFKA-8400, KAFKA-13141",
         area="fetch",
         story="the leader notes a follower's end from a fetch that it then refuses",
-        patches=[(Stage, "_read", acknowledge_first(Stage._read))],
+        patches=[(LabCluster, "_read", acknowledge_first(LabCluster._read))],
         ground="replicas",
         caught_by=("isr_member_lacks_committed", "exposed_record_changed", "acknowledged_record_gone"),
         seed=10,

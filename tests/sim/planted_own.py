@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from minikafka.broker.lifecycle import Lifecycle
+from minikafka.broker.purgatory import Purgatory
 from minikafka.broker.replica_manager import ReplicaManager
-from minikafka.broker.waiters import Waiters
 from minikafka.log import recovery, scan, segment_store
 from minikafka.log.durability import Durability
 from minikafka.log.epochs import EpochCache
@@ -260,7 +260,7 @@ def only_the_newest(original: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
-def nobody_is_woken(self: Waiters, *_: Any) -> None:
+def nobody_is_woken(self: Purgatory, *_: Any) -> None:
     return
 
 
@@ -528,7 +528,7 @@ OWN = (
         "purgatory",
         "waiter_lost",
         "a watermark that rises wakes nobody",
-        (Waiters, "wake", nobody_is_woken),
+        (Purgatory, "wake", nobody_is_woken),
         ground="drill",
         told_in=drills.an_idle_cluster_acknowledges_at_once,
     ),
@@ -536,7 +536,7 @@ OWN = (
         "purgatory",
         "role_change_wakes_nobody",
         "a request that waits for a leader that is gone waits until the end",
-        (Waiters, "wake_all", nobody_is_woken),
+        (Purgatory, "wake_all", nobody_is_woken),
         ground="drill",
         told_in=drills.a_role_change_ends_the_wait,
     ),

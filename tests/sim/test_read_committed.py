@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker.waiters import Mark
+from minikafka.broker.purgatory import Mark
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.rpc import call
@@ -208,7 +208,7 @@ def test_parked_reader_is_woken_by_the_last_stable_offset(cluster: SimCluster):
     """Not by records behind the open transaction, which move the high watermark only."""
     wrote(cluster, 7, 0, b"a")
     leader = cluster.leader_of(ORDERS)
-    waiters = cluster.brokers[leader].replicas.waiters
+    purgatory = cluster.brokers[leader].replicas.purgatory
 
     async def ask() -> tuple[float, FetchedPartition]:
         world = cluster.sim.of("reader")
@@ -226,8 +226,8 @@ def test_parked_reader_is_woken_by_the_last_stable_offset(cluster: SimCluster):
             await call(world.network, cluster.address_of(leader), produce, world.clock.now() + 5.0)
         await asyncio.sleep(1.0)
         assert not waiting.done()
-        assert waiters.is_watched(Mark.LAST_STABLE, ORDERS)
-        assert not waiters.is_watched(Mark.HIGH_WATERMARK, ORDERS)
+        assert purgatory.is_watched(Mark.LAST_STABLE, ORDERS)
+        assert not purgatory.is_watched(Mark.HIGH_WATERMARK, ORDERS)
         other = next(each for each in cluster.brokers if each != leader)
         began = world.clock.now()
         await call(

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Container, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from minikafka.broker.lifecycle import SessionAlive, session_expired
-from minikafka.broker.waiters import Condition, Mark, Waiter
+from minikafka.broker.purgatory import Condition, Mark, Waiter
 from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError, error_name
 from minikafka.parked import Result
 from minikafka.replication.fetch_session import CachedPartition, FetchSession
@@ -124,8 +124,8 @@ def _park(fetch: _Fetch, deadline: float) -> Waiter:
         fetch.read(acknowledge=False, keep_fresh=is_enough())
         return fetch.response_when_cached()
 
-    purgatory = replicas.traffic.purgatories["Fetch"]
-    waiter = replicas.waiters.park(fetch.conditions(), enough, deadline, news=news, purgatory=purgatory)
+    meter = replicas.traffic.purgatory_meters["Fetch"]
+    waiter = replicas.purgatory.park(fetch.conditions(), enough, deadline, news=news, meter=meter)
     waiter.then(response)
     fetch.wait_for_idle(waiter)
     return waiter
@@ -221,7 +221,7 @@ class _Fetch:
             return self.session_alive()
         known = self.replicas.broker_epoch_of(self.request.replica_id)
         is_former = known is not None and self.request.replica_epoch < known
-        return not is_former and not self.replicas.waiters.is_watched(Mark.LOG_START)
+        return not is_former and not self.replicas.purgatory.is_watched(Mark.LOG_START)
 
     def _read_one(self, cached: CachedPartition, budget: int, *, first: bool, acknowledge: bool) -> _Read:
         return _read_one(
@@ -270,7 +270,7 @@ class _Fetch:
         replaces this one there: then nobody waits for this answer.
         """
         if self.session is not None:
-            self.session.on_stir = lambda cached: self.replicas.waiters.add(waiter, self._condition(cached))
+            self.session.on_stir = lambda cached: self.replicas.purgatory.add(waiter, self._condition(cached))
 
     def response(self) -> FetchResponse:
         """What was read; in a session only the partitions with news, which count as sent from now on."""

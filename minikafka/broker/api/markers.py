@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from minikafka.broker.lifecycle import SessionAlive, session_expired
+from minikafka.broker.purgatory import Condition, Mark
 from minikafka.broker.replica_manager import STORAGE_ERRORS
-from minikafka.broker.waiters import Condition, Mark
 from minikafka.errors import (
     UNKNOWN,
     ClusterAuthorizationFailed,
@@ -167,7 +167,7 @@ def _append(
         coordinator_epoch=end.coordinator_epoch,
         committed=end.is_commit,
     )
-    replicas.waiters.wake(Mark.LOG_END, name, written.end_offset)
+    replicas.purgatory.wake(Mark.LOG_END, name, written.end_offset)
     if partition.config.syncs_before_acknowledging:
         replicas.flushers[name].start()
     replicas.advance(partition, leader)
@@ -183,8 +183,8 @@ async def _wait(replicas: ReplicaManager, waiting: list[_Written], deadline: flo
         return not waiting
 
     conditions = [Condition(Mark.HIGH_WATERMARK, each.name, each.end_offset) for each in waiting]
-    with replicas.traffic.purgatories["Produce"].parked():
-        await replicas.waiters.until(conditions, done, deadline)
+    with replicas.traffic.purgatory_meters["Produce"].parked():
+        await replicas.purgatory.until(conditions, done, deadline)
     for each in waiting:
         each.error = RequestTimedOut(
             f"{each.name}: the marker was written at {each.end_offset - 1} and is not yet on all in-sync replicas",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from minikafka.broker.api.produce import TIMEOUT_MS_MAX
 from minikafka.broker.lifecycle import SessionAlive, session_expired
-from minikafka.broker.waiters import Condition, Mark
+from minikafka.broker.purgatory import Condition, Mark
 from minikafka.errors import (
     InvalidRequest,
     OffsetNotAvailable,
@@ -268,8 +268,8 @@ async def _delete_one(
             return partition.as_leader() is leader and replicas.low_watermark(leader) >= offset
 
         condition = Condition(Mark.LOG_START, name, offset)
-        with replicas.traffic.purgatories["DeleteRecords"].parked():
-            is_reached = await replicas.waiters.until([condition], reached, deadline)
+        with replicas.traffic.purgatory_meters["DeleteRecords"].parked():
+            is_reached = await replicas.purgatory.until([condition], reached, deadline)
         if not is_reached:
             raise RequestTimedOut(f"{name}: deleted here, some live replica has not followed yet", outcome="unknown")
     except ProtocolError as error:

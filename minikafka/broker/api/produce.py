@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 from minikafka.broker.arrivals import Arrival
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.lifecycle import SessionAlive, session_expired
+from minikafka.broker.purgatory import Condition, Mark, Waiter
 from minikafka.broker.replica_manager import STORAGE_ERRORS
-from minikafka.broker.waiters import Condition, Mark, Waiter
 from minikafka.config import TopicConfig
 from minikafka.errors import (
     UNKNOWN,
@@ -499,7 +499,7 @@ def _append(
         meter = replicas.traffic.topic(name.topic)
         meter.bytes_in += len(item.records[0])
         meter.messages_in += appended.end_offset - appended.base_offset
-    replicas.waiters.wake(Mark.LOG_END, name, appended.end_offset)
+    replicas.purgatory.wake(Mark.LOG_END, name, appended.end_offset)
     return _Written(partition, leader, appended, replicas.flushers[name])
 
 
@@ -545,8 +545,8 @@ class _Commit:
         conditions = [
             Condition(Mark.HIGH_WATERMARK, name, each.appended.end_offset) for name, each in self._waiting.items()
         ]
-        purgatory = self._replicas.traffic.purgatories["Produce"]
-        return self._replicas.waiters.park(conditions, self.is_done, self._deadline, purgatory=purgatory)
+        meter = self._replicas.traffic.purgatory_meters["Produce"]
+        return self._replicas.purgatory.park(conditions, self.is_done, self._deadline, meter=meter)
 
     def fail_late(self) -> None:
         """The deadline has come: what is not done has failed."""

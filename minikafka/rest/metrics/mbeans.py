@@ -261,8 +261,8 @@ def _requests(view: View, windows: Windows) -> Iterator[Metric]:
         yield percentiles_ms(
             prefix + name, meaning + " Quantiles of the last one to two minutes.", "request", rows, windows, view.now
         )
-    sizes = {name: each.size for name, each in traffic.purgatories.items()}
-    sizes["FetchMetadata"] = view.broker.quorum.purgatory.size
+    sizes = {name: each.size for name, each in traffic.purgatory_meters.items()}
+    sizes["FetchMetadata"] = view.broker.quorum.purgatory_meter.size
     yield gauge(
         "kafka_server_delayedoperationpurgatory_purgatorysize",
         "Requests that wait: Produce for replicas, Fetch for records (long polls).",

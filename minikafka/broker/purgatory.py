@@ -3,7 +3,7 @@
 One waiter per request, over all the partitions that it asks about. The order is check, watch, check: a waiter looks at
 the world itself after each wake-up, so a wake-up too many costs time and none can be lost. Log-end waiters are woken
 right after the append, watermark waiters after durability: else the leader's and the followers' syncs run in series.
-When a partition changes its role, everyone who waits for it is woken and finds out.
+When a partition changes its role, all of its waiters are woken.
 
 A wake-up only notes which requests are to look: it comes from the middle of an append or of a fetch, and what was
 checked there must still hold on its last line. The looks, and the answers of requests that need not wait any longer,
@@ -28,7 +28,7 @@ from minikafka.ports import CAUSE
 from minikafka.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from minikafka.broker.meters import Purgatory
+    from minikafka.broker.meters import PurgatoryMeter
 
 SWEEP_SIZE_MIN = 8
 """Shorter heaps are not swept."""
@@ -70,8 +70,8 @@ class Waiter(Parked):
         "_began_ns",
         "_error",
         "_is_met",
+        "_meter",
         "_owner",
-        "_purgatory",
         "cause",
         "deadline",
         "is_expired",
@@ -85,11 +85,11 @@ class Waiter(Parked):
 
     def __init__(
         self,
-        owner: Waiters,
+        owner: Purgatory,
         met: Callable[[], bool],
         deadline: float,
         news: list[TopicPartition] | None,
-        purgatory: Purgatory | None,
+        meter: PurgatoryMeter | None,
     ) -> None:
         super().__init__(self._outcome)
         self.met = met
@@ -110,8 +110,8 @@ class Waiter(Parked):
         self._owner = owner
         self._is_met = False
         self._error: Exception | None = None
-        self._purgatory = purgatory
-        self._began_ns = purgatory.enter() if purgatory is not None else 0
+        self._meter = meter
+        self._began_ns = meter.enter() if meter is not None else 0
 
     def wake(self) -> None:
         """Have it look soon."""
@@ -145,8 +145,8 @@ class Waiter(Parked):
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self._purgatory is not None:
-            self.parked_ns = self._purgatory.leave(self._began_ns)
+        if self._meter is not None:
+            self.parked_ns = self._meter.leave(self._began_ns)
         self.met = _never  # entries in the heaps may outlive the request for long
 
     def cancel(self) -> None:
@@ -191,7 +191,7 @@ class _Heap:
                 waiter.wake()
 
 
-class Waiters:
+class Purgatory:
     """All parked requests of one broker."""
 
     def __init__(self) -> None:
@@ -261,13 +261,13 @@ class Waiters:
         deadline: float,
         *,
         news: list[TopicPartition] | None = None,
-        purgatory: Purgatory | None = None,
+        meter: PurgatoryMeter | None = None,
     ) -> Waiter:
         """As ``until`` for a caller that has found ``met`` false. What happens from this call on wakes the waiter.
 
-        Partitions that woke it are added to ``news`` before ``met`` is asked. ``purgatory`` counts it.
+        Partitions that woke it are added to ``news`` before ``met`` is asked. ``meter`` counts it.
         """
-        waiter = Waiter(self, met, deadline, news, purgatory)
+        waiter = Waiter(self, met, deadline, news, meter)
         self.parked += 1
         loop = asyncio.get_running_loop()
         if self._closed or loop.time() >= deadline:
