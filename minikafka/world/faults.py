@@ -302,8 +302,7 @@ class Fault:
         self._struck.set()
         for waiting in self.late.values():
             waiting.set()
-        for held in self.held:
-            held.released.set()
+        self.release(len(self.held))
 
     def release(self, count: int, *, latest: bool = False, lose: bool = False) -> int:
         """Let so many held messages go, or lose them; how many there were.

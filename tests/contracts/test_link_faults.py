@@ -146,6 +146,7 @@ async def test_a_held_request_arrives_when_the_fault_is_healed(shared: bool):
         await fault.until_hits(1)
         assert it.one.seen == []
         it.faults.heal(fault.number)
+        assert fault.held == [], "at once: the response to a DELETE shows what is held"
         async with asyncio.timeout(PATIENCE_S):
             await it.one.reached.wait()
         assert it.one.seen == [("Vote", b"late")]
