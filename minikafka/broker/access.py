@@ -21,6 +21,9 @@ from minikafka.security.authorizer import Action, Authorizer, Caller
 from minikafka.security.permissions import Permit, Screened, screen
 from minikafka.wire.acls import AclOperation, ResourceType
 
+PERMITS_MAX = 10_000
+"""Permits that are kept. Clients choose their client ids, so the number must be bounded."""
+
 
 class Access:
     """The authorizer of one broker, on the metadata that it has applied."""
@@ -40,6 +43,9 @@ class Access:
         self._events = events
         self._now = now
         self._limiter = AuditLimiter()
+        self._permits: dict[tuple[str, RequestContext], Permit] = {}
+        """By API and context, of ``_permits_of``: most requests of a connection have the same."""
+        self._permits_of: MetadataImage | None = None
 
     def screen(self, api: str, request: Any, context: RequestContext) -> Screened | None:
         """What is left of a request; None: all of it, and its response needs no change.
@@ -59,6 +65,15 @@ class Access:
         if context.protocol == INTERNAL.protocol or context.listener in self._trusted:
             return None
         image = self._image()
+        if image is not self._permits_of or len(self._permits) >= PERMITS_MAX:
+            self._permits.clear()
+            self._permits_of = image
+        permit = self._permits.get((api, context))
+        if permit is None:
+            permit = self._permits[api, context] = self._permit(context, api, image)
+        return permit
+
+    def _permit(self, context: RequestContext, api: str, image: MetadataImage) -> Permit:
         caller = Caller(context.principal, context.remote)
         return Permit(
             principal=context.principal,

@@ -133,21 +133,17 @@ class Dispatcher:
             return self._throttled(throttle, api, request, body, context)
         return self._dispatch(api, request, body, context)
 
-    async def _throttled(
+    def _throttled(
         self, throttle: Throttle, api: Api, request: object, body: bytes, context: RequestContext
-    ) -> Buffers:
+    ) -> Buffers | Awaitable[Buffers]:
         try:
-            buffers: Buffers = await throttle.serve(
-                api.name,
-                context,
-                len(body),
-                lambda: self._dispatch(api, request, body, context),
-                lambda sent: sum(map(len, sent)),
+            answer: Buffers | Awaitable[Buffers] = throttle.serve(
+                api.name, context, len(body), lambda: self._dispatch(api, request, body, context)
             )
         except ProtocolError as error:
             self.meters.of(metered_as(api, request), context.protocol).failed(error.name)
             return encode_response(error_response(api, error))
-        return buffers
+        return answer
 
     def _dispatch(
         self, api: Api, request: object, body: bytes, context: RequestContext

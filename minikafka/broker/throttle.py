@@ -17,6 +17,7 @@ from typing import Any
 
 from minikafka.config import BrokerConfig
 from minikafka.errors import NOT_WRITTEN, ThrottlingQuotaExceeded
+from minikafka.parked import Parked
 from minikafka.ports import INTERNAL, Clock, RequestContext
 from minikafka.quorum.image import MetadataImage
 from minikafka.security.quotas import FETCH, KEYS, PRODUCE, REQUEST, QuotaIndex, Quotas
@@ -115,9 +116,15 @@ class Throttle:
 
     async def admit(self, keys: tuple[str, ...], context: RequestContext) -> None:
         """Wait while the client is throttled. Raises ThrottlingQuotaExceeded if that is longer than HOLD_MS."""
+        left_ms = self._left_ms(keys, context)
+        if left_ms:
+            await asyncio.sleep(left_ms / 1000)
+
+    def _left_ms(self, keys: tuple[str, ...], context: RequestContext) -> int:
+        """How long a request must wait. Raises ThrottlingQuotaExceeded if that is longer than HOLD_MS."""
         quotas = self.quotas
         if quotas is None:
-            return
+            return 0
         left_ms = quotas.throttled_ms(keys, user_of(context), context.client_id, self._clock.now())
         if left_ms > HOLD_MS:
             raise ThrottlingQuotaExceeded(
@@ -125,37 +132,55 @@ class Throttle:
                 outcome=NOT_WRITTEN,
                 throttle_time_ms=left_ms,
             )
-        if left_ms:
-            await asyncio.sleep(left_ms / 1000)
+        return left_ms
 
-    async def serve(
-        self,
-        api: str,
-        context: RequestContext,
-        received: int,
-        serve: Callable[[], Any],
-        sent: Callable[[Any], int],
-    ) -> Any:
+    def serve(self, api: str, context: RequestContext, received: int, serve: Callable[[], Any]) -> Any:
         """Serve a request of ``/rpc`` when its client may send it, and count it.
 
         Args:
             api: A key of DATA_APIS.
             context: Who sent the request.
             received: Bytes of the request.
-            serve: Handles it; returns the response or an awaitable of it.
-            sent: Bytes of a response.
+            serve: Handles it; returns the buffers of the response or an awaitable of them.
+
+        Returns:
+            What ``serve`` returns. An awaitable only if it does, or if the client must wait.
+
+        Raises:
+            ThrottlingQuotaExceeded: At once, and nothing was done.
         """
-        await self.admit(DATA_APIS[api], context)
+        left_ms = self._left_ms(DATA_APIS[api], context)
+        if left_ms:
+            return self._serve_later(left_ms / 1000, api, context, received, serve)
+        return self._served(api, context, received, serve)
+
+    async def _serve_later(
+        self, pause_s: float, api: str, context: RequestContext, received: int, serve: Callable[[], Any]
+    ) -> Any:
+        await asyncio.sleep(pause_s)
+        answer = self._served(api, context, received, serve)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    def _served(self, api: str, context: RequestContext, received: int, serve: Callable[[], Any]) -> Any:
         began_ns = self._clock.ticks_ns()
         answer = serve()
         self.count_time(context, self._clock.ticks_ns() - began_ns)
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        if api == "Produce":
+        return self._counted(api, context, received, answer)
+
+    def _counted(self, api: str, context: RequestContext, received: int, answer: Any) -> Any:
+        """The answer, whose bytes are counted when it is there."""
+        if isinstance(answer, Parked):
+            answer.then(lambda result: self._counted(api, context, received, result()))
+        elif isinstance(answer, Awaitable):
+            return self._counted_later(api, context, received, answer)
+        elif api == "Produce":
             self.count(PRODUCE, context, received)
         elif api == "Fetch":
-            self.count(FETCH, context, sent(answer))
+            self.count(FETCH, context, sum(map(len, answer)))
         return answer
+
+    async def _counted_later(self, api: str, context: RequestContext, received: int, answer: Awaitable[Any]) -> Any:
+        return self._counted(api, context, received, await answer)
 
 
 def user_of(context: RequestContext) -> str:

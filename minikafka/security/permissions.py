@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from minikafka.errors import (
     BY_NAME,
@@ -90,8 +90,7 @@ class Permit:
         return error
 
 
-@dataclass(frozen=True, slots=True)
-class Screened:
+class Screened(NamedTuple):
     """What is left of a request, and what must be changed in its response."""
 
     request: Any

@@ -113,11 +113,13 @@ class QuotaIndex:
 class Rate:
     """An amount by time, in samples. The amount of the last ``SAMPLES`` seconds counts."""
 
-    __slots__ = ("_level", "_samples", "throttled_until", "used_at")
+    __slots__ = ("_level", "_samples", "_total", "throttled_until", "used_at")
 
     def __init__(self) -> None:
         self._samples: list[list[float]] = []
         """Of each: when it began, when it was last added to, its amount; the oldest first."""
+        self._total = 0.0
+        """Their amounts together."""
         self._level = 0.0
         """Of the leaky bucket, at ``used_at``."""
         self.throttled_until = 0.0
@@ -130,6 +132,7 @@ class Rate:
         self._level = max(0.0, self._level - (now - self.used_at) * limit)
         self._level = max(0.0, self._level + amount)
         self.used_at = now
+        self._total += amount
         if not samples:
             samples.append([now, now, amount])
             return
@@ -151,17 +154,17 @@ class Rate:
     def measure(self, now: float) -> float:
         """Amount a second."""
         window_s = self.window_s(now)
-        return sum(each[2] for each in self._samples) / window_s
+        return self._total / window_s
 
     def throttle_ms(self, limit: float, now: float) -> int:
         """Milliseconds without a request after which the rate is the limit, and the leaky bucket has room; 0: both are
         so already.
         """
         window_s = self.window_s(now)
-        rate = sum(each[2] for each in self._samples) / window_s
-        of_rate_s = (rate - limit) / limit * window_s
+        of_rate_s = (self._total / window_s - limit) / limit * window_s
         of_bucket_s = (self._level - (now - self.used_at) * limit) / limit - (SAMPLES - 1) * SAMPLE_S
-        return round(max(0.0, of_rate_s, of_bucket_s) * 1000)
+        longest_s = max(of_bucket_s, of_rate_s)
+        return round(longest_s * 1000) if longest_s > 0 else 0
 
     def _forget(self, now: float) -> None:
         samples = self._samples
@@ -172,6 +175,8 @@ class Rate:
             gone += 1
         if gone:
             del samples[:gone]
+            # Summed again, so that errors of rounding do not add up.
+            self._total = sum(each[2] for each in samples)
 
 
 class Quotas:

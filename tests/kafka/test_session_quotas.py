@@ -11,6 +11,8 @@ import pytest
 
 from minikafka.broker.throttle import Throttle
 from minikafka.config import BrokerConfig
+from minikafka.errors import ThrottlingQuotaExceeded
+from minikafka.parked import Parked
 from minikafka.ports import RequestContext
 from minikafka.security.quotas import CLIENT_ID, FETCH, PRODUCE, REQUEST, USER, Entity, QuotaIndex
 from minikafka.wire.group_messages import HeartbeatResponse
@@ -226,3 +228,24 @@ async def test_quotas_that_are_removed_end_with_their_last():
     assert throttle.quotas is first
     throttle.use(QuotaIndex())
     assert throttle.quotas is None
+
+
+async def test_a_request_over_http_that_need_not_wait_is_answered_as_without_quotas():
+    """No coroutine for a handler that needs none; what is parked stays so, and its bytes count when it is ready."""
+    time = Time()
+    throttle = Throttle(BrokerConfig(node_id=1), time)
+    throttle.use(QuotaIndex({ANONYMOUS: {PRODUCE: 1000.0}}))
+    context = RequestContext("rpc", "CLIENTS", "127.0.0.1")
+    assert throttle.serve("Produce", context, 5000, lambda: [b"now"]) == [b"now"]
+    parked = Parked(lambda: [b"later"])
+    assert throttle.serve("Produce", context, 5500, lambda: parked) is parked
+    assert throttle.throttled[PRODUCE] == 0
+    results: list[object] = []
+    parked.when_ready(lambda result: results.append(result()))
+    parked.ready()
+    assert (results, throttle.throttled[PRODUCE]) == ([[b"later"]], 1)
+    later = throttle.serve("Produce", context, 5000, lambda: [b"after half a second"])
+    assert asyncio.iscoroutine(later)
+    assert await later == [b"after half a second"]
+    with pytest.raises(ThrottlingQuotaExceeded):
+        throttle.serve("Produce", context, 1, lambda: pytest.fail("served although it must wait for long"))

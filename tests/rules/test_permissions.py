@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -353,6 +354,24 @@ def test_a_request_of_a_client_is_checked_by_principal_and_address():
     assert checked.screen("Fetch", asked, CLIENT) is None
     elsewhere = RequestContext("kafka", "CLIENTS", "10.0.0.2", principal="User:alice")
     screened = checked.screen("Fetch", asked, elsewhere)
+    assert screened is not None
+    assert screened.request is None
+
+
+def test_what_is_remembered_of_callers_ends_with_the_metadata():
+    """Contexts are looked up by all of their members, and newer metadata decides from the next request on."""
+    allowed = MetadataImage().replay_all([acl_record("1", read_acl())], 1, 1)
+    images = [allowed]
+    checked = Access(BrokerConfig(), lambda: images[-1], lambda *_, **__: None, count().__next__)  # type: ignore[arg-type]
+    permit = checked.permit(CLIENT, "Fetch")
+    assert permit is not None
+    assert checked.permit(replace(CLIENT), "Fetch") is permit
+    assert checked.screen("Fetch", fetch("t"), CLIENT) is None
+    for other in (replace(CLIENT, principal="User:bob"), replace(CLIENT, remote="10.0.0.2")):
+        screened = checked.screen("Fetch", fetch("t"), other)
+        assert screened is not None
+    images.append(MetadataImage())
+    screened = checked.screen("Fetch", fetch("t"), CLIENT)
     assert screened is not None
     assert screened.request is None
 
