@@ -1,7 +1,7 @@
 """``minikafka faults``: hurt the links of a cluster that runs with ``mk.testing.endpoints.enable=true``.
 
-A fault is set at a broker, at one of the link's ends (docs/testing.md); ``add`` finds one that takes it. Numbers are
-per broker, so a fault is called BROKER:NUMBER.
+A fault is set at a broker, at one of the link's ends (docs/testing.md); any broker forwards to it. Numbers are per
+broker, so a fault is called BROKER:NUMBER.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from minikafka.addresses import is_number
 from minikafka.cli.running import Commands, Failure, Misuse, run
 from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
 from minikafka.cli.v1 import V1, Refusal
-from minikafka.world.faults import KINDS, MESSAGE_KINDS
+from minikafka.errors import UNKNOWN, BrokerIdNotRegistered, InvalidRequest
+from minikafka.world.faults import KINDS, MESSAGE_KINDS, Link
 
 COLUMNS = ("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active")
 
@@ -63,30 +64,30 @@ def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> Non
     asked = {name: value for name, value in limits.items() if value is not None}
     document = {"kind": kind, "link": link, **asked}
 
-    async def set_it() -> tuple[int, dict[str, Any]]:
+    async def set_it() -> dict[str, Any]:
         async with V1(bootstrap) as v1:
-            refusal: Refusal | None = None
-            for node, address in (await v1.brokers()).items():
-                try:
-                    answer = await v1.of(address, "POST", "/v1/faults", document)
-                except Refusal as refused:
-                    if [each["pointer"] for each in refused.problem.get("errors", [])] != ["/link"]:
-                        raise
-                    refusal = refused
-                else:
-                    if answer is not None:
-                        return node, answer
-            raise refusal or Failure("no broker can be reached")
+            answer: dict[str, Any] = await v1.anybody("POST", f"/v1/faults{_at_end_of(link)}", document)
+            return answer
 
-    node, answer = run(set_it)
+    answer = run(set_it)
+    node = answer["broker"]
     if output == "json":
-        print_json({"broker": node, **answer})
+        print_json(answer)
     elif output == "tsv":
         print_table(COLUMNS, [_row(node, answer)], output)
     else:
         click.echo(
             f"Set fault {node}:{answer['id']} ({kind} {link}); `minikafka faults heal {node}:{answer['id']}` ends it."
         )
+
+
+def _at_end_of(link: str) -> str:
+    """The broker that shall have the fault: the sender if it is one, else the receiver, else any."""
+    try:
+        source, target, _ = Link.parse(link)
+    except InvalidRequest:
+        return ""  # the broker refuses it, with the form
+    return next((f"?broker={end}" for end in (source, target) if is_number(end)), "")
 
 
 @command.command(
@@ -101,19 +102,18 @@ Examples:
 def list_(bootstrap: str, output: str) -> None:
     """List the faults of all brokers, and what they struck."""
 
-    async def ask() -> list[dict[str, Any]]:
+    async def ask() -> dict[str, Any]:
         async with V1(bootstrap) as v1:
-            found = []
-            for node, address in (await v1.brokers()).items():
-                answer = await v1.of(address, "GET", "/v1/faults")
-                found += [{"broker": node, **each} for each in (answer or {"faults": []})["faults"]]
-            return found
+            answer: dict[str, Any] = await v1.anybody("GET", "/v1/faults?broker=all")
+            return answer
 
-    faults = run(ask)
+    answer = run(ask)
     if output == "json":
-        print_json({"faults": faults})
+        print_json(answer)
         return
-    print_table(COLUMNS, [_row(each["broker"], each) for each in faults], output)
+    print_table(COLUMNS, [_row(each["broker"], each) for each in answer["faults"]], output)
+    for each in answer["no_answer"]:
+        click.echo(f"The faults of broker {each['broker']} are not listed: {each['detail']}.", err=True)
 
 
 def _row(node: int, fault: dict[str, Any]) -> tuple[object, ...]:
@@ -133,20 +133,26 @@ def heal(faults: tuple[str, ...], bootstrap: str) -> None:
     """End these faults; without any, all of all brokers."""
     named = [_named(each) for each in faults]
 
-    async def end() -> int:
+    async def end() -> tuple[int, list[dict[str, Any]]]:
         async with V1(bootstrap) as v1:
-            brokers = await v1.brokers()
-            unknown = [node for node, _ in named if node not in brokers]
-            if unknown:
-                raise Misuse(f"there is no broker {unknown[0]}, only {', '.join(map(str, brokers))}")
             for node, number in named:
-                await v1.of(brokers[node], "DELETE", f"/v1/faults/{number}")
+                try:
+                    await v1.anybody("DELETE", f"/v1/faults/{number}?broker={node}")
+                except Refusal as refused:
+                    if refused.problem.get("error") == BrokerIdNotRegistered.name:
+                        raise Misuse(refused.problem["detail"]) from None
+                    raise
             if named:
-                return len(named)
-            answers = [await v1.of(address, "DELETE", "/v1/faults") for address in brokers.values()]
-            return sum(each["healed"] for each in answers if each is not None)
+                return len(named), []
+            answer = await v1.anybody("DELETE", "/v1/faults?broker=all")
+            return answer["healed"], answer["no_answer"]
 
-    click.echo(f"Healed {run(end)}.")
+    healed, silent = run(end)
+    click.echo(f"Healed {healed}.")
+    for each in silent:
+        click.echo(f"Broker {each['broker']} did not answer: {each['detail']}.", err=True)
+    if any(each["outcome"] == UNKNOWN for each in silent):
+        raise Failure("some faults may still be active; `minikafka faults list` shows them")
 
 
 def _named(text: str) -> tuple[int, int]:

@@ -441,6 +441,7 @@ def test_faults_at_the_command_line():
         until(lambda: as_json(cluster, "faults", "list")["faults"][0]["hits"] > 0)
         assert "1:2" in told(cluster, "faults", "list")
         assert told(cluster, "faults", "heal", "1:1") == "Healed 1.\n"
+        assert "has no fault 1" in told(cluster, "faults", "heal", "1:1", code=1)
         assert told(cluster, "faults", "heal") == "Healed 1.\n"
         assert "FROM>TO" in told(cluster, "faults", "add", "cut", "2-1", code=1)
         assert "did you mean" in told(cluster, "faults", "add", "cut", "2>1", "--api", "fetch", code=1)

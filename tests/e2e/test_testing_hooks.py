@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import aiohttp
 import pytest
 
 from minikafka.hosting.processes import ProcessCluster
-from tests.e2e.test_processes import Up
+from tests.e2e.test_processes import Up, run
 from tests.e2e.test_testing_doors import QUICK, Curl, act
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -47,11 +48,19 @@ async def test_broker_that_is_cut_off_paused_frozen_or_dead_is_acted_on_through_
         await curl("DELETE", "/v1/faults?broker=3")
         await curl.get("/v1/wait?alive=1,2,3")
 
+        at = ("-b", running.bootstrap.split(",")[0])
+        added = await asyncio.to_thread(run, "faults", "add", "hold", "*>3", "--api", "Vote", *at)
+        assert added.startswith("Set fault 3:")
+        assert "3:" in await asyncio.to_thread(run, "faults", "list", *at)
+
         assert not (await act(curl, 3, "kill", 202))["done"]
         assert await running.brokers[3].wait() == -signal.SIGKILL
         for word in ("kill", "start"):
             refused = await act(curl, 3, word, 503)
             assert (refused["error"], refused["outcome"]) == ("BROKER_NOT_AVAILABLE", "not_written")
+        assert "cannot be reached" in await asyncio.to_thread(run, "faults", "heal", "3:1", *at, code=1)
+        listed = json.loads(await asyncio.to_thread(run, "faults", "list", "-o", "json", *at))
+        assert (listed["faults"], [each["broker"] for each in listed["no_answer"]]) == ([], [3])
 
 
 async def test_up_starts_a_killed_broker_again_when_another_one_requests_it(tmp_path: Path):
