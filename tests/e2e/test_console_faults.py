@@ -112,6 +112,23 @@ def test_held_fetch_is_delivered_and_the_high_watermark_moves(page: Page, cluste
     expect(page.locator("#bar")).to_be_empty()
 
 
+def test_earlier_time_shows_the_faults_that_were_active_then(page: Page, cluster: ProcessCluster):
+    """PAGE 9.13: a time within the life of a fault names it, a time after its end does not; the present is apart."""
+    fault = call(cluster, "/v1/faults?broker=2", {"kind": "hold", "link": "client>2", "api": "Vote"})
+    steps = "/v1/history?states=false&kind=fault_set,fault_over&broker=2&from=1"
+    seen = call(cluster, steps)["steps"][-1]["t"]
+    call(cluster, f"/v1/faults/{fault['id']}?broker=2", method="DELETE")
+    over = next(each["t"] for each in call(cluster, steps)["steps"] if each["k"] == "fault_over" and each["t"] >= seen)
+    bar = page.locator("#bar")
+    page.goto(f"{url_of(cluster)}/#/?at={seen}")
+    expect(bar).to_contain_text("active at this time")
+    expect(bar).to_contain_text("hold client>2 Vote at broker 2, set")
+    expect(bar).not_to_contain_text("active now")
+    take_pictures(page, "faults-then")
+    page.goto(f"{url_of(cluster)}/#/?at={over}")
+    expect(bar).to_be_empty()
+
+
 def test_fault_that_has_ended_by_itself_is_not_shown_as_active(page: Page, cluster: ProcessCluster):
     """PAGE 9.10: the bar names active faults only; the drawer keeps what they struck until it is removed."""
     call(cluster, "/v1/faults?broker=2", {"kind": "hold", "link": "client>2", "api": "Vote", "for_ms": 1})

@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Refused, messageOf, request } from "./api";
 import { hello, pausedAt } from "./live";
-import { counted } from "./words";
+import { clock, counted } from "./words";
 
 const PERIOD_MS = 1000;
 const IDLE_PERIOD_MS = 3000;
@@ -115,19 +115,61 @@ function named({ kind, link, api, message, count, for_ms: ms, ends_in_ms: left, 
   return `${what}${count ? `, the next ${count}` : ""} at broker ${fault.broker}${until}; struck ${hits}${held ? `, holds ${held}` : ""}`;
 }
 
+// ---- faults of an earlier time ----
+
+interface Row {
+  t: number;
+  n: string;
+  k: string;
+  f: { fault: number; what: string; link: string; api: string; message?: string };
+}
+
+const PAST_DELAY_MS = 200; // while the time is dragged
+/** What was active at the time shown; null: the page shows the present. */
+const past = signal<string | null>(null);
+
+/** Of brokers whose process has ended since then, nothing is known: they have lost their history. */
+async function readPast(at: number): Promise<void> {
+  let words: string;
+  try {
+    const { steps, brokers, next } = await request<{ steps: Row[]; brokers: number[]; next: number | null }>(`/v1/history?scope=cluster&states=false&kind=fault_set,fault_over&limit=5000&from=1&to=${Math.round(at)}`);
+    if (next !== null) throw new Error("more than 5,000 were set and ended.");
+    const then = new Map<string, string>();
+    for (const { t, n, k, f } of steps) {
+      if (k === "fault_over") then.delete(`${n}:${f.fault}`);
+      else then.set(`${n}:${f.fault}`, `${f.what} ${f.link}${f.api === "*" ? "" : ` ${f.api}`}${f.message ? ` ${f.message}s` : ""} at broker ${n}, set ${clock(t)}`);
+    }
+    words = then.size ? `${counted(then.size, "fault")} ${then.size === 1 ? "was" : "were"} active at this time, by the history of brokers ${brokers.join(", ")}: ${[...then.values()].slice(0, 4).join("; ")}${then.size > 4 ? "; and more" : ""}.` : "";
+  } catch (error) {
+    words = `The faults of this time cannot be read: ${messageOf(error)}`;
+  }
+  if (pausedAt.value === at) past.value = words;
+}
+
+let pastTimer = 0;
+effect(() => {
+  clearTimeout(pastTimer);
+  const at = pausedAt.value;
+  if (at === null) past.value = null;
+  else if (hello.value.testing) pastTimer = setTimeout(() => void readPast(at), PAST_DELAY_MS);
+});
+
 /** Browsers call themselves Mozilla. */
 const setBy = ({ set_by }: Fault): string => set_by.startsWith("Mozilla") ? ", set by a browser" : set_by && `, set by ${set_by}`;
 
 /** On top of every view while a fault is active. */
 export function FaultBar(): JSX.Element | null {
   const shown = active.value;
-  if (!hello.value.testing || !shown.length) return null;
-  return <p class="bar" role="status">
-    <b>{shown.length} {shown.length === 1 ? "fault is" : "faults are"} active{pausedAt.value === null ? "" : " now, not at the time shown"}:</b>
-    {shown.slice(0, 4).map((each) => <span key={nameOf(each)}>{named(each)} <button aria-label={`Heal fault ${nameOf(each)}`} onClick={() => void heal(each)}>Heal</button></span>)}
-    {shown.length > 4 && <span>and {shown.length - 4} more</span>}
-    <button onClick={() => void healAll()}>Heal all</button>
-  </p>;
+  if (!hello.value.testing) return null;
+  return <>
+    {past.value && <p class="bar" role="status">{past.value}</p>}
+    {shown.length > 0 && <p class="bar" role="status">
+      <b>{shown.length} {shown.length === 1 ? "fault is" : "faults are"} active{pausedAt.value === null ? "" : " now, not at the time shown"}:</b>
+      {shown.slice(0, 4).map((each) => <span key={nameOf(each)}>{named(each)} <button aria-label={`Heal fault ${nameOf(each)}`} onClick={() => void heal(each)}>Heal</button></span>)}
+      {shown.length > 4 && <span>and {shown.length - 4} more</span>}
+      <button onClick={() => void healAll()}>Heal all</button>
+    </p>}
+  </>;
 }
 
 // ---- the drawer ----
