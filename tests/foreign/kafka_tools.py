@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 NEWEST = "4.3.1"
 OLDEST = "3.9.1"
 TIMEOUT_S = 1200.0
+FILES = ("test_kafka_tools.py", "test_secured_tools.py")
 ALL_VARIABLE = "MINIKAFKA_EVERY_TOOL"
 """Set by `make foreign`, for which the tests of all tools run."""
 
@@ -55,7 +56,7 @@ def run_pytest(
 
 
 def suite_of(version: str) -> Suite:
-    """The tools of one version, run by `test_kafka_tools.py`, which starts brokers of its own."""
+    """The tools of one version, run by the files of FILES, which start brokers of their own."""
 
     def prepare(_: Path) -> Path:
         try:
@@ -65,7 +66,7 @@ def suite_of(version: str) -> Suite:
         return ROOT
 
     def run(root: Path, _: Addresses, logs: Path) -> Verdicts:
-        command = [sys.executable, "-m", "pytest", HERE / "test_kafka_tools.py", "-k", version]
+        command = [sys.executable, "-m", "pytest", *(HERE / each for each in FILES), "-k", version]
         return run_pytest(command, cwd=root, log=logs / "pytest.log")
 
     return Suite(f"kafka-tools-{version}", version, prepare, run, node_ids=[])
