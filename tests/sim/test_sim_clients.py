@@ -80,20 +80,22 @@ def test_every_extra_survives_json() -> None:
     assert [name for name in wanted if not seen[name]] == []
 
 
-def test_an_extra_moves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One stream per purpose: without one extra, the others draw what they drew."""
+def test_a_feature_moves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One stream per purpose: without one feature, the others draw what they drew."""
     plain = plan_of(7, kinds=("crash",)).with_(faults=())
     monkeypatch.setattr(
-        plan_features, "EXTRAS", tuple((1.0, add) for _, add in PLAN_FEATURES if add is not rotten_bits)
+        plan_features, "PLAN_FEATURES", tuple((1.0, add) for _, add in PLAN_FEATURES if add is not rotten_bits)
     )
     whole = with_features(plain)
     for _, left_out in PLAN_FEATURES:
         monkeypatch.setattr(
-            plan_features, "EXTRAS", [(1.0, add) for _, add in PLAN_FEATURES if add not in (left_out, rotten_bits)]
+            plan_features,
+            "PLAN_FEATURES",
+            [(1.0, add) for _, add in PLAN_FEATURES if add not in (left_out, rotten_bits)],
         )
         gone = set(whole.faults) - set(with_features(plain).faults)
-        monkeypatch.setattr(plan_features, "EXTRAS", [(1.0, left_out)])
-        assert gone <= set(with_features(plain).faults), "only that extra's own are gone"
+        monkeypatch.setattr(plan_features, "PLAN_FEATURES", [(1.0, left_out)])
+        assert gone <= set(with_features(plain).faults), "only that feature's own are gone"
 
 
 # ---- clients ---------------------------------------------------------------------------------------------------------
