@@ -245,7 +245,8 @@ class Transactors:
     def _judge_death(self, process: Transactor) -> None:
         """Only a rival or a timeout fences a producer, and it keeps its producer id for as long as it lives.
 
-        A rival is whoever initialized later, or may have. It may have begun earlier: it was paused meanwhile.
+        A rival is a process that initialized later, or may have. It may have begun earlier: it was paused meanwhile.
+        A late copy of a process's own InitProducerId is a rival too: the coordinator cannot know better.
         """
         error = process.died_of
         if error is None:
@@ -255,6 +256,10 @@ class Transactors:
             for each in self._processes[process.transactional_id]
             if each is not process and each.known.initialized_s >= process.known.initialized_s
         ]
+        is_doubled = any(
+            message.api == "InitProducerId" and message.source == process.machine
+            for message in self.cluster.sim.network.doubled
+        )
         is_fenced = isinstance(error, (ProducerFenced, InvalidProducerEpoch))
-        if not is_fenced or not (rivals or process.transactional_id in self._timed_out):
+        if not is_fenced or not (rivals or is_doubled or process.transactional_id in self._timed_out):
             self._report("producer_fenced_by_nobody", f"{process.process} died of {error!r}")
