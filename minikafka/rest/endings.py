@@ -32,7 +32,7 @@ def ending_of(node: NodeId, image: MetadataImage, voters: Collection[NodeId], co
             moving.append(name)
         if node in partition.isr and len(left) < _min_isr(topic, partition, config):
             below.append(name)
-    effects = [f"{_count(moving, 'get', 'gets')} another leader." if moving else f"Broker {node} hands over no leader."]
+    effects = [f"{_count(moving, 'get', 'gets')} another leader." if moving else "No partition changes its leader."]
     if below:
         effects.append(
             f"{_count(below, 'have', 'has')} fewer in-sync replicas than min.insync.replicas: writes with "

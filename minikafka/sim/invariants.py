@@ -220,10 +220,10 @@ class LeaderHoldsCommitted(OfPartition):
             return
         log, is_compacted = leader.log, view.partition.config.compacts
         held = {batch.base_offset: batch for batch in rows_of(log, 0, log.end_offset, is_compacted=is_compacted)}
-        owed = [each for each in self._committed.of(view.key) if not view.is_given_up(each.in_epoch)]
+        expected = [each for each in self._committed.of(view.key) if not view.is_given_up(each.in_epoch)]
         if is_compacted:
-            owed = still_owed(owed, held.values())
-        for batch, in_epoch in owed:
+            expected = still_owed(expected, held.values())
+        for batch, in_epoch in expected:
             is_owed = in_epoch < leader.epoch and batch.base_offset >= log.start_offset
             if is_owed and held.get(batch.base_offset) != batch:
                 report(

@@ -40,6 +40,17 @@ def java(version: str = NEWEST) -> tuple[Path, str]:
     return found.program, os.pathsep.join([*map(str, paths), *broker])
 
 
+def tool_command(version: str, folder: Path, main: str) -> list[str]:
+    """The command of a tool's main class, without log lines; ``folder`` gets the files that silence them."""
+    program, class_path = java(version)
+    quiet = folder / "log4j2.properties"
+    quiet.write_text("status=error\nrootLogger.level=off\n")
+    older = folder / "log4j.properties"
+    older.write_text("log4j.rootLogger=OFF\n")
+    command = [str(program), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={quiet}"]
+    return [*command, f"-Dlog4j.configuration={older.as_uri()}", "-cp", class_path, main]
+
+
 def verdicts_of(output: str) -> Verdicts:
     """The results in the output of `pytest -v`."""
     return {name.rpartition("/")[2]: _VERDICTS.get(outcome, Verdict.FAILED) for name, outcome in _LINE.findall(output)}

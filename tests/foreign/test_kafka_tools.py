@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from minikafka import LocalCluster
 from tests.e2e.hanging import PRODUCER_ID, leave_hanging
-from tests.foreign.kafka_tools import NEWEST, OLDEST, java
+from tests.foreign.kafka_tools import NEWEST, OLDEST, tool_command
 
 pytestmark = [pytest.mark.java, pytest.mark.e2e]
 
@@ -53,16 +53,9 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def run(version: str, cluster: LocalCluster, tmp_path: Path) -> Run:
     """Run a tool's main class with the cluster's addresses; returns its output."""
-    program, class_path = java(version)
-    quiet = tmp_path / "log4j2.properties"
-    quiet.write_text("status=error\nrootLogger.level=off\n")
-    older = tmp_path / "log4j.properties"
-    older.write_text("log4j.rootLogger=OFF\n")
 
     def run(main: str, *arguments: str, given: str | None = None, bootstrap: bool = True) -> str:
-        command = [str(program), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={quiet}"]
-        command += [f"-Dlog4j.configuration={older.as_uri()}", "-cp", class_path]
-        command += [OTHERS.get(main, main) if version == OLDEST else main]
+        command = tool_command(version, tmp_path, OTHERS.get(main, main) if version == OLDEST else main)
         command += [*(("--bootstrap-server", cluster.bootstrap) if bootstrap else ()), *arguments]
         done = subprocess.run(
             command, input=given or "", capture_output=True, text=True, timeout=PATIENCE_S, check=False

@@ -39,7 +39,7 @@ OUTCOMES: Mapping[str, Mapping[str, str]] = {
     },
     "franz": {
         "wrong": "SASL_AUTHENTICATION_FAILED",
-        # It reads no JSON of a refused token (RFC 7628), whoever sends it.
+        # It reads no JSON of a refused token (RFC 7628), from any broker.
         "OAUTHBEARER.wrong": "unexpected data in oauth response",
         "certificate.wrong": "remote error: tls: unknown certificate authority",
         "denied": "TOPIC_AUTHORIZATION_FAILED",

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from minikafka import LocalCluster
-from tests.foreign.kafka_tools import NEWEST, OLDEST, java
+from tests.foreign.kafka_tools import NEWEST, OLDEST, tool_command
 
 pytestmark = [pytest.mark.java, pytest.mark.e2e]
 
@@ -32,17 +32,11 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def run(version: str, cluster: LocalCluster, tmp_path: Path) -> Run:
     """Run a tool as a user; its exit code and what it prints."""
-    program, class_path = java(version)
-    quiet = tmp_path / "log4j2.properties"
-    quiet.write_text("status=error\nrootLogger.level=off\n")
-    older = tmp_path / "log4j.properties"
-    older.write_text("log4j.rootLogger=OFF\n")
 
     def run(main: str, user: str, *arguments: str) -> tuple[int, str]:
         file = tmp_path / f"{user}.properties"
         file.write_text(javaproperties.dumps(cluster.java_config(user), timestamp=False), encoding="ascii")
-        command = [str(program), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={quiet}"]
-        command += [f"-Dlog4j.configuration={older.as_uri()}", "-cp", class_path, main]
+        command = tool_command(version, tmp_path, main)
         command += ["--bootstrap-server", cluster.bootstrap, "--command-config", str(file), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         return done.returncode, done.stdout + done.stderr

@@ -45,7 +45,7 @@ def test_leader_with_enough_others_only_moves():
     image = image_of({"a": (1, 2, 3), "b": (1, 2, 3), "c": (2, 3, 1)})
     ending = ending_of(1, image, (1, 2, 3), CONFIG)
     assert (ending.effects, ending.warnings) == (["2 partitions (such as a-0) get another leader."], [])
-    assert ending_of(3, image, (1, 2, 3), CONFIG).effects == ["Broker 3 hands over no leader."]
+    assert ending_of(3, image, (1, 2, 3), CONFIG).effects == ["No partition changes its leader."]
 
 
 def test_isr_below_the_minimum_is_an_effect():
@@ -61,7 +61,7 @@ def test_last_replica_in_sync_is_a_warning(others_down: tuple[NodeId, ...]):
     """A member of the ISR that is down does not count: nobody knows that it comes back."""
     image = image_of({"a": (1, 2) if others_down else (1,)}, down=others_down)
     ending = ending_of(1, image, (1, 3), CONFIG)
-    assert ending.effects == ["Broker 1 hands over no leader."]
+    assert ending.effects == ["No partition changes its leader."]
     assert "a-0 has no other in-sync replica that is up" in ending.warnings[-1]
 
 
