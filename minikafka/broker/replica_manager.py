@@ -34,6 +34,7 @@ from minikafka.ports import World
 from minikafka.quorum.defaults import topic_defaults
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage, changes
 from minikafka.replication.fetch_session import EPOCH_MAX, FetchSessions
+from minikafka.replication.follower import TruncationRule
 from minikafka.replication.leader import FetchEffect, LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
 from minikafka.types import (
@@ -96,7 +97,9 @@ class ReplicaManager:
         broker_epoch: Callable[[], int],
         address_of: Callable[[NodeId], Address | None],
         on_storage_failure: Callable[[StorageFailure], None],
+        truncation: TruncationRule | None = None,
     ) -> None:
+        """``truncation`` is another rule than production's, for the lab."""
         config = live.now
         self._live = live
         self.clock = world.clock
@@ -117,6 +120,7 @@ class ReplicaManager:
         )
         self._image = image
         self._broker_epoch = broker_epoch
+        self._truncation = truncation
         self._started_with = live.started_with.topic_defaults()
         self._spawn = spawn
         self._on_storage_failure = on_storage_failure
@@ -392,6 +396,7 @@ class ReplicaManager:
             lag_time_max_s=self.config.replica_lag_time_max_ms / 1000,
             broker_epoch_of=self.broker_epoch_of,
             events=self.events,
+            truncation=self._truncation,
         )
         self.partitions[name] = partition
         self.flushers[name] = Flusher(name, log, self._spawn, self.storage_failed, self._on_synced)

@@ -152,7 +152,7 @@ class QuorumControl:
             num_partitions=-1,
             replication_factor=-1,
             assignments=(ReplicaAssignment(partition=0, broker_ids=replicas),),
-            configs=_as_text(config),
+            configs=as_text(config),
         )
         request = CreateTopicsRequest(topics=(topic,))
         created = self._commit(self._controller.create_topics(self._image, request, iter([TOPIC_ID])), request)
@@ -231,8 +231,8 @@ class QuorumControl:
             return _refused(error)
 
 
-def _as_text(config: TopicConfig) -> dict[str, str]:
-    """Only what differs from the defaults: the rest the topic inherits."""
+def as_text(config: TopicConfig) -> dict[str, str]:
+    """Return the settings that differ from the defaults: the topic inherits the others."""
     ordinary = to_settings(TopicConfig())
     return {name: text for name, text in to_settings(config).items() if text != ordinary.get(name)}
 

@@ -8,7 +8,8 @@ A fetch travels in three steps, each of which can be the last::
 
 Rules for this file: it carries and reports, it decides nothing. What handlers and drivers of the broker do around a
 rule (the order of checks, a second read without a second acknowledgement, an answer thrown away because role or log
-have changed) it does as they do.
+have changed) it does as they do; ``tests/scenarios/test_production.py`` plays all stories with these drivers, and
+compares the state after each step.
 """
 
 from __future__ import annotations
@@ -308,7 +309,7 @@ class LabCluster:
     def lose(self, fetch: Fetch) -> None:
         """The answer never arrives."""
         del self.fetches[fetch.node]
-        self.say(f"the answer ({_content(fetch.answer)}) is lost")
+        self.say(f"the answer ({content_of(fetch.answer)}) is lost")
 
     def deliver(self, fetch: Fetch) -> None:
         """The follower obeys the answer, unless its role or its log's end have changed since it asked."""
@@ -320,7 +321,7 @@ class LabCluster:
         if node.seat.role is not role or role.log.end_offset != fetch.asked.offset:
             self.say(f"{node.name} throws the answer away: it has changed since it asked")
             return
-        self.say(f"{node.name} gets {_content(answer)}")
+        self.say(f"{node.name} gets {content_of(answer)}")
         if answer.error_code:
             node.events("fetch_refused", error=BY_CODE[answer.error_code].name)
         match role.on_response(answer, asked=fetch.asked.offset):
@@ -349,12 +350,17 @@ class LabCluster:
         if role is None:
             self.say(f"{node.name} does not lead")
             return
+        self.say_lags(role)
+        self.submit(node, role, role.propose_shrink(self.now))
+        role.advance(self.now)  # a replica outside the ISR that stopped fetching counts until its time is up
+
+    def say_lags(self, role: LeaderReplica) -> None:
+        """Say of each follower when it was caught up last."""
         for member, remote in role.remotes.items():
             behind = role.log.end_offset - max(remote.end_offset, 0)
             ago = self.now - remote.caught_up_at()
             seen = "never caught up" if ago == float("inf") else f"caught up {ago:g} s ago"
             self.say(f"{self.name(member)}: {seen}, {behind} record{'s' * (behind != 1)} behind")
-        self.submit(node, role, role.propose_shrink(self.now))
 
     def settle_proposal(self, node: Node) -> None:
         """The controller decides; the leader hears the answer if it listens, everybody reads what was recorded."""
@@ -371,6 +377,7 @@ class LabCluster:
                     role.on_committed_state(answer.isr, answer.partition_epoch, recovered=True, now=self.now)
             elif answer.error_code in SURELY_NOT_DONE:
                 role.withdraw(proposal)
+                role.advance(self.now)  # who was to join holds nothing back any more
             elif answer.error_code not in OVERTAKEN:
                 self.proposals[node.id] = (role, proposal)
         elif not node.listens:
@@ -423,7 +430,7 @@ def _answer(
     )
 
 
-def _content(answer: FetchedPartition | None) -> str:
+def content_of(answer: FetchedPartition | None) -> str:
     """An answer in words."""
     if answer is None:
         return "none yet"

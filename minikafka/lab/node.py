@@ -299,8 +299,11 @@ class Node:
         """Read the metadata, and take up the role that it gives."""
         others = self.news
         self.news = news
-        self.seat.apply(news.state, self.settings.topic, now)
+        changed = self.seat.apply(news.state, self.settings.topic, now)
         leader = self.leads()
+        if leader is not None and changed and self.seat.config.syncs_before_acknowledging:
+            self.sync()  # what it recovered, or last got as a follower, counts only when it is synced
+            leader.advance(now)
         if leader is not None and (others is None or others.broker_epochs != news.broker_epochs):
             leader.advance(now)  # who left no longer counts (S9)
 
@@ -308,7 +311,7 @@ class Node:
 
     def records(self) -> list[Held]:
         """Everything in the log of a running process."""
-        return _records_of(self.seat.log)
+        return records_of(self.seat.log)
 
     def kept(self) -> list[Held]:
         """Everything in the log; of a dead process what a start would find on its disk."""
@@ -318,10 +321,11 @@ class Node:
         if not disk.exists(str(PARTITION)):
             return []
         log = PartitionLog.open(disk, PARTITION, self.settings.topic, clean=False, recovery_point=0, topic_id=TOPIC_ID)
-        return _records_of(log)
+        return records_of(log)
 
 
-def _records_of(log: PartitionLog) -> list[Held]:
+def records_of(log: PartitionLog) -> list[Held]:
+    """Every record of a log."""
     held: list[Held] = []
     offset = log.start_offset
     while offset < log.end_offset:

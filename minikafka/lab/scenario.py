@@ -54,14 +54,15 @@ class Scenario:
 
     def play(self, options: tuple[tuple[str, str], ...] = ()) -> Run:
         """Play it, with these options over its own."""
-        return play(list(self._commands()), dict(options))
+        return play(list(self.commands()), dict(options))
 
     def options(self) -> dict[str, str]:
         """What its ``cluster`` says."""
-        _, first = next(self._commands(), (0, ""))
+        _, first = next(self.commands(), (0, ""))
         return dict(word.split("=", 1) for word in first.split() if "=" in word)
 
-    def _commands(self) -> Iterator[tuple[int, str]]:
+    def commands(self) -> Iterator[tuple[int, str]]:
+        """Its commands with the numbers of their lines."""
         for number, line in enumerate(self.head.splitlines(), start=1):
             text = line.partition("#")[0].strip()
             if text:

@@ -146,16 +146,19 @@ def _sink(name: str, names: Sequence[str], lines: list[str], events: list[NodeEv
     return sink
 
 
+Build = Callable[[dict[str, str], Command, list[str], list[NodeEvent]], LabCluster]
+""":func:`built`, or what makes another cluster of the same nodes."""
+
 # A command's own consequences (parked fetches, proposals) end soon, or there is a bug in the scenario or in the lab.
 FOLLOW_UPS_MAX = 20
 
 
-def play(commands: Sequence[tuple[int, str]], overrides: Mapping[str, str]) -> Run:
+def play(commands: Sequence[tuple[int, str]], overrides: Mapping[str, str], build: Build = built) -> Run:
     """Play (line number, command) pairs; ``overrides`` win over the options of ``cluster``. Raises ScenarioError."""
     taken_apart = [parsed(line, text) for line, text in commands]
     if not taken_apart or taken_apart[0].verb != "cluster":
         raise ScenarioError("a scenario begins with: cluster brokers=N")
-    player = ScenarioRunner({**taken_apart[0].options, **overrides}, taken_apart[0])
+    player = ScenarioRunner({**taken_apart[0].options, **overrides}, taken_apart[0], build)
     for command in taken_apart[1:]:
         player.play(command)
     return player.finish()
@@ -164,12 +167,12 @@ def play(commands: Sequence[tuple[int, str]], overrides: Mapping[str, str]) -> R
 class ScenarioRunner:
     """Plays one scenario."""
 
-    def __init__(self, options: Mapping[str, str], command: Command) -> None:
+    def __init__(self, options: Mapping[str, str], command: Command, build: Build) -> None:
         self._lines: list[str] = []
         self._events: list[NodeEvent] = []
         self._line = command.line
         self._run = Run(options)
-        self.lab = built(dict(options), command, self._lines, self._events)
+        self.lab = build(dict(options), command, self._lines, self._events)
         self._verbs = Verbs(self.lab)
         self._fates = RecordFates(self.lab)
         self._seen: Mapping[str, View] = {}

@@ -47,6 +47,8 @@ class SimDisk:
         """Appends beyond it raise DiskFull; None: endless."""
         self.sync_mean_s = 0.002
         """Mean of the drawn time of a sync; raise it for a slow disk."""
+        self.draws: Callable[[str], Random] = Random
+        """Makes the random stream, of this name, that decides what a power cut leaves of a folder or file."""
         self.power_cuts = 0
         self.marks: Counter[str] = Counter()
         """What power cuts took: proof that they did."""
@@ -79,7 +81,7 @@ class SimDisk:
         self.power_cuts += 1
         for folder in sorted(self._name_changes):
             changes = self._name_changes[folder]
-            random = Random(f"{self._seed}/cut/{self.power_cuts}/{folder}")
+            random = self.draws(f"{self._seed}/cut/{self.power_cuts}/{folder}")
             kept = changes[: random.randint(0, len(changes))]
             if len(changes) > 1 and random.random() < 0.5:
                 kept = any_subset(changes, random)
@@ -93,7 +95,7 @@ class SimDisk:
         for path in sorted(self._names):
             entry = self._names[path]
             if isinstance(entry, Inode):
-                self.marks[entry.lose_power(Random(f"{self._seed}/cut/{self.power_cuts}/{entry.birth}"))] += 1
+                self.marks[entry.lose_power(self.draws(f"{self._seed}/cut/{self.power_cuts}/{entry.birth}"))] += 1
 
     def _reachable(self, path: str) -> bool:
         parent = _parent(path)

@@ -121,6 +121,8 @@ class _Held:
     message: Message
     sender: Incarnation | None
     deliver: Callable[[], None]
+    broken: Callable[[], None]
+    """Breaks its connection."""
 
 
 class _Link:
@@ -267,6 +269,17 @@ class SimNetwork:
             elif item.sender is None or item.sender.alive:
                 item.deliver()
 
+    def decide(self, message: Message, verdict: Deliver | Reset) -> None:
+        """End the wait of one held message, also if its sender has died: it arrives, or its connection breaks."""
+        found = [item for item in self._held if item.message is message]
+        invariant(bool(found), "only a held message can be decided about", api=message.api, call=message.call)
+        for item in found:
+            self._held.remove(item)
+            if isinstance(verdict, Deliver):
+                item.deliver()
+            else:
+                item.broken()
+
     def is_cut(self, source: str, target: str) -> bool:
         """Is everything from ``source`` to ``target`` lost at present?"""
         if source == target or not (self._cuts or self._isolated):
@@ -401,7 +414,8 @@ class SimNetwork:
         elif isinstance(verdict, Reset):
             self._transmit(link, 0, None, partial(broken, verdict))
         elif isinstance(verdict, Hold):
-            self._held.append(_Held(message, sender, lambda: self._transmit(link, len(message.body), None, arrive)))
+            deliver = partial(self._transmit, link, len(message.body), None, arrive)
+            self._held.append(_Held(message, sender, deliver, partial(broken, BROKEN)))
         return 1
 
     def _transmit(self, link: _Link, size: int, after_s: float | None, then: Callable[[], None]) -> None:
@@ -464,7 +478,7 @@ class SimNetwork:
         elif isinstance(verdict, Reset):
             broken()
         else:
-            self._held.append(_Held(message, sender, transmit))
+            self._held.append(_Held(message, sender, transmit, broken))
 
     def signal(self, source: str, target: str, then: Callable[[], None]) -> None:
         """What the operating system at ``source`` says to the other end of a stream; a cut link loses it."""

@@ -10,6 +10,7 @@ Rule for this file: it draws and checks; the replicas are the product's, the pos
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from minikafka.config import TopicConfig
@@ -30,7 +31,15 @@ class Violation(Exception):
 class History:
     """One seed's history."""
 
-    def __init__(self, seed: int, *, truncation: TruncationRule | None = None, clean: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        truncation: TruncationRule | None = None,
+        clean: bool = True,
+        on: Callable[[LabCluster], LabCluster] = lambda stage: stage,
+    ) -> None:
+        """``on`` makes another cluster of the same nodes (``tests/scenarios/production.py``)."""
         self.random = Random(f"replication/{seed}")
         self.clean = clean
         settings = Settings(
@@ -43,12 +52,12 @@ class History:
         self.counts: dict[str, int] = {}
         self.control = ScriptedControl(NODES)
         nodes = [Node(node, str(node), settings, self._event) for node in NODES]
-        self.lab = LabCluster(nodes, self.control, self.told)
+        self.lab = on(LabCluster(nodes, self.control, self.told))
         self.exposed: dict[Offset, Held] = {}
         self.writers: dict[int, NodeId] = {}
         self.watermarks: dict[tuple[NodeId, int], Offset] = {}
         self.values = 0
-        for node in nodes:
+        for node in self.lab.nodes.values():
             node.start()
         self.lab.spread()
 
