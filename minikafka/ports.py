@@ -94,7 +94,7 @@ class FrameConnection(Protocol):
 class MeetFaults(Protocol):
     """Handles a request of a client after the faults that tests have set have struck it, and then its answer."""
 
-    async def __call__(self, client_id: str, api: str, handle: Callable[[], Awaitable[_T]]) -> _T: ...
+    async def __call__(self, client_id: str, api: str, request: object, handle: Callable[[], Awaitable[_T]]) -> _T: ...
 
 
 class SessionState(NamedTuple):

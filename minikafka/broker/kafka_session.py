@@ -596,7 +596,7 @@ class KafkaSession:
             if pending.is_large:
                 return self._handled_in_a_turn(pending, api, request, context)
             return self._door.answering(api, request, context)
-        return self.meet_faults(context.client_id, api, lambda: self._handled(pending, api, request, context))
+        return self.meet_faults(context.client_id, api, request, lambda: self._handled(pending, api, request, context))
 
     async def _handled_in_a_turn(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
         """As :meth:`_handled`; other connections are served between decoding and handling it."""

@@ -31,8 +31,9 @@ from minikafka.chaos.commands import forbidden, missing, run
 from minikafka.chaos.fleet import Fleet
 from minikafka.chaos.packet_rules import PacketRules, Rule, filter_of
 from minikafka.chaos.scenario import Scenario
+from minikafka.chaos.target import NO_MESSAGES
 from minikafka.chaos.timeline import Hit
-from minikafka.chaos.words import CUT, DELAY, ISOLATE, KILL, LINK_FAULTS, LOSS, PAUSE, STOP
+from minikafka.chaos.words import CUT, DELAY, ISOLATE, KILL, LINK_FAULTS, LOSS, MESSAGES, PAUSE, STOP
 from minikafka.errors import WorldError
 from minikafka.hosting.cluster_files import LOOPBACK, Ports, new_cluster_id
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied, stop_all
@@ -228,6 +229,8 @@ class ComposeTarget:
         """What the engine, and rules of packets for root, can do."""
         if not what:
             return why_not()
+        if what == MESSAGES:
+            return NO_MESSAGES
         if what not in MAKES:
             return "the engine's containers share the disks, the power and the calendar of their machine"
         if what in LINK_FAULTS:

@@ -28,6 +28,7 @@ from minikafka.chaos.namespaces import Lan, Passage
 from minikafka.chaos.packet_rules import Filter, filter_of
 from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.syscalls import Injection
+from minikafka.chaos.target import NO_MESSAGES
 from minikafka.chaos.timeline import Hit
 from minikafka.chaos.words import (
     CLOCK_JUMP,
@@ -36,6 +37,7 @@ from minikafka.chaos.words import (
     FSYNC_FAIL,
     KILL,
     LINK_FAULTS,
+    MESSAGES,
     PAUSE,
     POWER_LOSS,
     SLOW_DISK,
@@ -93,6 +95,8 @@ class NetnsTarget:
         """Everything can be made but jumps of the calendar, if root has the tools."""
         if what == CLOCK_JUMP:
             return "its hosts share one calendar"
+        if what == MESSAGES:
+            return NO_MESSAGES
         if what in NEEDS_DISK:
             return loop_disk.why_not()
         if what in NEEDS_STRACE:

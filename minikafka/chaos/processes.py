@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -29,6 +29,7 @@ from minikafka.chaos.words import (
     ISOLATE,
     KILL,
     LOSS,
+    MESSAGES,
     PAUSE,
     POWER_LOSS,
     SLOW_DISK,
@@ -303,7 +304,10 @@ def _spec(hit: Hit, link: tuple[End, End], seed: int) -> Spec:
     """The fault as /v1/faults takes it: lost packets are silence, not broken connections. Each link draws by itself."""
     source, target = (CLIENT if end == CLIENT_END else str(end) for end in link)
     spec: Spec = {"kind": "drop", "link": f"{source}>{target}"}
-    if hit.what == DELAY:
+    if hit.what == MESSAGES and hit.strike.messages is not None:
+        given = asdict(replace(hit.strike.messages, link=spec["link"], seed=seed))
+        spec = {name: value for name, value in given.items() if value}
+    elif hit.what == DELAY:
         jitter_ms = hit.strike.jitter_s * 1000
         spec |= {"kind": "delay", "delay_ms": hit.strike.delay_s * 1000, "jitter_ms": jitter_ms, "seed": seed}
     elif hit.what == LOSS:

@@ -27,13 +27,14 @@ from minikafka.chaos.scenario import (
     Step,
     Topic,
 )
-from minikafka.chaos.words import FAULTS, OTHER_NAMES, TO, WHOM
+from minikafka.chaos.words import FAULTS, MESSAGES, OTHER_NAMES, TO, WHOM
 from minikafka.config import parse_broker, parse_topic
-from minikafka.errors import InvalidConfig
+from minikafka.errors import InvalidConfig, InvalidRequest
 from minikafka.hosting.secured import PLAINTEXT, PROTOCOLS
 from minikafka.sim.fault_targets import ALL, CLIENT, OTHERS, ROLES, partition_of
 from minikafka.spelling import did_you_mean, meant_or_listed
 from minikafka.types import TopicPartition
+from minikafka.world.faults import COUNT_MAX, EVERY_API, KINDS, FaultSpec
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\-]+)\s*\]\]?\s*(?:#.*)?")
 _KEY = re.compile(r"\s*(\"[^\"]*\"|[A-Za-z0-9_.\-]+)\s*=")
@@ -227,7 +228,7 @@ RATE_MAX: Final = 20_000.0
 BY_S_MAX: Final = 366 * 86_400.0
 DELAY_S_MAX: Final = 60.0
 
-VALUE_FIELDS: Final = ("clients", "to", "delay", "jitter", "share", "by")
+VALUE_FIELDS: Final = ("clients", "to", "delay", "jitter", "share", "by", "kind", "api", "message", "count", "error")
 """Fields of a step that belong to some faults only."""
 
 
@@ -360,6 +361,8 @@ def _step(table: Table) -> Step:
         table.known("what", word, FAULTS, OTHER_NAMES)
     lasts, at, every = table.span("for"), table.span("at"), table.span("every")
     whom = table.texts("whom", [ALL] if all(word == "rolling-restart" for word in what) else ...)
+    delay_s, jitter_s = table.seconds("delay", 0.0), table.seconds("jitter", 0.0)
+    share = table.number("share", 0.0, low=0.0, high=1.0)
     step = Step(
         what=what,
         whom=whom,
@@ -368,14 +371,44 @@ def _step(table: Table) -> Step:
         every=every,
         lasts=lasts,
         clients=table.flag("clients", default=False),
-        delay_s=table.seconds("delay", 0.0),
-        jitter_s=table.seconds("jitter", 0.0),
-        share=table.number("share", 0.0, low=0.0, high=1.0),
+        delay_s=delay_s,
+        jitter_s=jitter_s,
+        share=share,
         by_s=table.seconds("by", 0.0, may_be_negative=True),
+        messages=_messages(table, delay_s, jitter_s, share),
     )
     table.done()
     _check_step(step, table)
     return step
+
+
+_OF_FAULT: Final = {"delay_ms": "delay", "jitter_ms": "jitter", "probability": "share"}
+"""Member of a FaultSpec -> field of a step."""
+
+
+def _messages(table: Table, delay_s: float, jitter_s: float, share: float) -> FaultSpec | None:
+    """The fault of a step whose `what` is `messages`; the other fields of a step are checked by :func:`_check_step`."""
+    kind = table.text("kind", "")
+    api, message, error = table.text("api", EVERY_API), table.text("message", ""), table.text("error", "")
+    count = table.whole("count", 0, low=1 if table.gives("count") else 0, high=COUNT_MAX)
+    if not table.gives("kind"):
+        return None
+    table.known("kind", kind, KINDS)
+    try:
+        return FaultSpec(
+            kind=kind,  # type: ignore[arg-type]  # one of KINDS, as is checked above
+            link="*>*",
+            api=api,
+            message=message or None,  # type: ignore[arg-type]  # checked by FaultSpec
+            count=count or None,
+            delay_ms=delay_s * 1000,
+            jitter_ms=jitter_s * 1000,
+            probability=share if table.gives("share") else 1.0,
+            error=error or None,
+        )
+    except InvalidRequest as wrong:
+        field = str(wrong.facts["field"])
+        raise table.wrong(_OF_FAULT.get(field, field), wrong.message) from None
 
 
 def _check_step(step: Step, table: Table) -> None:
@@ -395,12 +428,14 @@ def _check_step(step: Step, table: Table) -> None:
         raise table.wrong("share", "0 is no loss: leave the step out")
     if step.by_s == 0 and table.gives("by"):
         raise table.wrong("by", "a jump by nothing is none: leave the step out")
+    if MESSAGES in step.what and len(set(step.what)) > 1:
+        raise table.wrong("what", f"{MESSAGES} takes fields that other faults lack: give it a step of its own")
     if max(step.delay_s, step.jitter_s) > DELAY_S_MAX:
         raise table.wrong("delay", f"at most {DELAY_S_MAX:g} s is possible: use pause or cut")
     if abs(step.by_s) > BY_S_MAX:
         raise table.wrong("by", "a year is the most that a clock jumps here")
     for word in step.whom:
-        _check_whom(word, "whom", table, ())
+        _check_whom(word, "whom", table, (CLIENT,) if MESSAGES in step.what else ())
     if step.to:
         _check_whom(step.to, "to", table, tuple(TO))
 

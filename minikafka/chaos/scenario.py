@@ -12,6 +12,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from minikafka.types import TopicPartition
+from minikafka.world.faults import FaultSpec
 
 SHORT_SESSIONS: Final = {
     "broker.session.timeout.ms": "2000",
@@ -129,6 +130,8 @@ class Step:
     jitter_s: float = 0.0
     share: float = 0.0
     by_s: float = 0.0
+    messages: FaultSpec | None = None
+    """Of ``messages``: the fault, on a link that is not known yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.timeline import Hit
+from minikafka.chaos.words import MESSAGES
 from minikafka.errors import InvalidConfig
 from minikafka.hosting.secured import PLAINTEXT
 from minikafka.types import Address, NodeId
@@ -38,6 +39,9 @@ REAL: Final[Mapping[str, str]] = {
 
 SECURED: Final = "netns"
 """The target whose clusters can have another security protocol than PLAINTEXT."""
+
+
+NO_MESSAGES: Final = "single messages are struck at the brokers' testing routes; use --target processes"
 
 
 class CannotMake(InvalidConfig):
@@ -141,7 +145,7 @@ def lacks(name: str, scenario: Scenario) -> tuple[str, ...]:
     if protocol != PLAINTEXT and name != SECURED:
         return (f"{name} cannot use {protocol}: only {SECURED} can",)
     if name == SIMULATOR:
-        return ()
+        return (f"{name} cannot make {MESSAGES}: {NO_MESSAGES}",) if MESSAGES in scenario.faults() else ()
     target = target_class(name)
     obstacles = {what: target.lacks(what) for what in ("", *scenario.faults())}
     if obstacles[""] is not None:

@@ -14,9 +14,10 @@ from random import Random
 from typing import Final
 
 from minikafka.chaos.scenario import Scenario, Step
-from minikafka.chaos.words import FAULTS, ISOLATE, MAJORITY, MINORITY, ONE
+from minikafka.chaos.words import FAULTS, ISOLATE, MAJORITY, MESSAGES, MINORITY, ONE
 from minikafka.sim.fault_targets import CLIENT, CLIENT_END, OTHERS, End, View, links_of, nodes_of
 from minikafka.types import NodeId
+from minikafka.world.faults import EVERY_API, FaultSpec
 
 LAST_S: Final = 2.0
 """A step that repeats begins no new fault so shortly before the load ends: there would be nothing to see."""
@@ -43,8 +44,18 @@ class Strike:
     jitter_s: float = 0.0
     share: float = 0.0
     by_s: float = 0.0
+    messages: FaultSpec | None = None
+    """Of ``messages``: the fault, on a link that is not known yet."""
     seed: int = 0
     """Of what is drawn for each message (``loss``, ``delay`` with jitter), where the target supports it."""
+
+    @property
+    def name(self) -> str:
+        """The fault in words: of messages, what happens to which of them."""
+        if self.messages is None:
+            return self.what
+        words = (self.messages.kind, "" if self.messages.api == EVERY_API else self.messages.api, self.messages.message)
+        return " ".join(each for each in words if each)
 
     def __str__(self) -> str:
         to = f">{self.to}" if self.to else ""
@@ -54,7 +65,7 @@ class Strike:
             for name, value in (("delay_s", self.delay_s), ("share", self.share), ("by_s", self.by_s))
             if value
         ]
-        return " ".join([f"t={self.at_s:.1f} {self.what} {self.whom}{to}{lasts}", *values])
+        return " ".join([f"t={self.at_s:.1f} {self.name} {self.whom}{to}{lasts}", *values])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +86,7 @@ class Hit:
         if not self.links:
             return f"{self.what} {', '.join(f'n{node}' for node in self.nodes)}"
         links = ", ".join(f"{_end(source)}>{_end(target)}" for source, target in self.links)
-        return f"{self.what} {links}"
+        return f"{self.strike.name} {links}"
 
 
 def _end(end: End) -> str:
@@ -126,6 +137,7 @@ def _strike(step: Step, at_s: float, random: Random, brokers: int) -> Strike:
         jitter_s=step.jitter_s if "jitter" in word.takes else 0.0,
         share=step.share if "share" in word.takes else 0.0,
         by_s=step.by_s if "by" in word.takes else 0.0,
+        messages=step.messages if what == MESSAGES else None,
     )
 
 
@@ -145,7 +157,7 @@ def _settled(words: str, random: Random, brokers: int) -> str:
 
 def hit_of(strike: Strike, view: View) -> Hit | None:
     """Who is hit as things stand; None when there is nobody."""
-    nodes = nodes_of(strike.whom, view)
+    nodes = () if strike.whom == CLIENT else nodes_of(strike.whom, view)
     if not FAULTS[strike.what].is_link:
         return Hit(strike=strike, nodes=nodes) if nodes else None
     links = link_words(strike)

@@ -20,6 +20,7 @@ ISOLATE: Final = "isolate"
 CUT: Final = "cut"
 DELAY: Final = "delay"
 LOSS: Final = "loss"
+MESSAGES: Final = "messages"
 POWER_LOSS: Final = "power-loss"
 DISK_FULL: Final = "disk-full"
 FSYNC_FAIL: Final = "fsync-fail"
@@ -71,6 +72,22 @@ FAULTS: Final[Mapping[str, FaultWord]] = {
             meaning="a `share` of the messages from whom to `to` vanishes",
             is_link=True,
             takes={"to": False, "share": True},
+        ),
+        FaultWord(
+            name=MESSAGES,
+            meaning="messages of one API from whom to `to` meet a fault of /v1/faults: it is of this `kind`",
+            is_link=True,
+            takes={
+                "to": True,
+                "kind": True,
+                "api": False,
+                "message": False,
+                "count": False,
+                "error": False,
+                "delay": False,
+                "jitter": False,
+                "share": False,
+            },
         ),
         FaultWord(name=POWER_LOSS, meaning="the machine dies with everything unsynced; on again after `for`"),
         FaultWord(name=DISK_FULL, meaning="no room for a byte more; room again after `for`"),

@@ -17,7 +17,8 @@ from minikafka.cli.v1 import V1, Refusal
 from minikafka.errors import UNKNOWN, BrokerIdNotRegistered, InvalidRequest
 from minikafka.world.faults import KINDS, MESSAGE_KINDS, Link
 
-COLUMNS = ("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active")
+COLUMNS = ("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active", "Held")
+HELD_COLUMNS = ("Fault", "Id", "Api", "Message", "Link", "Held ms", "Concerns")
 
 
 @click.group(
@@ -27,6 +28,8 @@ Examples:
   minikafka faults add cut '2>1' --api Fetch
   minikafka faults add drop '*>3' --probability 0.1 --for-ms 5000
   minikafka faults list
+  minikafka faults held
+  minikafka faults release 2:1 --id 3
   minikafka faults heal 2:1
   minikafka faults heal
 
@@ -118,7 +121,84 @@ def list_(bootstrap: str, output: str) -> None:
 
 def _row(node: int, fault: dict[str, Any]) -> tuple[object, ...]:
     answer = (fault[name] for name in ("kind", "link", "api", "message", "hits"))
-    return (f"{node}:{fault['id']}", *answer, "yes" if fault["active"] else "no")
+    return (f"{node}:{fault['id']}", *answer, "yes" if fault["active"] else "no", fault["held_count"])
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka faults held
+  minikafka faults held -o json | jq '.held[].partitions'"""
+)
+@bootstrap_option
+@list_output_option
+def held(bootstrap: str, output: str) -> None:
+    """List the messages that faults of kind hold hold, with the partitions and offsets of Produce and Fetch."""
+
+    async def ask() -> dict[str, Any]:
+        async with V1(bootstrap) as v1:
+            answer: dict[str, Any] = await v1.anybody("GET", "/v1/faults?broker=all")
+            return answer
+
+    answer = run(ask)
+    messages = [
+        {"fault": f"{each['broker']}:{each['id']}", **message} for each in answer["faults"] for message in each["held"]
+    ]
+    if output == "json":
+        print_json({"held": messages, "no_answer": answer["no_answer"]})
+        return
+    rows = [
+        (each["fault"], each["id"], each["api"], each["message"], each["link"], each["held_ms"], _concerns(each))
+        for each in messages
+    ]
+    print_table(HELD_COLUMNS, rows, output)
+    for each in answer["no_answer"]:
+        click.echo(f"The messages at broker {each['broker']} are not listed: {each['detail']}.", err=True)
+
+
+def _concerns(message: dict[str, Any]) -> str:
+    """The partitions of a held message in words."""
+    shown = "; ".join(each["what"] for each in message["partitions"])
+    more = message["partition_count"] - len(message["partitions"])
+    return f"{shown}; {more} more" if more else shown
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka faults release 2:1 --id 3
+  minikafka faults release 2:1 --count 1 --latest
+  minikafka faults release 2:1 --lose"""
+)
+@click.argument("fault", metavar="BROKER:NUMBER")
+@click.option("--id", "ids", type=click.IntRange(1), multiple=True, help="Id of a message (repeatable; default: all).")
+@click.option("--count", type=click.IntRange(1), default=None, help="Number of messages to release at most.")
+@click.option("--latest", is_flag=True, help="Begin with the latest message, whose sender still waits.")
+@click.option("--lose", is_flag=True, help="Lose the messages; their senders get no response.")
+@bootstrap_option
+def release(
+    fault: str,
+    ids: tuple[int, ...],
+    count: int | None,
+    latest: bool,  # noqa: FBT001 - click passes flags so
+    lose: bool,  # noqa: FBT001 - click passes flags so
+    bootstrap: str,
+) -> None:
+    """Deliver messages that a fault of kind hold holds; the fault goes on holding later ones."""
+    node, number = _named(fault)
+    document: dict[str, Any] = {"latest": latest, "lose": lose}
+    if ids:
+        document["ids"] = list(ids)
+    if count is not None:
+        document["count"] = count
+
+    async def let_go() -> int:
+        async with V1(bootstrap) as v1:
+            answer = await v1.anybody("POST", f"/v1/faults/{number}:release?broker={node}", document)
+            return int(answer["released"])
+
+    released = run(let_go)
+    click.echo(f"{'Lost' if lose else 'Delivered'} {released}.")
 
 
 @command.command(

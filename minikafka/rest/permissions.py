@@ -136,6 +136,7 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     ("POST", "/v1/faults"): _ALTER_CLUSTER,
     ("DELETE", "/v1/faults"): _ALTER_CLUSTER,
     ("POST", "/v1/faults:reset"): _ALTER_CLUSTER,
+    ("GET", "/v1/faults:script"): _ALTER_CLUSTER,
     ("GET", "/v1/faults/{fault}"): _ALTER_CLUSTER,
     ("DELETE", "/v1/faults/{fault}"): _ALTER_CLUSTER,
     ("POST", "/v1/faults/{fault}:release"): _ALTER_CLUSTER,

@@ -40,6 +40,7 @@ from minikafka.rest import (
     testing_actions,
     testing_events,
     testing_faults,
+    testing_script,
     testing_waits,
     topic_records,
     topics,
@@ -58,6 +59,7 @@ from minikafka.world.instruments import Instruments
 
 TESTING_ROUTES = (
     *testing_faults.ROUTES,
+    *testing_script.ROUTES,
     *testing_actions.ROUTES,
     *testing_faults.MACHINE_ROUTES,
     *testing_waits.ROUTES,

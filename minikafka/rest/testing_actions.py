@@ -10,7 +10,7 @@ it is healed, while its own clocks go on. Only there with ``mk.testing.endpoints
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
@@ -20,13 +20,14 @@ from minikafka.rest.endings import ending_of
 from minikafka.rest.model import Model, member
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, text, whole
-from minikafka.rest.testing_hooks import HookCall, hook_route
+from minikafka.rest.testing_hooks import Done, HookCall, hook_route
 from minikafka.rest.visit import Reply, Visit
 from minikafka.spelling import one_is_needed
 from minikafka.types import NodeId
 from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import unacceptable
 from minikafka.world.faults import FaultSpec, paused, paused_fetching
+from minikafka.world.injections import Injection
 from minikafka.world.instruments import Instruments
 from minikafka.world.lives import Lives
 
@@ -114,6 +115,20 @@ def _paused(call: HookCall, word: str) -> list[int]:
     return standing or [faults.add(spec, by=call.software).number]
 
 
+def _injected(done: Done) -> Iterator[Injection]:
+    """What an action did; a pause is a fault."""
+    word = done.document["do"]
+    if word in ("kill", "stop", "start"):
+        yield done.injection(word)
+        return
+    spec = paused_fetching(done.broker or 0) if word.endswith("fetching") else paused(done.broker or 0)
+    for number in done.body["faults"]:
+        if word.startswith("resume"):
+            yield done.injection("heal", fault=number)
+        else:
+            yield done.injection("set", fault=number, spec=spec)
+
+
 def _told(node: NodeId, word: str, *, done: bool = True, faults: list[int] | None = None) -> dict[str, Any]:
     return {"node_id": node, "do": word, "done": done, "faults": faults or []}
 
@@ -157,5 +172,6 @@ ROUTES = (
                 example={"node_id": 1, "do": "kill", "done": False, "faults": []},
             ),
         },
+        injects=_injected,
     ),
 )

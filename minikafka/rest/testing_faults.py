@@ -13,7 +13,8 @@ Both exist only with ``mk.testing.endpoints.enable=true``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from minikafka.errors import InvalidRequest, RequestTimedOut
@@ -23,13 +24,14 @@ from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Integer
 from minikafka.rest.route import Answer, json_body
 from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, shape, text, whole
-from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, HookCall, hook_route
+from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, hook_route
 from minikafka.rest.visit import Reply
 from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import malformed, unacceptable
 from minikafka.wire.limits import shown
 from minikafka.world.faults import (
     APIS,
+    COUNT_MAX,
     DELAY_MS_MAX,
     EVERY_API,
     KINDS,
@@ -40,10 +42,12 @@ from minikafka.world.faults import (
     Held,
     Link,
 )
+from minikafka.world.injections import Injection
 from minikafka.world.machine_faults import MachineFaults
 
-COUNT_MAX = 1_000_000_000
 HELD_SHOWN_MAX = 20
+PLACES_SHOWN_MAX = 20
+"""Partitions of a held message: a fetch of a broker can concern thousands."""
 WAIT_MS_DEFAULT = 10_000
 
 FAULT = Integer(
@@ -142,7 +146,11 @@ async def post_release(call: HookCall) -> Reply:
     asked = _Release.read(call.document)
     if fault.spec.kind != "hold":
         raise malformed(f"fault {fault.number} is of kind {fault.spec.kind}: only hold holds messages")
-    released = call.instruments.faults.release(fault, asked.count, latest=asked.latest, lose=asked.lose)
+    if unknown := [each for each in asked.ids or () if each not in {held.number for held in fault.held}]:
+        raise malformed(f"fault {fault.number} does not hold message {unknown[0]}: it was released before", status=404)
+    released = call.instruments.faults.release(
+        fault, asked.count, latest=asked.latest, lose=asked.lose, numbers=asked.ids
+    )
     return Reply({"released": released, "fault": _out(fault, call)})
 
 
@@ -183,6 +191,10 @@ def _fault(call: HookCall) -> Fault:
 class _Release(Model):
     """Which of the held messages go."""
 
+    ids: list[int] | None = member(
+        many(whole(minimum=1, maximum=COUNT_MAX), "Only these messages, by their `id`.", maxItems=HELD_SHOWN_MAX),
+        default=None,
+    )
     count: int = member(whole("The most that go.", minimum=1, maximum=COUNT_MAX), example=1, default=COUNT_MAX)
     latest: bool = member(
         flag("Begin with the latest message: its sender still waits for the response."), example=True, default=False
@@ -190,13 +202,39 @@ class _Release(Model):
     lose: bool = member(flag("Lose them; their senders get no response."), example=False, default=False)
 
 
+def _set(done: Done) -> Iterator[Injection]:
+    spec = FaultSpec(**{each.name: done.body[each.name] for each in fields(FaultSpec)})
+    if spec.probability == 1 and not spec.jitter_ms:
+        spec = replace(spec, seed=None)  # nothing is drawn from it
+    yield done.injection("set", fault=done.body["id"], spec=spec)
+
+
+def _healed_one(done: Done) -> Iterator[Injection]:
+    yield done.injection("heal", fault=done.values[FAULT.name])
+
+
+def _healed_all(done: Done) -> Iterator[Injection]:
+    yield done.injection("heal")
+
+
+def _let_go(done: Done) -> Iterator[Injection]:
+    yield done.injection("release", fault=done.values[FAULT.name], facts=dict(done.document))
+
+
+def _made_ill(done: Done) -> Iterator[Injection]:
+    yield done.injection("machine", facts={name: done.body[name] for name in _Faults.example()})
+
+
 def _held_out(held: Held) -> dict[str, Any]:
     source, target, message = held.way
     return {
+        "id": held.number,
         "link": f"{source}>{target}",
         "api": held.api,
         "message": message,
         "held_ms": max(0, round((asyncio.get_running_loop().time() - held.since) * 1000)),
+        "partition_count": len(held.places),
+        "partitions": [{**each._asdict(), "what": str(each)} for each in held.places[:PLACES_SHOWN_MAX]],
     }
 
 
@@ -262,10 +300,26 @@ _FAULT = shape(
     held_count=whole("How many messages it holds."),
     held=many(
         shape(
+            id=whole("Its number at its fault, for `:release`."),
             link=text("From which broker or client to which."),
             api=text("Its API."),
             message=one_of("What it is.", *MESSAGE_KINDS),
             held_ms=whole("How long it has been held."),
+            partition_count=whole("Partitions that it names. A fetch session leaves out those without news."),
+            partitions=many(
+                shape(
+                    topic=ref("TopicName"),
+                    partition=ref("PartitionNumber"),
+                    offset=nullable(
+                        whole("Fetch request: the first offset that it requests. Responses: the first record's.")
+                    ),
+                    last_offset=nullable(whole("Fetch response: the last record's.")),
+                    record_count=nullable(whole("Produce request, Fetch response: records.")),
+                    high_watermark=nullable(whole("Fetch: the one that its sender knows.")),
+                    what=text("The same for people."),
+                ),
+                f"Of Produce, Fetch and their responses, the first {PLACES_SHOWN_MAX}; of other APIs, none.",
+            ),
         ),
         f"The latest {HELD_SHOWN_MAX} of them, in the order in which they came.",
     ),
@@ -321,9 +375,26 @@ ROUTES = (
             {"kind": "cut", "link": "2>1", "api": "Fetch"},
         ),
         answers={201: Answer(description="It strikes from now on.", schema=_FAULT, example=_EXAMPLE)},
+        injects=_set,
     ),
-    hook_route("DELETE", "/v1/faults", delete_faults, node_in=AT_OR_ALL, merge=_all_healed, answers={200: _HEALED}),
-    hook_route("POST", "/v1/faults:reset", post_reset, node_in=AT_OR_ALL, merge=_all_healed, answers={200: _HEALED}),
+    hook_route(
+        "DELETE",
+        "/v1/faults",
+        delete_faults,
+        node_in=AT_OR_ALL,
+        merge=_all_healed,
+        answers={200: _HEALED},
+        injects=_healed_all,
+    ),
+    hook_route(
+        "POST",
+        "/v1/faults:reset",
+        post_reset,
+        node_in=AT_OR_ALL,
+        merge=_all_healed,
+        answers={200: _HEALED},
+        injects=_healed_all,
+    ),
     hook_route(
         "GET",
         "/v1/faults/{fault}",
@@ -346,6 +417,7 @@ ROUTES = (
                 example={"released": 1, "fault": {**_EXAMPLE, "kind": "hold", "hits": 3}},
             )
         },
+        injects=_let_go,
     ),
     hook_route(
         "DELETE",
@@ -355,6 +427,7 @@ ROUTES = (
         answers={
             200: Answer(description="It is healed.", schema=_FAULT, example={**_EXAMPLE, "hits": 3, "active": False})
         },
+        injects=_healed_one,
     ),
 )
 
@@ -412,5 +485,6 @@ MACHINE_ROUTES = (
         put_machine,
         body=json_body(_Faults.schema(sent=True), {"disk_full": True}),
         answers={200: _Machine.answer("It is so from now on.")},
+        injects=_made_ill,
     ),
 )

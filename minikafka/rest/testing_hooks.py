@@ -17,7 +17,7 @@ Rules for this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -50,6 +50,7 @@ from minikafka.wire.limits import shown
 from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
 from minikafka.wire.outcomes import outcome_in
 from minikafka.world.connections import identity_of
+from minikafka.world.injections import Act, Injection
 from minikafka.world.instruments import Instruments
 
 Value = TypeVar("Value")
@@ -131,6 +132,32 @@ Merge: TypeAlias = Callable[[Sequence[Any]], dict[str, Any]]
 """Bodies of the responses of several brokers -> the body of one response."""
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A request that was carried out, as the broker that received it knows it."""
+
+    at_ms: int
+    broker: NodeId | None
+    """None: all brokers."""
+    is_alone: bool
+    """The broker has its faults for itself; see :class:`Injection`."""
+    values: Mapping[str, Any]
+    document: Mapping[str, Any]
+    body: Mapping[str, Any]
+    """Of the response."""
+
+    def injection(self, act: Act, **more: Any) -> Injection:
+        """What it injected; ``more`` are further members of the Injection."""
+        return Injection(at_ms=self.at_ms, act=act, broker=self.broker, is_alone=self.is_alone, **more)
+
+
+Injects: TypeAlias = Callable[[Done], Iterable[Injection]]
+
+
+def _nothing(_done: Done) -> Iterable[Injection]:
+    return ()
+
+
 def instruments_of(visit: Visit) -> Instruments:
     """What the testing doors act with."""
     if visit.instruments is None:
@@ -151,17 +178,21 @@ def hook_route(
     merge: Merge | None = None,
     wait_s: Callable[[Visit], float] = lambda _visit: 0.0,
     served_here: ServedHere = lambda _instruments, _document: False,
+    injects: Injects = _nothing,
 ) -> Route:
     """A testing route that acts on the broker that ``node_in`` names, or with ``broker=all`` on all of them.
 
     ``serve`` runs at the broker that the request concerns. ``AT_OR_ALL`` needs ``merge``. ``wait_s`` is how long the
     request itself may wait. ``served_here`` says that this broker can serve a request that concerns another one.
+    ``injects`` says what a request has injected, for ``/v1/faults:script``.
     """
     own = () if node_in in parameters else (node_in,)
     return Route(
         method=method,
         path=path,
-        handler=_Anywhere(f"{method} {path}", serve, node_in, merge, wait_s, served_here, reads_body=body is not None),
+        handler=_Anywhere(
+            f"{method} {path}", serve, node_in, merge, wait_s, served_here, injects, reads_body=body is not None
+        ),
         tag="testing",
         testing=True,
         parameters=(*parameters, *own, FORWARD),
@@ -195,6 +226,7 @@ class _Anywhere:
         merge: Merge | None,
         wait_s: Callable[[Visit], float],
         served_here: ServedHere,
+        injects: Injects,
         *,
         reads_body: bool,
     ) -> None:
@@ -205,6 +237,7 @@ class _Anywhere:
         self._merge = merge
         self._wait_s = wait_s
         self._served_here = served_here
+        self._injects = injects
         self._reads_body = reads_body
 
     async def __call__(self, visit: Visit) -> Reply:
@@ -215,8 +248,23 @@ class _Anywhere:
             received = _Received(visit, body, kind, parsed_object(body, kind, visit.http))
         node = visit[self.node_in]
         if node == ALL and self._merge is not None:
-            return await self._everywhere(received, self._merge)
-        return await self._at(received, visit.host.node_id if node == OWN else node, FORWARD_SLACK_S)
+            reply = await self._everywhere(received, self._merge)
+            self._record(received, None, reply)
+            return reply
+        node = visit.host.node_id if node == OWN else node
+        reply = await self._at(received, node, FORWARD_SLACK_S)
+        self._record(received, node, reply)
+        return reply
+
+    def _record(self, received: _Received, node: NodeId | None, reply: Reply) -> None:
+        visit = received.visit
+        instruments = instruments_of(visit)
+        is_alone = node is not None and (
+            str(node) not in instruments.faults.nodes or len(instruments.faults.nodes) == 1
+        )
+        at_ms = visit.host.world.clock.wall_ms()
+        done = Done(at_ms, node, is_alone, visit.values, received.document, reply.body)
+        instruments.injections.extend(self._injects(done))
 
     async def _at(self, received: _Received, node: NodeId, timeout_s: float) -> Reply:
         visit = received.visit

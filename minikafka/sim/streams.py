@@ -340,7 +340,13 @@ class ServerEnd:
                 if not self._is_closing:
                     session.received(frame)
 
-    async def _meet_faults(self, client_id: str, api: str, handle: Callable[[], Awaitable[Any]]) -> Any:
+    async def _meet_faults(
+        self,
+        client_id: str,
+        api: str,
+        request: object,  # noqa: ARG002 - the port's signature
+        handle: Callable[[], Awaitable[Any]],
+    ) -> Any:
         await self._fault("request", client_id, api)
         response = await handle()
         await self._fault("answer", client_id, api)

@@ -22,7 +22,7 @@ from minikafka.errors import RequestTimedOut
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.world import states
 from minikafka.world.event_ring import Line, Wanted
-from minikafka.world.faults import REORDER_MS, Fault, FaultSpec, MessageKind, paused, paused_fetching
+from minikafka.world.faults import COUNT_MAX, REORDER_MS, Fault, FaultSpec, Held, MessageKind, paused, paused_fetching
 from minikafka.world.instruments import Instruments
 from minikafka.world.states import ANY, SomeNode, State, Wish
 
@@ -79,6 +79,34 @@ class FaultInHand:
     def is_active(self) -> bool:
         """Will it strike again? Not when it was healed or has done its count."""
         return self._fault.is_active
+
+    def held(self) -> list[Held]:
+        """The messages that a fault of kind ``hold`` holds now, in the order in which they came."""
+        return self._stage.at_once(lambda: list(self._fault.held))
+
+    def release(
+        self,
+        count: int = COUNT_MAX,
+        *,
+        latest: bool = False,
+        lose: bool = False,
+        numbers: Collection[int] | None = None,
+    ) -> int:
+        """Let held messages go, in the order in which they came; the fault goes on holding later ones.
+
+        Args:
+            count: Number of messages at most.
+            latest: Begin with the latest message, the one whose sender still waits.
+            lose: Lose them instead; their senders get no response.
+            numbers: Only of the messages with these numbers (see :meth:`held`).
+
+        Returns:
+            How many were released.
+        """
+        faults = self._stage.instruments.faults
+        return self._stage.at_once(
+            lambda: faults.release(self._fault, count, latest=latest, lose=lose, numbers=numbers)
+        )
 
     def heal(self) -> None:
         """End it; what it held back goes on its way."""

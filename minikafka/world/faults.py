@@ -39,6 +39,7 @@ from minikafka.ports import Events
 from minikafka.spelling import did_you_mean, meant_or_listed
 from minikafka.types import NodeId
 from minikafka.wire.apis import BY_NAME
+from minikafka.world.message_places import Place
 
 FaultKind: TypeAlias = Literal["cut", "drop", "delay", "hold", "duplicate", "reorder", "error"]
 MessageKind: TypeAlias = Literal["request", "answer"]
@@ -67,6 +68,7 @@ REORDER_MS = 1000.0
 """What a ``reorder`` waits for a later message when nothing else is said: well inside every caller's patience."""
 
 SEED_MAX = 2**63 - 1
+COUNT_MAX = 1_000_000_000
 
 Way: TypeAlias = tuple[str, str, MessageKind]
 """From whom, to whom, which message: on one way, messages have an order."""
@@ -219,10 +221,14 @@ def _one_of(name: str, value: str | None, allowed: tuple[str | None, ...]) -> No
 class Held:
     """A message that a fault of kind ``hold`` holds."""
 
+    number: int
+    """Of the messages that its fault has held, from 1."""
     way: Way
     api: str
     since: float
     """On the loop's clock."""
+    places: tuple[Place, ...] = ()
+    """The partitions and offsets that it concerns, as far as it says so."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
     is_lost: bool = False
     """It was released to be lost."""
@@ -246,6 +252,7 @@ class Fault:
     held: list[Held] = field(default_factory=list)
     """``hold``: the messages that wait, in the order in which they came."""
     healed: asyncio.Event = field(default_factory=asyncio.Event)
+    _held_so_far: int = 0
     _struck: asyncio.Event = field(default_factory=asyncio.Event)
     _random: Random = field(init=False)
 
@@ -304,12 +311,22 @@ class Fault:
             waiting.set()
         self.release(len(self.held))
 
-    def release(self, count: int, *, latest: bool = False, lose: bool = False) -> int:
-        """Let so many held messages go, or lose them; how many there were.
+    def keep(self, way: Way, api: str, since: float, places: tuple[Place, ...]) -> Held:
+        """Hold a message, until :meth:`release` lets it go."""
+        self._held_so_far += 1
+        held = Held(self._held_so_far, way, api, since, places)
+        self.held.append(held)
+        return held
+
+    def release(
+        self, count: int, *, latest: bool = False, lose: bool = False, numbers: Collection[int] | None = None
+    ) -> int:
+        """Let so many held messages go, or lose them; how many there were. ``numbers``: only of these messages.
 
         A sender that has given up repeats its request, and waits only for the ``latest`` one.
         """
-        chosen = self.held[-count:] if latest else self.held[:count]
+        found = [each for each in self.held if numbers is None or each.number in numbers]
+        chosen = found[-count:] if latest else found[:count]
         for each in chosen:
             self.held.remove(each)
             each.is_lost = lose
@@ -376,9 +393,11 @@ class Faults:
         timer = self._timers.get(fault.number)
         return None if timer is None else max(0, round((timer.when() - asyncio.get_running_loop().time()) * 1000))
 
-    def release(self, fault: Fault, count: int, *, latest: bool, lose: bool) -> int:
+    def release(
+        self, fault: Fault, count: int, *, latest: bool, lose: bool, numbers: Collection[int] | None = None
+    ) -> int:
         """See :meth:`Fault.release`."""
-        released = fault.release(count, latest=latest, lose=lose)
+        released = fault.release(count, latest=latest, lose=lose, numbers=numbers)
         self._tell("fault_released", fault=fault.number, messages=released, lost=lose)
         return released
 

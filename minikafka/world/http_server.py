@@ -102,15 +102,15 @@ Served = TypeVar("Served")
 
 class Interpose(Protocol):
     """Stands between requests and their handler, which is bound to one request; ``source`` is NODE_HEADER's value, or
-    names a client, ``refuse`` makes the response that carries an error, and ``client`` has protocol and software. May
-    raise NotAnswered.
+    names a client, ``contents`` is the body or the decoded request, ``refuse`` makes the response that carries an
+    error, and ``client`` has protocol and software. May raise NotAnswered.
     """
 
     async def __call__(
         self,
         source: str,
         api: str,
-        body: bytes,
+        contents: Buffers | object,
         handle: Callable[[], Awaitable[Served]],
         refuse: Callable[[ProtocolError], Served],
         client: Mapping[str, str],
@@ -561,7 +561,9 @@ class HttpServer:
         interpose = self._interpose
         if interpose is not None:
 
-            async def meet_faults(client_id: str, api: str, handle: Callable[[], Awaitable[Any]]) -> Any:
+            async def meet_faults(
+                client_id: str, api: str, request: object, handle: Callable[[], Awaitable[Any]]
+            ) -> Any:
                 handling = asyncio.current_task()
                 if handling is not None:
                     # What is held back outlives its connection: it ends with the server.
@@ -570,7 +572,7 @@ class HttpServer:
                     refuse = partial(error_response, BY_NAME[api])
                     # The closure must not refer to the session, which refers to it.
                     client = {"protocol": KAFKA, "software": connection.describe().software}
-                    return await interpose(client_source(client_id), api, b"", handle, refuse, client)
+                    return await interpose(client_source(client_id), api, request, handle, refuse, client)
                 except NotAnswered as silence:
                     if silence.hang_up:
                         connection.abort()
@@ -673,7 +675,7 @@ class HttpServer:
             source = found[1].decode("latin-1").strip() if found else ""
             handle = partial(_answered, self._handler, head.api, body, context)
             client = {"protocol": RPC, "software": context.software}
-            return self._interpose(source, head.api, body, handle, partial(_refused, MSGPACK, head.api), client)
+            return self._interpose(source, head.api, (body,), handle, partial(_refused, MSGPACK, head.api), client)
         return self.answer_of(head.api, partial(self._handler, head.api, body, context))
 
     def answer_of(self, api: str, result: Result) -> Answer | Awaitable[Buffers]:
@@ -873,7 +875,7 @@ class HttpServer:
                 handle = partial(_answered, handler, api, body, context)
                 refuse = partial(_refused, content_type, api)
                 client = {"protocol": HTTP, "software": software}
-                buffers = await self._interpose(source, api, body, handle, refuse, client)
+                buffers = await self._interpose(source, api, (body,), handle, refuse, client)
         except NotAnswered as silence:
             return Silence(hang_up=silence.hang_up)
         except BodyTooLarge as error:

@@ -6,6 +6,7 @@ One object for all brokers of a process: LocalCluster always has one, ``serve`` 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -15,6 +16,7 @@ from minikafka.config import BrokerConfig
 from minikafka.types import Address, NodeId
 from minikafka.world.event_ring import EventRing
 from minikafka.world.faults import Faults
+from minikafka.world.injections import INJECTIONS_MAX, Injection
 from minikafka.world.lives import Lives
 from minikafka.world.machine_faults import MachineFaults
 
@@ -33,6 +35,8 @@ class Instruments:
     """Whose lives are in hand here; None: nobody's."""
     machines: dict[str, MachineFaults] = field(default_factory=dict)
     """By node, as far as they were asked for."""
+    injections: deque[Injection] = field(default_factory=lambda: deque(maxlen=INJECTIONS_MAX))
+    """What requests to these brokers have injected, oldest first."""
 
     def machine(self, node: str) -> MachineFaults:
         """What is wrong with a node's machine, to be looked at and to be set."""

@@ -19,8 +19,9 @@ from minikafka.ports import Buffers, Events
 from minikafka.types import METADATA_TOPIC, Address
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import encode_response, error_response
-from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, Held, MessageKind, Way
+from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, MessageKind, Way
 from minikafka.world.http_server import NotAnswered
+from minikafka.world.message_places import Contents, body_in, places_of
 
 Answer = bytes | bytearray
 Served = TypeVar("Served")
@@ -122,7 +123,7 @@ class LinkEnd:
             return await send(peer, api, body, deadline=asyncio.get_running_loop().time() + budget_s)
 
         try:
-            journey = await self._travel(self.node, target, called, "request")
+            journey = await self._travel(self.node, target, called, "request", body)
         except _Stopped as stopped:
             if stopped.breaks:
                 raise Unreachable(f"{api} to {peer}: {stopped}") from None
@@ -139,7 +140,7 @@ class LinkEnd:
     async def _arrives(self, peer: Address, target: str, called: str, api: str, answer: Answer) -> Answer | None:
         """The answer as it arrives; None when it vanished. OutcomeUnknown when the connection breaks."""
         try:
-            with await self._travel(target, self.node, called, "answer") as journey:
+            with await self._travel(target, self.node, called, "answer", (answer,)) as journey:
                 return _refusal(api, journey.error) if journey.error is not None else answer
         except _Stopped as stopped:
             if stopped.breaks:
@@ -171,7 +172,7 @@ class LinkEnd:
         self,
         source: str,
         api: str,
-        body: bytes,
+        contents: Contents,
         handle: Callable[[], Awaitable[Served]],
         refuse: Callable[[ProtocolError], Served],
         client: Mapping[str, str],
@@ -188,14 +189,15 @@ class LinkEnd:
         source, called, journey = source or CLIENT, "", _Journey([])
         try:
             if self.faults.active:
-                called = _api_of(api, (body,))
-                journey = await self._travel(source, self.node, called, "request", **about)
+                called = _api_of(api, body_in(contents))
+                journey = await self._travel(source, self.node, called, "request", contents, **about)
             with journey:
                 answer = refuse(journey.error) if journey.error is not None else await handle()
             for _ in range(journey.again):
                 await handle()
             if self.faults.active:
-                with await self._travel(self.node, source, called or _api_of(api, (body,)), "answer", **about) as back:
+                called = called or _api_of(api, body_in(contents))
+                with await self._travel(self.node, source, called, "answer", answer, **about) as back:
                     return refuse(back.error) if back.error is not None else answer
         except _Stopped as stopped:
             raise NotAnswered(str(stopped), hang_up=stopped.breaks) from None
@@ -203,7 +205,9 @@ class LinkEnd:
 
     # ---- on the way --------------------------------------------------------------------------------------------------
 
-    async def _travel(self, source: str, target: str, api: str, message: MessageKind, **about: str) -> _Journey:
+    async def _travel(
+        self, source: str, target: str, api: str, message: MessageKind, contents: Contents, **about: str
+    ) -> _Journey:
         """Meet every fault of this message. Raises _Stopped. ``about`` are further facts for the events."""
         way = source, target, message
         journey = _Journey(self.faults.overtaken(way, api))
@@ -220,7 +224,7 @@ class LinkEnd:
             if spec.kind == "duplicate":
                 journey.again += 1
             elif spec.kind == "hold":
-                await _held(fault, way, api)
+                await _held(fault, way, api, contents)
             else:
                 await _held_back(fault, way)
         return journey
@@ -233,12 +237,11 @@ class LinkEnd:
             await asyncio.wait(self._under_way)
 
 
-async def _held(fault: Fault, way: Way, api: str) -> None:
+async def _held(fault: Fault, way: Way, api: str, contents: Contents) -> None:
     """Return when the fault is healed or releases the message. Raises _Stopped if it is lost then."""
     if fault.healed.is_set():
         return
-    held = Held(way, api, asyncio.get_running_loop().time())
-    fault.held.append(held)
+    held = fault.keep(way, api, asyncio.get_running_loop().time(), places_of(api, way[2], contents))
     try:
         await held.released.wait()
     finally:

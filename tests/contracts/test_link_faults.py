@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from minikafka.errors import OutcomeUnknown, Unreachable
-from minikafka.ports import RequestContext, no_events
+from minikafka.ports import Buffers, RequestContext, no_events
 from minikafka.types import Address
-from minikafka.wire.codec import decode_response, encode_request
-from minikafka.wire.messages import FetchPartition, FetchRequest
+from minikafka.wire.codec import decode_response, encode_request, encode_response
+from minikafka.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from minikafka.world.faults import Faults, FaultSpec
 from minikafka.world.http import HttpNetwork
 from minikafka.world.link_faults import LinkEnd
+from tests.rules.replication_kit import batch_at
 
 PATIENCE_S = 60.0
 BRIEFLY_S = 0.3
@@ -35,12 +36,14 @@ class Node:
         self.reached = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.answer: Buffers | None = None
+        """What it answers; None: what it was sent."""
 
-    async def handle(self, api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
+    async def handle(self, api: str, body: bytes, _context: RequestContext) -> Buffers:
         self.seen.append((api, bytes(body)))
         self.reached.set()
         await self.may_answer.wait()
-        return [b"answer ", body]
+        return [b"answer ", body] if self.answer is None else self.answer
 
     async def call(self, peer: Address, api: str = "Vote", body: bytes = b"1", patience_s: float = PATIENCE_S) -> bytes:
         deadline = asyncio.get_running_loop().time() + patience_s
@@ -295,6 +298,39 @@ async def test_held_messages_are_released_first_or_latest_and_the_hold_goes_on(s
         it.faults.heal(fault.number)
         assert await asyncio.gather(calls[1], calls[2]) == [b"answer 2", b"answer 3"]
         assert fault.held == []
+
+
+@BROKERS
+async def test_held_fetch_and_its_held_response_say_which_offsets_they_concern(shared: bool):
+    """PAGE 6: with several held messages, one can be chosen by its partition and offset; other bodies say nothing."""
+    async with pair(shared=shared) as it:
+        fault = it.fault("hold", "2<>1")
+        wanted = (FetchPartition(topic="orders", partition=3, fetch_offset=41, high_watermark=40),)
+        body = b"".join(encode_request(FetchRequest(replica_id=2, session_epoch=0, partitions=wanted)))
+        it.one.answer = encode_response(
+            FetchResponse(
+                partitions=(
+                    FetchedPartition(
+                        topic="orders", partition=3, high_watermark=41, records=batch_at(41, "tea", "milk")
+                    ),
+                )
+            )
+        )
+        calls = [asyncio.create_task(it.two.call(it.at, "Fetch", body))]
+        await fault.until_hits(1)
+        calls.append(asyncio.create_task(it.two.call(it.at, "Fetch", b"no body of a fetch")))
+        await fault.until_hits(2)
+        first, second = fault.held
+        assert [str(each) for each in first.places] == ["orders-3 offset 41, HW 40"]
+        assert second.places == ()
+        assert fault.release(9, numbers=[first.number]) == 1
+        await fault.until_hits(3)
+        response = fault.held[-1]
+        assert (response.number, response.way[2]) == (3, "answer")
+        assert [str(each) for each in response.places] == ["orders-3 offsets 41 to 42, HW 41"]
+        assert fault.release(9, numbers=[first.number]) == 0
+        it.faults.heal(fault.number)
+        await asyncio.gather(*calls)
 
 
 @BROKERS

@@ -145,7 +145,7 @@ async def test_faults_of_the_link_do_not_change_when_the_next_produce_begins():
     let_go = asyncio.Event()
     met: list[tuple[str, str]] = []
 
-    async def meet_faults(client_id: str, api: str, handle: Any) -> Any:
+    async def meet_faults(client_id: str, api: str, _request: object, handle: Any) -> Any:
         met.append((client_id, api))
         if len(met) == 3:
             await let_go.wait()
@@ -461,7 +461,7 @@ async def test_a_request_that_has_not_run_when_the_process_dies_leaves_no_corout
     line = Line()
     met = []
 
-    async def meet_faults(_client_id: str, api: str, handle: Any) -> Any:
+    async def meet_faults(_client_id: str, api: str, _request: object, handle: Any) -> Any:
         met.append(api)
         return await handle()
 

@@ -8,12 +8,12 @@ from typing import Any
 from minikafka.config import TopicConfig
 from minikafka.lab.node import LabDisk, held_in
 from minikafka.log.partition_log import PartitionLog
-from minikafka.ports import Unheard
+from minikafka.ports import Buffers, Unheard
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch, TruncationRule
 from minikafka.replication.leader import FetchEffect, LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
-from minikafka.types import TopicPartition
-from minikafka.wire.batch import RecordBatch, verify_client
+from minikafka.types import Offset, TopicPartition
+from minikafka.wire.batch import RecordBatch, stamped, verify_client
 from minikafka.wire.messages import FetchedPartition
 from minikafka.wire.records import Record, build_batch
 
@@ -40,6 +40,11 @@ def batch(*values: str) -> RecordBatch:
     """One batch, as a client sends it."""
     records = [Record(number, 0, value=value.encode()) for number, value in enumerate(values)]
     return verify_client(build_batch(records))
+
+
+def batch_at(offset: Offset, *values: str) -> Buffers:
+    """One batch, as a leader stores it."""
+    return stamped(batch(*values), base_offset=offset, leader_epoch=0)
 
 
 def new_log(config: TopicConfig | None = None) -> PartitionLog:

@@ -7,19 +7,22 @@ from random import Random
 
 import pytest
 
+from minikafka.chaos.compose import ComposeTarget
+from minikafka.chaos.netns import NetnsTarget
 from minikafka.chaos.outcome import REASONS, allowed_kinds
 from minikafka.chaos.processes import ProcessTarget, Wanted
 from minikafka.chaos.reading import LIBRARY, ScenarioError, find, library, read, scenario_of
 from minikafka.chaos.scenario import SHORT_SESSIONS, Span
-from minikafka.chaos.target import lacks
+from minikafka.chaos.target import NO_MESSAGES, lacks
 from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
-from minikafka.chaos.words import FAULTS, OTHER_NAMES, WHOM
+from minikafka.chaos.words import FAULTS, MESSAGES, OTHER_NAMES, WHOM
 from minikafka.sim.fault_targets import CLIENT_END, Standing, View, links_of, nodes_of
 from minikafka.types import NO_NODE, TopicPartition
 from minikafka.world.faults import FaultSpec
 
 HEAD = 'name = "mine"\nteaches = "something"\n'
 STEP = '[[steps]]\nwhat = "kill"\nwhom = "one"\nat = "3s"\nfor = "2s"\n'
+HELD = '[[steps]]\nwhat = "messages"\nkind = "hold"\nwhom = "client"\nto = "n1"\napi = "Fetch"\nat = "3s"\n'
 
 
 def scenario(text: str, head: str = HEAD):
@@ -39,6 +42,14 @@ def test_a_cluster_may_have_a_security_protocol_where_the_target_can():
     for target in ("simulator", "processes", "compose"):
         assert lacks(target, secured) == (f"{target} cannot use SASL_SSL: only netns can",)
     assert "PLAINTEXT" in refusal('[cluster]\nsecurity-protocol = "TLS"\n' + STEP)
+
+
+def test_faults_of_messages_are_for_processes_alone():
+    """Packets and the simulator's plans do not know them: the other targets refuse the file before anything starts."""
+    held = scenario(HELD)
+    assert lacks("processes", held) == ()
+    assert "cannot make messages: single messages are struck" in lacks("simulator", held)[0]
+    assert NetnsTarget.lacks(MESSAGES) == ComposeTarget.lacks(MESSAGES) == NO_MESSAGES
 
 
 # ---- the library -----------------------------------------------------------------------------------------------------
@@ -66,7 +77,7 @@ def test_the_library_has_what_the_issue_asks_for():
     assert sum(name.startswith("vanlightly-") for name in names) >= 4
     assert sum(name.startswith("boom-boom-") for name in names) >= 2
     used = {fault for path in library() for fault in read(path).faults()}
-    assert used >= FAULTS.keys() - {"stop", "restart"}
+    assert used >= FAULTS.keys() - {"stop", "restart", MESSAGES}
 
 
 def test_a_scenario_is_found_by_name_or_path(tmp_path):
@@ -108,7 +119,14 @@ def test_what_is_not_said_is_the_default():
         ('[[steps]]\nwhat = "kill"\nwhom = "n4"\nat = "3s"\n', "mine.toml:5: steps[1].whom: n4: brokers are n1 to n3"),
         ('[[steps]]\nwhat = "kill"\nwhom = "client"\nat = "3s"\n', "mine.toml:5: steps[1].whom: 'client' is unknown"),
         ('[[steps]]\nwhat = "cut"\nwhom = "one"\nat = "3s"\n', "mine.toml:3: steps[1].to: is missing: cut needs it"),
-        ('[[steps]]\nwhat = "kill"\nwhom = "one"\nto = "n2"\nat = "3s"\n', "mine.toml:6: steps[1].to: belongs to cut, delay, loss, not to kill: leave it out"),
+        ('[[steps]]\nwhat = "kill"\nwhom = "one"\nto = "n2"\nat = "3s"\n', "mine.toml:6: steps[1].to: belongs to cut, delay, loss, messages, not to kill: leave it out"),
+        (HELD.replace('"hold"', '"holt"'), "mine.toml:5: steps[1].kind: 'holt' is unknown; did you mean 'hold'"),
+        (HELD.replace("Fetch", "Fech"), "mine.toml:8: steps[1].api: api='Fech'"),
+        (HELD + 'delay = "5ms"\n', "mine.toml:10: steps[1].delay: delay_ms belongs to kind 'delay' and 'reorder'"),
+        (HELD.replace('kind = "hold"\n', ""), "mine.toml:3: steps[1].kind: is missing: messages needs it"),
+        (HELD.replace('"messages"', '["messages", "kill"]'), "mine.toml:4: steps[1].what: messages takes fields"),
+        (STEP + 'api = "Fetch"\n', "mine.toml:8: steps[1].api: belongs to messages, not to kill"),
+        (STEP.replace('"one"', '"client"'), "mine.toml:5: steps[1].whom: 'client' is unknown"),
         ('[[steps]]\nwhat = "restart"\nwhom = "one"\nat = "3s"\nfor = "2s"\n', "mine.toml:7: steps[1].for: restart is over at once: leave it out"),
         ('[[steps]]\nwhat = "kill"\nwhom = "one"\nat = "30s"\n', "mine.toml: load.duration: the load lasts 20 s and the last step is over after 30 s"),
         (STEP + "colour = 3\n", "mine.toml:8: steps[1].colour: 'colour' is unknown"),

@@ -47,7 +47,7 @@ class Echo:
         async def handle() -> bytes:
             return data
 
-        answer = await meet_faults("k1", "Produce", handle)
+        answer = await meet_faults("k1", "Produce", data, handle)
         self.connection.send([struct.pack(">i", len(answer)), answer])
 
     def malformed(self, error: ProtocolError) -> None:
