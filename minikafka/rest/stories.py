@@ -97,7 +97,7 @@ class _Played(Model):
     steps: list[Any] = many_of(_PlayedStep)
     lost: list[str] = member(many(text(), "Records that were acknowledged and that the leader lacks at the end."), [])
     diverged: list[str] = member(many(text(), "Offsets at which two replicas hold different committed records."), [])
-    text: str = member(text("The story as `minikafka lab run` prints it."), "step  what happened\n")
+    text: str = member(text("The table that `minikafka lab run` prints."), "step  what happened\n")
     about: str = member(_ABOUT, "Two fast failures lose a record")
 
 
@@ -139,7 +139,7 @@ def played(name: str, options: tuple[tuple[str, str], ...]) -> dict[str, Any]:
         steps=rows,
         lost=[str(each) for each in run.lost],
         diverged=[str(each) for each in run.diverged],
-        text=rendered(run),
+        text=rendered(run, why=True),
         about=story(_library()[name]),
     ).out()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import aiohttp
 
@@ -17,7 +17,7 @@ from minikafka.world.real import real_world
 from tests.bench.arms import Ours, cluster
 from tests.bench.loads import Writing
 from tests.bench.measure import CpuMeter, Row, in_turn
-from tests.bench.rows import batch_of, small_batch
+from tests.bench.rows import batch_of, batch_of_values, small_batch
 
 BROKERS = 3
 IDLE_PARTITIONS = 1_000
@@ -29,6 +29,10 @@ SETTLE_S = 3.0
 POINTS_MAX = 0.5
 """Percent of a core that the history may cost while nobody watches (PAGE.md 5.3)."""
 VIEWED_FLOOR = 0.97
+FAST_BATCH_BYTES = 5_000
+"""About 50 records: 20 a second are 1,000 records/s."""
+ONE_PARTITION_MAX, CLUSTER_MAX = 3.0, 4.0
+"""Points of a core that five viewers may cost the broker that serves them, of one partition and of the cluster."""
 
 
 async def console_rows(*, rounds: int, seconds: float, megabytes: int) -> list[Row]:
@@ -45,6 +49,12 @@ async def console_rows(*, rounds: int, seconds: float, megabytes: int) -> list[R
         async with steady_load(kept), steady_load(forgetful):
             name = f"the same and {BUSY_PARTITIONS} partitions with 80 records/s"
             found.append(await _history_row(name, kept, forgetful, rounds, seconds))
+        async with steady_load(kept):
+            name = f"the cluster, {IDLE_PARTITIONS + BUSY_PARTITIONS:,} partitions RF 3, {BUSY_PARTITIONS} active"
+            found.append(await _viewers_row(name, kept, ["cluster"] * VIEWERS, CLUSTER_MAX, rounds, seconds))
+        async with fast_load(kept):
+            name = "one partition with 1,000 records/s"
+            found.append(await _viewers_row(name, kept, ["busy-0"] * VIEWERS, ONE_PARTITION_MAX, rounds, seconds))
         return [*found, await _viewed_row(kept, rounds, megabytes)]
 
 
@@ -89,6 +99,58 @@ async def steady_load(arm: Ours) -> AsyncIterator[None]:
         await asyncio.gather(*lanes, return_exceptions=True)
 
 
+async def _viewers_row(name: str, arm: Ours, scopes: list[str], most: float, rounds: int, seconds: float) -> Row:
+    """The share of a core of the serving broker, with five viewers and without, in turn; bytes of each viewer."""
+    serving, others = CpuMeter(arm.pids[:1]), CpuMeter(arm.pids[1:])
+    shares, elsewhere, received = [], [], [0]
+
+    async def lap() -> tuple[float, float]:
+        serving.lap(), others.lap()
+        await asyncio.sleep(seconds)
+        return serving.lap() / seconds * 100, others.lap() / seconds / (BROKERS - 1) * 100
+
+    for _ in range(rounds):
+        without = await lap()
+        async with viewers(arm, scopes, received):
+            await asyncio.sleep(1.0)
+            received[0] = 0
+            viewed = await lap()
+            rate = received[0] / seconds / len(scopes)
+        shares.append((viewed[0], without[0]))
+        elsewhere.append(viewed[1] - without[1])
+    ours, bare = (statistics.median(each) for each in zip(*shares, strict=True))
+    points = statistics.median(one - other for one, other in shares)
+    return Row(
+        f"{VIEWERS} viewers of {name}: CPU of their broker",
+        "% of a core",
+        ours,
+        bare,
+        ours / bare,
+        at_least=False,
+        note=f"bare: without viewers; {points:+.2f} points, at most {most:g} are the aim; {statistics.median(elsewhere):+.2f} of "
+        f"another broker; {rate / 1000:.1f} kB/s a viewer",
+        same_work=False,
+    )
+
+
+@contextlib.asynccontextmanager
+async def fast_load(arm: Ours) -> AsyncIterator[None]:
+    """Batches of 50 records to one partition, 20 a second."""
+    batch = batch_of_values(FAST_BATCH_BYTES, 100, varies=False)
+
+    async def lane() -> None:
+        while True:
+            await arm.produce("busy", 0, batch, -1)
+            await asyncio.sleep(PAUSE_S)
+
+    task = asyncio.create_task(lane())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def _viewed_row(arm: Ours, rounds: int, megabytes: int) -> Row:
     """Batches of 256 KiB with acks=all, while five live streams of the cluster and of a partition are open, and without."""
     batch = batch_of(256 * 1024)
@@ -112,17 +174,21 @@ async def _viewed_row(arm: Ours, rounds: int, megabytes: int) -> Row:
 
 
 @contextlib.asynccontextmanager
-async def viewers(arm: Ours) -> AsyncIterator[None]:
-    """Live streams at the first broker, whose events are read and dropped."""
+async def viewers(
+    arm: Ours,
+    scopes: Sequence[str] = ("cluster", "busy-0", "busy-0", "busy-1", "busy-2"),
+    received: list[int] | None = None,
+) -> AsyncIterator[None]:
+    """Live streams at the first broker, whose events are read and dropped; ``received[0]`` counts their bytes."""
+    count = received if received is not None else [0]
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http:
 
         async def watch(scope: str) -> None:
             async with http.get(f"http://{arm.first}/v1/live", params={"scope": scope}) as response:
                 response.raise_for_status()
-                async for _ in response.content.iter_any():
-                    pass
+                async for part in response.content.iter_any():
+                    count[0] += len(part)
 
-        scopes = ["cluster", "busy-0", "busy-0", "busy-1", "busy-2"]
         watching = [asyncio.create_task(watch(scope)) for scope in scopes]
         try:
             yield

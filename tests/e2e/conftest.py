@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from minikafka import compiled
+from tests.e2e.firefox import why_not_firefox
 from tests.left_out import leave_out
 from tools import build_console
 
@@ -72,8 +73,9 @@ def why_not_systemd() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs a browser, kcat, openssl, systemd, Node or the compiled rules, if there are none."""
+    """Deselect what needs a browser, Firefox, kcat, openssl, systemd, Node or the compiled rules, if there are none."""
     leave_out(config, items, "browser", why_not)
+    leave_out(config, items, "firefox", why_not_firefox)
     leave_out(config, items, "kcat", lambda: None if shutil.which("kcat") else "no kcat here (apt install kcat)")
     leave_out(config, items, "openssl", lambda: None if shutil.which("openssl") else "no openssl (apt install openssl)")
     leave_out(config, items, "compiled", why_not_compiled)

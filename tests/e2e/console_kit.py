@@ -64,6 +64,13 @@ def create(cluster: Reachable, topic: str, *, partitions: int = 1) -> str:
     return f"/v1/topics/{topic}/partitions/0"
 
 
+def led_by_another(cluster: Reachable, topic: str, node: int = 1) -> tuple[int, int]:
+    """A partition of a new topic that ``node`` does not lead, and its leader. Broker 1 serves the page."""
+    create(cluster, topic, partitions=3)
+    listed = call(cluster, f"/v1/topics/{topic}/partitions")["partitions"]
+    return next((each["partition"], each["leader"]) for each in listed if each["leader"] != node)
+
+
 def produce(cluster: Reachable, path: str, *records: dict[str, Any], acks: str = "all") -> None:
     """Write records to a partition."""
     call(cluster, f"{path}/records?acks={acks}", {"records": list(records)})

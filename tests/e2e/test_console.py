@@ -16,11 +16,20 @@ from minikafka.testing.local_cluster import LocalCluster
 from minikafka.wire.differences import difference
 from tests.e2e.conftest import EXPECT_TIMEOUT_MS
 from tests.e2e.console_kit import HOSTILE, call, take_pictures, url_of, watched_tab
+from tests.e2e.test_processes import run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
 READ_VALUES = """() => [...document.querySelectorAll("[data-values]")].map(
     (row) => [...row.children].map((cell) => cell.textContent))"""
+
+
+MEASURE_CLICK = """() => addEventListener("click", () => {
+    const begun = performance.now();
+    const look = () => document.querySelector("[data-replica] .cell.committed") ? window.movedMs = performance.now() - begun : requestAnimationFrame(look);
+    look();
+}, { once: true, capture: true })"""
+LANES_MOVE_MS = 2000
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +50,12 @@ def test_first_click_creates_a_topic_whose_lanes_move(page: Page, cluster: Local
     expect(page.locator("#health")).to_contain_text("3 of 3 brokers are up.")
     expect(page.get_by_text("There are no topics yet.")).to_be_visible()
     take_pictures(page, "empty")
+    page.evaluate(MEASURE_CLICK)
     page.get_by_role("button", name="Create orders").click()
     expect(page.get_by_role("heading", name="orders-0")).to_be_visible()
     expect(page.locator("[data-replica] .cell.committed").first).to_have_text("0")
+    moved_ms = page.evaluate("window.movedMs")
+    assert moved_ms < LANES_MOVE_MS, moved_ms
     expect(page.locator("[data-replica] .cell.committed", has_text="3").first).to_be_visible()
     page.get_by_role("button", name="Stop sending").click()
     expect(page.get_by_role("button", name="Stop sending")).to_have_count(0)
@@ -65,6 +77,12 @@ def test_values_are_those_of_the_api(page: Page, cluster: LocalCluster):
     ]
     assert [row[:6] for row in page.evaluate(READ_VALUES)] == wanted
     assert page.locator(".lane .cell.committed").all_text_contents() == ["0", "1"] * 3
+    described = json.loads(run("topics", "describe", "still", "-b", cluster.bootstrap, "-o", "json"))
+    [described_partition] = described["topics"][0]["partitions"]
+    shown = call(cluster, "/v1/topics/still/partitions/0")
+    assert (described_partition["isr"], described_partition["leader_epoch"]) == (shown["isr"], shown["leader_epoch"])
+    assert page.locator(".lane.leader").inner_text().startswith(f"{shown['leader']['id']} ♛ leader")
+    expect(page.locator(".lane.leader")).to_contain_text(f"epoch {described_partition['leader_epoch']}")
 
 
 def test_produced_record_shows_its_journey_to_committed(page: Page, cluster: LocalCluster):

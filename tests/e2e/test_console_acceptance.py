@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from minikafka.testing.local_cluster import LocalCluster
-from tests.e2e.console_kit import call, create, produce, take_pictures, url_of, watched_tab
+from tests.e2e.console_kit import call, create, led_by_another, produce, take_pictures, url_of, watched_tab
 from tests.e2e.haste import SHORT_SESSIONS
 from tools import build_console
 
@@ -33,13 +33,6 @@ def page(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
     with watched_tab(browser, cluster) as tab:
         yield tab
     cluster.faults.heal()
-
-
-def led_by_another(cluster: LocalCluster, topic: str) -> tuple[int, int]:
-    """A partition of a new topic that broker 1, which serves the page, does not lead; and its leader."""
-    create(cluster, topic, partitions=3)
-    listed = call(cluster, f"/v1/topics/{topic}/partitions")["partitions"]
-    return next((each["partition"], each["leader"]) for each in listed if each["leader"] != 1)
 
 
 @pytest.mark.web

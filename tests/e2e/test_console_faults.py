@@ -112,6 +112,54 @@ def test_held_fetch_is_delivered_and_the_high_watermark_moves(page: Page, cluste
     expect(page.locator("#bar")).to_be_empty()
 
 
+def test_held_messages_name_their_offsets_and_the_right_one_moves_the_watermark(page: Page, cluster: ProcessCluster):
+    """PAGE 9.8 and 6: the fetch of offset 1, and no other message, tells the leader that the record is there."""
+    path = create(cluster, "named")
+    leader = call(cluster, path)["leader"]["id"]
+    follower = next(node for node in (1, 2, 3) if node != leader)
+    page.goto(f"{url_of(cluster)}/#/t/named/0")
+    expect(page.locator(f"[data-values='{follower}'] td").nth(3)).to_have_text("0")
+    page.get_by_role("button", name=f"link from {follower} to {leader}: ok").click()
+    page.get_by_label("Ends after").select_option("600")
+    page.get_by_role("button", name="Set the fault").click()
+    first = page.locator("[data-held]", has_text="named-0 offset 0").first
+    watermark = page.locator(f"[data-values='{leader}'] td").nth(5)
+    produce(cluster, path, {"value": "tea"}, acks="1")
+    second = page.locator("[data-held]", has_text="named-0 offset 1").first
+    # The fetch that waited at the leader when the fault was set has brought the record; else a held one does.
+    while not second.is_visible():
+        if first.is_visible():
+            first.get_by_role("button", name="Deliver").click()
+        page.wait_for_timeout(200)
+    take_pictures(page, "faults-named")
+    assert watermark.inner_text() == "0"
+    number = second.get_attribute("data-held")
+    fault = call(cluster, "/v1/faults?broker=all")["faults"][0]
+    kept = [each for each in fault["held"] if str(each["id"]) == number]
+    assert [one["offset"] for each in kept for one in each["partitions"] if one["topic"] == "named"] == [1]
+    second.get_by_role("button", name=f"Deliver message {number} ").click()
+    expect(watermark).to_have_text("1")
+    page.get_by_role("button", name="Heal all").click()
+
+
+def test_what_was_injected_is_copied_as_python_and_as_a_scenario(page: Page, cluster: ProcessCluster):
+    """Issue 19: both texts are the broker's; the page copies them, and shows them where a browser does not let it."""
+    page.get_by_role("button", name="Set the fault").click()
+    expect(page.locator("#bar")).to_contain_text("hold 2>1 Fetch")
+    page.get_by_role("button", name="Heal all").click()
+    page.get_by_role("button", name="Copy as Python").click()
+    expect(page.locator("#faults .said")).to_contain_text("Save it as test_injected.py.")
+    shown = page.get_by_role("region", name="test_injected.py")
+    expect(shown).to_contain_text('kafka.faults.hold("2>1", api="Fetch", message="request", for_ms=30000)')
+    if page.locator("#explain").is_visible():
+        page.get_by_role("button", name="Close").last.click()
+    page.get_by_role("button", name="Copy as chaos file").click()
+    expect(page.get_by_role("region", name="injected.toml")).to_contain_text('kind = "hold"')
+    script = call(cluster, "/v1/faults:script?broker=all")
+    assert page.get_by_role("region", name="injected.toml").inner_text() == script["chaos"]
+    take_pictures(page, "faults-script")
+
+
 def test_earlier_time_shows_the_faults_that_were_active_then(page: Page, cluster: ProcessCluster):
     """PAGE 9.13: a time within the life of a fault names it, a time after its end does not; the present is apart."""
     fault = call(cluster, "/v1/faults?broker=2", {"kind": "hold", "link": "client>2", "api": "Vote"})

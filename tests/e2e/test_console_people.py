@@ -9,7 +9,16 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from minikafka.testing.local_cluster import LocalCluster
-from tests.e2e.console_kit import call, create, hold_fetches, produce, take_pictures, url_of, watched_tab
+from tests.e2e.console_kit import (
+    call,
+    create,
+    hold_fetches,
+    led_by_another,
+    produce,
+    take_pictures,
+    url_of,
+    watched_tab,
+)
 from tests.e2e.haste import SHORT_LAGS, SHORT_SESSIONS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
@@ -49,19 +58,12 @@ def person(browser: Browser, cluster: LocalCluster) -> Iterator[Person]:
     cluster.faults.heal()
 
 
-def partition_led_by_another(cluster: LocalCluster, topic: str, node: int = 1) -> tuple[int, int]:
-    """A partition of a new topic that ``node`` does not lead, and its leader. Broker 1 serves the page."""
-    create(cluster, topic, partitions=3)
-    listed = call(cluster, f"/v1/topics/{topic}/partitions")["partitions"]
-    return next((each["partition"], each["leader"]) for each in listed if each["leader"] != node)
-
-
 # ---- five tasks ------------------------------------------------------------------------------------------------------
 
 
 def test_why_is_broker_3_out_of_the_isr(person: Person, cluster: LocalCluster):
     """Two clicks: the partition, and the broken chip; the reason names the setting."""
-    number, _ = partition_led_by_another(cluster, "lagging", 3)
+    number, _ = led_by_another(cluster, "lagging", 3)
     cluster.faults.hold("3>*", api="Fetch")
     produce(cluster, f"/v1/topics/lagging/partitions/{number}", {"value": "tea"}, acks="1")
     person.open("lagging", number)
@@ -88,7 +90,7 @@ def test_what_was_lost(browser: Browser):
         LocalCluster(brokers=3, config={**SHORT_SESSIONS, **TEST_HOOKS}) as cluster,
         watched_tab(browser, cluster) as page,
     ):
-        number, leader = partition_led_by_another(cluster, "lost")
+        number, leader = led_by_another(cluster, "lost")
         path = f"/v1/topics/lost/partitions/{number}"
         produce(cluster, path, {"value": "kept"})
         hold_fetches(cluster, path, leader)
@@ -117,7 +119,7 @@ def test_is_my_consumer_behind(person: Person, cluster: LocalCluster):
 
 def test_what_happens_when_the_leader_dies(person: Person, cluster: LocalCluster):
     """One click: the lanes show that nothing is heard of the leader, then the next one in a new epoch with its ISR."""
-    number, leader = partition_led_by_another(cluster, "mortal")
+    number, leader = led_by_another(cluster, "mortal")
     person.open("mortal", number)
     page = person.page
     expect(page.locator(f"[data-replica='{leader}'].leader")).to_be_visible()

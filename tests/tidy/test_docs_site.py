@@ -14,10 +14,8 @@ from tests.tidy.sources import ROOT
 LOADED = re.compile(r"""<(?:script|img|iframe)[^>]*\ssrc="([^"]+)"|<link[^>]*rel="stylesheet"[^>]*href="([^"]+)\"""")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def build_site(folder: Path) -> Path:
     """The built site. A page outside the table of contents or a link without a target is an error."""
-    folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "state", "docs", folder / "html"],
         cwd=ROOT,
@@ -28,6 +26,11 @@ def site(tmp_path_factory) -> Path:
     )
     assert built.returncode == 0, built.stderr
     return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    return build_site(tmp_path_factory.mktemp("site"))
 
 
 def test_each_page_is_built(site):

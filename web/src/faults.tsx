@@ -5,6 +5,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Refused, messageOf, request } from "./api";
 import { hello, pausedAt } from "./live";
+import { explain } from "./shell";
 import { clock, counted } from "./words";
 
 const PERIOD_MS = 1000;
@@ -35,7 +36,19 @@ interface Fault {
   active: boolean;
   held_count: number;
   /** The latest of them. */
-  held: { link: string; api: string; message: string; held_ms: number }[];
+  held: Held[];
+}
+
+interface Held {
+  /** Its number at its fault. */
+  id: number;
+  link: string;
+  api: string;
+  message: string;
+  held_ms: number;
+  /** Of Produce and Fetch: what the message concerns, in the broker's words. */
+  partitions: { what: string }[];
+  partition_count: number;
 }
 
 interface Silent {
@@ -99,7 +112,7 @@ const heal = (fault: Fault) => attempt(async () => {
   return `Fault ${nameOf(fault)} is healed.`;
 });
 
-const release = (fault: Fault, body: { count?: number; latest?: boolean; lose?: boolean }) => attempt(async () => {
+const release = (fault: Fault, body: { ids?: number[]; count?: number; latest?: boolean; lose?: boolean }) => attempt(async () => {
   const { released } = await request<{ released: number }>(`${FAULTS}/${fault.id}:release?broker=${fault.broker}`, body);
   return `Fault ${nameOf(fault)}: ${counted(released, "message")} ${body.lose ? "lost" : "delivered"}.`;
 });
@@ -174,16 +187,60 @@ export function FaultBar(): JSX.Element | null {
 
 // ---- the drawer ----
 
-/** What a fault holds. Senders repeat requests and wait for the latest only, so that one is delivered first. */
+const PLACES_MAX = 4; // partitions of a held message that are named
+
+function concerns({ partitions, partition_count: count }: Held): string {
+  const named = partitions.slice(0, PLACES_MAX).map((each) => each.what).join("; ");
+  return `${named && `: ${named}`}${named && count > PLACES_MAX ? `; and ${count - PLACES_MAX} more` : ""}`;
+}
+
+/** What a fault holds, the latest first: senders repeat requests and wait for the latest only. */
 function HeldMessages({ fault }: { fault: Fault }): JSX.Element | null {
-  const last = fault.held.at(-1);
-  if (!last) return null;
-  return <p>
-    Latest: {last.api} {last.message} {last.link}, held for {(last.held_ms / 1000).toFixed(1)} s
-    <button onClick={() => void release(fault, { count: 1, latest: true })}>Deliver latest</button>
-    <button onClick={() => void release(fault, {})}>Deliver all</button>
-    <button onClick={() => void release(fault, { count: 1, latest: true, lose: true })}>Lose latest</button>
-  </p>;
+  if (!fault.held.length) return null;
+  const older = fault.held_count - fault.held.length;
+  return <>
+    <p>
+      <button onClick={() => void release(fault, { count: 1, latest: true })}>Deliver latest</button>
+      <button onClick={() => void release(fault, {})}>Deliver all</button>
+      <button onClick={() => void release(fault, { count: 1, latest: true, lose: true })}>Lose latest</button>
+    </p>
+    <div class="held">{[...fault.held].reverse().map((each) => <p key={each.id} data-held={each.id}>
+      {each.api} {each.message} {each.link}, held for {(each.held_ms / 1000).toFixed(1)} s{concerns(each)}
+      <button aria-label={`Deliver message ${each.id} of fault ${nameOf(fault)}`} onClick={() => void release(fault, { ids: [each.id] })}>Deliver</button>
+      <button aria-label={`Lose message ${each.id} of fault ${nameOf(fault)}`} onClick={() => void release(fault, { ids: [each.id], lose: true })}>Lose</button>
+    </p>)}</div>
+    {older > 0 && <p>{counted(older, "older message")} not shown.</p>}
+  </>;
+}
+
+// ---- what was injected, as a script ----
+
+type Script = "python" | "chaos";
+const SCRIPTS: [script: Script, words: string, file: string][] = [["python", "Copy as Python", "test_injected.py"], ["chaos", "Copy as chaos file", "injected.toml"]];
+
+/** Browsers give pages the clipboard only over https and on this machine: elsewhere the text is shown, to be selected. */
+async function copied(text: string): Promise<string> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return "Copied.";
+  } catch {
+    explain(text);
+    return "This browser does not let the page copy: select the text.";
+  }
+}
+
+function Scripts(): JSX.Element {
+  const [shown, setShown] = useState<{ file: string; text: string } | null>(null);
+  const show = (script: Script, file: string) => attempt(async () => {
+    const { no_answer, ...texts } = await request<Record<Script, string> & { no_answer: Silent[] }>(`${FAULTS}:script?broker=all`);
+    setShown({ file, text: texts[script] });
+    return `${await copied(texts[script])} Save it as ${file}.${no_answer.map(({ broker }) => ` What was injected through broker ${broker} is missing: it does not answer.`).join("")}`;
+  });
+  return <>
+    <p>What was set, healed, stopped, killed and started through any broker so far, with its times.</p>
+    <p class="scripts">{SCRIPTS.map(([script, words, file]) => <button key={script} onClick={() => void show(script, file)}>{words}</button>)}</p>
+    {shown && <pre tabIndex={0} role="region" aria-label={shown.file}>{shown.text}</pre>}
+  </>;
 }
 
 interface Chosen {
@@ -241,6 +298,8 @@ function Select({ label, value, of, set, wide }: { label: string; value: string;
 
 const pathOf = (chosen: Chosen): string => `${FAULTS}?broker=${endOf(chosen)}`;
 
+const curlOf = (chosen: Chosen): string => `curl -X POST '${location.origin}${pathOf(chosen)}' -H 'Content-Type: application/json' -d '${JSON.stringify(bodyOf(chosen))}'`;
+
 function SetFault(): JSX.Element {
   const [chosen, setChosen] = useState<Chosen>({ from: "2", to: "1", kind: "hold", api: "Fetch", message: "request", count: "", seconds: "30", broker: "" });
   const [sure, setSure] = useState(false);
@@ -265,7 +324,7 @@ function SetFault(): JSX.Element {
       <Select wide label="Ends after" value={chosen.seconds} of={[...SECONDS.map((each) => [String(each), `${each} s`] as [string, string]), [FOREVER, FOREVER]]} set={(seconds) => choose({ seconds })} />
       <p>{consequence(chosen)}</p>
       <button class="main">{sure ? "Yes, until it is healed" : "Set the fault"}</button>
-      <button type="button" onClick={() => void navigator.clipboard.writeText(`curl -X POST '${location.origin}${pathOf(chosen)}' -H 'Content-Type: application/json' -d '${JSON.stringify(bodyOf(chosen))}'`)}>Copy as curl</button>
+      <button type="button" onClick={() => void attempt(() => copied(curlOf(chosen)))}>Copy as curl</button>
     </form>
   </>;
 }
@@ -328,6 +387,8 @@ export function FaultsDrawer(): JSX.Element | null {
       {faults.value.length ? <ul>{faults.value.map((each) => <li key={nameOf(each)}>{named(each)}{setBy(each)} <button aria-label={`${active.value.includes(each) ? "Heal" : "Remove"} fault ${nameOf(each)}`} onClick={() => void heal(each)}>{active.value.includes(each) ? "Heal" : "Remove"}</button><HeldMessages fault={each} /></li>)}</ul> : <p>No fault is set.</p>}
       <h3>Brokers</h3>
       {brokerIds.value.map((id) => <Broker key={id} id={id} />)}
+      <h3>As a script</h3>
+      <Scripts />
     </> : <p>Faults need mk.testing.endpoints.enable=true.</p>}
   </>;
 }

@@ -2,7 +2,8 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { messageOf } from "./api";
-import { link } from "./words";
+import { pausedAt } from "./live";
+import { link, moment } from "./words";
 
 /** A table that scrolls by itself. Columns are names, with a trailing # for numbers. */
 export function Table({ label, columns, children }: { label: string; columns: string[]; children: ComponentChildren }): JSX.Element {
@@ -21,6 +22,12 @@ export function Cells({ columns, of }: { columns: string[]; of: ComponentChildre
 
 export function Alert({ children }: { children: ComponentChildren }): JSX.Element {
   return <p class="failed" role="alert">{children}</p>;
+}
+
+/** In a view without a history, while the page shows an earlier time. */
+export function PresentOnly(): JSX.Element | null {
+  const at = pausedAt.value;
+  return at === null ? null : <p class="present" role="note">This view shows the present, not {moment(at)}: brokers keep no history of it.</p>;
 }
 
 /** The heading of a partition's views, with links from each to the others. */
@@ -60,6 +67,16 @@ export function usePolled<T>(periodMs: number, read: () => Promise<T>, inputs: r
     return () => { ended = true; clearTimeout(timer); };
   }, inputs);
   return polled;
+}
+
+/** A value that has not changed for so long. */
+export function useSettled<T>(value: T, ms: number): T {
+  const [settled, setSettled] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(value), ms);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return settled;
 }
 
 export const sentenceOf = (failed: unknown): string | null => failed === null ? null : messageOf(failed);

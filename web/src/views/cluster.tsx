@@ -2,6 +2,7 @@
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { at, messageOf, request } from "../api";
+import { pausedAt } from "../live";
 import { Cells, Table } from "../parts";
 import { byId, explain, health } from "../shell";
 import type { Cell, ClusterView } from "../types";
@@ -61,13 +62,15 @@ function sendEverySecond(): void {
   const stop = byId("sending");
   stop.hidden = false;
   stop.onclick = () => { clearInterval(sending); stop.hidden = true; };
-  sending = setInterval(async () => {
+  const send = async () => {
     try {
       await request(`${at(FIRST.name, 0)}/records`, { records: [{ key: `order-${count}`, value: { number: count++ } }] });
     } catch (error) {
       health.value = `A record was not acknowledged: ${messageOf(error)}`;
     }
-  }, 1000);
+  };
+  void send();
+  sending = setInterval(() => void send(), 1000);
 }
 
 addEventListener("pagehide", () => clearInterval(sending));
@@ -76,7 +79,7 @@ function FirstTopic({ state }: { state: ClusterView }): JSX.Element {
   const copies = Math.min(FIRST.copiesMax, Object.values(state.brokers).filter((each) => !each.fenced).length);
   return <>
     <p>There are no topics yet.</p>
-    <button class="main" disabled={starting.value} onClick={() => void start(copies)}>
+    <button class="main" disabled={starting.value || pausedAt.value !== null} onClick={() => void start(copies)}>
       Create {FIRST.name} ({FIRST.partitions} partitions, {copies} {copies === 1 ? "copy" : "copies"}) and send a record every second
     </button>
   </>;

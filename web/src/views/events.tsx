@@ -2,17 +2,21 @@
 import type { JSX } from "preact";
 import { useRef } from "preact/hooks";
 import { Refused, at, request } from "../api";
-import { hello } from "../live";
+import { hello, pausedAt, serverNow } from "../live";
 import type { Step } from "../time";
-import { Alert, PartitionHead, Table, sentenceOf, usePolled } from "../parts";
+import { Alert, PartitionHead, Table, sentenceOf, usePolled, useSettled } from "../parts";
 import { explain } from "../shell";
 import { capital, moment, plain } from "../words";
 
 const PERIOD_MS = 1000;
 const HISTORY_PERIOD_MS = 3000;
+const NEVER_MS = 2 ** 31 - 1;
+const SETTLE_MS = 200; // while the time is dragged
 const MARKS_MAX = 60;
 const CAUSES_MAX = 10; // sentences of one line
-const CLUSTER_MAX = 1000; // events of the cluster that the page keeps
+const CLUSTER_MAX = 1000; // events of the cluster in one request of the history
+const PROCESS_MAX = 5000; // events that the page keeps
+const ALIKE_MS = 10_000;
 const MARKS: Record<string, string> = { leader_elected: "▲", became_leader: "♛", leader_lost: "╳", isr_shrunk: "▼", isr_expanded: "△", tail_truncated: "✂", fetch_diverged: "≠",
   produce_refused: "!", broker_fenced: "⌧", broker_unfenced: "●", replica_failed: "╳", broker_started: "●", controller_activated: "♛" };
 const KINDS = ["broker_started", "broker_stopped", "broker_failed", "broker_registered", "broker_fenced", "broker_unfenced", "controller_activated", "controller_resigned", "topic_created",
@@ -31,13 +35,20 @@ interface Line extends Happened {
   all: Happened[];
 }
 
-// Events with one name, broker and cause that follow each other are one line: an election moves many partitions.
+// Events with one name, broker and cause within a while are one line: the end of a broker moves the leaders of many partitions.
 function grouped(events: Happened[]): Line[] {
   const lines: Line[] = [];
+  const latest = new Map<string, Line>();
   for (const each of events) {
-    const line = lines.at(-1);
-    if (line && each.cause && line.event === each.event && line.broker === each.broker && line.cause === each.cause) line.all.push(each);
-    else lines.push({ ...each, all: [each] });
+    const key = `${each.event} ${each.broker} ${each.cause}`;
+    const line = each.cause ? latest.get(key) : undefined;
+    if (line && each.ms - line.ms <= ALIKE_MS) {
+      line.all.push(each);
+      continue;
+    }
+    const begun = { ...each, all: [each] };
+    lines.push(begun);
+    latest.set(key, begun);
   }
   return lines;
 }
@@ -82,14 +93,18 @@ interface Explained {
 }
 
 export function PartitionEvents({ topic, number }: { topic: string; number: number }): JSX.Element {
+  return <>
+    <PartitionHead topic={topic} number={number} present="events" />
+    <section>{pausedAt.value === null ? <RememberedEvents topic={topic} number={number} /> : <HistoryEvents scope={`${topic}-${number}`} />}</section>
+  </>;
+}
+
+function RememberedEvents({ topic, number }: { topic: string; number: number }): JSX.Element {
   const { value, failed } = usePolled(PERIOD_MS, () => request<Explained>(`${at(topic, number)}/explain`), [topic, number]);
   const events = value?.story.map((each) => ({ ...each, ms: Date.parse(each.at), words: capital(each.sentence), key: `${each.broker} ${each.event} ${each.at}` }));
   return <>
-    <PartitionHead topic={topic} number={number} present="events" />
-    <section>
-      {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-      {events && <Events events={events} note={`From the memory of brokers ${value?.told_by.join(", ")}: the last events of this partition, since each broker's start.`} />}
-    </section>
+    {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+    {events && <Events events={events} note={`From the memory of brokers ${value?.told_by.join(", ")}: the last events of this partition, since each broker's start.`} />}
   </>;
 }
 
@@ -106,23 +121,27 @@ function happened({ seq, ts_ms: ms, level: _, node, event, cause, ...facts }: Re
 
 const HISTORY_MS = 600_000;
 
-// What every broker keeps, also without test hooks.
-function HistoryEvents(): JSX.Element {
-  const { value, failed } = usePolled(HISTORY_PERIOD_MS, () => request<{ steps: Step[]; brokers: number[] }>(`/v1/history?states=false&from=${Date.now() - HISTORY_MS}&limit=${CLUSTER_MAX}`));
+// What every broker keeps, also without test hooks: of the last minutes, or of those before the time that the page shows.
+function HistoryEvents({ scope }: { scope: string }): JSX.Element {
+  const at = useSettled(pausedAt.value, SETTLE_MS);
+  const { value, failed } = usePolled(at === null ? HISTORY_PERIOD_MS : NEVER_MS, () => {
+    const until = at === null ? "" : `&to=${Math.round(at)}`;
+    return request<{ steps: Step[]; brokers: number[] }>(`/v1/history?scope=${encodeURIComponent(scope)}&states=false&from=${Math.round(at ?? serverNow()) - HISTORY_MS}${until}&limit=${CLUSTER_MAX}`);
+  }, [scope, at]);
   const events = value?.steps.map((each, index) => ({ event: each.k, broker: Number(each.n), cause: "", ms: each.t, key: `${each.t} ${index}`,
     words: `${each.p && !each.count ? `${each.p}: ` : ""}${capital(each.w)}${each.y ? `, ${each.y}` : ""}` }));
   return <>
     {failed instanceof Refused && [404, 503].includes(failed.status)
       ? <p>Events of the whole cluster need the brokers' history (mk.history.minutes) or mk.testing.endpoints.enable=true. Those of one partition are always kept: open the partition, then Events.</p>
       : failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-    {events && <Events events={events} note={`From the history of brokers ${value?.brokers.join(", ")}: the last ten minutes.`} />}
+    {events && <Events events={events} note={`From the history of brokers ${value?.brokers.join(", ")}: the ten minutes before ${at === null ? "now" : moment(at)}.`} />}
   </>;
 }
 
 export function ClusterEvents(): JSX.Element {
   return <>
     <h1>Events</h1>
-    <section>{hello.value.testing ? <ProcessEvents /> : hello.value.node ? <HistoryEvents /> : null}</section>
+    <section>{hello.value.testing && pausedAt.value === null ? <ProcessEvents /> : hello.value.node ? <HistoryEvents scope="cluster" /> : null}</section>
   </>;
 }
 
@@ -132,7 +151,7 @@ function ProcessEvents(): JSX.Element {
     const { next, events: before } = read.current;
     const told = await request<Told>(`/v1/events?kind=${KINDS.join(",")}&limit=10000&from=${next}`);
     const kept = told.start > next && next ? [] : before;
-    read.current = { next: told.next, events: [...kept, ...told.events.map(happened)].slice(-CLUSTER_MAX) };
+    read.current = { next: told.next, events: [...kept, ...told.events.map(happened)].slice(-PROCESS_MAX) };
     return read.current.events;
   });
   return <>

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 import { groupPath, messageOf, request } from "../api";
 import { Chart } from "../chart";
-import { Alert, Cells, Table, sentenceOf, usePolled } from "../parts";
+import { Alert, Cells, PresentOnly, Table, sentenceOf, usePolled } from "../parts";
 import { counted, link, moment, shown } from "../words";
 
 const PERIOD_MS = 1000;
@@ -86,6 +86,7 @@ export function Groups(): JSX.Element {
   const { value: groups, failed } = usePolled(LIST_PERIOD_MS, readGroups);
   return <>
     <h1>Groups</h1>
+    <PresentOnly />
     <section>
       {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
       {groups && (groups.length ? <Table label="Groups" columns={LIST_COLUMNS}>{groups.map((each) => <GroupRow key={each.group} {...each} />)}</Table>
@@ -222,6 +223,7 @@ export function GroupView({ name }: { name: string }): JSX.Element {
   return <>
     <p><a href="#/g">Groups</a></p>
     <h1>{name}</h1>
+    <PresentOnly />
     <section>
       {failed !== null && <Alert>{`No data since ${moment(Date.now())}: ${sentenceOf(failed)}`}</Alert>}
       {group && failed === null && <GroupState group={group} trend={trend.current} />}

@@ -3,6 +3,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Refused, at, messageOf, request } from "../api";
 import { replicasOf } from "../lane";
+import { pausedAt } from "../live";
 import { Alert, PartitionHead, Table } from "../parts";
 import { explain } from "../shell";
 import type { Partition, Replica } from "../types";
@@ -12,6 +13,7 @@ const COUNT = 50; // records in one view
 const SEARCHED = 10_000; // offsets that one search covers
 const REQUESTS_MAX = 8; // each reads at most 1 MB of the log
 const FOLLOW_MS = 300;
+const AWAIT_MS = 5000; // how long a request waits at the high watermark for the next record
 const RETRY_MS = 2000;
 const CELL = 120; // characters of a key or value in the list
 const DETAIL = 65_536; // characters of one in the details
@@ -105,8 +107,24 @@ async function readWindow(path: string, wanted: Wanted, partition: Partition): P
   return { ...found, at: Date.now() };
 }
 
+/** What was committed at an earlier time, as far as the log still has it: committed records do not change. */
+async function readPast(path: string, wanted: Wanted, { high_watermark: end, log_start_offset: start }: Partition): Promise<Read> {
+  if (end === null) throw new Error("The high watermark of this time is not known, so it is not known which records were committed.");
+  const { offset: kept } = await request<{ offset: number }>(`${path}/offsets?at=earliest`);
+  const first = await startOf(path, wanted, Math.max(start ?? 0, kept), end);
+  if (first === null || first >= end) return { rows: [], first: end, next: end, at: Date.now() };
+  const found = await readCommitted(path, first, wanted, end);
+  return { ...found, next: Math.min(found.next, end), rows: found.rows.filter(({ offset }) => offset < end), at: Date.now() };
+}
+
+/** The end of what is committed, once it is beyond an offset; the offset, if nothing comes. */
+async function committedBeyond(path: string, offset: number): Promise<number> {
+  const { next_offset: next } = await request<{ next_offset: number }>(`${path}/records?offset=${offset}&max_wait_ms=${AWAIT_MS}&max_records=1&format=text`);
+  return next;
+}
+
 // Reads again when the log has changed, one request at a time; only the newest records without a search are followed.
-function useWindow(path: string, wanted: Wanted, partition: Partition | null): { read: Read | null; failed: string } {
+function useWindow(path: string, wanted: Wanted, partition: Partition | null, isPast: boolean): { read: Read | null; failed: string } {
   const [read, setRead] = useState<Read | null>(null);
   const [failed, setFailed] = useState("");
   const latest = useRef(partition);
@@ -114,13 +132,36 @@ function useWindow(path: string, wanted: Wanted, partition: Partition | null): {
   const wake = useRef(() => {});
   useEffect(() => {
     let [busy, ended, readFor] = [false, false, ""];
+    let [awaits, tail] = [false, 0];
+    let committed = { epoch: -1, end: 0 };
+    const follows = !isPast && wanted.from === "newest" && !wanted.contains;
+    // The live stream shows the log four times a second; a committed record shall be seen sooner.
+    async function awaitRecord(): Promise<void> {
+      if (awaits) return;
+      awaits = true;
+      try {
+        while (!ended && !document.hidden) {
+          const epoch = latest.current?.leader_epoch ?? -1;
+          const end = await committedBeyond(path, tail);
+          if (end <= tail) continue;
+          committed = { epoch, end };
+          wake.current();
+          break; // what reads the record waits for the next one
+        }
+      } catch {
+        committed = { epoch: -1, end: 0 }; // the live stream goes on, and a read says what is wrong
+      }
+      awaits = false;
+    }
     async function refresh(now: Partition): Promise<void> {
       let pause = FOLLOW_MS;
       try {
-        const window = await readWindow(path, wanted, now);
+        const window = await (isPast ? readPast : readWindow)(path, wanted, now);
         if (ended) return;
         setRead(window);
         setFailed("");
+        tail = window.next;
+        if (follows) void awaitRecord();
       } catch (error) {
         if (ended) return;
         setFailed(messageOf(error));
@@ -132,15 +173,16 @@ function useWindow(path: string, wanted: Wanted, partition: Partition | null): {
     wake.current = () => {
       if (!latest.current || busy || ended) return;
       const { leader_epoch: epoch, log_end_offset: top, high_watermark: end } = latest.current;
-      const now = [epoch, top, end].join();
-      const wants = readFor === "" || (wanted.from === "newest" && !wanted.contains);
+      const known = end === null ? null : Math.max(end, committed.epoch === epoch ? committed.end : 0);
+      const now = [epoch, Math.max(top ?? 0, known ?? 0), known].join();
+      const wants = readFor === "" || follows || isPast;
       if (!wants || now === readFor) return;
       readFor = now;
       busy = true;
-      void refresh(latest.current);
+      void refresh({ ...latest.current, high_watermark: known });
     };
     return () => { ended = true; };
-  }, [path, wanted.from, wanted.contains]);
+  }, [path, wanted.from, wanted.contains, isPast]);
   useEffect(() => wake.current());
   return { read, failed };
 }
@@ -195,7 +237,7 @@ function Details({ record, path, replicas }: { record: Row; path: string; replic
     {pair("Timestamp, leader epoch", `${moment(record.timestamp)} (${record.timestamp} ms), ${record.leader_epoch}`)}
     <dt>On the brokers' disks</dt>
     <dd>
-      <button onClick={() => void compare(path, record.offset, replicas).then(setCompared)}>Compare the replicas</button>
+      <button onClick={() => void compare(path, record.offset, replicas).then(setCompared)}>Compare the replicas{pausedAt.value === null ? "" : " now"}</button>
       <ul>{compared.map((line) => <li>{line}</li>)}</ul>
     </dd>
   </dl>;
@@ -226,6 +268,11 @@ function rowsOf(rows: Row[], partition: Partition, path: string, open: Set<numbe
     }
   }
   return shownRows;
+}
+
+function pastCaption({ high_watermark: end, log_end_offset: top }: Partition): string {
+  const above = end !== null && top && top > end ? ` Offsets ${end} to ${top - 1} were in the leader's log and not committed; the log may have other records there now, so they are not shown.` : "";
+  return `The records that were committed at this time, read from today's log: what was deleted or compacted since is not there.${above} `;
 }
 
 function caption(read: Read, { from, contains }: Wanted, partition: Partition): string {
@@ -267,10 +314,17 @@ function Seek({ topic, number, from, contains }: Wanted & { topic: string; numbe
   </section>;
 }
 
+/** What a consumer has received is committed, also before the live stream shows it. */
+function withCommitted(partition: Partition, { next, rows }: Read): Partition {
+  const { high_watermark: end } = partition;
+  return rows.length && end !== null && next > end ? { ...partition, high_watermark: next } : partition;
+}
+
 export function Records({ topic, number, query, partition }: { topic: string; number: number; query: URLSearchParams; partition: Partition | null }): JSX.Element {
   const wanted: Wanted = { from: query.get("from") ?? "newest", contains: query.get("contains") ?? "" };
   const path = at(topic, number);
-  const { read, failed } = useWindow(path, wanted, partition);
+  const isPast = pausedAt.value !== null;
+  const { read, failed } = useWindow(path, wanted, partition, isPast);
   const [open, setOpen] = useState<Set<number>>(new Set());
   const toggle = (offset: number) => setOpen((before) => {
     const next = new Set(before);
@@ -283,9 +337,9 @@ export function Records({ topic, number, query, partition }: { topic: string; nu
     <section>
       {failed && <Alert>{failed}</Alert>}
       {read && partition ? <>
-        <p class="soft">{caption(read, wanted, partition)}<button onClick={() => explain(COLUMNS)}>What do the columns mean?</button></p>
+        <p class="soft">{isPast && pastCaption(partition)}{caption(read, wanted, partition)}<button onClick={() => explain(COLUMNS)}>What do the columns mean?</button></p>
         <div class="records">
-          <Table label="Records" columns={["Offset", "State", "Time (local)", "Key", "Value", "Headers#", "In the log of"]}>{rowsOf(read.rows, partition, path, open, toggle)}</Table>
+          <Table label="Records" columns={["Offset", "State", "Time (local)", "Key", "Value", "Headers#", "In the log of"]}>{rowsOf(read.rows, withCommitted(partition, read), path, open, toggle)}</Table>
         </div>
         <Pages topic={topic} number={number} contains={wanted.contains} read={read} partition={partition} />
       </> : !failed && <p>Reading.</p>}

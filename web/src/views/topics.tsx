@@ -1,7 +1,7 @@
 // Topics, and one topic: partitions and settings.
 import type { JSX } from "preact";
 import { request, topicPath } from "../api";
-import { Alert, Cells, Table, sentenceOf, usePolled } from "../parts";
+import { Alert, Cells, PresentOnly, Table, sentenceOf, usePolled } from "../parts";
 import type { Cell, ClusterView } from "../types";
 import { bytes, link } from "../words";
 
@@ -24,6 +24,7 @@ export function Topics(): JSX.Element {
   const { value, failed } = usePolled(PERIOD_MS, () => request<{ topics: Summary[] }>("/v1/topics?with=summary"));
   return <>
     <h1>Topics</h1>
+    <PresentOnly />
     <section>
       {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
       {value && (value.topics.length ? <Table label="Topics" columns={COLUMNS}>
@@ -59,6 +60,7 @@ export function TopicView({ name, state }: { name: string; state: ClusterView | 
     </section>}
     {value && <section>
       <h2>Settings</h2>
+      <PresentOnly />
       {Object.keys(value.config).length ? <Table label="Settings" columns={["Setting", "Value"]}>
         {Object.entries(value.config).map(([setting, text]) => <tr key={setting}><td>{setting}</td><td class="text">{text}</td></tr>)}
       </Table> : <p>The topic has no settings of its own: the brokers' defaults apply.</p>}
