@@ -334,7 +334,7 @@ class GroupCoordinator:
     def heartbeat(self, request: HeartbeatRequest, step: Step, software: str = "") -> HeartbeatResponse:
         """Heartbeat."""
         group = self._member_group(request.group_id)
-        if self._consumers.get(request.group_id) is not None:
+        if self._consumers.converted(request.group_id) is not None:
             response = self._consumers.classic_heartbeat(request, step)
             self._plan(group)
             return response
@@ -344,6 +344,8 @@ class GroupCoordinator:
         """LeaveGroup."""
         group = self._member_group(request.group_id)
         if self._consumers.get(request.group_id) is not None:
+            if self._consumers.converted(request.group_id) is None:
+                raise CoordinatorNotAvailable(f"group {request.group_id} is being changed: try again")
             response = self._consumers.classic_leave(request, step)
         else:
             response = self._rebalance.leave(group, request, step)
@@ -437,7 +439,7 @@ class GroupCoordinator:
             raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
         if not is_member:
             return
-        held = self._consumers.get(request.group_id)
+        held = self._consumers.converted(request.group_id)
         if held is not None:
             check_committer(held.group, request, self._topics())
             return
@@ -456,7 +458,7 @@ class GroupCoordinator:
             return
         if group.state is State.DEAD:
             raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
-        held = self._consumers.get(request.group_id)
+        held = self._consumers.converted(request.group_id)
         if held is not None:
             check_committer(held.group, request, self._topics())
             return
@@ -516,7 +518,7 @@ class GroupCoordinator:
         With ``require_stable``, partitions that an open transaction may still change have an error (KIP-447).
         """
         check_group_id(request.group_id)
-        held = self._consumers.get(request.group_id)
+        held = self._consumers.converted(request.group_id)
         if held is not None and request.member_epoch >= 0:
             check_member(held.group, request.member_id or "", request.member_epoch)
         committed = self._offsets.of(request.group_id)
@@ -557,7 +559,7 @@ class GroupCoordinator:
         """OffsetDelete: of topics that no member reads. Raises what is refused as a whole."""
         check_group_id(request.group_id)
         group = self._existing(request.group_id)
-        held = self._consumers.get(request.group_id)
+        held = self._consumers.converted(request.group_id)
         reads: frozenset[str] | None = frozenset() if held is None else held.group.topics()
         if group.members:
             reads = group.topics()
@@ -590,7 +592,7 @@ class GroupCoordinator:
         self.topics_deleted(self._missing_topics(), step)  # those whose tombstones were refused
         for group in list(self._groups.values()):
             gone = self._offsets.expired(group, step.wall_ms, self._settings.offsets_retention_ms)
-            held = self._consumers.get(group.group_id)
+            held = self._consumers.converted(group.group_id)
             if held is not None:
                 gone = [each for each in gone if each.topic not in held.group.topics()]
             is_empty = held is None or not (held.group.members or held.is_writing)
@@ -631,7 +633,7 @@ class GroupCoordinator:
         )
 
     def _listed(self, group: Group) -> ListedGroup:
-        name, held = group.group_id, self._consumers.get(group.group_id)
+        name, held = group.group_id, self._consumers.converted(group.group_id)
         if held is None:
             return ListedGroup(
                 group_id=name, protocol_type=group.protocol_type, state=group.state.value, group_type=CLASSIC
@@ -647,7 +649,7 @@ class GroupCoordinator:
         ]
 
     def _size(self, group: Group) -> int:
-        held = self._consumers.get(group.group_id)
+        held = self._consumers.converted(group.group_id)
         return len(group.members) if held is None else len(held.group.members)
 
     def describe(self, name: str, *, of_any_protocol: bool = False) -> DescribedGroup:
@@ -656,11 +658,11 @@ class GroupCoordinator:
         ``of_any_protocol``: a group of the consumer protocol is described in the same form. Kafka's clients ask for
         those with ConsumerGroupDescribe.
         """
-        held = self._consumers.get(name)
+        held = self._consumers.converted(name)
         if of_any_protocol and held is not None and not held.group.is_nothing:
             return self._consumers.describe_as_classic(held.group)
         group = self._groups.get(name)
-        if group is None or self._consumers.get(name) is not None:
+        if group is None or held is not None:
             why = "there is no group" if group is None else "DescribeGroups is for classic groups; this is none:"
             error = GroupIdNotFound(f"{why} {name}")
             return DescribedGroup(
@@ -691,7 +693,7 @@ class GroupCoordinator:
 
     def describe_consumer(self, name: str) -> DescribedConsumerGroup:
         """Describe a group of the consumer protocol; GROUP_ID_NOT_FOUND if there is none."""
-        held = self._consumers.get(name)
+        held = self._consumers.converted(name)
         if held is None:
             error = GroupIdNotFound(f"there is no group {name} of the consumer protocol")
             return DescribedConsumerGroup(

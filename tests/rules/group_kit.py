@@ -204,13 +204,14 @@ class Desk:
         self.done(step)
         return ticket
 
-    def heartbeat(self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None) -> None:
+    def heartbeat(self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None):
         step = self.step()
         request = HeartbeatRequest(
             group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
         )
-        self.coordinator.heartbeat(request, step)
+        response = self.coordinator.heartbeat(request, step)
         self.done(step)
+        return response
 
     def leave(self, *members: str, group: str = "g", instance: str | None = None):
         step = self.step()

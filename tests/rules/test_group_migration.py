@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.errors import CoordinatorNotAvailable, GroupIdNotFound, IllegalGeneration, InconsistentGroupProtocol
+from minikafka.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    NotEnoughReplicas,
+    RequestTimedOut,
+)
 from minikafka.groups.consumer.records import ClassicSession, MemberMetadata, packed, record, unpacked
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment
+from minikafka.wire.group_messages import ListGroupsRequest
 from tests.rules.test_consumer_groups import ConsumerDesk, assigned
 
 
@@ -51,6 +59,44 @@ def test_an_upgrade_keeps_generation_and_assignment_and_asks_the_classic_member_
     assert (joined.error_code, joined.generation_id, joined.leader, joined.members) == (0, 2, "", ())
     mine = numbers(desk.answers[desk.sync(member, 2)].assignment)
     assert mine == [0, 1]
+
+
+def test_classic_members_go_on_while_the_upgrade_is_written():
+    """Java's consumer gave up its partitions: UNKNOWN_MEMBER_ID for a commit or a heartbeat at that moment."""
+    desk = desk_of()
+    [member] = desk.stable(1)
+    desk.commits_at_once = False
+    assert desk.enter("new") is None, "the upgrade waits for its commit"
+    assert desk.heartbeat(member, 1).error_code == 0
+    ticket = desk.commit(5, member_id=member, generation=1)
+    assert desk.coordinator.describe("g").state == "Stable"
+    assert [each.state for each in desk.coordinator.list_groups(ListGroupsRequest())] == ["Stable"]
+    with pytest.raises(CoordinatorNotAvailable):
+        desk.leave(member)
+    with pytest.raises(CoordinatorNotAvailable):
+        desk.sync(member, 1)
+    desk.commit_all()
+    assert desk.answers[ticket].partitions[0].error_code == 0
+    assert [each.is_classic for each in desk.group().members] == [True, False]
+
+
+def test_a_refused_upgrade_leaves_the_classic_group():
+    """Its members go on, also while nobody knows whether the upgrade was written."""
+    desk = desk_of()
+    [member] = desk.stable(1)
+    desk.commits_at_once = False
+    desk.enter("new")
+    desk.refuse_one(RequestTimedOut("late", outcome="unknown"))
+    assert desk.heartbeat(member, 1).error_code == 0
+    desk.commit_one()
+    assert [each.is_classic for each in desk.group().members] == [True, False]
+    other = desk_of()
+    [member] = other.stable(1)
+    other.commits_at_once = False
+    other.enter("new")
+    other.refuse_one(NotEnoughReplicas("too few"))
+    assert other.heartbeat(member, 1).error_code == 0
+    assert other.coordinator.describe("g").state == "Stable"
 
 
 def test_the_last_member_of_the_consumer_protocol_leaves_and_the_group_is_classic():

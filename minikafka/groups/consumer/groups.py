@@ -70,6 +70,8 @@ class Held:
     is_writing: bool = False
     is_unclear: bool = False
     """The write in flight was not committed in time: it may or may not be."""
+    is_upgrading: bool = False
+    """The write in flight takes the members of a classic group over: until it is committed, they are that group's."""
     waiting: deque[Waiting] = field(default_factory=deque)
     matched: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What each regular expression matched when this coordinator resolved it last."""
@@ -118,6 +120,11 @@ class ConsumerGroups:
     def get(self, name: str) -> Held | None:
         """None: no group of this protocol has this name."""
         return self._held.get(name)
+
+    def converted(self, name: str) -> Held | None:
+        """As :meth:`get`; None also while the group is still a classic one, whose upgrade is being written."""
+        held = self._held.get(name)
+        return None if held is not None and held.is_upgrading else held
 
     def all(self) -> list[Held]:
         """By name."""
@@ -182,6 +189,7 @@ class ConsumerGroups:
             then.answer(ticket, response if error is None else failed_heartbeat(error))
 
         if draft.records:
+            held.is_upgrading = prepared is not None
             self.write(held, draft, done, step, also=converts)
         else:
             done(None, step)
@@ -282,6 +290,7 @@ class ConsumerGroups:
 
         def committed(then: Step) -> None:
             was_unclear, held.is_writing, held.is_unclear = held.is_unclear, False, False
+            held.is_upgrading = False
             self._report(held.group, draft.group)
             held.group = draft.group
             for member_id in held.group.members.keys() - held.sessions.keys():
@@ -302,7 +311,7 @@ class ConsumerGroups:
                 while held.waiting:
                     then.answer(held.waiting.popleft()[0], failed_heartbeat(_unclear(held)))
                 return
-            held.is_writing = False
+            held.is_writing = held.is_upgrading = False
             self._answer_waiting(held, then)
             self._forget_if_nothing(held)
 

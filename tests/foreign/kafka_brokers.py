@@ -1,0 +1,77 @@
+"""Apache Kafka's own broker for tests that compare: one process, which the bench starts in the same way."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.bench import kafka_processes
+from tests.bench.kafka_processes import KafkaBroker, KafkaCluster
+
+READY_WITHIN_S = 60.0
+
+
+class KafkaOfOne:
+    """A running broker of Apache Kafka, with the methods that a test needs; all of them block."""
+
+    def __init__(self, runner: asyncio.Runner, cluster: KafkaCluster) -> None:
+        self._runner = runner
+        self._cluster = cluster
+
+    @property
+    def bootstrap(self) -> str:
+        return self._cluster.bootstrap
+
+    @property
+    def _broker(self) -> KafkaBroker:
+        [broker] = self._cluster.brokers.values()
+        return broker
+
+    def folder(self, partition: str) -> Path:
+        """The folder of a partition, such as ``orders-0``."""
+        return self._broker.data / partition
+
+    def start(self) -> None:
+        """Start the process, and wait until it answers. RuntimeError with its last lines."""
+        self._runner.run(self._cluster.start())
+        admin, deadline = (
+            AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}),
+            time.monotonic() + READY_WITHIN_S,
+        )
+        while True:
+            try:
+                admin.list_topics(timeout=1.0)
+            except KafkaException as error:
+                self._broker.check()
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"Kafka is not ready: {self._broker.last_words()}") from error
+            else:
+                return
+
+    def stop(self) -> None:
+        """SIGTERM: Kafka closes its logs."""
+        self._runner.run(self._broker.signalled(signal.SIGTERM))
+
+
+@contextmanager
+def kafka(settings: Mapping[str, str] | None = None) -> Iterator[KafkaOfOne]:
+    """One broker of Apache Kafka 4.3.1, formatted and started. NoKafka says what is missing."""
+    with asyncio.Runner() as runner:
+        cluster = KafkaCluster(kafka_processes.find(), 1)
+        try:
+            [broker] = cluster.brokers.values()
+            with broker.settings.open("a", encoding="ascii") as file:
+                file.write("".join(f"{name}={value}\n" for name, value in (settings or {}).items()))
+            runner.run(cluster.format())
+            made = KafkaOfOne(runner, cluster)
+            made.start()
+            yield made
+        finally:
+            runner.run(cluster.close())
