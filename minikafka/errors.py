@@ -578,7 +578,7 @@ class InconsistentVoterSet(ProtocolError):
 
 
 class InvalidUpdateVersion(ProtocolError):
-    """The partition epoch is not the current one."""
+    """The partition epoch is not the current one, or a feature cannot get this level."""
 
     code, name = 95, "INVALID_UPDATE_VERSION"
 

@@ -68,6 +68,7 @@ from minikafka.wire.admin import (
     IncrementalAlterConfigsRequest,
 )
 from minikafka.wire.credentials import AlterUserScramCredentialsRequest
+from minikafka.wire.features import UpdateFeaturesRequest
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
@@ -453,6 +454,8 @@ class ControllerDriver:
             batch.add(self.controller.delete_acls(image, request), asked)
         elif isinstance(request, AlterClientQuotasRequest):
             batch.add(self.controller.alter_client_quotas(image, request), asked)
+        elif isinstance(request, UpdateFeaturesRequest):
+            batch.add(self.controller.update_features(image, request), asked)
         elif isinstance(request, AlterUserScramCredentialsRequest):
             decision = self.controller.alter_user_scram_credentials(image, request, self.world.entropy)
             batch.add(decision, asked)

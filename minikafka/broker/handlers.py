@@ -67,6 +67,7 @@ FORWARDED_APIS = (
     *CHANGES_OF_ACLS,
     "AlterClientQuotas",
     "AlterUserScramCredentials",
+    "UpdateFeatures",
 )
 """The controller's APIs that clients of Kafka's protocol may send to any broker."""
 ANSWERED_BY_CONTROLLER = frozenset((*FORWARDED_APIS, "DescribeQuorum"))

@@ -759,7 +759,8 @@ class KafkaSession:
             head = response_head(header)
             return sized(encode("ApiVersions", "response", 0, api_versions_refused(), head))
         message = decode("ApiVersions", "request", header.version, frame, header.body_at)
-        answer = api_versions()
+        image = self._door.image()
+        answer = api_versions(header.version, image.features, image.offset)
         try:
             software = software_of(message)
         except InvalidRequest as error:

@@ -27,6 +27,7 @@ from minikafka.quorum import (
     controller_brokers,
     controller_topics,
     credentials,
+    feature_levels,
     reassignments,
 )
 from minikafka.quorum.decision import ClusterPolicy, Decision
@@ -54,6 +55,7 @@ from minikafka.wire.admin import (
     IncrementalAlterConfigsResponse,
 )
 from minikafka.wire.credentials import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
+from minikafka.wire.features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -92,6 +94,7 @@ TELLING_THE_OFFSET = (
     DeleteAclsResponse,
     AlterUserScramCredentialsResponse,
     AlterClientQuotasResponse,
+    UpdateFeaturesResponse,
 )
 """Answers that say where the metadata log ended when the change was applied."""
 
@@ -218,6 +221,10 @@ class Controller:
     ) -> Decision[AlterClientQuotasResponse]:
         """See :func:`client_quotas.alter_client_quotas`."""
         return client_quotas.alter_client_quotas(image, request)
+
+    def update_features(self, image: MetadataImage, request: UpdateFeaturesRequest) -> Decision[UpdateFeaturesResponse]:
+        """See :func:`feature_levels.update_features`."""
+        return feature_levels.update_features(self.policy.node_id, image, request)
 
     # ---- partitions ----
 

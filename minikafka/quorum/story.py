@@ -48,6 +48,10 @@ def happenings(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Hap
             if quotas != old.quotas.get(entity, {}):
                 name = ", ".join(f"{kind} {'<default>' if name is None else name}" for kind, name in entity)
                 yield Happening("client_quotas_altered", {"entity": name, "quotas": dict(quotas), "why": why})
+    if old.features is not new.features:
+        for name in sorted(new.features):
+            if old.features.get(name) != new.features[name]:
+                yield Happening("feature_level_changed", {"feature": name, "level": new.features[name], "why": why})
     if old.topic_names is not new.topic_names:
         for topic_id in sorted(old.topic_names.keys() - new.topic_names.keys()):
             name = old.topic_names[topic_id]

@@ -574,6 +574,7 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     "EndQuorumEpoch": _BROKERS,
     "DescribeQuorum": _DESCRIBE_CLUSTER,
     "AlterPartition": _BROKERS,
+    "UpdateFeatures": _ALTER_CLUSTER,
     "FetchSnapshot": _BROKERS,
     "DescribeProducers": (partitions(READ, m.DescribedProducer),),
     "BrokerRegistration": _BROKERS,

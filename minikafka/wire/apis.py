@@ -12,6 +12,7 @@ from typing import Any, Final
 from minikafka.wire import acls as c
 from minikafka.wire import admin as a
 from minikafka.wire import credentials as s
+from minikafka.wire import features as f
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire import quotas as q
@@ -110,6 +111,7 @@ APIS: tuple[Api, ...] = (
     Api("EndQuorumEpoch", 54, m.EndQuorumEpochRequest, m.EndQuorumEpochResponse, **_SMALL),
     Api("DescribeQuorum", 55, m.DescribeQuorumRequest, m.DescribeQuorumResponse, **_SMALL),
     Api("AlterPartition", 56, m.AlterPartitionRequest, m.AlterPartitionResponse),
+    Api("UpdateFeatures", 57, f.UpdateFeaturesRequest, f.UpdateFeaturesResponse, changes=True, **_SMALL),
     Api("FetchSnapshot", 59, m.FetchSnapshotRequest, m.FetchSnapshotResponse, carries_records=True, **_SMALL),
     Api("DescribeProducers", 61, m.DescribeProducersRequest, m.DescribeProducersResponse),
     Api("BrokerRegistration", 62, m.BrokerRegistrationRequest, m.BrokerRegistrationResponse),

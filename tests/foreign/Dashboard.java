@@ -46,7 +46,7 @@ public class Dashboard {
             print("cluster", !cluster.clusterId().get().isEmpty());
             print("operations", new TreeSet<>(cluster.authorizedOperations().get()));
             print("voters", admin.describeMetadataQuorum().quorumInfo().get().voters().size());
-            print("features", orError(() -> admin.describeFeatures().featureMetadata().get().finalizedFeatures().keySet()));
+            print("features", new TreeSet<>(admin.describeFeatures().featureMetadata().get().finalizedFeatures().keySet()));
 
             ConfigResource broker = new ConfigResource(ConfigResource.Type.BROKER, "" + nodes.get(0));
             ConfigResource settingsOf = new ConfigResource(ConfigResource.Type.TOPIC, topic);

@@ -219,7 +219,7 @@ def test_a_dashboard_gets_its_answers(cluster: LocalCluster, tmp_path: Path):
         "cluster": "true",
         "operations": "[CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE]",
         "voters": "3",
-        "features": "[transaction.version]",
+        "features": "[group.version, metadata.version, transaction.version]",
         "topic.configs": "true",
         "topic.retention": "604800000",
         "topic.documented": "true",

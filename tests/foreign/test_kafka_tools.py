@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from minikafka import LocalCluster
 from tests.e2e.hanging import PRODUCER_ID, leave_hanging
@@ -284,15 +284,44 @@ def test_transactions(run: Run, tmp_path: Path):
     assert "endTxnMarker: ABORT" in run(*dump, "--print-data-log", "--deep-iteration", bootstrap=False)
 
 
+@for_both
+def test_levels_of_features(cluster: LocalCluster, run: Run, version: str, tmp_path: Path):
+    """kafka-features.sh describes, downgrades and upgrades; what cannot change is refused with the reason."""
+    features = "org.apache.kafka.tools.FeatureCommand"
+
+    def described() -> dict[str, list[str]]:
+        # The first column is the name; then the lowest and the highest level that are supported, and the level in use.
+        rows = [re.split(r"\t|\s{2,}", line) for line in run(features, "describe").splitlines()]
+        return {row[0].split()[1]: [each.partition(": ")[2] for each in row[1:4]] for row in rows if len(row) > 3}
+
+    found = described()
+    assert found["transaction.version"] == ["1", "2", "2"]
+    assert found["group.version"] == ["1", "1", "1"]
+    assert set(found["metadata.version"]) == {"4.3-IV0" if version == NEWEST else "UNKNOWN 30"}
+    try:
+        assert "was downgraded to 1" in run(features, "downgrade", "--feature", "transaction.version=1")
+        assert described()["transaction.version"] == ["1", "2", "1"]
+    finally:
+        assert "was upgraded to 2" in run(features, "upgrade", "--feature", "transaction.version=2")
+    assert described() == found
+    command = [*tool_command(version, tmp_path, features), "--bootstrap-server", cluster.bootstrap]
+    command += ["downgrade", "--feature", "group.version=0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 1, done.stdout
+    assert "group.version" in done.stdout + done.stderr
+    assert "only supports versions 1-1" in done.stdout + done.stderr
+
+
 @pytest.mark.every_tool
 @for_foreign
 def test_logs_with_transactions_are_dumped(run: Run, version: str, tmp_path: Path):
-    """DumpLogSegments reads markers, the transaction index and __transaction_state of a data directory of minikafka."""
+    """DumpLogSegments reads markers, the index and both internal topics of a data directory of minikafka."""
     settings = {"min.insync.replicas": "1", "offsets.topic.replication.factor": "1"}
     settings |= {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
     with LocalCluster(brokers=1, config=settings, data_dir=tmp_path / "data") as cluster:
         cluster.sync.create_topic("orders", partitions=1, replicas=1)
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "dumped", "log_level": 0})
+        names = {"bootstrap.servers": cluster.bootstrap, "transactional.id": "dumped", "log_level": 0}
+        producer = Producer(names)
         producer.init_transactions(PATIENCE_S)
         for value, commit in ((b"kept", True), (b"dropped", False)):
             producer.begin_transaction()
@@ -302,6 +331,9 @@ def test_logs_with_transactions_are_dumped(run: Run, version: str, tmp_path: Pat
                 producer.commit_transaction(PATIENCE_S)
             else:
                 producer.abort_transaction(PATIENCE_S)
+        commit_offsets(cluster.bootstrap, producer)
+        # Its successor is initialized when all markers are written.
+        Producer(names).init_transactions(PATIENCE_S)
     dump = ("org.apache.kafka.tools.DumpLogSegments", "--files")
 
     def dumped(path: Path, *options: str) -> str:
@@ -314,13 +346,38 @@ def test_logs_with_transactions_are_dumped(run: Run, version: str, tmp_path: Pat
     assert batches.index("endTxnMarker: COMMIT") < batches.index("endTxnMarker: ABORT")
     index = dumped(folder / "00000000000000000000.txnindex")
     assert "firstOffset: 2 lastOffset: 3 lastStableOffset: 4" in index
-    state = "".join(
-        dumped(path, "--transaction-log-decoder", "--print-data-log")
-        for path in sorted((tmp_path / "data").rglob("__transaction_state-*/*.log"))
-        if path.stat().st_size
-    )
+
+    def dumped_topic(name: str, decoder: str) -> str:
+        paths = sorted((tmp_path / "data").rglob(f"{name}-*/*.log"))
+        return "".join(dumped(path, decoder, "--print-data-log") for path in paths if path.stat().st_size)
+
+    state = dumped_topic("__transaction_state", "--transaction-log-decoder")
     # Kafka 4 prints the record as JSON, in which 5 is CompleteAbort.
     assert ('"transactionStatus":5' if version == NEWEST else "state=CompleteAbort") in state
+    offsets = dumped_topic("__consumer_offsets", "--offsets-decoder")
+    assert "endTxnMarker: COMMIT" in offsets
+    if version == NEWEST:
+        # Offset commits, and the records of a group of the consumer protocol: epoch, member, target and assignment.
+        kinds = {kind for kind in map(str, range(20)) if f'key: {{"type":"{kind}"' in offsets}
+        assert {"1", "3", "5", "6", "7", "8"} <= kinds, offsets[:2000]
+    assert "shop" in offsets
+
+
+def commit_offsets(bootstrap: str, producer: Producer) -> None:
+    """A member of the consumer protocol commits, and the producer does so for it in a transaction."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "shop", "group.protocol": "consumer", "log_level": 0}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    try:
+        consumer.subscribe(["orders"])
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        consumer.commit(message, asynchronous=False)
+        producer.begin_transaction()
+        ends = [TopicPartition("orders", 0, 1)]
+        producer.send_offsets_to_transaction(ends, consumer.consumer_group_metadata(), PATIENCE_S)
+        producer.commit_transaction(PATIENCE_S)
+    finally:
+        consumer.close()
 
 
 @pytest.mark.every_tool

@@ -170,6 +170,12 @@ def requests(topic_id: bytes) -> dict[str, Message]:
             ],
             "validate_only": True,
         },
+        "UpdateFeatures": {
+            "feature_updates": [
+                {"feature": "transaction.version", "max_version_level": 2, "allow_downgrade": False, "upgrade_type": 1}
+            ],
+            "validate_only": True,
+        },
         "DescribeUserScramCredentials": {"users": [{"name": "nobody"}]},
         "AlterUserScramCredentials": {"deletions": [{"name": "nobody", "mechanism": 1}], "upsertions": []},
         "ListConfigResources": {"resource_types": []},

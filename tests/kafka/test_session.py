@@ -309,7 +309,12 @@ async def test_api_versions(version: int):
     assert offered[18] == (0, 4)
     assert 64 not in offered, "UnregisterBroker is not offered"
     levels = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
-    assert levels == ({"transaction.version": 2} if version >= 3 else {})
+    known = {"group.version": 1, "metadata.version": 30, "transaction.version": 2}
+    assert levels == (known if version >= 3 else {})
+    supported = {each["name"]: (each["min_version"], each["max_version"]) for each in answer["supported_features"]}
+    assert supported.get("transaction.version") == ((1, 2) if version >= 3 else None)
+    # Older readers refuse a level of 0 (KAFKA-17492).
+    assert supported.get("kraft.version") == ((0, 0) if version >= 4 else None)
     line.heartbeat(10)
     assert line.asked[-1][2].software == ("librdkafka 2.16.1" if version >= 3 else "")
     assert line.asked[-1][2].client_id == "c"

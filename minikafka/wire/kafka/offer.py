@@ -6,8 +6,11 @@ An API that does not stand here is not advertised, and a request for it closes t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from minikafka.errors import InvalidRequest, UnsupportedVersion
+from minikafka.types import Offset
+from minikafka.wire.features import FEATURES, finalized
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import api_named
 from minikafka.wire.kafka.translate import (
@@ -16,6 +19,7 @@ from minikafka.wire.kafka.translate import (
     configs,
     consumer_groups,
     credentials,
+    features,
     fetch,
     groups,
     metadata,
@@ -26,7 +30,6 @@ from minikafka.wire.kafka.translate import (
     transactions,
 )
 from minikafka.wire.kafka.translate.common import Translation
-from minikafka.wire.markers import TRANSACTION_V2
 
 _TRANSLATIONS: tuple[Translation, ...] = (
     produce.PRODUCE,
@@ -78,6 +81,7 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     credentials.ALTER_USER_SCRAM_CREDENTIALS,
     cluster.DESCRIBE_QUORUM,
     cluster.DESCRIBE_LOG_DIRS,
+    features.UPDATE_FEATURES,
 )
 
 OFFERS: dict[int, Translation] = {api_named(each.name).key: each for each in _TRANSLATIONS}
@@ -94,15 +98,21 @@ OF_THE_SESSION: dict[int, tuple[int, int]] = {
 }
 """First and last version of the APIs that a session of Kafka's protocol answers itself."""
 
-FEATURE_LEVELS = {"transaction.version": TRANSACTION_V2}
-"""Features that clients look for (KIP-584), at the level that is in use; it never changes while a broker runs."""
+LEVEL_0_SINCE = 4
+"""Version of ApiVersions whose readers accept a supported feature with the level 0 (KAFKA-17492)."""
 
 _SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]{0,254}[A-Za-z0-9])?")
 """Names and versions of clients' libraries (KIP-511)."""
 
 
-def api_versions() -> Message:
-    """The answer to ApiVersions in a version that is offered."""
+def api_versions(version: int, recorded: Mapping[str, int], epoch: Offset) -> Message:
+    """The answer to ApiVersions.
+
+    Args:
+        version: Of the request; one that is offered.
+        recorded: Levels of features in the metadata log.
+        epoch: A number that grows with each change of them. Clients take levels only from newer ones.
+    """
     ranges = [
         (key, each.first if each.advertised_first is None else each.advertised_first, each.last)
         for key, each in OFFERS.items()
@@ -114,12 +124,14 @@ def api_versions() -> Message:
             {"api_key": key, "min_version": first, "max_version": last} for key, first, last in sorted(ranges)
         ],
         "supported_features": [
-            {"name": name, "min_version": 1, "max_version": level} for name, level in FEATURE_LEVELS.items()
+            {"name": name, "min_version": each.low, "max_version": each.high}
+            for name, each in FEATURES.items()
+            if each.low or version >= LEVEL_0_SINCE
         ],
-        "finalized_features_epoch": 0,
+        "finalized_features_epoch": epoch,
         "finalized_features": [
             {"name": name, "min_version_level": level, "max_version_level": level}
-            for name, level in FEATURE_LEVELS.items()
+            for name, level in finalized(recorded).items()
         ],
     }
 
