@@ -44,6 +44,7 @@ _DESCRIBE_TOPIC, _READ_TOPIC, _WRITE_TOPIC = map(_topic, (AclOperation.DESCRIBE,
 _DESCRIBE_GROUP, _READ_GROUP = _group(AclOperation.DESCRIBE), _group(AclOperation.READ)
 _DESCRIBE_CLUSTER, _ALTER_CLUSTER = _cluster(AclOperation.DESCRIBE), _cluster(AclOperation.ALTER)
 _CLUSTER_ACTION = _cluster(AclOperation.CLUSTER_ACTION)
+_WRITE_TRANSACTION = Needed(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "transactional_id")
 _PARTITION = "/v1/topics/{topic}/partitions/{partition}"
 
 NEEDS: Mapping[tuple[str, str], Needed | None] = {
@@ -131,6 +132,12 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     ("GET", "/v1/transactions/{transactional_id}"): Needed(
         AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "transactional_id"
     ),
+    # The transactional id is in the body.
+    ("POST", "/v1/transactions"): None,
+    # The group is in the body.
+    ("PUT", "/v1/transactions/{transactional_id}/offsets"): _WRITE_TRANSACTION,
+    ("POST", "/v1/transactions/{transactional_id}:commit"): _WRITE_TRANSACTION,
+    ("POST", "/v1/transactions/{transactional_id}:abort"): _WRITE_TRANSACTION,
     # Tests' own. Events show everything.
     ("GET", "/v1/faults"): _ALTER_CLUSTER,
     ("POST", "/v1/faults"): _ALTER_CLUSTER,

@@ -8,6 +8,8 @@
 - What may have been written is 504, outcome *unknown*: sending again may write twice, unless the request carries the
   headers of an idempotent producer (``Producer-Id``, ``Producer-Epoch``, ``Base-Sequence``; KIP-98). Then a repetition
   is answered with where it was written the first time, and ``"duplicate": true``.
+- With the header ``Transactional-Id`` beside these the batch is part of the producer's open transaction, which begins
+  with its first batch (``transacting.py``). Sequences begin at 0 in each transaction.
 - A raw body (``application/octet-stream``, ``text/plain``) is one value, unchanged; ``Kafka-Key`` and
   ``Kafka-Header-*`` are request headers.
 """
@@ -17,21 +19,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from minikafka.client.partitioner import murmur2_in_steps, partition_of_hash
 from minikafka.errors import (
     UNKNOWN,
+    ConcurrentTransactions,
     CorruptMessage,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidRequiredAcks,
     InvalidTimestamp,
+    InvalidTxnState,
     MessageTooLarge,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     OutOfOrderSequenceNumber,
     ProtocolError,
     RequestTimedOut,
+    TransactionAbortable,
 )
 from minikafka.invariant import InvariantViolation
 from minikafka.rest.body import FORM_NOTE, RECORD_BOUNDS, check_body, kind_of, parsed, parsed_lines, read_body
@@ -59,6 +65,7 @@ from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import Refused, malformed, problem_of, status_of
+from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import CurrentLeader, ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
 from minikafka.wire.outcomes import failure_of
 from minikafka.wire.records import BatchBuilder
@@ -83,17 +90,24 @@ KAFKA_KEY = Text(name="Kafka-Key", place="header", description="The key of a raw
 PRODUCER_ID = Integer(
     name="Producer-Id",
     place="header",
-    description="An idempotent producer's id, from `POST /v1/producer-ids`.",
+    description="A producer's id, from `POST /v1/producer-ids` or `POST /v1/transactions`.",
     high=INT64_MAX,
 )
 PRODUCER_EPOCH = Integer(name="Producer-Epoch", place="header", description="Its epoch.", high=2**15 - 1)
 BASE_SEQUENCE = Integer(
     name="Base-Sequence",
     place="header",
-    description="How many records it has sent to this partition before.",
+    description="How many records it has sent to this partition before; in a transaction, how many of the transaction.",
     high=INT32_MAX,
 )
 IDEMPOTENCE = (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE)
+OF_A_TRANSACTION = Text(
+    name="Transactional-Id",
+    place="header",
+    description="The records are part of this producer's open transaction, and become readable for `read_committed` "
+    "when it is committed (see `POST /v1/transactions`).",
+    length_max=8_000,
+)
 
 RAW_HEADER = "Kafka-Header-"
 
@@ -132,14 +146,30 @@ async def _produce(visit: Visit, topic: str, only: TopicPartition | None) -> Rep
         partition_of(visit.host, only)
     elif topic not in visit.host.image.topics:
         raise unknown_topic(topic)
-    producer = _producer_of(visit, only)
+    sender = _sender_of(visit, only)
     records, note = await _records(visit)
     await asyncio.sleep(0)
     chosen = [None if only is None else only.partition] * len(records)
     parts, places = await _partitioned(visit, topic, records, chosen)
     await asyncio.sleep(0)
-    await _send(visit, parts, producer, acks=acks, timeout_ms=visit[TIMEOUT_MS])
+    await _send(visit, parts, sender, acks=acks, timeout_ms=visit[TIMEOUT_MS])
     return _reply(visit, topic, parts, places, acks=acks, note=note)
+
+
+class _BatchState(TypedDict, total=False):
+    """What makes a batch idempotent."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool
+
+
+class _Sender(NamedTuple):
+    """The producer that the request names, if it does."""
+
+    state: _BatchState
+    transactional_id: str | None = None
 
 
 class Written(NamedTuple):
@@ -162,7 +192,7 @@ async def write(visit: Visit, topic: str, records: list[RecordIn], chosen: Seque
     """
     parts, places = await _partitioned(visit, topic, records, chosen)
     await asyncio.sleep(0)
-    await _send(visit, parts, {}, acks=ACKS["all"], timeout_ms=TIMEOUT_MS_DEFAULT)
+    await _send(visit, parts, _Sender({}), acks=ACKS["all"], timeout_ms=TIMEOUT_MS_DEFAULT)
     return [
         Written(part.name.partition, error=_error_of(part))
         if part.answer is None
@@ -171,13 +201,13 @@ async def write(visit: Visit, topic: str, records: list[RecordIn], chosen: Seque
     ]
 
 
-def _producer_of(visit: Visit, only: TopicPartition | None) -> dict[str, int]:
-    """What makes a batch idempotent; empty when the request says nothing of it."""
+def _sender_of(visit: Visit, only: TopicPartition | None) -> _Sender:
+    """Raises for headers that are not complete, or that do not fit the request."""
     if "Idempotency-Key" in visit.http.headers:
         raise malformed("the header Idempotency-Key is not supported here; Producer-Id and its companions are")
-    given = [each.name for each in IDEMPOTENCE if each.name in visit.http.headers]
+    given = [each.name for each in (OF_A_TRANSACTION, *IDEMPOTENCE) if each.name in visit.http.headers]
     if not given:
-        return {}
+        return _Sender({})
     if only is None:
         raise malformed(
             f"the header {given[0]} needs one partition: sequences are counted per partition, so post to "
@@ -186,11 +216,18 @@ def _producer_of(visit: Visit, only: TopicPartition | None) -> dict[str, int]:
     missing = [each.name for each in IDEMPOTENCE if each.name not in given]
     if missing:
         raise malformed(f"the header {given[0]} needs {' and '.join(missing)} beside it")
-    return {
-        "producer_id": visit[PRODUCER_ID],
-        "producer_epoch": visit[PRODUCER_EPOCH],
-        "base_sequence": visit[BASE_SEQUENCE],
-    }
+    transactional_id = visit[OF_A_TRANSACTION] if OF_A_TRANSACTION.name in given else None
+    if transactional_id == "":
+        raise malformed(f"the header {OF_A_TRANSACTION.name} is empty; leave it out for records without a transaction")
+    if transactional_id is not None and ACKS[visit[ACKS_PARAMETER]] != ACKS["all"]:
+        raise malformed(f"acks={visit[ACKS_PARAMETER]}: the records of a transaction need acks=all")
+    state = _BatchState(
+        producer_id=visit[PRODUCER_ID],
+        producer_epoch=visit[PRODUCER_EPOCH],
+        base_sequence=visit[BASE_SEQUENCE],
+        transactional=transactional_id is not None,
+    )
+    return _Sender(state, transactional_id)
 
 
 async def _records(visit: Visit) -> tuple[list[RecordIn], dict[str, str]]:
@@ -268,25 +305,30 @@ async def _partitioned(
     return [parts[number] for number in sorted(parts)], places
 
 
-def _batch_of(rows: list[RecordIn], producer: dict[str, int]) -> bytearray:
-    builder = BatchBuilder(**producer)  # type: ignore[arg-type]
+def _batch_of(rows: list[RecordIn], state: _BatchState) -> bytearray:
+    builder = BatchBuilder(**state)
     builder.extend(rows)
     return builder.build()
 
 
-async def _send(visit: Visit, parts: list[_Part], producer: dict[str, int], *, acks: int, timeout_ms: int) -> None:
+def _may_repeat(error: ProtocolError) -> bool:
+    """Whether nothing was written, and the next attempt may succeed: the leader moved, or a transaction is ending."""
+    return is_stale(error) or isinstance(error, ConcurrentTransactions)
+
+
+async def _send(visit: Visit, parts: list[_Part], sender: _Sender, *, acks: int, timeout_ms: int) -> None:
     """Every part ends with an answer or an error. Metadata is refreshed while nothing was written."""
     forward = may_forward(visit)
     batches = {}
     for part in parts:
-        batches[part.name] = _batch_of(part.rows, producer)
+        batches[part.name] = _batch_of(part.rows, sender.state)
         await asyncio.sleep(0)
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
             await asyncio.sleep(PAUSE_S)
         by_leader: dict[NodeId, list[_Part]] = {}
         for part in parts:
-            if part.answer is None and (part.error is None or is_stale(part.error)):
+            if part.answer is None and (part.error is None or _may_repeat(part.error)):
                 try:
                     leader = current_leader(visit.host, part.name, part.hint)
                 except ProtocolError as error:
@@ -300,7 +342,7 @@ async def _send(visit: Visit, parts: list[_Part], producer: dict[str, int], *, a
             break
         await asyncio.gather(
             *(
-                _send_to(visit, leader, theirs, batches, acks=acks, timeout_ms=timeout_ms)
+                _send_to(visit, leader, theirs, batches, sender.transactional_id, acks=acks, timeout_ms=timeout_ms)
                 for leader, theirs in sorted(by_leader.items())
             )
         )
@@ -314,6 +356,7 @@ async def _send_to(
     leader: NodeId,
     parts: list[_Part],
     batches: dict[TopicPartition, bytearray],
+    transactional_id: str | None,
     *,
     acks: int,
     timeout_ms: int,
@@ -322,6 +365,8 @@ async def _send_to(
         acks=acks,
         timeout_ms=timeout_ms,
         client_id="rest",
+        transactional_id=transactional_id,
+        transaction_version=TRANSACTION_V2 if transactional_id is not None else 0,
         partitions=tuple(
             ProducePartition(topic=part.name.topic, partition=part.name.partition, records=(batches[part.name],))
             for part in parts
@@ -529,9 +574,17 @@ ROUTES = (
         path="/v1/topics/{topic}/partitions/{partition}/records",
         handler=post_partition_records,
         tag="records",
-        parameters=(TOPIC, PARTITION, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY, *IDEMPOTENCE),
+        parameters=(TOPIC, PARTITION, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY, OF_A_TRANSACTION, *IDEMPOTENCE),
         body=RECORDS_BODY,
         answers={200: WRITTEN, 202: SENT},
-        problems=(*PROBLEMS, OutOfOrderSequenceNumber, InvalidProducerEpoch),
+        problems=(
+            *PROBLEMS,
+            ConcurrentTransactions,
+            InvalidProducerEpoch,
+            InvalidProducerIdMapping,
+            InvalidTxnState,
+            OutOfOrderSequenceNumber,
+            TransactionAbortable,
+        ),
     ),
 )

@@ -44,6 +44,7 @@ from minikafka.rest import (
     testing_waits,
     topic_records,
     topics,
+    transacting,
     transactions,
     whoami,
 )
@@ -88,6 +89,7 @@ _DESCRIBED: tuple[Route, ...] = (
     *group_offsets.ROUTES,
     *group_members.ROUTES,
     *transactions.ROUTES,
+    *transacting.ROUTES,
     *controller.ROUTES,
     *stories.ROUTES,
     *TESTING_ROUTES,

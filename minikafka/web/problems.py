@@ -20,6 +20,7 @@ from minikafka.types import NodeId
 _PARTITION = "/v1/topics/TOPIC/partitions/0"
 _EXPLAIN = f"{_PARTITION}/explain"
 _GROUP = "/v1/groups/GROUP"
+_TRANSACTION = "/v1/transactions/TRANSACTIONAL_ID"
 
 
 class Hint(NamedTuple):
@@ -82,8 +83,33 @@ HINTS: dict[type[ProtocolError], Hint] = {
         (f"{_PARTITION}/log",),
     ),
     kafka.InvalidProducerEpoch: Hint(
-        "Another producer took the next epoch of this producer id: this incarnation is fenced and must not write.",
+        "Another producer took the next epoch of this producer id, or its transaction has ended: this incarnation is "
+        "fenced and must not write.",
         (f"{_PARTITION}/log",),
+    ),
+    kafka.ProducerFenced: Hint(
+        "Another producer has this transactional id now, or the transaction was open for longer than its timeout and "
+        "was aborted: nothing more of it can be committed. Begin again with `POST /v1/transactions`.",
+        (_TRANSACTION,),
+    ),
+    kafka.InvalidProducerIdMapping: Hint(
+        "The transactional id has another producer id, or was forgotten (transactional.id.expiration.ms). Begin again "
+        "with `POST /v1/transactions`.",
+        (_TRANSACTION,),
+    ),
+    kafka.InvalidTxnState: Hint(
+        "This transaction is not open: nothing was written in it, or it has ended in the other way. Abort it if you do "
+        "not know what became of its records.",
+        (_TRANSACTION,),
+    ),
+    kafka.ConcurrentTransactions: Hint(
+        "The last transaction of this producer is still being ended: repeat. If it stays so, a leader of one of its "
+        "partitions is down.",
+        (_TRANSACTION,),
+    ),
+    kafka.TransactionAbortable: Hint("The transaction can only be aborted.", (_TRANSACTION,)),
+    kafka.InvalidTransactionTimeout: Hint(
+        "The brokers bound it: transaction.max.timeout.ms.", ("/v1/brokers/1/configs",)
     ),
     kafka.NotController: Hint("With `forward=never`, ask the controller that the problem names.", ("/v1/controller",)),
     kafka.ElectionNotNeeded: Hint(

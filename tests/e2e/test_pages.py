@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.console import matches, run_page, steps_of
 from tests.tidy.sources import ROOT
 
-PAGES = ("first-hour.md", "lesson-truncation.md", "groups.md", "secured-cluster.md")
+PAGES = ("first-hour.md", "lesson-truncation.md", "groups.md", "secured-cluster.md", "transactions.md")
 
 
 @pytest.mark.parametrize("name", PAGES)

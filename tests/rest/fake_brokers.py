@@ -34,6 +34,7 @@ from minikafka.types import Address, NodeId, TopicPartition
 from minikafka.web.gate import Gate
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
+from minikafka.wire import transaction_messages as t
 from minikafka.wire.batch import RecordBatch, stamped
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
 from minikafka.world.http import HttpNetwork
@@ -355,6 +356,9 @@ class FakeBroker:
             refusals = self.refuse_parts.get(TopicPartition(each.topic, each.partition))
             told.append(_failed(done, refusals.pop(0)) if refusals else done)
         return g.OffsetCommitResponse(partitions=tuple(told))
+
+    async def on_EndTxn(self, request: t.EndTxnRequest) -> t.EndTxnResponse:
+        return t.EndTxnResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
 
     async def on_Produce(self, request: m.ProduceRequest) -> m.ProduceResponse:
         told = []

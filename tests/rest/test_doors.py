@@ -18,6 +18,7 @@ from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
     BrokerNotAvailable,
+    ConcurrentTransactions,
     CorruptMessage,
     LeaderNotAvailable,
     NetworkException,
@@ -25,6 +26,7 @@ from minikafka.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetMetadataTooLarge,
+    ProducerFenced,
     RequestTimedOut,
 )
 from minikafka.rest import body, leaders, produce
@@ -177,6 +179,38 @@ async def test_a_commit_that_may_have_been_written_is_never_answered_as_not_writ
     told = await curl("PUT", "/v1/groups/g/offsets", json=COMMIT_0, at=2)
     assert told.problem(status, "OFFSET_METADATA_TOO_LARGE")["outcome"] == outcome
     assert not curl.cluster.brokers[1].refuse["OffsetCommit"]
+
+
+SENDER = {"producer_id": 7, "producer_epoch": 3}
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome", "status"),
+    [
+        (NetworkException("no answer", outcome=UNKNOWN), UNKNOWN, 504),
+        (ConcurrentTransactions("the last transaction is being ended"), NOT_WRITTEN, 409),
+    ],
+)
+async def test_a_fenced_repetition_of_an_end_has_the_outcome_of_all_attempts(curl, first, outcome, status):
+    """The transaction may be committed if the answer to the first attempt was lost and another producer took over."""
+    curl.cluster.brokers[1].refuse["EndTxn"] = [first, ProducerFenced("epoch 3 is over")]
+    told = await curl.post("/v1/transactions/t:commit", SENDER, at=2)
+    assert told.problem(status, "PRODUCER_FENCED")["outcome"] == outcome
+    assert not curl.cluster.brokers[1].refuse["EndTxn"]
+
+
+async def test_the_end_of_the_last_transaction_is_waited_for(curl):
+    """CONCURRENT_TRANSACTIONS lasts for milliseconds: a person with curl need not see it."""
+    busy = [ConcurrentTransactions("the last transaction is being ended") for _ in range(2)]
+    curl.cluster.brokers[1].refuse["EndTxn"] = list(busy)
+    told = await curl.post("/v1/transactions/t:abort", SENDER, at=2)
+    assert (told.status, told.json["producer_epoch"], told.json["committed"]) == (200, 4, False)
+    curl.cluster.brokers[1].refuse_parts[TopicPartition("orders", 0)] = busy
+    headers = {"Transactional-Id": "t", "Producer-Id": "7", "Producer-Epoch": "4", "Base-Sequence": "0"}
+    told = await curl.post("/v1/topics/orders/partitions/0/records", {"value": 1}, headers=headers)
+    assert told.status == 200
+    sent = [each for each in curl.cluster.brokers[1].asked if isinstance(each, m.ProduceRequest)]
+    assert [(each.transactional_id, each.transaction_version) for each in sent] == [("t", 2)] * 3
 
 
 async def test_the_parts_of_a_repeated_commit_carry_the_outcome_of_both_attempts(curl):

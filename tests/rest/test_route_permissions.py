@@ -27,7 +27,7 @@ def test_every_route_has_an_entry():
 def test_a_route_that_names_a_resource_needs_something_of_it(method: str, path: str):
     """Otherwise its answer shows whether the resource exists."""
     needed = NEEDS[method, path]
-    for parameter in ("topic", "group"):
+    for parameter in ("topic", "group", "transactional_id"):
         assert needed is not None or f"{{{parameter}}}" not in path
     if needed is not None and needed.parameter:
         assert f"{{{needed.parameter}}}" in path
@@ -81,8 +81,31 @@ async def test_what_is_not_allowed_is_not_sent_to_a_broker(curl: Curl):
     (await curl.post("/v1/topics", {"name": "new"})).problem(403, "TOPIC_AUTHORIZATION_FAILED")
     (await curl.get("/v1/groups/g")).problem(403, "GROUP_AUTHORIZATION_FAILED")
     (await curl.get("/v1/controller/log")).problem(403, "CLUSTER_AUTHORIZATION_FAILED")
+    told = await curl.post("/v1/transactions", {"transactional_id": "t"})
+    told.problem(403, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+    told = await curl.post("/v1/transactions/t:commit", {"producer_id": 1, "producer_epoch": 0})
+    told.problem(403, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
     asked = {type(each).__name__ for broker in curl.cluster.brokers.values() for each in broker.asked}
     assert not asked & {"ProduceRequest", "CreateTopicsRequest", "FindCoordinatorRequest"}
+
+
+async def test_offsets_in_a_transaction_need_the_group_as_well(curl: Curl, monkeypatch: pytest.MonkeyPatch):
+    """The group is in the body: its coordinator is not even looked for, which may create the topic of offsets."""
+    entry = Acl(
+        resource_type=ResourceType.TRANSACTIONAL_ID,
+        resource_name="t",
+        principal=ANONYMOUS,
+        operation=AclOperation.WRITE,
+    )
+    image = MetadataImage().replay_all([acl_record("a", entry)], 1, 1)
+    access = Access(BrokerConfig(), lambda: image, lambda _kind, /, **_facts: None, lambda: 0.0)  # type: ignore[arg-type]
+    for broker in curl.cluster.brokers.values():
+        monkeypatch.setattr(broker, "access", access)
+    offsets = [{"topic": "orders", "partition": 0, "offset": 1}]
+    body = {"producer_id": 1, "producer_epoch": 0, "group": "g", "offsets": offsets}
+    (await curl("PUT", "/v1/transactions/t/offsets", json=body)).problem(403, "GROUP_AUTHORIZATION_FAILED")
+    asked = {type(each).__name__ for broker in curl.cluster.brokers.values() for each in broker.asked}
+    assert "FindCoordinatorRequest" not in asked
 
 
 async def test_health_and_addresses_are_free(curl: Curl):

@@ -16,7 +16,7 @@ from minikafka.cli.root import root
 from tests.tidy.sources import ROOT
 from tools.install import Progress
 
-PAGES = ("first-hour.md", "lesson-truncation.md", "groups.md", "secured-cluster.md")
+PAGES = ("first-hour.md", "lesson-truncation.md", "groups.md", "secured-cluster.md", "transactions.md")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Under `make test` these would change what another make does.
 MAKES_OWN = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "VENV", "DEMO_ARGS", "PYTHON"}
