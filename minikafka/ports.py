@@ -38,6 +38,8 @@ class RequestContext:
     software: str = ""
     """Name and version of the client's library (KIP-511)."""
     principal: str = ANONYMOUS
+    refusal: str = ""
+    """Why the sender is nobody who may send requests: its certificate gives no principal. Empty: it has one."""
     api_version: int = -1
     """Kafka's version of the API, where the protocol is Kafka's."""
     sends_files: bool = False
@@ -63,6 +65,11 @@ CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
 
 class FrameConnection(Protocol):
     """One connection of Kafka's protocol, as its session sees it."""
+
+    @property
+    def opened_at(self) -> float:
+        """When it was accepted, on the loop's clock."""
+        ...
 
     def send(self, answer: Buffers) -> None:
         """One whole frame; frames leave in the order of these calls."""

@@ -19,7 +19,7 @@ from minikafka.quorum.image import MetadataImage
 from minikafka.security.audit import ADMINISTRATIVE, AuditLimiter, resource_text, rule_text
 from minikafka.security.authorizer import Action, Authorizer, Caller
 from minikafka.security.permissions import Permit, Screened, screen
-from minikafka.wire.acls import AclOperation, ResourceType
+from minikafka.wire.acls import OPERATIONS, AclOperation, ResourceType, bit_field
 
 PERMITS_MAX = 10_000
 """Permits that are kept. Clients choose their client ids, so the number must be bounded."""
@@ -62,7 +62,7 @@ class Access:
         """What the sender of a request may do, by one image; None: everything. Denials are reported as of ``api``, the
         name of an API, or method and path of a route.
         """
-        if context.protocol == INTERNAL.protocol or context.listener in self._trusted:
+        if self._is_trusted(context):
             return None
         image = self._image()
         if image is not self._permits_of or len(self._permits) >= PERMITS_MAX:
@@ -72,6 +72,22 @@ class Access:
         if permit is None:
             permit = self._permits[api, context] = self._permit(context, api, image)
         return permit
+
+    def operations(self, context: RequestContext, resource_type: ResourceType, name: str) -> int:
+        """Return what the sender of a request may do with a resource, as a bit field (KIP-430).
+
+        As in Kafka it is 0 for the cluster if the sender may not describe it, and is not audited.
+        """
+        if self._is_trusted(context):
+            return bit_field(OPERATIONS[resource_type])
+        caller = Caller(context.principal, context.remote)
+        allowed = self._authorizer.operations(self._image().acl_index, caller, resource_type, name)
+        if resource_type == ResourceType.CLUSTER and AclOperation.DESCRIBE not in allowed:
+            return 0
+        return bit_field(allowed)
+
+    def _is_trusted(self, context: RequestContext) -> bool:
+        return context.protocol == INTERNAL.protocol or context.listener in self._trusted
 
     def _permit(self, context: RequestContext, api: str, image: MetadataImage) -> Permit:
         caller = Caller(context.principal, context.remote)

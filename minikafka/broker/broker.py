@@ -462,7 +462,7 @@ class Broker:
     def open_kafka_session(self, connection: FrameConnection, context: RequestContext) -> FrameSession:
         """For a connection that speaks Kafka's protocol."""
         from minikafka.broker.kafka_login import login_rules  # noqa: PLC0415 - start does without
-        from minikafka.broker.kafka_session import KafkaDoor, KafkaSession  # noqa: PLC0415 - as above
+        from minikafka.broker.kafka_session import KafkaDoor, KafkaSession, all_operations  # noqa: PLC0415 - as above
 
         if self._kafka is None:
             self._kafka = KafkaDoor(
@@ -473,6 +473,7 @@ class Broker:
                 events=EventLimiter(self.world.events, self.world.clock.now),
                 throttle=self.throttle,
                 ticks_ns=self.world.clock.ticks_ns,
+                operations=all_operations if self.access is None else self.access.operations,
                 logins=login_rules(
                     self.config, lambda: self.image, self.world.entropy, self._tokens, self.world.clock.wall_ms
                 ),

@@ -25,7 +25,7 @@ from minikafka.wire.kafka.frames import API_VERSIONS_KEY, Header, response_head,
 from minikafka.wire.kafka.offer import SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY
 
 LOGIN_TIMEOUT_S = 10.0
-"""A client that has not logged in after this long is disconnected. Kafka has no such limit."""
+"""A connection whose client has not logged in so long after its acceptance is closed. Kafka has no such limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

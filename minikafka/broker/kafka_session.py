@@ -35,12 +35,20 @@ from minikafka.broker.kafka_login import (
     answer_without_sasl,
 )
 from minikafka.config import INT_MAX
-from minikafka.errors import BrokerNotAvailable, IllegalSaslState, InvalidRequest, ProtocolError, UnsupportedVersion
+from minikafka.errors import (
+    BrokerNotAvailable,
+    IllegalSaslState,
+    InvalidRequest,
+    ProtocolError,
+    SaslAuthenticationFailed,
+    UnsupportedVersion,
+)
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext, SessionState
 from minikafka.security.quotas import FETCH, PRODUCE
 from minikafka.security.sasl import Stage
 from minikafka.types import Address, NodeId, TopicId
+from minikafka.wire.acls import OPERATIONS, ResourceType, bit_field
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
 from minikafka.wire.kafka.codec import Message, decode, encode
@@ -74,6 +82,14 @@ LARGE_FRAME = 8 * 1024
 
 Answering = Callable[[str, object, RequestContext], Any]
 """(our API, typed request, context) -> typed response, Begun, or an awaitable of either. Raises ProtocolError."""
+
+Operations = Callable[[RequestContext, ResourceType, str], int]
+"""(sender of a request, type and name of a resource) -> what the sender may do with it, as a bit field (KIP-430)."""
+
+
+def all_operations(_context: RequestContext, resource_type: ResourceType, _name: str) -> int:
+    """Without an authorizer clients may do everything that there is."""
+    return bit_field(OPERATIONS[resource_type])
 
 
 class _Pending:
@@ -149,10 +165,19 @@ class Pipeline:
 class ImageDirectory:
     """What translators need of the metadata, as a client of one listener sees it."""
 
-    def __init__(self, image: Callable[[], MetadataImage], wall_ms: Callable[[], int], listener: str) -> None:
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        wall_ms: Callable[[], int],
+        operations: Operations,
+        context: RequestContext,
+    ) -> None:
         self._image = image
         self.wall_ms = wall_ms
-        self._listener = listener
+        self._operations = operations
+        self._listener = context.listener
+        self.context = context
+        """The client, as it is now."""
 
     def topic_name(self, topic_id: TopicId) -> str | None:
         """Name of the topic with this id."""
@@ -170,6 +195,10 @@ class ImageDirectory:
     def nodes(self) -> Iterable[NodeId]:
         """Ids of all brokers."""
         return self._image().brokers
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """What the client may do with a resource, as a bit field."""
+        return self._operations(self.context, resource_type, name)
 
     def endpoint(self, node: NodeId) -> tuple[Address, str | None] | None:
         """Address at this listener, and rack, of a broker that lives."""
@@ -194,12 +223,14 @@ class KafkaDoor:
         logins: Mapping[str, LoginRules] | None = None,
         throttle: Throttle | None = None,
         ticks_ns: Callable[[], int] = lambda: 0,
+        operations: Operations = all_operations,
     ) -> None:
         """``logins`` has the rules of listeners that demand a login, by name. ``throttle`` has the quotas of clients,
         ``ticks_ns`` measures how long the loop was used for a request.
         """
         self.throttle = throttle
         self.ticks_ns = ticks_ns
+        self.operations = operations
         self.logins = logins or {}
         self.answering = answering
         self.wall_ms = wall_ms
@@ -226,7 +257,7 @@ class KafkaSession:
         self._context = context
         self._contexts: dict[tuple[int, bytes | None], RequestContext] = {}
         """By version and client id: most requests of a connection differ in nothing else."""
-        self._directory = ImageDirectory(door.image, door.wall_ms, context.listener)
+        self._directory = ImageDirectory(door.image, door.wall_ms, door.operations, context)
         self._pipeline = Pipeline()
         self._last: Header | None = None
         """Of the last request."""
@@ -238,7 +269,8 @@ class KafkaSession:
         """The login has failed: nothing more begins, and the connection is closed soon."""
         if self._login is not None:
             connection.await_login(self._login.rules.frame_bytes_max)
-            self._login_timer = asyncio.get_running_loop().call_later(LOGIN_TIMEOUT_S, self._login_late)
+            end = connection.opened_at + LOGIN_TIMEOUT_S
+            self._login_timer = asyncio.get_running_loop().call_at(end, self._login_late)
         throttle = door.throttle
         self._throttle = None if throttle is None or throttle.is_exempt(context) else throttle
         self._unmute: asyncio.TimerHandle | None = None
@@ -438,7 +470,7 @@ class KafkaSession:
     def _logged_in(self, login: KafkaLogin) -> None:
         if self._login_timer is not None:
             self._login_timer.cancel()
-        self._context = replace(self._context, principal=f"User:{login.sasl.user}")
+        self._context = self._directory.context = replace(self._context, principal=f"User:{login.sasl.user}")
         self._contexts.clear()
         self._connection.logged_in(self._context.principal)
 
@@ -467,6 +499,20 @@ class KafkaSession:
     def _end_failed(self, pending: _Pending | None, answer: Buffers | None) -> None:
         if pending is not None and answer is not None:
             self._done(pending, answer)
+            self._send()
+        self._hang_up()
+
+    def _refuse(self, pending: _Pending) -> None:
+        """Close the connection of a client whose certificate gives no principal.
+
+        TLS has no alert for what is found after the handshake. Clients send ApiVersions first, whose response has an
+        error; there is none for other requests.
+        """
+        header = pending.header
+        if header.key == API_VERSIONS_KEY:
+            version = header.version if API_VERSIONS_FIRST <= header.version <= API_VERSIONS_LAST else 0
+            refused = {"error_code": SaslAuthenticationFailed.code, "api_keys": []}
+            self._done(pending, sized(encode("ApiVersions", "response", version, refused, response_head(header))))
             self._send()
         self._hang_up()
 
@@ -499,6 +545,9 @@ class KafkaSession:
 
     def _begin(self, pending: _Pending) -> None:
         header = pending.header
+        if self._context.refusal:
+            self._refuse(pending)
+            return
         if header.key in SASL_KEYS:
             self._answer_login(pending)
             return

@@ -618,6 +618,13 @@ class BrokerConfig:
         low=1,
         high=INT_MAX,
     )
+    tls_handshakes_max: int = setting(
+        "mk.tls.handshakes.max",
+        64,
+        "TLS handshakes of one broker under way, half of them of one IP address; further connections wait their turn.",
+        low=2,
+        high=INT_MAX,
+    )
 
     memory_tails_bytes: int = setting(
         "mk.memory.tails.bytes",

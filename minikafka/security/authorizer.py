@@ -16,12 +16,13 @@ Addresses are compared in one spelling (:func:`address_text`), because Java and 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from minikafka.wire.acls import (
+    OPERATIONS,
     WILDCARD,
     WILDCARD_PRINCIPAL,
     Acl,
@@ -178,6 +179,23 @@ class Authorizer:
             return SUPER_USER
         verdict = acls.verdict(caller, action)
         return EVERYONE if verdict is NO_ACL_APPLIES and self.allows_without_acl else verdict
+
+    def operations(
+        self, acls: AclIndex, caller: Caller, resource_type: ResourceType, name: str
+    ) -> Collection[AclOperation]:
+        """Return the operations on a resource that :meth:`authorize` allows, by one look at its entries."""
+        every = OPERATIONS[resource_type]
+        if caller.principal in self.super_users:
+            return every
+        applying = list(acls.applying(resource_type, name))
+        if not applying:
+            return every if self.allows_without_acl else ()
+        mine = [acl for acl in applying if counts(acl, caller)]
+        denied = {acl.operation for acl in mine if acl.permission == AclPermission.DENY}
+        if AclOperation.ALL in denied:
+            return ()
+        allowing = [acl for acl in mine if acl.permission != AclPermission.DENY]
+        return [each for each in every if each not in denied and any(allows(acl, each) for acl in allowing)]
 
     def authorize_by_type(
         self, acls: AclIndex, caller: Caller, operation: AclOperation, resource_type: ResourceType

@@ -367,6 +367,11 @@ class ServerEnd:
 
     # ---- the session's calls -----------------------------------------------------------------------------------------
 
+    @property
+    def opened_at(self) -> float:
+        """Used for logins only."""
+        return 0.0
+
     def send(self, answer: Buffers) -> None:
         self._way.write(b"".join(answer))
         if self._is_closing:

@@ -21,6 +21,7 @@ from minikafka import __version__
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import INT_MAX
 from minikafka.types import ANONYMOUS
+from minikafka.world.handshakes import Handshakes
 
 KAFKA, RPC, HTTP = "kafka", "rpc", "http"
 PROTOCOLS = (KAFKA, RPC, HTTP)
@@ -36,14 +37,17 @@ _PRODUCT = re.compile(r"([^\s/()]+)(?:/(\S+))?(?:\s+\(([^()]*)\))?")
 class ConnectionRecord:
     """Counters of one connection. They stay with it when another protocol object takes the connection over."""
 
-    __slots__ = ("number", "opened_at", "principal", "received", "requests", "sent")
+    __slots__ = ("number", "opened_at", "principal", "received", "refusal", "requests", "sent")
 
     def __init__(self, opened_at: float) -> None:
+        """``opened_at`` is when the connection was accepted, on the loop's clock."""
         self.number = 0
         """Number of the connection among all that the broker has accepted."""
         self.opened_at = opened_at
         self.principal = ANONYMOUS
         """Of the client certificate; requests of the connection have it."""
+        self.refusal = ""
+        """Why the client certificate gives no principal. Empty: it gives one, or there is none."""
         self.received = 0
         self.sent = 0
         self.requests = 0
@@ -104,6 +108,7 @@ MAX_CONNECTIONS = "max.connections"
 MAX_CONNECTIONS_PER_IP = "max.connections.per.ip"
 UNAUTHENTICATED = "mk.unauthenticated.connections.max"
 UNAUTHENTICATED_PER_IP = "mk.unauthenticated.connections.per.ip.max"
+HANDSHAKES = "mk.tls.handshakes.max"
 
 
 class Abortable(Protocol):
@@ -123,6 +128,7 @@ class ConnectionQuota:
         overrides: Mapping[str, int] | None = None,
         unauthenticated: int = INT_MAX,
         unauthenticated_per_ip: int = INT_MAX,
+        handshakes: int = INT_MAX,
         events: EventLimiter | None = None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -132,6 +138,7 @@ class ConnectionQuota:
             MAX_CONNECTIONS_PER_IP: limit_per_ip,
             UNAUTHENTICATED: unauthenticated,
             UNAUTHENTICATED_PER_IP: unauthenticated_per_ip,
+            HANDSHAKES: handshakes,
         }
         self._overrides = overrides or {}
         self._logging_in: dict[str, dict[Abortable, str]] = {}
@@ -140,6 +147,7 @@ class ConnectionQuota:
         """How many of them, by listener and address."""
         self._events = events
         self._on_closed = on_closed
+        self.handshakes = Handshakes(handshakes, lambda ip: self._refuse(HANDSHAKES, ip, handshakes))
         self._ips: dict[object, str] = {}
         self._by_ip: Counter[str] = Counter()
         self.listeners: set[str] = set()

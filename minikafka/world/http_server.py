@@ -46,7 +46,8 @@ from minikafka.errors import (
 )
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameSession, Handler, HttpLogin, OpenSession, RequestContext
-from minikafka.types import ANONYMOUS, Address
+from minikafka.security.principals import NotAuthenticated
+from minikafka.types import Address
 from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.gate import ALWAYS, PREFLIGHT_ANSWER, WITHOUT_LOGIN, Asked, Gate
 from minikafka.web.problems import PROBLEM_TYPE, problem_of, status_of
@@ -67,6 +68,7 @@ from minikafka.world.connections import (
 from minikafka.world.faults import client_source
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection, answer_head, write_answer
 from minikafka.world.tls import ServerTls
+from minikafka.world.tls_listener import BACKLOG, TlsListener, bound
 
 if TYPE_CHECKING:
     from minikafka.world.kafka_connection import KafkaConnection
@@ -125,7 +127,6 @@ _PARTS: web.RequestKey[tuple[Any, ...]] = web.RequestKey("minikafka.parts", tupl
 SEE_LOG = "the broker's log has the story"
 
 LOOPBACK = "127.0.0.1"
-BACKLOG = 1024
 
 # As large as uvloop reads at once: a megabyte arrives in four chunks without pausing the socket.
 READ_BUFFER_SIZE = 1 * MIB
@@ -153,10 +154,6 @@ DETAIL_LENGTH_MAX = 200
 
 # How long a closing server lets running handlers answer before it closes their connections.
 CLOSE_GRACE_S = 1.0
-
-# asyncio's default of a minute lets a client that never completes its handshake hold a connection for that long.
-HANDSHAKE_TIMEOUT_S = 10.0
-SHUTDOWN_TIMEOUT_S = 5.0
 
 # What is left of a refused body is read and dropped for this long, so that the client can read the refusal.
 LINGER_S = 1.0
@@ -311,7 +308,7 @@ class HttpServer:
         self._all_closed = asyncio.Event()
         self._closing = False
         self._date = (0, b"")
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | TlsListener | None = None
         self._routes = _OtherRoutes(doors, request_max_bytes, self._share, listener) if doors is not None else None
         self._server = _Connections(
             self._on_request,
@@ -332,26 +329,19 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         if address.host == LOOPBACK:
             # No name to look up, which the loop would do on a thread.
-            bound = socket.create_server((address.host, address.port), backlog=BACKLOG)
-            self._listener = await loop.create_server(
-                self._connection, sock=bound, backlog=BACKLOG, **self._tls_options
-            )
+            sockets = [socket.create_server((address.host, address.port), backlog=BACKLOG)]
+        elif self._tls is not None:
+            sockets = await bound(address)
         else:
-            self._listener = await loop.create_server(
-                self._connection, address.host, address.port, backlog=BACKLOG, **self._tls_options
-            )
+            sockets = []
+        if self._tls is not None:
+            self._listener = TlsListener(sockets, self._tls, self._quota, self._listener_name, self._connection)
+        elif sockets:
+            self._listener = await loop.create_server(self._connection, sock=sockets[0], backlog=BACKLOG)
+        else:
+            self._listener = await loop.create_server(self._connection, address.host, address.port, backlog=BACKLOG)
         name = self._listener.sockets[0].getsockname()
         self._address = Address(address.host, name[1])
-
-    @property
-    def _tls_options(self) -> dict[str, Any]:
-        if self._tls is None:
-            return {}
-        return {
-            "ssl": self._tls.context,
-            "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S,
-            "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
-        }
 
     @property
     def address(self) -> Address:
@@ -381,6 +371,8 @@ class HttpServer:
     async def close(self) -> None:
         """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
         self._stop_listening()
+        if isinstance(self._listener, TlsListener):
+            await self._listener.wait_closed()
         if self._routes is not None:
             await self._routes.shutdown()  # streams end themselves, with a last word
         await asyncio.sleep(0)  # a connection that is being accepted now is closed at once
@@ -556,7 +548,11 @@ class HttpServer:
         if self._sessions is None:
             raise RuntimeError("this server speaks no frames")
         session = self._sessions(
-            connection, self._context_of("kafka", connection.remote, connection.record.principal, sends_files=True)
+            connection,
+            replace(
+                self._context_of("kafka", connection.remote, connection.record.principal, sends_files=True),
+                refusal=connection.record.refusal,
+            ),
         )
         interpose = self._interpose
         if interpose is not None:
@@ -624,16 +620,20 @@ class HttpServer:
         return None if self._closing else self._server(record)
 
     def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None:
-        """A connection was accepted. While the server closes, or beyond a limit, it is closed at once."""
+        """A connection may send requests. While the server closes, or beyond a limit, it is closed at once."""
+        is_late = isinstance(self._listener, TlsListener) and not self._listener.established(connection)
         self._plain[connection] = transport
         self._quota.accepted += 1
         connection.record.number = self._quota.accepted
         remote = connection.remote or ""
-        principal = ANONYMOUS if self._tls is None else self._tls.principal(transport, remote)
-        if self._closing or principal is None or not self._quota.admits(remote, self._listener_name):
+        if self._closing or is_late or not self._quota.admits(remote, self._listener_name):
             transport.abort()
         else:
-            connection.record.principal = principal
+            if self._tls is not None:
+                try:
+                    connection.record.principal = self._tls.principal(transport, remote)
+                except NotAuthenticated as error:
+                    connection.record.refusal = str(error)
             self._quota.opened(connection, remote)
             if self.needs_login:
                 self._quota.login_began(connection, remote, self._listener_name)
@@ -789,14 +789,18 @@ class HttpServer:
     async def _principal_of(self, request: web.BaseRequest) -> str:
         """Who has sent a request: by its credentials, else by its connection. Raises ProtocolError."""
         given = request.headers.get("Authorization")
-        of_connection = record_of(request).principal
-        if self._login is None:
-            if given is None and not self.needs_login:
-                return of_connection
-            raise SaslAuthenticationFailed("this listener cannot check credentials")
+        record = record_of(request)
         if given is None and request.path in WITHOUT_LOGIN and request.method in ("GET", "HEAD"):
-            return of_connection
-        return await self._login.principal(given, request.remote or "") or of_connection
+            return record.principal
+        if self._login is not None:
+            of_request = await self._login.principal(given, request.remote or "")
+        elif given is not None or self.needs_login:
+            raise SaslAuthenticationFailed("this listener cannot check credentials")
+        else:
+            of_request = None
+        if of_request is None and record.refusal:
+            raise SaslAuthenticationFailed(f"the client certificate is not accepted: {record.refusal}")
+        return of_request or record.principal
 
     def _refuse_credentials(self, request: web.BaseRequest, error: ProtocolError) -> web.Response:
         status = status_of(error)

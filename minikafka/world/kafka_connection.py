@@ -125,6 +125,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return str(name[0]) if name else ""
 
     @property
+    def opened_at(self) -> float:
+        """When the connection was accepted, on the loop's clock."""
+        return self.record.opened_at
+
+    @property
     def is_busy(self) -> bool:
         """Is a request being handled?"""
         return bool(self._frames) or (self._session is not None and self._session.is_busy)

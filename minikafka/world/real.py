@@ -182,6 +182,7 @@ def real_world(
         overrides=config.connection_overrides,
         unauthenticated=config.unauthenticated_connections_max,
         unauthenticated_per_ip=config.unauthenticated_connections_per_ip_max,
+        handshakes=config.tls_handshakes_max,
         events=limiter,
         on_closed=FreedMemory().connection_closed,
     )

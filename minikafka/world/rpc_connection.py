@@ -262,7 +262,8 @@ class RpcConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._outgoing = Outgoing(self._transport)
-        self._quiet_since = self._loop.time()
+        # A connection's TLS handshake is over, and the time for its first request has begun when it was accepted.
+        self._quiet_since = self.record.opened_at
         self._look_at_the_time()
         self._host.opened(self, self._transport)
 
@@ -315,7 +316,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         end = read.find(b"\r\n\r\n") + 4
         if read[0] <= FIRST_BYTE_MAX and not self._has_asked and self._speak_frames(read):
             return False
-        if self._host.needs_login:
+        if self._host.needs_login or self.record.refusal:
             self._hand_over()
             return False
         if end < 4:

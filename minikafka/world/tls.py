@@ -3,8 +3,8 @@
 Rules for this file:
 
 1. A setting that cannot be used is InvalidConfig with the setting's name. The message has no part of a file's content.
-2. A client is who its certificate says (``security/principals.py``). A client without a certificate is anonymous; one
-   whose certificate gives no principal is disconnected.
+2. A client is who its certificate says (``security/principals.py``). A client without a certificate is anonymous; the
+   requests of one whose certificate gives no principal are refused.
 3. Files are read again when they change, at the next handshake. New contexts are built whole: a certificate that was
    loaded into a context in use, and does not fit its key, would break every later handshake. What cannot be used is
    logged, and the old files stay in use.
@@ -56,8 +56,8 @@ class ServerTls:
     mapping: PrincipalMapping
     events: EventLimiter
 
-    def principal(self, transport: asyncio.Transport, remote: str) -> str | None:
-        """Return the principal of a connection; None, after a log line, if its certificate gives none."""
+    def principal(self, transport: asyncio.Transport, remote: str) -> str:
+        """Return the principal of a connection. Raises NotAuthenticated, after a log line, if there is none."""
         certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if certificate is None:
             return ANONYMOUS
@@ -65,7 +65,7 @@ class ServerTls:
             return self.mapping.principal(certificate)
         except NotAuthenticated as error:
             self.events("client_authentication_failed", remote=remote, why=str(error))
-            return None
+            raise
 
 
 class AlertingSslObject(ssl.SSLObject):

@@ -54,6 +54,8 @@ ROWS = (PRODUCE_FRAMES, FETCH_FRAMES, PRODUCE_RPC, FETCH_RPC)
 class _Line:
     """The connection of a session: keeps the last answer."""
 
+    opened_at = 0.0
+
     def __init__(self) -> None:
         self.answers = 0
         self.last: Any = ()

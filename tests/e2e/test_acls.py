@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -133,6 +133,64 @@ async def test_acls_decide_what_librdkafka_may_do(tmp_path: Path):
     """Denials are Kafka's errors, not lost connections; changes count as soon as they are answered."""
     async with broker(tmp_path, **SECURED) as (own, clients):
         await asyncio.to_thread(story, own, clients)
+
+
+def authorized(address: str, *, consumer_group: bool) -> dict[str, set[str]]:
+    """What librdkafka learns that it may do with the cluster, a topic, and a group."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0, "broker.address.family": "v4"})
+    cluster = admin.describe_cluster(include_authorized_operations=True).result(PATIENCE_S)
+    topics = admin.describe_topics(TopicCollection(["orders"]), include_authorized_operations=True)
+    found = {
+        "cluster": cluster.authorized_operations,
+        "topic": topics["orders"].result(PATIENCE_S).authorized_operations,
+    }
+    if consumer_group:
+        groups = admin.describe_consumer_groups(["g"], include_authorized_operations=True)
+        found["group"] = groups["g"].result(PATIENCE_S).authorized_operations
+    # librdkafka has None for no operation at all.
+    return {name: {each.name for each in operations or ()} for name, operations in found.items()}
+
+
+def not_asked(address: str) -> list[object]:
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0, "broker.address.family": "v4"})
+    topics = admin.describe_topics(TopicCollection(["orders"]))
+    return [
+        admin.describe_cluster().result(PATIENCE_S).authorized_operations,
+        topics["orders"].result(PATIENCE_S).authorized_operations,
+    ]
+
+
+async def test_authorized_operations_name_what_the_client_may_do(tmp_path: Path):
+    """KIP-430: at the listener that is checked by its ACLs, at that of brokers everything; nothing if not asked for."""
+    async with broker(tmp_path, **SECURED) as (own, clients):
+        admin = AdminClient({"bootstrap.servers": own, "log_level": 0, "broker.address.family": "v4"})
+        await asyncio.to_thread(done, admin.create_topics([NewTopic("orders", 1, 1)]))
+        allowed = [
+            binding(ResourceType.TOPIC, "orders", AclOperation.WRITE),
+            binding(ResourceType.TOPIC, "orders", AclOperation.ALTER_CONFIGS),
+            binding(ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE),  # librdkafka's name of CLUSTER
+            binding(ResourceType.GROUP, "g", AclOperation.READ),
+        ]
+        await asyncio.to_thread(done, admin.create_acls(allowed))
+        assert await asyncio.to_thread(authorized, clients, consumer_group=True) == {
+            "cluster": set(),
+            "topic": {"WRITE", "DESCRIBE", "ALTER_CONFIGS", "DESCRIBE_CONFIGS"},
+            "group": {"READ", "DESCRIBE"},
+        }
+        describe = binding(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE)
+        deny = binding(ResourceType.TOPIC, "*", AclOperation.WRITE, AclPermissionType.DENY)
+        await asyncio.to_thread(done, admin.create_acls([describe, deny]))
+        assert await asyncio.to_thread(authorized, clients, consumer_group=False) == {
+            "cluster": {"CREATE", "DESCRIBE"},
+            "topic": {"DESCRIBE", "ALTER_CONFIGS", "DESCRIBE_CONFIGS"},
+        }
+        assert await asyncio.to_thread(not_asked, clients) == [None, None]
+        everything = await asyncio.to_thread(authorized, own, consumer_group=True)
+        assert {name: len(operations) for name, operations in everything.items()} == {
+            "cluster": 7,
+            "topic": 8,
+            "group": 5,
+        }
 
 
 async def acls(own: str, *arguments: str, code: int = 0) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import re
 import socket
 import ssl
 import time
@@ -27,12 +29,12 @@ from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.hosting.certificates import CertificateFolder
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.testing.plugin import QUICK
-from minikafka.world.http_server import HANDSHAKE_TIMEOUT_S
+from minikafka.world.tls_listener import HANDSHAKE_TIMEOUT_S
 
 pytestmark = [pytest.mark.e2e]
 
 PATIENCE_S = 60.0
-HALF_HELLOS = 50
+HALF_HELLOS = 300
 SETTINGS = {
     **QUICK,
     "authorizer.class.name": STANDARD_AUTHORIZER,
@@ -165,14 +167,73 @@ def test_names_that_look_like_a_super_user(cluster: LocalCluster, tmp_path: Path
     assert found["principal"] != "User:admin"
 
 
-async def test_half_a_client_hello_each(cluster: LocalCluster):
-    """Hostile test 11: handshakes that stop are closed after ten seconds, and a client is served meanwhile."""
+class Kept(logging.Handler):
+    """Keeps what was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def outcomes_without_a_principal(cluster: LocalCluster, file: str) -> tuple[int, str, str]:
+    """What the owner of a certificate learns: status and detail over HTTP, and the first line that librdkafka logs."""
+    assert cluster.certificates is not None
+    context = client_context(cafile=str(cluster.certificates.ca), certfile=file)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"https://{cluster.bootstrap}/v1/cluster", timeout=PATIENCE_S, context=context)
+    detail = json.loads(caught.value.read())["detail"]
+    kept = Kept()
+    log = logging.getLogger("test.librdkafka")
+    log.addHandler(kept)
+    files = {"ssl.certificate.location": file, "ssl.key.location": file}
+    producer = Producer(cluster.confluent_config() | files, logger=log)
+    end = time.monotonic() + PATIENCE_S
+    while not kept.lines and time.monotonic() < end:
+        producer.poll(0.1)
+    return caught.value.code, detail, kept.lines[0]
+
+
+async def test_a_certificate_without_a_principal_is_an_authentication_error(tmp_path: Path):
+    """Issue 18: clients learn why nothing is served, and the audit log has the certificate's name."""
+    audit = tmp_path / "audit.log"
+    rules = {"ssl.principal.mapping.rules": "RULE:^CN=([a-z]+)$/$1/", "mk.audit.path": str(audit)}
+    with LocalCluster(1, config={**SETTINGS, **rules}, tls=True) as strict:
+        file = forged(strict, tmp_path, "Ann 7")
+        status, detail, said = await asyncio.to_thread(outcomes_without_a_principal, strict, file)
+        assert status == 401
+        assert "no rule of ssl.principal.mapping.rules matches 'CN=Ann 7'" in detail
+        assert "SASL Authentication failed" in said
+        assert whoami(strict, forged(strict, tmp_path, "ann"))["principal"] == "User:ann"
+        entries = [json.loads(line) for line in audit.read_text(encoding="utf-8").splitlines()]
+        failed = [each for each in entries if each["event"] == "client_authentication_failed"]
+        assert failed
+        assert "'CN=Ann 7'" in failed[0]["why"]
+
+
+def closed_for_others(cluster: LocalCluster, file: str) -> float:
+    """How many handshakes have ended because others waited."""
+    assert cluster.certificates is not None
+    context = client_context(cafile=str(cluster.certificates.ca), certfile=file)
+    with urllib.request.urlopen(f"https://{cluster.bootstrap}/metrics", timeout=PATIENCE_S, context=context) as answer:
+        refused = re.search(rb'refused_connections_total{setting="mk.tls.handshakes.max"} ([0-9.e+]+)', answer.read())
+    assert refused is not None
+    return float(refused[1])
+
+
+async def test_half_a_client_hello_each(cluster: LocalCluster, tmp_path: Path):
+    """Hostile test 11: handshakes that stop are closed after ten seconds, and a client is served meanwhile.
+
+    The strangers have another address than the client, and leave handshakes for it: the broker has 64 under way.
+    """
     host, _, port = cluster.bootstrap.partition(":")
     await asyncio.to_thread(cluster.sync.create_topic, "orders")
     began = time.monotonic()
     open_ones = []
     for _ in range(HALF_HELLOS):
-        connection = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        connection = socket.create_connection((host, int(port)), PATIENCE_S, ("127.0.0.2", 0))
         connection.sendall(bytes.fromhex("1603010200010001fc0303"))
         open_ones.append(connection)
 
@@ -184,6 +245,7 @@ async def test_half_a_client_hello_each(cluster: LocalCluster):
         return errors[0]
 
     assert await asyncio.to_thread(produced) is None
+    assert time.monotonic() - began < HANDSHAKE_TIMEOUT_S
 
     def wait_for_ends() -> None:
         for connection in open_ones:
@@ -196,3 +258,4 @@ async def test_half_a_client_hello_each(cluster: LocalCluster):
 
     await asyncio.to_thread(wait_for_ends)
     assert time.monotonic() - began < 2 * PATIENCE_S
+    assert await asyncio.to_thread(closed_for_others, cluster, forged(cluster, tmp_path, "admin")) > 0

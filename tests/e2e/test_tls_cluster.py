@@ -117,24 +117,41 @@ async def asked(cluster: LocalCluster, name: str, request: object) -> object:
         return await asker.ask(Address(*address), request, PATIENCE_S)
 
 
+def fetch(replica: int, topic: str = "secret") -> FetchRequest:
+    part = FetchPartition(topic=topic, partition=0, fetch_offset=0, partition_max_bytes=1000)
+    return FetchRequest(replica_id=replica, max_wait_ms=0, partitions=(part,))
+
+
+def vote_for(candidate: int, cluster: LocalCluster) -> VoteRequest:
+    return VoteRequest(
+        cluster_id=cluster.files.cluster_id, voter_id=1, candidate_id=candidate, candidate_epoch=99, last_epoch=98,
+        last_epoch_end_offset=10**9,
+    )  # fmt: skip
+
+
+async def test_without_an_authorizer_clients_may_act_as_brokers():
+    """Hostile tests 1 to 3 show something: with security off a stranger is a follower, is elected, and creates topics."""
+    with LocalCluster(3, config=QUICK, tls=True) as unchecked:
+        await asyncio.to_thread(unchecked.sync.create_topic, "secret", replicas=3)
+        for topic in ("secret", "__cluster_metadata"):
+            answer = await asked(unchecked, "reader", fetch(2, topic))
+            assert [each.error_code for each in answer.partitions] != [TopicAuthorizationFailed.code]
+        await asyncio.to_thread(answered, unchecked, 1, "plain", create_topics("forged"))
+        assert "forged" in await asyncio.to_thread(topics, unchecked)
+        answer = await asked(unchecked, "reader", vote_for(2, unchecked))
+        assert answer.error_code == 0
+
+
 async def test_the_apis_of_brokers_need_cluster_action(cluster: LocalCluster):
     """SECURITY 8.7, tests 1 and 2: a client with READ of everything is no follower and no voter."""
     await asyncio.to_thread(cluster.sync.create_topic, "secret", replicas=3)
     await asyncio.to_thread(allow, cluster, "reader", ResourceType.TOPIC, "*", AclOperation.READ)
-
-    def fetch(replica: int, topic: str = "secret") -> FetchRequest:
-        part = FetchPartition(topic=topic, partition=0, fetch_offset=0, partition_max_bytes=1000)
-        return FetchRequest(replica_id=replica, max_wait_ms=0, partitions=(part,))
-
     answer = await asked(cluster, "reader", fetch(-1))
     assert answer.partitions[0].error_code != TopicAuthorizationFailed.code
     for request in (fetch(2), fetch(2, "__cluster_metadata"), fetch(-1, "__cluster_metadata")):
         answer = await asked(cluster, "reader", request)
         assert [each.error_code for each in answer.partitions] == [TopicAuthorizationFailed.code]
-    vote = VoteRequest(
-        cluster_id=cluster.files.cluster_id, voter_id=1, candidate_id=2, candidate_epoch=99, last_epoch=99,
-        last_epoch_end_offset=10**9,
-    )  # fmt: skip
+    vote = vote_for(2, cluster)
     forged = RunTestHookRequest(broker_id=1, route="DELETE /v1/faults", principal="User:CN=admin")
     for request in (vote, AllocateProducerIdsRequest(broker_id=2, broker_epoch=1), forged):
         with pytest.raises(ClusterAuthorizationFailed):

@@ -37,11 +37,11 @@ class Held(PlainExchange):
         return not Held.deleted
 
 
-def line(*, lifetime_ms: int = 0, delay_s: float = 0.0) -> Line:
-    """A connection to a SASL listener."""
+def line(*, lifetime_ms: int = 0, delay_s: float = 0.0, waited_s: float = 0.0) -> Line:
+    """A connection to a SASL listener, which was accepted ``waited_s`` ago."""
     Held.deleted = False
     policy = SaslPolicy(mechanisms={"PLAIN": lambda: Held({"ann": "secret"})}, reauthentication_ms_max=lifetime_ms)
-    return Line(LoginRules(policy=policy, failure_delay_s=delay_s, frame_bytes_max=1000))
+    return Line(LoginRules(policy=policy, failure_delay_s=delay_s, frame_bytes_max=1000), waited_s=waited_s)
 
 
 def handshake(it: Line, mechanism: str = "PLAIN", version: int = 1) -> None:
@@ -219,6 +219,55 @@ async def test_a_client_that_does_not_log_in_is_disconnected(monkeypatch: pytest
     handshake(begun)
     await asyncio.sleep(0.2)
     assert (silent.is_closed, begun.is_closed, right.is_closed) == (True, True, False)
+
+
+async def test_the_time_for_a_login_begins_when_the_connection_is_accepted():
+    """Hostile test 11: who sends the first byte late has no further time; a login that comes in time is right."""
+    late, in_time = line(waited_s=kafka_session.LOGIN_TIMEOUT_S - 0.05), line(waited_s=1.0)
+    handshake(late)
+    handshake(in_time)
+    await asyncio.sleep(0.2)
+    assert (late.is_closed, in_time.is_closed) == (True, False)
+    assert "has not logged in after 10 s" in late.events[0][1]["why"]
+    token(in_time)
+    assert answer(in_time, "SaslAuthenticate", 2)["error_code"] == 0
+
+
+async def test_a_listener_without_sasl_has_no_time_for_a_login():
+    """Its connections are served however long ago they were accepted."""
+    it = Line(waited_s=3600.0)
+    it.heartbeat(1)
+    await asyncio.sleep(0.05)
+    assert (len(it.asked), it.is_closed) == (1, False)
+
+
+@pytest.mark.parametrize("version", [0, 2, 3, 4, 99])
+async def test_a_client_whose_certificate_gives_no_principal_gets_an_authentication_error(version: int):
+    """TLS has no alert for it; ApiVersions comes first and has an error. Nothing is handled, then or later."""
+    it = Line(refusal="no rule matches")
+    if version == 99:
+        it.session.received(memoryview(struct.pack(">hhih", 18, 99, 1, 1) + b"c\0"))
+    else:
+        names = {"client_software_name": "x", "client_software_version": "1"} if version >= 3 else {}
+        it.ask("ApiVersions", version, names)
+    (sent,) = it.sent
+    read = decode("ApiVersions", "response", 0 if version == 99 else version, memoryview(sent), 8)
+    assert (read["error_code"], it.is_closed) == (FAILED, True)
+    it.heartbeat(2)
+    assert (it.asked, len(it.sent)) == ([], 1)
+
+
+@pytest.mark.parametrize("first", ["Heartbeat", "SaslHandshake", "SaslAuthenticate"])
+async def test_other_first_requests_of_such_a_client_close_the_connection(first: str):
+    """A login over Kafka's protocol does not replace the certificate of an SSL listener."""
+    it = Line(refusal="no rule matches")
+    if first == "Heartbeat":
+        it.heartbeat(1)
+    elif first == "SaslHandshake":
+        handshake(it)
+    else:
+        token(it)
+    assert (it.asked, it.sent, it.is_closed) == ([], [], True)
 
 
 def now_is(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:

@@ -46,6 +46,9 @@ class Directory:
     def endpoint(self, node: int) -> tuple[Address, str | None] | None:
         return (Address("host", 9092), None) if node == 1 else None
 
+    def operations(self, _resource_type: int, _name: str) -> int:
+        return 0
+
     def wall_ms(self) -> int:
         return 0
 

@@ -32,7 +32,8 @@ class Line:
     parks = False
     """Requests that wait are answered by an event, without a task."""
 
-    def __init__(self, logins: LoginRules | None = None) -> None:
+    def __init__(self, logins: LoginRules | None = None, *, waited_s: float = 0.0, refusal: str = "") -> None:
+        """``waited_s`` is how long ago the connection was accepted."""
         self.sent: list[bytes] = []
         self.is_closed = False
         self.is_paused = False
@@ -54,10 +55,12 @@ class Line:
             events=EventLimiter(lambda kind, /, **facts: self.events.append((kind, facts)), lambda: 0.0),
             logins=None if logins is None else {"CLIENTS": logins},
         )
+        self.opened_at = 0.0 if logins is None else asyncio.get_running_loop().time() - waited_s
         self.frame_bytes_max: int | None = None
         self.principals: list[str] = []
         listener = "" if logins is None else "CLIENTS"
-        self.session = KafkaSession(door, self, RequestContext("kafka", listener, "127.0.0.1"))
+        context = RequestContext("kafka", listener, "127.0.0.1", refusal=refusal)
+        self.session = KafkaSession(door, self, context)
 
     def answering(self, api: str, request: Any, context: RequestContext) -> Any:
         self.asked.append((api, request, context))

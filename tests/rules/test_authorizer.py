@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from minikafka.security import authorizer as rule
 from minikafka.security.authorizer import AclIndex, Action, Authorizer, Caller, address_text
+from minikafka.wire.acls import OPERATIONS as OPERATIONS_OF
 from minikafka.wire.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 
 READ, WRITE, DESCRIBE, ALTER = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALTER
@@ -105,6 +106,20 @@ def test_decisions_equal_the_reference_on_random_tables(
     for caller, action in [*asked, *asked]:
         expected = reference(acls, settings, caller, action)
         assert settings.authorize(index, caller, action).is_allowed == expected, (caller, action)
+
+
+@given(ENTRIES, SETTINGS, CALLERS, st.sampled_from(TYPES), NAMES)
+def test_authorized_operations_are_those_that_are_allowed_one_by_one(
+    acls: list[Acl], settings: Authorizer, caller: Caller, resource_type: ResourceType, name: str
+):
+    """KIP-430: also with super users, with DENY of some operations and of all, and without any entry."""
+    index = AclIndex(acls)
+    expected = [
+        each
+        for each in OPERATIONS_OF[resource_type]
+        if settings.authorize(index, caller, Action(each, resource_type, name)).is_allowed
+    ]
+    assert list(settings.operations(index, caller, resource_type, name)) == expected
 
 
 @given(ENTRIES)

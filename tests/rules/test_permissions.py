@@ -12,6 +12,7 @@ import pytest
 
 from minikafka.broker.access import Access
 from minikafka.broker.dispatch import Begun, screened_answer, settled
+from minikafka.broker.kafka_session import all_operations
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     ClusterAuthorizationFailed,
@@ -387,6 +388,46 @@ def test_calls_of_brokers_are_not_checked(context: RequestContext):
         controller_listener_names="CONTROLLER",
     )
     assert checked.screen("Vote", object(), context) is None
+
+
+def bits(*operations: AclOperation) -> int:
+    return sum(2**each for each in operations)
+
+
+def test_authorized_operations_are_a_bit_field_of_what_the_client_may_do():
+    """KIP-430: READ implies DESCRIBE; nothing else is allowed, and no denial is reported."""
+    checked, denied = access(read_acl())
+    assert checked.operations(CLIENT, TOPIC, "t") == bits(READ, DESCRIBE)
+    assert checked.operations(replace(CLIENT, remote="10.0.0.2"), TOPIC, "t") == 0
+    assert checked.operations(CLIENT, TOPIC, "other") == 0
+    assert denied == []
+
+
+def test_authorized_operations_of_the_cluster_need_describe():
+    """As in Kafka: without it the field is 0, whatever else is allowed."""
+    alter, create = (
+        Acl(resource_type=ResourceType.CLUSTER, resource_name="kafka-cluster", principal="User:alice", operation=each)
+        for each in (AclOperation.ALTER_CONFIGS, AclOperation.CREATE)
+    )
+    describe = replace(create, operation=DESCRIBE)
+    checked, _ = access(alter, create)
+    assert checked.operations(CLIENT, ResourceType.CLUSTER, "kafka-cluster") == 0
+    checked, _ = access(alter, create, describe)
+    assert checked.operations(CLIENT, ResourceType.CLUSTER, "kafka-cluster") == bits(
+        AclOperation.CREATE, DESCRIBE, AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [(TOPIC, 0b110111111000), (GROUP, 0b110101001000), (ResourceType.CLUSTER, 0b1111110100000)]
+)
+def test_without_a_check_every_operation_of_the_type_is_authorized(kind: ResourceType, field: int):
+    """At listeners of brokers, for super users, and without an authorizer; Kafka's bits."""
+    checked, _ = access(super_users="User:alice")
+    name = "kafka-cluster" if kind == ResourceType.CLUSTER else "x"
+    assert checked.operations(CLIENT, kind, name) == field
+    assert checked.operations(RequestContext("rpc", "", "10.0.0.1"), kind, name) == field
+    assert all_operations(CLIENT, kind, name) == field
 
 
 def test_a_super_user_may_do_everything():

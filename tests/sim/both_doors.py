@@ -251,6 +251,8 @@ def known_fields(api: str, version: int) -> list[str]:
 class Connection:
     """One connection of Kafka's protocol; ``answered`` is its one answer, or None."""
 
+    opened_at = 0.0
+
     def __init__(self, *, is_answered: bool) -> None:
         self._is_answered = is_answered
         self.answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from minikafka.errors import BY_NAME
 from minikafka.types import Address, NodeId, TopicId
+from minikafka.wire.acls import ResourceType
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.messages import CurrentLeader
@@ -19,6 +20,9 @@ Item = TypeVar("Item")
 
 UNKNOWN_TOPIC_ID = BY_NAME["UNKNOWN_TOPIC_ID"].code
 NONE = 0
+
+NOT_ASKED = -(2**31)
+"""Authorized operations that the client has not asked for."""
 
 
 class Directory(Protocol):
@@ -42,6 +46,10 @@ class Directory(Protocol):
 
     def endpoint(self, node: NodeId) -> tuple[Address, str | None] | None:
         """Address at the client's listener, and rack, of a broker; None: not known."""
+        ...
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """What the client may do with a resource (KIP-430): a bit for each AclOperation."""
         ...
 
     def wall_ms(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from minikafka.wire.acls import ResourceType
 from minikafka.wire.group_messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -14,8 +15,7 @@ from minikafka.wire.group_messages import (
     TopicIdPartitions,
 )
 from minikafka.wire.kafka.codec import Message
-from minikafka.wire.kafka.translate.common import Exchange, Translation, id_bytes, id_text
-from minikafka.wire.kafka.translate.metadata import GROUP_OPERATIONS, NOT_ASKED
+from minikafka.wire.kafka.translate.common import NOT_ASKED, Exchange, Translation, id_bytes, id_text
 
 CLIENT_MAKES_ID_FROM = 1
 """Clients make their own member ids (KIP-1082)."""
@@ -71,7 +71,7 @@ def _describe_request(message: Message, _exchange: Exchange) -> ConsumerGroupDes
     return ConsumerGroupDescribeRequest(groups=tuple(message["group_ids"]))
 
 
-def _describe_response(message: Message, response: ConsumerGroupDescribeResponse, _exchange: Exchange) -> Message:
+def _describe_response(message: Message, response: ConsumerGroupDescribeResponse, exchange: Exchange) -> Message:
     groups = response.groups
     if response.error_code:
         groups = tuple(
@@ -90,7 +90,9 @@ def _describe_response(message: Message, response: ConsumerGroupDescribeResponse
                 "assignment_epoch": each.assignment_epoch,
                 "assignor_name": each.assignor,
                 "members": _members(each),
-                "authorized_operations": GROUP_OPERATIONS if wants_operations and not each.error_code else NOT_ASKED,
+                "authorized_operations": exchange.directory.operations(ResourceType.GROUP, each.group_id)
+                if wants_operations and not each.error_code
+                else NOT_ASKED,
             }
             for each in groups
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from minikafka.wire.acls import ResourceType
 from minikafka.wire.group_messages import (
     CommitPartition,
     Coordinator,
@@ -30,8 +31,7 @@ from minikafka.wire.group_messages import (
     SyncGroupResponse,
 )
 from minikafka.wire.kafka.codec import Message
-from minikafka.wire.kafka.translate.common import UNKNOWN_TOPIC_ID, Exchange, Translation, code_for
-from minikafka.wire.kafka.translate.metadata import GROUP_OPERATIONS, NOT_ASKED
+from minikafka.wire.kafka.translate.common import NOT_ASKED, UNKNOWN_TOPIC_ID, Exchange, Translation, code_for
 from minikafka.wire.messages import Failed
 
 # ---- FindCoordinator -------------------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ def _describe_response(message: Message, response: Any, exchange: Exchange) -> M
     return {
         "groups": [
             {
-                "error_code": code_for(each.error_code, exchange.version, _DESCRIBE_CODES),
+                "error_code": code,
                 "error_message": each.error_message or None,
                 "group_id": each.group_id,
                 "group_state": each.state,
@@ -441,9 +441,12 @@ def _describe_response(message: Message, response: Any, exchange: Exchange) -> M
                     }
                     for member in each.members
                 ],
-                "authorized_operations": GROUP_OPERATIONS if wants_operations and not each.error_code else NOT_ASKED,
+                "authorized_operations": exchange.directory.operations(ResourceType.GROUP, each.group_id)
+                if wants_operations and not code
+                else NOT_ASKED,
             }
             for each in found
+            for code in (code_for(each.error_code, exchange.version, _DESCRIBE_CODES),)
         ]
     }
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from minikafka.errors import TopicAuthorizationFailed
 from minikafka.types import NO_NODE
+from minikafka.wire.acls import CLUSTER_NAME, ResourceType
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
-from minikafka.wire.kafka.translate.common import UNKNOWN_TOPIC_ID, Directory, Exchange, Translation, id_bytes
+from minikafka.wire.kafka.translate.common import (
+    NOT_ASKED,
+    UNKNOWN_TOPIC_ID,
+    Directory,
+    Exchange,
+    Translation,
+    id_bytes,
+)
 from minikafka.wire.messages import MetadataPartition, MetadataRequest, MetadataResponse, MetadataTopic
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-
-NOT_ASKED = -(2**31)
-"""Authorized operations that were not asked for."""
-
-# Everything is allowed while there is no authorizer; Kafka then answers every operation of the kind of resource as a
-# bit (AclOperation codes, KIP-430).
-TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 
 
 def _asked(message: Message, exchange: Exchange) -> tuple[str, ...] | None:
@@ -53,7 +52,7 @@ def _response(message: Message, response: MetadataResponse, exchange: Exchange) 
         if each.error_code == TopicAuthorizationFailed.code and each.name in ids
         else topic
         for each in response.topics
-        for topic in (_topic(each, wants_operations=wants_operations),)
+        for topic in (_topic(each, exchange, wants_operations=wants_operations),)
     ]
     topics += [
         {
@@ -80,11 +79,15 @@ def _response(message: Message, response: MetadataResponse, exchange: Exchange) 
         "cluster_id": response.cluster_id or None,
         "controller_id": response.controller_id,
         "topics": topics,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
-        if message["include_cluster_authorized_operations"]
-        else NOT_ASKED,
+        "cluster_authorized_operations": _cluster_operations(message, exchange),
         "error_code": response.error_code,
     }
+
+
+def _cluster_operations(message: Message, exchange: Exchange) -> int:
+    if not message["include_cluster_authorized_operations"]:
+        return NOT_ASKED
+    return exchange.directory.operations(ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def _known_brokers(directory: Directory) -> list[Message]:
@@ -96,14 +99,17 @@ def _known_brokers(directory: Directory) -> list[Message]:
     ]
 
 
-def _topic(topic: MetadataTopic, *, wants_operations: bool) -> Message:
+def _topic(topic: MetadataTopic, exchange: Exchange, *, wants_operations: bool) -> Message:
+    operations = NOT_ASKED
+    if wants_operations and topic.error_code != TopicAuthorizationFailed.code:
+        operations = exchange.directory.operations(ResourceType.TOPIC, topic.name)
     return {
         "error_code": topic.error_code,
         "name": topic.name,
         "topic_id": id_bytes(topic.topic_id),
         "is_internal": topic.is_internal,
         "partitions": [_partition(each) for each in topic.partitions],
-        "topic_authorized_operations": TOPIC_OPERATIONS if wants_operations and not topic.error_code else NOT_ASKED,
+        "topic_authorized_operations": operations,
     }
 
 
@@ -133,7 +139,7 @@ def _cluster_request(_message: Message, _exchange: Exchange) -> MetadataRequest:
     return MetadataRequest(topics=())
 
 
-def _cluster_response(message: Message, response: MetadataResponse, _exchange: Exchange) -> Message:
+def _cluster_response(message: Message, response: MetadataResponse, exchange: Exchange) -> Message:
     kind = message["endpoint_type"]
     code = response.error_code
     if not code and kind != BROKERS:
@@ -150,9 +156,7 @@ def _cluster_response(message: Message, response: MetadataResponse, _exchange: E
             {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "is_fenced": False}
             for each in response.brokers
         ],
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
-        if message["include_cluster_authorized_operations"]
-        else NOT_ASKED,
+        "cluster_authorized_operations": _cluster_operations(message, exchange),
     }
 
 

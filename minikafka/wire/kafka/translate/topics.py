@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from minikafka.errors import InvalidConfig, TopicAuthorizationFailed
+from minikafka.wire.acls import ResourceType
 from minikafka.wire.admin import (
     AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
@@ -18,13 +19,14 @@ from minikafka.wire.admin import (
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import (
+    NOT_ASKED,
     UNKNOWN_TOPIC_ID,
     Exchange,
     Translation,
     by_topic,
     id_bytes,
 )
-from minikafka.wire.kafka.translate.metadata import INTERNAL_TOPICS, NOT_ASKED, TOPIC_OPERATIONS
+from minikafka.wire.kafka.translate.metadata import INTERNAL_TOPICS
 from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -358,7 +360,9 @@ def _described(topic: DescribedTopic, partitions: Iterable[DescribedPartition], 
             }
             for each in partitions
         ],
-        "topic_authorized_operations": TOPIC_OPERATIONS if not topic.error_code else NOT_ASKED,
+        "topic_authorized_operations": exchange.directory.operations(ResourceType.TOPIC, topic.topic)
+        if topic.error_code != TopicAuthorizationFailed.code
+        else NOT_ASKED,
     }
 
 
