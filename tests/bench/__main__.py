@@ -1,6 +1,7 @@
 """`make bench`: prints each figure beside a bare aiohttp server and client doing the same transfer in the same run.
 
-The parts ``kafka`` and ``kafka-transactions`` print them beside Apache Kafka. They need Java 17, and fetch Kafka's jars once.
+The parts ``kafka``, ``kafka-transactions`` and ``kafka-groups`` print them beside Apache Kafka. They need Java 17, and fetch
+Kafka's jars once.
 
 Usage: python -m tests.bench [--quick] [-o table|json] [--only WORD] [--write-docs] [--from FILE]
 """
@@ -29,6 +30,7 @@ from tests.bench import (
     console_rows,
     failover_rows,
     group_rows,
+    kafka_group_rows,
     kafka_rows,
     latency_rows,
     local,
@@ -82,6 +84,7 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
         "kafka-transactions": lambda: transaction_rows.transaction_rows(
             rounds=rounds, count=100 if quick else 500, large=10 if quick else 50
         ),
+        "kafka-groups": lambda: kafka_group_rows.kafka_group_rows(rounds=2 if quick else 5, count=50 if quick else 200),
     }
 
 
