@@ -80,6 +80,8 @@ class HttpLogin:
         self._listener = listener
         self._is_required = sasl is not None
         self._passwords = {} if sasl is None else sasl.passwords
+        self._seen: set[str] = set()
+        """Users of these passwords who have logged in. Brokers do so with each request, and many at a time."""
         enabled = [each.strip() for each in (general.split(",") if sasl is None else sasl.mechanisms)]
         self._tokens = shared.tokens if OAUTHBEARER in enabled else None
         found = {MECHANISMS[each] for each in enabled if each in MECHANISMS}
@@ -164,6 +166,8 @@ class HttpLogin:
 
     def _is_remembered(self, login: PasswordLogin) -> bool:
         shared = self._shared
+        if login.user in self._seen and self._fits_settings(login):
+            return True
         now = shared.clock.now()
         return any(
             shared.right.has(login, known, now)
@@ -171,14 +175,19 @@ class HttpLogin:
             if (known := shared.credentials.find(each, login.user)) is not None
         )
 
+    def _fits_settings(self, login: PasswordLogin) -> bool:
+        of_settings = self._passwords.get(login.user, "")
+        return bool(of_settings) and hmac.compare_digest(login.password.encode(), of_settings.encode())
+
     async def _compute(self, login: PasswordLogin) -> bool:
         shared = self._shared
         if login.user in RESERVED_NAMES:
             raise LoginFailed("unknown_user", login.user)
-        of_settings = self._passwords.get(login.user, "")
-        fits_settings = bool(of_settings) and hmac.compare_digest(login.password.encode(), of_settings.encode())
-        if fits_settings or not self._mechanisms:
-            return fits_settings
+        if self._fits_settings(login):
+            self._seen.add(login.user)
+            return True
+        if not self._mechanisms:
+            return False
         check = check_of(shared.credentials, self._mechanisms, login.user)
         is_right = await shared.offload(partial(check.is_right, login.password))
         if is_right and check.known is not None:

@@ -44,11 +44,12 @@ def login_rules(
     tokens: Tokens | None = None,
     wall_ms: Callable[[], int] = lambda: 0,
 ) -> Mapping[str, LoginRules]:
-    """The rules of the SASL listeners, by name. Without ``tokens`` OAUTHBEARER is not offered."""
+    """The rules of the SASL listeners, by their names in contexts. Without ``tokens`` OAUTHBEARER is not offered."""
+    main = config.inter_broker_listener.name
     oauth = {} if tokens is None else {OAUTHBEARER: partial(OAuthExchange, tokens, wall_ms)}
     credentials = ImageCredentials(image, entropy)
     return {
-        name: LoginRules(
+        "" if name == main else name: LoginRules(
             policy=SaslPolicy(
                 mechanisms={
                     each: _beginning(each, listener, credentials, entropy)

@@ -19,7 +19,7 @@ from minikafka.addresses import (
     parse_protocols,
     parse_voters,
 )
-from minikafka.config.listeners import LIFETIME, MECHANISMS, Override, SaslListener, sasl_listener
+from minikafka.config.listeners import LIFETIME, MECHANISMS, Override, OwnLogin, SaslListener, sasl_listener
 from minikafka.config.names import BROKER_NAME_OF
 from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, NO_EFFECT, kept_setting, setting
 from minikafka.config.topic import COMPRESSION_TYPES, GZIP_LEVELS, KEEP_CODEC, LZ4_LEVELS, ZSTD_LEVELS, TopicConfig
@@ -74,6 +74,11 @@ class BrokerConfig:
         MECHANISMS,
         "SCRAM-SHA-256,SCRAM-SHA-512",
         "SASL mechanisms of SASL listeners, comma separated: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+    )
+    sasl_mechanism_inter_broker_protocol: str = setting(
+        "sasl.mechanism.inter.broker.protocol",
+        "PLAIN",
+        "SASL mechanism with which brokers log in to each other if their listener uses SASL_SSL; only PLAIN.",
     )
     sasl_oauthbearer_jwks_endpoint_url: str = setting(
         "sasl.oauthbearer.jwks.endpoint.url",
@@ -773,6 +778,12 @@ class BrokerConfig:
     def brokers_use_tls(self) -> bool:
         """Do brokers and controllers call each other with TLS?"""
         return self.inter_broker_listener.name in self.tls_listeners
+
+    @property
+    def brokers_login(self) -> OwnLogin | None:
+        """Name and password with which this broker logs in to others; None: it does not. Raises InvalidConfig."""
+        at_brokers = self.sasl_listeners.get(self.inter_broker_listener.name)
+        return None if at_brokers is None else at_brokers.own
 
     @property
     def brokers_scheme(self) -> str:

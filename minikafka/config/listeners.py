@@ -60,6 +60,13 @@ def override_of(name: str, text: str = "") -> Override | None:
     return None
 
 
+class OwnLogin(NamedTuple):
+    """Name and password of a broker."""
+
+    user: str
+    password: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslListener:
     """How clients log in at one listener."""
@@ -69,19 +76,22 @@ class SaslListener:
     """Of PLAIN, by user."""
     reauthentication_ms_max: int
     """0: sessions have no end."""
+    own: OwnLogin | None = field(default=None, repr=False)
+    """With which the broker logs in to other brokers (PLAIN)."""
 
 
 def sasl_listener(mechanisms: str, lifetime_ms: int, overrides: tuple[Override, ...]) -> SaslListener:
     """A listener with the settings of all listeners and its own. Raises InvalidConfig."""
-    name, passwords = MECHANISMS, None
+    name, passwords, own = MECHANISMS, None, None
     for each in overrides:
         if each.setting == MECHANISMS:
             name, mechanisms = each.name, each.text
         elif each.setting == LIFETIME:
             lifetime_ms = _milliseconds(each)
         else:
-            users = jaas_users(each.name, each.text, _JAAS[each.setting])
-            passwords = users if _JAAS[each.setting] == "PLAIN" else passwords
+            users, found = _jaas(each.name, each.text, _JAAS[each.setting])
+            if _JAAS[each.setting] == "PLAIN":
+                passwords, own = users, found
     enabled = _mechanisms(name, mechanisms)
     if "PLAIN" in enabled and not passwords:
         raise InvalidConfig(
@@ -89,7 +99,7 @@ def sasl_listener(mechanisms: str, lifetime_ms: int, overrides: tuple[Override, 
             "listener.name.clients.plain.sasl.jaas.config",
             setting=name,
         )
-    return SaslListener(mechanisms=enabled, passwords=passwords or {}, reauthentication_ms_max=lifetime_ms)
+    return SaslListener(mechanisms=enabled, passwords=passwords or {}, reauthentication_ms_max=lifetime_ms, own=own)
 
 
 def _mechanisms(name: str, text: str) -> tuple[str, ...]:
@@ -118,20 +128,27 @@ _OPTION = re.compile(r'\s+([A-Za-z0-9_.@-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";=]+))
 def jaas_users(name: str, text: str, mechanism: str) -> dict[str, str]:
     r"""Passwords by user of a JAAS text: ``MODULE required user_ann="secret" user_bob="x";``.
 
-    ``\"`` and ``\\`` stand for themselves in quotes. ``username`` and ``password``, the broker's own in Kafka, are
-    accepted and unused. Raises InvalidConfig, which shows no value.
+    ``\"`` and ``\\`` stand for themselves in quotes. ``username`` and ``password`` are the broker's own. Raises
+    InvalidConfig, which shows no value.
     """
+    return _jaas(name, text, mechanism)[0]
+
+
+def _jaas(name: str, text: str, mechanism: str) -> tuple[dict[str, str], OwnLogin | None]:
+    """As :func:`jaas_users`, and with which name and password the broker logs in."""
     module = _LOGIN_MODULES[mechanism]
     beginning = re.match(rf"\s*{re.escape(module)}\s+required(?=[\s;])", text)
     if beginning is None:
         raise InvalidConfig(f"{name} must begin with: {module} required", setting=name)
     users: dict[str, str] = {}
+    own: dict[str, str] = {}
     at = beginning.end()
     while (option := _OPTION.match(text, at)) is not None:
         at = option.end()
         key, value = option[1], option[3] if option[2] is None else re.sub(r"\\(.)", r"\1", option[2], flags=re.DOTALL)
         user = key.removeprefix("user_")
         if key in ("username", "password"):
+            own[key] = value
             continue
         if user in (key, *RESERVED_NAMES) or mechanism != "PLAIN":
             raise InvalidConfig(f"{name}: the option {key} is not supported", setting=name)
@@ -145,4 +162,4 @@ def jaas_users(name: str, text: str, mechanism: str) -> dict[str, str]:
             f'{name}: after {len(users)} users comes something else than user_NAME="PASSWORD" or the final semicolon',
             setting=name,
         )
-    return users
+    return users, OwnLogin(own["username"], own["password"]) if len(own) == 2 else None

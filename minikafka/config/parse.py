@@ -162,19 +162,53 @@ def _check_listeners(config: BrokerConfig) -> None:
 def _check_sasl(config: BrokerConfig) -> None:
     logins = config.sasl_listeners
     config.connection_overrides  # noqa: B018 - raises InvalidConfig
-    clients_only = {each.name for each in config.client_listeners} - {config.inter_broker_listener.name}
-    for name in logins:
-        if name not in clients_only:
-            raise InvalidConfig(
-                f"listener {name} uses SASL, but brokers and controllers call each other without SASL; add "
-                "a PLAINTEXT or SSL listener and set inter.broker.listener.name to its name",
-                setting="inter.broker.listener.name",
-            )
+    if config.internal_listeners & logins.keys():
+        _check_logins_of_brokers(config)
     for own in config.listener_overrides:
         if own.listener not in logins:
             used = ", ".join(logins) or "none"
             raise InvalidConfig(
                 f"{own.name} is set, but {own.listener} is no SASL listener; SASL listeners: {used}", setting=own.name
+            )
+
+
+def _check_logins_of_brokers(config: BrokerConfig) -> None:
+    """Brokers call all listeners of brokers and controllers with one name and password, over TLS."""
+    mechanism = config.sasl_mechanism_inter_broker_protocol
+    if mechanism != "PLAIN":
+        scram = " (SCRAM needs users of the metadata log, which brokers read only after they have logged in)"
+        raise InvalidConfig(
+            f"sasl.mechanism.inter.broker.protocol={mechanism}: brokers log in to each other with PLAIN only"
+            f"{scram if mechanism.startswith('SCRAM') else ''}; set PLAIN, or use SSL for the listener of brokers",
+            setting="sasl.mechanism.inter.broker.protocol",
+        )
+    own = config.brokers_login
+    for name in sorted(config.internal_listeners):
+        listener = config.sasl_listeners.get(name)
+        jaas = f"listener.name.{name.lower()}.plain.sasl.jaas.config"
+        if listener is None or name not in config.tls_listeners:
+            raise InvalidConfig(
+                f"listener {name} uses {config.protocol_of(name)}, but a listener of brokers or controllers uses SASL; "
+                "brokers call all of them in the same way: use SASL_SSL for each",
+                setting="listener.security.protocol.map",
+            )
+        if "PLAIN" not in listener.mechanisms:
+            raise InvalidConfig(
+                f"brokers log in to listener {name} with PLAIN, which is not among its mechanisms; add it to "
+                f"listener.name.{name.lower()}.sasl.enabled.mechanisms",
+                setting=f"listener.name.{name.lower()}.sasl.enabled.mechanisms",
+            )
+        if own is None or listener.own != own or listener.passwords.get(own.user) != own.password:
+            raise InvalidConfig(
+                f"brokers log in to listener {name}: {jaas} must have the options username and password of this "
+                "broker, the same at all listeners of brokers and controllers, and user_NAME for each broker",
+                setting=jaas,
+            )
+        if config.authorizer_class_name and f"User:{own.user}" not in config.super_principals:
+            raise InvalidConfig(
+                f"super.users={config.super_users}: User:{own.user}, as which this broker logs in, is missing; add the "
+                "principals of all brokers",
+                setting="super.users",
             )
 
 
@@ -225,7 +259,7 @@ def _check_authorizer(config: BrokerConfig) -> None:
             setting="super.users",
         )
     if config.brokers_use_tls:
-        if config.ssl_client_auth == "none":
+        if config.ssl_client_auth == "none" and config.brokers_login is None:
             raise InvalidConfig(
                 "authorizer.class.name is set and brokers call each other with TLS, but ssl.client.auth=none, so they "
                 "would all be User:ANONYMOUS; set ssl.client.auth to required or requested",

@@ -214,7 +214,6 @@ class _Connection(asyncio.BufferedProtocol):
         why = "the connection was closed before the answer"
         if self._owner.tls is None or self._has_answered:
             return why
-        # A broker also disconnects the owner of a certificate that it trusts and that names no principal.
         return f"{why}; the broker may require a client certificate, or another one"
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the place is known, whatever would fit

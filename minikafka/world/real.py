@@ -13,6 +13,8 @@ import logging
 import secrets
 import sys
 import time
+from base64 import b64encode
+from functools import partial
 from random import Random
 from ssl import SSLContext
 from types import TracebackType
@@ -20,6 +22,7 @@ from typing import Any, NoReturn, Self, TextIO, cast
 
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
+from minikafka.config.listeners import OwnLogin
 from minikafka.errors import DiskFailed
 from minikafka.events import INFO
 from minikafka.ports import Disk, World
@@ -119,6 +122,10 @@ class RealWorld:
         await self.close()
 
 
+async def _basic(login: OwnLogin) -> str:
+    return "Basic " + b64encode(f"{login.user}:{login.password}".encode()).decode()
+
+
 def real_world(
     config: BrokerConfig | None = None,
     *,
@@ -148,7 +155,6 @@ def real_world(
     mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
     options: dict[str, Any] = {
         "gate": Gate.of(config),
-        "login_listeners": frozenset(config.sasl_listeners),
         "request_max_bytes": config.socket_request_max_bytes,
         "queued_max_bytes": config.queued_max_request_bytes,
         "idle_timeout_s": config.connections_max_idle_ms / 1000,
@@ -175,6 +181,9 @@ def real_world(
     }
     for reloaded in (*contexts.values(), *(() if calling is None else (calling,))):
         reloaded.events = events
+    options["login_listeners"] = {"" if name == main else name for name in config.sasl_listeners}
+    own = config.brokers_login
+    options["client_login"] = None if own is None else partial(_basic, own)
     options["client_tls"] = None if calling is None else lambda: calling.context
     options["quota"] = ConnectionQuota(
         limit=config.max_connections,

@@ -195,6 +195,8 @@ def reloaded_broker_context(config: BrokerConfig) -> Reloaded:
 def broker_context(config: BrokerConfig) -> ssl.SSLContext:
     """Return the context with which a broker calls brokers: as a client that has the broker's certificate.
 
+    Where brokers log in to each other, nobody asks for the certificate.
+
     Raises:
         InvalidConfig: As :func:`server_context`; or the certificate's principal is not one of ``super.users``.
     """
@@ -202,7 +204,7 @@ def broker_context(config: BrokerConfig) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load_key(context, config.ssl_keystore_location)
     load_trust(context, config.ssl_truststore_location)
-    if config.authorizer_class_name:
+    if config.authorizer_class_name and config.brokers_login is None:
         _check_own_principal(config)
     return context
 

@@ -346,6 +346,24 @@ def credential(user: str, iterations: int) -> UserScramCredential:
     )
 
 
+def test_the_listener_of_brokers_has_rules_if_it_uses_sasl():
+    """In contexts of requests its name is empty. Without rules its clients would be served without a login."""
+    config = parse_broker(
+        {
+            "listeners": "B://127.0.0.1:1",
+            "listener.security.protocol.map": "B:SASL_SSL",
+            "ssl.keystore.location": "broker.pem",
+            "ssl.truststore.location": "ca.pem",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.b.plain.sasl.jaas.config": (
+                "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                'username="b1" password="x" user_b1="x";'
+            ),
+        }
+    ).config
+    assert set(login_rules(config, MetadataImage, bytes)) == {""}
+
+
 def test_rules_of_a_broker_are_those_of_its_settings():
     """Each SASL listener has its own mechanisms and lifetime."""
     config = parse_broker(

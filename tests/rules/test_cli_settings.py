@@ -105,7 +105,10 @@ TWO = "A://127.0.0.1:1,B://127.0.0.1:2"
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "listener SASL_SSL uses SASL, but brokers and controllers"),
+        (
+            {"listeners": "SASL_SSL://127.0.0.1:9092"},
+            "brokers log in to listener SASL_SSL with PLAIN, which is not among its mechanisms",
+        ),
         ({"listeners": "SSL://127.0.0.1:9092"}, "listener SSL uses TLS, but ssl.keystore.location is empty"),
         (
             {"listeners": "SSL://127.0.0.1:9092", "ssl.keystore.location": "k"},
