@@ -26,7 +26,7 @@ from minikafka.broker.dispatch import ApiHandler, Dispatcher, screened_answer, s
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.find_coordinator import GROUP, TRANSACTION, FindCoordinatorApi, KeyKind
 from minikafka.broker.forwarding import Forwarding
-from minikafka.broker.group_manager import GroupManager
+from minikafka.broker.group_manager import HISTORY_SHARE, GroupManager
 from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER, CHANGES_OF_ACLS, handler_table
 from minikafka.broker.history import History
 from minikafka.broker.lifecycle import Lifecycle
@@ -97,7 +97,11 @@ class Broker:
         of clients.
         """
         self._tokens = tokens
-        self.history = History(config.node_id, keep_ms=config.history_minutes * 60_000, bytes_max=config.history_bytes)
+        self.history = History(
+            config.node_id,
+            keep_ms=config.history_minutes * 60_000,
+            bytes_max=config.history_bytes - config.history_bytes // HISTORY_SHARE,
+        )
         self.partition_history = PartitionHistory(
             world.clock,
             world.events,
@@ -204,6 +208,7 @@ class Broker:
         if self._open:
             clock = self.world.clock
             self.history.sample(clock.wall_ms(), clock.now(), self.replicas.partitions)
+            self.groups.history.sample(clock.wall_ms(), self.groups.coordinators())
 
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Return when the broker is ready. Raises BrokerNotAvailable saying what is missing."""

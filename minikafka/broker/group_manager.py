@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
+from minikafka.broker.group_history import GroupHistory
 from minikafka.config import BrokerConfig
 from minikafka.coordination.rule import as_coordinator
 from minikafka.errors import (
@@ -54,6 +55,8 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     PartitionOutcome,
+    ReadGroupHistoryRequest,
+    ReadGroupHistoryResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -65,6 +68,9 @@ if TYPE_CHECKING:
     from minikafka.broker.flusher import Spawn
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.broker.verification import Verifier
+
+HISTORY_SHARE = 8
+"""The part of ``mk.history.bytes`` that the history of groups has: one in so many."""
 
 DELETED_PER_TURN = 500
 """Groups that one request deletes before the loop serves others."""
@@ -86,6 +92,9 @@ class GroupManager:
         spawn: Spawn,
     ) -> None:
         self._world = world
+        self.history = GroupHistory(
+            keep_ms=config.history_minutes * 60_000, bytes_max=config.history_bytes // HISTORY_SHARE
+        )
         self._verifier = verifier
         self._image = image
         self._session_alive = session_alive
@@ -138,6 +147,7 @@ class GroupManager:
             "ListGroups": self._list_groups,
             "DescribeGroups": self._describe_groups,
             "DeleteGroups": self._delete_groups,
+            "ReadGroupHistory": lambda request, _: self.read_history(request),
         }
 
     # ---- roles ----
@@ -179,6 +189,17 @@ class GroupManager:
         return sorted(
             (each for shard in shards for each in shard.coordinator.standings()), key=lambda one: one.group_id
         )
+
+    def coordinators(self) -> list[tuple[TopicPartition, GroupCoordinator]]:
+        """Those that answer, by partition of the offsets topic; none while another broker may coordinate."""
+        if not self._session_alive():
+            return []
+        return [(each.partition.partition, each.coordinator) for each in self.shards if each.is_answering]
+
+    def read_history(self, request: ReadGroupHistoryRequest) -> ReadGroupHistoryResponse:
+        """The groups at an earlier time, as this broker recorded them."""
+        groups = self.history.at(request.at_ms, request.group_id)
+        return ReadGroupHistoryResponse(start_ms=self.history.start_ms, groups=tuple(groups))
 
     def _shard(self, group: str) -> CoordinatorShard[GroupCoordinator]:
         """The shard of a group that this broker coordinates. Raises what keeps it from answering."""

@@ -648,6 +648,22 @@ class GroupCoordinator:
             for name, group in sorted(self._groups.items())
         ]
 
+    def glances(self) -> dict[str, tuple[object, ...]]:
+        """Each group with a value that differs once its state, generation, members or committed offsets do: cheap."""
+        found: dict[str, tuple[object, ...]] = {}
+        for name, group in self._groups.items():
+            held = self._consumers.get(name)
+            offsets = tuple([(at, each.offset) for at, each in self._offsets.of(name).items()])
+            if held is None:
+                found[name] = (group.state, group.generation, tuple(group.members), offsets)
+            else:
+                found[name] = (held.group.state, held.group.epoch, tuple(held.group.members), offsets)
+        return found
+
+    def committed_offsets(self, name: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """What a group has committed."""
+        return self._offsets.of(name)
+
     def _size(self, group: Group) -> int:
         held = self._consumers.converted(group.group_id)
         return len(group.members) if held is None else len(held.group.members)

@@ -205,7 +205,7 @@ async def lags_of(visit: Visit, group: g.DescribedGroup) -> list[CommittedOffset
     return [CommittedOffset.of(each, committed.get(each), ends.get(each)) for each in partitions]
 
 
-class _Member(Model):
+class Member(Model):
     """A member of a group."""
 
     member_id: str = member(text(), "curl-2f1c0d8f7f3f4e6b")
@@ -235,7 +235,7 @@ class _Group(Model):
     assignor: str = member(text("What its members agreed on; empty unless the group is stable."), "range")
     leader: str | None = member(nullable(text("The member that deals the partitions.")), "curl-2f1c0d8f7f3f4e6b")
     coordinator: Any = one(Coordinator)
-    members: list[Any] = many_of(_Member)
+    members: list[Any] = many_of(Member)
     offsets: list[Any] = many_of(Lag)
 
 
@@ -251,7 +251,7 @@ async def get_group(visit: Visit) -> Reply:
             assignor=group.protocol,
             leader=group.leader or None,
             coordinator=coordinator_members(visit.host, await coordinator_of(visit, group.group_id)),
-            members=[_Member.described(each) for each in group.members],
+            members=[Member.described(each) for each in group.members],
             offsets=lags,
         )
     )

@@ -38,7 +38,7 @@ from minikafka.rest.visit import Page, Reply, Visit
 from minikafka.rpc import call
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
-from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
+from minikafka.types import NO_NODE, Address, NodeId, Offset, TopicPartition
 from minikafka.ui.journal import Entry, Journal
 from minikafka.ui.page import NothingToShow, page_of, replay_of
 from minikafka.ui.sentences import tone_of
@@ -205,6 +205,27 @@ async def _history_of(host: Host, node: NodeId, request: ReadHistoryRequest) -> 
 
 
 # ---- states ----------------------------------------------------------------------------------------------------------
+
+
+async def watermarks_at(host: Host, names: Iterable[TopicPartition], span: Span) -> dict[TopicPartition, Offset]:
+    """The leaders' high watermarks at a time, of the partitions for which the brokers remember one."""
+
+    async def watermark(name: TopicPartition) -> Offset | None:
+        replicas = _Replicas(host.node_id)
+        samples = [(each, one.node) for one in await _histories(host, name, span, 1) for each in one.samples]
+        for sample, node in sorted(samples, key=lambda each: each[0].at_ms):
+            if sample.at_ms <= span.last:
+                replicas.apply(node, sample)
+        leaders = [
+            each.replica
+            for each in replicas.views(()).values()
+            if each.replica is not None and each.replica.role == "leader"
+        ]
+        return max((each.high_watermark for each in leaders), default=None)
+
+    listed = list(names)
+    found = await asyncio.gather(*(watermark(name) for name in listed))
+    return {name: end for name, end in zip(listed, found, strict=True) if end is not None}
 
 
 class _Replicas:

@@ -74,6 +74,7 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     # The same of earlier times, and events, which are checked one by one.
     ("GET", "/v1/history"): None,
     ("GET", "/v1/history/replay"): None,
+    ("GET", "/v1/history/groups"): None,
     ("GET", "/v1/brokers/{broker}"): _DESCRIBE_CLUSTER,
     ("GET", "/v1/connections"): _DESCRIBE_CLUSTER,
     ("GET", "/v1/controller"): _DESCRIBE_CLUSTER,

@@ -597,6 +597,8 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     "ExplainPartition": (Whole(topic(DESCRIBE)),),
     "AwaitStop": _BROKERS,
     "ReadHistory": (_read_history,),
+    # Brokers request it for their clients, and show what each client may describe.
+    "ReadGroupHistory": _BROKERS,
     # The principal that the request names is checked by its handler.
     "RunTestHook": _BROKERS,
 }

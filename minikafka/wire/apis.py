@@ -128,6 +128,7 @@ APIS: tuple[Api, ...] = (
     Api("AwaitStop", 1003, m.AwaitStopRequest, m.AwaitStopResponse, **_SMALL),
     Api("ReadHistory", 1004, m.ReadHistoryRequest, m.ReadHistoryResponse, **_SMALL),
     Api("RunTestHook", 1005, m.RunTestHookRequest, m.RunTestHookResponse, **_SMALL),
+    Api("ReadGroupHistory", 1006, g.ReadGroupHistoryRequest, g.ReadGroupHistoryResponse, **_SMALL),
 )
 
 _LARGE_WITHOUT_RECORDS = 8 * 1024 * 1024

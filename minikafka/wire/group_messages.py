@@ -422,3 +422,40 @@ class DeletedGroup(Failed):
 @message
 class DeleteGroupsResponse(Failed):
     groups: tuple[DeletedGroup, ...] = ()
+
+
+@message
+class ReadGroupHistoryRequest:
+    """Our own: the groups that the answering broker coordinated at an earlier time."""
+
+    group_id: str | None = None
+    """None: all of them."""
+    at_ms: int = 0
+    """Milliseconds since 1970."""
+
+
+@message
+class PastOffset:
+    topic: str
+    partition: int
+    offset: Offset
+
+
+@message
+class PastGroup:
+    """A group as its coordinator recorded it."""
+
+    at_ms: int
+    group_id: str
+    group: DescribedGroup | None = None
+    """None: it was deleted."""
+    offsets: tuple[PastOffset, ...] = ()
+    """What it had committed."""
+
+
+@message
+class ReadGroupHistoryResponse(Failed):
+    start_ms: int = 0
+    """What is older is not complete; 0: the broker has recorded no groups."""
+    groups: tuple[PastGroup, ...] = ()
+    """The last record of each group up to that time."""

@@ -17,6 +17,7 @@ from tests.e2e.conftest import EXPECT_TIMEOUT_MS
 
 PICTURES = Path("build/console")
 REFUSAL = "the server responded with a status of"
+HEIGHT = "Math.max(document.documentElement.scrollHeight, document.getElementById('faults').scrollHeight)"
 HOSTILE = "<img src=x onerror=window.ran=1>"
 
 
@@ -95,5 +96,7 @@ def take_pictures(page: Page, name: str) -> None:
             page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
             # A chart follows the width of its section one frame later.
             page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
-            page.screenshot(path=PICTURES / f"{name}-{width}-{theme}.png", full_page=True)
+            # As high as the contents: what stays at the foot of the window must not cover them.
+            page.set_viewport_size({"width": width, "height": max(900, page.evaluate(HEIGHT))})
+            page.screenshot(path=PICTURES / f"{name}-{width}-{theme}.png")
     page.set_viewport_size({"width": 1400, "height": 900})

@@ -96,7 +96,12 @@ def test_a_pause_shows_what_the_api_says_and_steps_go_back(page: Page, cluster: 
     assert visited == sorted(visited, reverse=True)
     assert visited[-1] < 3
     expect(page.get_by_role("button", name="Produce")).to_be_disabled()
+    page.keyboard.press("ArrowRight")
     take_pictures(page, "paused")
+    slider = page.get_by_role("slider", name="Time")
+    slider.fill(slider.get_attribute("min") or "")
+    expect(page.locator("main")).to_contain_text("At this time: there is no topic 'paused'")
+    page.locator("main").focus()
     page.keyboard.press("Space")
     expect(page.locator("#live")).to_have_text("● LIVE")
     expect(end_of(page, 1)).to_have_text("4")
@@ -130,6 +135,54 @@ def test_events_are_jumped_to_linked_and_exported(page: Page, cluster: LocalClus
     expect(tab.locator("h1")).to_contain_text("told-0")
     assert requested == [file.as_uri()]
     tab.close()
+
+
+def test_records_events_and_groups_are_those_of_the_time_shown(page: Page, cluster: LocalCluster):
+    """PAGE 9.13: every view of an earlier time is of that time, or says that it is not."""
+    path = create(cluster, "then")
+    commit = {"topic": "then", "partition": 0}
+
+    def sample(offset: int) -> int:
+        """Commit an offset; a time at which the coordinator has recorded it."""
+        call(cluster, "/v1/groups/then/offsets", {"offsets": [{**commit, "offset": offset}]}, "PUT")
+        while True:
+            found = call(cluster, "/v1/history/groups")
+            offsets = [
+                one["committed"] for each in found["groups"] if each["group"] == "then" for one in each["offsets"]
+            ]
+            if offsets == [offset]:
+                return int(found["at"])
+            page.wait_for_timeout(100)
+
+    page.goto(f"{url_of(cluster)}/#/t/then/0")
+    produce(cluster, path, {"value": "first"}, {"value": "second"})
+    for node in (1, 2, 3):
+        expect(page.locator(f"[data-values='{node}'] td").nth(5)).to_have_text("2")
+    at = sample(1)
+    produce(cluster, path, {"value": "later"})
+    expect(end_of(page, 1)).to_have_text("3")
+    sample(3)
+    page.goto(f"{url_of(cluster)}/#/t/then/0/records?at={at}")
+    expect(page.locator("main")).to_contain_text("The records that were committed at this time")
+    expect(page.locator("[data-offset='1']")).to_contain_text("✓ committed")
+    expect(page.locator("[data-offset]")).to_have_count(2)
+    take_pictures(page, "records-then")
+    page.goto(f"{url_of(cluster)}/#/t/then/0/events?at={at}")
+    expect(page.locator("[data-event='became_leader']")).to_have_count(1)
+    expect(page.locator("main")).to_contain_text("the ten minutes before")
+    page.goto(f"{url_of(cluster)}/#/g?at={at}")
+    expect(page.get_by_role("row").filter(has_text="then")).to_contain_text("Empty")
+    page.get_by_role("link", name="then", exact=True).click()
+    expect(page.get_by_text("The group is 1 record behind.")).to_be_visible()
+    expect(page.locator("#live")).to_have_text("❚❚ PAUSED")
+    take_pictures(page, "group-then")
+    page.get_by_role("button", name="● Live").click()
+    expect(page.get_by_text("The group has committed everything up to the high watermark")).to_be_visible()
+    page.goto(f"{url_of(cluster)}/#/t?at={at}")
+    expect(page.get_by_role("note")).to_contain_text("This view shows the present, not")
+    page.goto(f"{url_of(cluster)}/#/t/then/0/records")
+    page.get_by_role("button", name="● Live").click()
+    expect(page.locator("[data-offset]")).to_have_count(3)
 
 
 def test_events_of_the_cluster_need_no_test_hooks(page: Page, cluster: LocalCluster):

@@ -135,6 +135,50 @@ async def test_cluster_has_a_history_of_its_own(viewers: Viewers):
     assert {each["f"]["topic"] for each in only["steps"]} >= {"shortlived"}
 
 
+async def test_groups_have_a_history_with_their_lag(viewers: Viewers):
+    """Members, committed offsets and lag at each time, sampled once a second; a deleted group was there before."""
+    path = await viewers.topic("grouped")
+    for _ in range(3):
+        await viewers.produce(path)
+    offsets = "/v1/groups/keeping/offsets"
+
+    async def commit(offset: int) -> int:
+        await viewers.call("PUT", offsets, {"offsets": [{"topic": "grouped", "partition": 0, "offset": offset}]})
+        return await sampled(offset)
+
+    async def sampled(offset: int | None) -> int:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                found = await viewers.call("GET", "/v1/history/groups")
+                mine = [each for each in found["groups"] if each["group"] == "keeping"]
+                if [one["committed"] for each in mine for one in each["offsets"]] == (
+                    [] if offset is None else [offset]
+                ):
+                    return int(found["at"])
+                await asyncio.sleep(0.2)
+
+    first, second = await commit(1), await commit(3)
+    member = await viewers.call("POST", "/v1/groups/keeping/members", {"topics": ["grouped"], "client_id": "tea"})
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            now = await viewers.call("GET", "/v1/history/groups?group=keeping")
+            if now["groups"][0]["members"]:
+                break
+            await asyncio.sleep(0.2)
+    assert [each["member_id"] for each in now["groups"][0]["members"]] == [member["member_id"]]
+    await viewers.call("DELETE", f"/v1/groups/keeping/members/{member['member_id']}")
+    await viewers.call("DELETE", "/v1/groups/keeping")
+    await sampled(None)
+    for at, committed, lag in ((first, 1, 2), (second, 3, 0)):
+        [past] = (await viewers.call("GET", f"/v1/history/groups?at={at}&group=keeping"))["groups"]
+        assert past["sampled_ms"] <= at
+        assert past["members"] == []
+        assert [(each["committed"], each["log_end"], each["lag"]) for each in past["offsets"]] == [(committed, 3, lag)]
+    gone = "/v1/history/groups?group=keeping"
+    async with viewers.http.get(viewers.urls[0] + gone) as response:
+        assert (response.status, (await response.json(content_type=None))["error"]) == (404, "GROUP_ID_NOT_FOUND")
+
+
 async def test_long_spans_are_read_in_parts(viewers: Viewers):
     """``limit`` cuts a response, and ``next`` continues without a gap: all parts together are the whole."""
     path = await viewers.topic("parted")

@@ -50,6 +50,11 @@ function stateNow(): object | null {
   return state && !isFailure(state) ? state : null;
 }
 
+function problemNow(): string {
+  const state = shownState.value;
+  return state && isFailure(state) ? state.problem.detail : "";
+}
+
 function View(): JSX.Element {
   const { kind, name, number, tab, query } = place.value;
   const state = stateNow();
@@ -57,7 +62,7 @@ function View(): JSX.Element {
     const partition = state as PartitionView | null;
     if (tab === "records") return <Records topic={name} number={number} query={query} partition={partition?.partition ?? null} />;
     if (tab === "events") return <PartitionEvents topic={name} number={number} />;
-    return <PartitionLanes topic={name} number={number} state={partition} />;
+    return <PartitionLanes topic={name} number={number} state={partition} problem={problemNow()} />;
   }
   if (kind === "t") return name ? <TopicView name={name} state={state as ClusterView | null} /> : <Topics />;
   if (kind === "g") return name ? <GroupView name={name} /> : <Groups />;

@@ -6,14 +6,15 @@ import { hello, pausedAt, serverNow } from "../live";
 import type { Step } from "../time";
 import { Alert, PartitionHead, Table, sentenceOf, usePolled, useSettled } from "../parts";
 import { explain } from "../shell";
-import { capital, moment, plain } from "../words";
+import { capital, counted, moment, plain } from "../words";
 
 const PERIOD_MS = 1000;
 const HISTORY_PERIOD_MS = 3000;
 const NEVER_MS = 2 ** 31 - 1;
 const SETTLE_MS = 200; // while the time is dragged
 const MARKS_MAX = 60;
-const CAUSES_MAX = 10; // sentences of one line
+const CAUSES_MAX = 3; // sentences of one line
+const LINES_MAX = 200;
 const CLUSTER_MAX = 1000; // events of the cluster in one request of the history
 const PROCESS_MAX = 5000; // events that the page keeps
 const ALIKE_MS = 10_000;
@@ -75,13 +76,15 @@ function wordsOf({ all, words }: Line): string {
 }
 
 function Events({ events, note }: { events: Happened[]; note: string }): JSX.Element {
-  const lines = grouped(events);
+  const found = grouped(events);
+  const lines = found.slice(-LINES_MAX);
   return <>
     {lines.length ? <>
       <Tracks lines={lines} />
-      <Table label="Events, newest first" columns={["Time (local)", "Broker", "Event", "What happened"]}>
-        {[...lines].reverse().map((each) => <tr key={each.key} data-event={each.event}><td>{moment(each.ms)}</td><td>{each.broker}</td><td>{plain(each.event)}</td><td class="text">{wordsOf(each)}</td></tr>)}
-      </Table>
+      <div class="records"><Table label="Events, newest first" columns={["Time (local)", "Broker", "Event", "What happened"]}>
+        {[...lines].reverse().map((each) => <tr key={each.key} data-event={each.event}><td>{moment(each.ms)}</td><td class="broker">{each.broker}</td><td class="kind">{plain(each.event)}</td><td class="text value">{wordsOf(each)}</td></tr>)}
+      </Table></div>
+      {found.length > lines.length && <p class="soft">{counted(found.length - lines.length, "older line")} not shown.</p>}
     </> : <p>No events yet.</p>}
     <p class="soft">{note}</p>
   </>;

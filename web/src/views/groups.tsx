@@ -3,13 +3,16 @@ import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 import { groupPath, messageOf, request } from "../api";
 import { Chart } from "../chart";
-import { Alert, Cells, PresentOnly, Table, sentenceOf, usePolled } from "../parts";
+import { pausedAt } from "../live";
+import { Alert, Cells, Table, sentenceOf, usePolled, useSettled } from "../parts";
 import { counted, link, moment, shown } from "../words";
 
 const PERIOD_MS = 1000;
 const LIST_PERIOD_MS = 5000;
 const LAGS_MAX = 20; // groups of the list whose lag is read: each costs requests to the coordinator and to leaders
 const TREND_MS = 10_000;
+const NEVER_MS = 2 ** 31 - 1;
+const SETTLE_MS = 200; // while the time is dragged
 const CHART_POINTS = 600;
 
 interface GroupLag {
@@ -44,7 +47,7 @@ interface Group {
   state: string;
   generation: number;
   assignor: string | null;
-  coordinator: { id: number };
+  coordinator?: { id: number };
   members: Member[];
   offsets: Committed[];
 }
@@ -83,16 +86,65 @@ function GroupRow({ group, state, lag }: Listed): JSX.Element {
 }
 
 export function Groups(): JSX.Element {
-  const { value: groups, failed } = usePolled(LIST_PERIOD_MS, readGroups);
+  const at = useSettled(pausedAt.value, SETTLE_MS);
   return <>
     <h1>Groups</h1>
-    <PresentOnly />
-    <section>
+    <section>{at === null ? <PresentGroups /> : <PastGroups at={at} />}</section>
+  </>;
+}
+
+function PresentGroups(): JSX.Element {
+  const { value: groups, failed } = usePolled(LIST_PERIOD_MS, readGroups);
+  return <>
       {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
       {groups && (groups.length ? <Table label="Groups" columns={LIST_COLUMNS}>{groups.map((each) => <GroupRow key={each.group} {...each} />)}</Table>
         : <p>There are no consumer groups. A group begins with its first member or its first commit.</p>)}
-    </section>
   </>;
+}
+
+// ---- at an earlier time ----
+
+interface PastGroup extends Group {
+  group: string;
+  sampled_ms: number;
+}
+
+interface Past {
+  start: number | null;
+  brokers: number[];
+  groups: PastGroup[];
+}
+
+function usePast(at: number, group = ""): { value: Past | null; failed: unknown } {
+  return usePolled(NEVER_MS, () => request<Past>(`/v1/history/groups?at=${Math.round(at)}${group && `&group=${encodeURIComponent(group)}`}`), [at, group]);
+}
+
+const sampledNote = ({ brokers, start }: Past): string => `As coordinators recorded the groups, once a second; from brokers ${brokers.join(", ")}, complete since ${start === null ? "now" : moment(start)}.`;
+
+const PAST_COLUMNS = ["Group", "State", "Members#", "Partitions with committed offsets#", "Since"];
+
+function PastGroups({ at }: { at: number }): JSX.Element {
+  const { value, failed } = usePast(at);
+  return <>
+    {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+    {value && (value.groups.length ? <Table label="Groups" columns={PAST_COLUMNS}>
+      {value.groups.map((each) => <tr key={each.group}><Cells columns={PAST_COLUMNS} of={[<a href={`#/g/${encodeURIComponent(each.group)}`}>{each.group}</a>, each.state, each.members.length,
+        each.offsets.filter((one) => one.committed !== null).length, moment(each.sampled_ms)]} /></tr>)}
+    </Table> : <p>No consumer group is known of this time.</p>)}
+    {value && <p class="soft">{sampledNote(value)} Open a group for its lag.</p>}
+  </>;
+}
+
+function PastGroupView({ name, at }: { name: string; at: number }): JSX.Element {
+  const { value, failed } = usePast(at, name);
+  const [group] = value?.groups ?? [];
+  return <section>
+    {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+    {failed === null && group && value && <>
+      <GroupTables group={group} trend={[]} />
+      <p class="soft">{sampledNote(value)} It was so since {moment(group.sampled_ms)}.</p>
+    </>}
+  </section>;
 }
 
 // ---- one group ----
@@ -125,17 +177,19 @@ function OffsetRow({ each, reader }: { each: Committed; reader: string }): JSX.E
 
 const MEMBER_COLUMNS = ["Member", "Client", "Host", "Library", "Partitions"];
 
-function GroupState({ group, trend }: { group: Group; trend: Trend }): JSX.Element {
+function GroupTables({ group, trend }: { group: Group; trend: Trend }): JSX.Element {
   const readers = new Map(group.members.flatMap((member) => member.assignment.flatMap((one) => one.partitions.map((number) => [`${one.topic}-${number}`, member.member_id] as const))));
   return <>
     <p class="lead">{summary(group, trend)}</p>
-    <p class="soft">State {group.state}, generation {group.generation}{group.assignor ? `, assignor ${group.assignor}` : ""}, coordinator broker {group.coordinator.id}.</p>
+    <p class="soft">State {group.state}, generation {group.generation}{group.assignor ? `, assignor ${group.assignor}` : ""}{group.coordinator ? `, coordinator broker ${group.coordinator.id}` : ""}.</p>
     <h2>Partitions</h2>
     <Table label="Partitions of the group" columns={OFFSET_COLUMNS}>
       {group.offsets.map((each) => <OffsetRow key={`${each.topic}-${each.partition}`} each={each} reader={readers.get(`${each.topic}-${each.partition}`) ?? "no member"} />)}
     </Table>
-    <h2>Lag since this view was opened</h2>
-    <Chart label="Lag in records" times={trend.map(([ms]) => ms)} values={trend.map(([, sum]) => sum)} />
+    {trend.length > 0 && <>
+      <h2>Lag since this view was opened</h2>
+      <Chart label="Lag in records" times={trend.map(([ms]) => ms)} values={trend.map(([, sum]) => sum)} />
+    </>}
     <h2>Members</h2>
     {group.members.length ? <Table label="Members" columns={MEMBER_COLUMNS}>
       {group.members.map((each) => <tr key={each.member_id}><Cells columns={MEMBER_COLUMNS} of={[each.member_id, each.client_id, each.host, each.software,
@@ -213,6 +267,15 @@ function Reset({ name }: { name: string }): JSX.Element {
 }
 
 export function GroupView({ name }: { name: string }): JSX.Element {
+  const at = useSettled(pausedAt.value, SETTLE_MS);
+  return <>
+    <p><a href="#/g">Groups</a></p>
+    <h1>{name}</h1>
+    {at === null ? <PresentGroup name={name} /> : <PastGroupView name={name} at={at} />}
+  </>;
+}
+
+function PresentGroup({ name }: { name: string }): JSX.Element {
   const trend = useRef<Trend>([]);
   const { value: group, failed } = usePolled(PERIOD_MS, async () => {
     const read = await request<Group>(groupPath(name));
@@ -221,12 +284,9 @@ export function GroupView({ name }: { name: string }): JSX.Element {
   }, [name]);
   const members = group?.members ?? [];
   return <>
-    <p><a href="#/g">Groups</a></p>
-    <h1>{name}</h1>
-    <PresentOnly />
     <section>
       {failed !== null && <Alert>{`No data since ${moment(Date.now())}: ${sentenceOf(failed)}`}</Alert>}
-      {group && failed === null && <GroupState group={group} trend={trend.current} />}
+      {group && failed === null && <GroupTables group={group} trend={trend.current} />}
     </section>
     <section>
       <h2>Reset offsets</h2>

@@ -83,9 +83,10 @@ export function PartitionState({ state }: { state: PartitionView }): JSX.Element
   </>;
 }
 
-export function PartitionLanes({ topic, number, state }: { topic: string; number: number; state: PartitionView | null }): JSX.Element {
+export function PartitionLanes({ topic, number, state, problem }: { topic: string; number: number; state: PartitionView | null; problem: string }): JSX.Element {
   return <>
     <PartitionHead topic={topic} number={number} present="" />
+    {problem && <section><p>{pausedAt.value === null ? "" : "At this time: "}{problem}.</p></section>}
     {state && <PartitionState state={state} />}
     <Produce topic={topic} number={number} partition={state?.partition ?? null} />
     {state?.producers && <Producers state={state} />}

@@ -17,6 +17,8 @@ const AWAIT_MS = 5000; // how long a request waits at the high watermark for the
 const RETRY_MS = 2000;
 const CELL = 120; // characters of a key or value in the list
 const DETAIL = 65_536; // characters of one in the details
+const SHORT = 500; // and lines that fit without a scroll bar, which the keyboard must reach
+const SHORT_LINES = 12;
 
 const COLUMNS = "Committed: below the high watermark (HW), on every replica in the ISR. Not committed: only in the log of the leader, and perhaps of followers; it can be lost if the leader dies. Above the LSO: committed, but at or above the first record of an open transaction. In the log of: the log of this broker reaches beyond the offset.";
 
@@ -143,7 +145,10 @@ function useWindow(path: string, wanted: Wanted, partition: Partition | null, is
         while (!ended && !document.hidden) {
           const epoch = latest.current?.leader_epoch ?? -1;
           const end = await committedBeyond(path, tail);
-          if (end <= tail) continue;
+          if (end <= tail) {
+            await new Promise((done) => setTimeout(done, FOLLOW_MS));
+            continue;
+          }
           committed = { epoch, end };
           wake.current();
           break; // what reads the record waits for the next one
@@ -229,7 +234,7 @@ async function compare(path: string, offset: number, replicas: Replica[]): Promi
 
 function Details({ record, path, replicas }: { record: Row; path: string; replicas: Replica[] }): JSX.Element {
   const [compared, setCompared] = useState<string[]>([]);
-  const pair = (name: string, value: string) => <><dt>{name}</dt><dd><pre>{value}</pre></dd></>;
+  const pair = (name: string, value: string) => <><dt>{name}</dt><dd><pre tabIndex={value.length > SHORT || value.split("\n").length > SHORT_LINES ? 0 : undefined}>{value}</pre></dd></>;
   return <dl>
     {pair("Key", full(record.key, record.key_b64))}
     {pair(`Value (${record.encoding === "base64" ? "base64" : "text"})`, full(record.value, record.value_b64))}
@@ -278,7 +283,7 @@ function pastCaption({ high_watermark: end, log_end_offset: top }: Partition): s
 function caption(read: Read, { from, contains }: Wanted, partition: Partition): string {
   const range = read.first >= read.next ? "No committed record is there" : `Offsets ${read.first} to ${read.next - 1}`;
   const what = contains ? `, searched for “${contains}”: ${read.rows.length}${from === "newest" && read.rows.length === COUNT ? " or more" : ""} found` : `, ${read.rows.length} records`;
-  return `${range}${what}. The log begins at ${shown(partition.log_start_offset)}. Read at ${moment(read.at)}${from === "newest" && !contains ? ", and again with each change" : ""}. Records of aborted transactions are included. `;
+  return `${range}${what}. The log begins at ${shown(partition.log_start_offset)}. Read at ${moment(read.at)}${from === "newest" && !contains && pausedAt.value === null ? ", and again with each change" : ""}. Records of aborted transactions are included. `;
 }
 
 function address(topic: string, number: number, from: string, contains: string): string {
@@ -316,8 +321,9 @@ function Seek({ topic, number, from, contains }: Wanted & { topic: string; numbe
 
 /** What a consumer has received is committed, also before the live stream shows it. */
 function withCommitted(partition: Partition, { next, rows }: Read): Partition {
-  const { high_watermark: end } = partition;
-  return rows.length && end !== null && next > end ? { ...partition, high_watermark: next } : partition;
+  const { high_watermark: end, last_stable_offset: stable } = partition;
+  if (!rows.length || end === null || next <= end) return partition;
+  return { ...partition, high_watermark: next, last_stable_offset: stable === end ? next : stable ?? null };
 }
 
 export function Records({ topic, number, query, partition }: { topic: string; number: number; query: URLSearchParams; partition: Partition | null }): JSX.Element {

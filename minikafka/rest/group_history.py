@@ -1,0 +1,139 @@
+"""``GET /v1/history/groups``: the consumer groups of an earlier time, from the histories of their coordinators.
+
+Members, state and committed offsets are samples, once a second (``broker/group_history.py``). For one group, the high
+watermark of each partition at that time comes from the brokers' history of the partition, and with it the lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from minikafka.errors import BrokerNotAvailable, GroupIdNotFound
+from minikafka.rest.groups import GENERATION, Lag, Member, assigned_to
+from minikafka.rest.history import Span, watermarks_at
+from minikafka.rest.model import Model, many_of, member
+from minikafka.rest.parameters import INT64_MAX, Integer, Text
+from minikafka.rest.route import Route
+from minikafka.rest.schema import nodes, nullable, text, whole
+from minikafka.rest.views import gather_from
+from minikafka.rest.visit import Reply, Visit
+from minikafka.security.authorizer import Action
+from minikafka.security.permissions import Permit
+from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.wire.acls import AclOperation, ResourceType
+from minikafka.wire.group_messages import PastGroup, ReadGroupHistoryRequest
+
+PARTITIONS_MAX = 20
+"""Partitions of a group whose high watermark is looked up: each costs a request to each broker."""
+
+AT = Integer(name="at", description="The time, in milliseconds since 1970 (default: now).", high=INT64_MAX)
+GROUP = Text(
+    name="group", description="Only this group, with its lag.", pattern=r"[\s\S]+", needed="a name", length_max=32_767
+)
+
+
+class _PastGroup(Model):
+    """A group at an earlier time."""
+
+    group: str = member(text(), "billing")
+    sampled_ms: int = member(
+        whole("When its coordinator recorded this; it had not changed until `at`."), 1_795_270_217_937
+    )
+    state: str = member(text("Kafka's word."), "Stable")
+    generation: int = member(GENERATION, 3)
+    protocol_type: str = member(text("`consumer`; empty for a group that only ever committed."), "consumer")
+    assignor: str = member(text("What its members agreed on."), "range")
+    members: list[Any] = many_of(Member)
+    offsets: list[Any] = many_of(Lag, "`log_end` and `lag` only with `group`, of the first 20 partitions.")
+
+
+class _PastGroups(Model):
+    """The groups of an earlier time."""
+
+    at: int = member(whole("The time."), 1_795_270_220_000)
+    start: int | None = member(
+        nullable(whole("What is older is forgotten; null: no broker remembers groups.")), 1_795_270_200_000
+    )
+    brokers: list[NodeId] = member(nodes("The brokers whose histories are in the response."), [1, 2, 3])
+    groups: list[Any] = many_of(_PastGroup)
+
+
+async def get_past_groups(visit: Visit) -> Reply:
+    """Consumer groups as they were at an earlier time: members, state and committed offsets, sampled once a second."""
+    host = visit.host
+    at = min(visit[AT], host.world.clock.wall_ms()) if visit.gives(AT) else host.world.clock.wall_ms()
+    if not host.history.is_on:
+        raise BrokerNotAvailable(f"broker {host.node_id} keeps no history: mk.history.minutes=0")
+    wanted = visit[GROUP] if visit.gives(GROUP) else None
+    alive = {node for node in host.image.brokers if host.image.alive(node)} | {host.node_id}
+    told = await gather_from(host, alive, ReadGroupHistoryRequest(group_id=wanted, at_ms=at))
+    latest: dict[str, PastGroup] = {}
+    for each in sorted((one for response in told.values() for one in response.groups), key=lambda one: one.at_ms):
+        latest[each.group_id] = each
+    permit = visit.permit
+    found = [
+        each for _, each in sorted(latest.items()) if each.group is not None and _is_visible(each.group_id, permit)
+    ]
+    if wanted is not None and not found:
+        raise GroupIdNotFound(f"the brokers remember no group {wanted} at {at}; choose another time")
+    ends: dict[TopicPartition, Offset] = {}
+    if wanted is not None:
+        ends = await watermarks_at(host, _partitions_of(found[0], permit)[:PARTITIONS_MAX], Span(at, at, at))
+    starts = [response.start_ms for response in told.values() if response.start_ms]
+    return Reply(
+        _PastGroups(
+            at=at,
+            start=max(starts) if starts else None,
+            brokers=sorted(told),
+            groups=[_out(each, ends, permit) for each in found],
+        ).out()
+    )
+
+
+def _is_visible(group: str, permit: Permit | None) -> bool:
+    return permit is None or permit.allows((Action(AclOperation.DESCRIBE, ResourceType.GROUP, group),))
+
+
+def _partitions_of(past: PastGroup, permit: Permit | None) -> list[TopicPartition]:
+    """All that it had committed or that a member had, of topics that the client may describe."""
+    assigned = {each for one in _members_of(past) for each in assigned_to(one)}
+    found = sorted(assigned | {TopicPartition(each.topic, each.partition) for each in past.offsets})
+    allowed = AclOperation.DESCRIBE, ResourceType.TOPIC
+    return [each for each in found if permit is None or permit.allows((Action(*allowed, each.topic),))]
+
+
+def _members_of(past: PastGroup) -> Iterable[Any]:
+    return () if past.group is None else past.group.members
+
+
+def _out(past: PastGroup, ends: dict[TopicPartition, Offset], permit: Permit | None) -> dict[str, Any]:
+    committed = {TopicPartition(each.topic, each.partition): each.offset for each in past.offsets}
+    lags = []
+    for name in _partitions_of(past, permit):
+        offset, end = committed.get(name), ends.get(name)
+        lag = None if offset is None or end is None else max(0, end - offset)
+        lags.append(Lag(**name._asdict(), committed=offset, log_end=end, lag=lag))
+    group = past.group
+    return _PastGroup.out_of(
+        group,
+        group=past.group_id,
+        sampled_ms=past.at_ms,
+        generation=0 if group is None else group.generation_id,
+        assignor="" if group is None else group.protocol,
+        members=[Member.described(each) for each in _members_of(past)],
+        offsets=lags,
+    )
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/history/groups",
+        handler=get_past_groups,
+        tag="groups",
+        parameters=(AT, GROUP),
+        answers={200: _PastGroups.answer("The groups at that time.")},
+        problems=(BrokerNotAvailable, GroupIdNotFound),
+    ),
+)
