@@ -88,7 +88,7 @@ class GroupManager:
         image: Callable[[], MetadataImage],
         session_alive: Callable[[], bool],
         ask_controller: Callable[[object], Awaitable[object | None]],
-        verifier: Callable[[], Verifier | None],
+        verifier: Callable[[], Verifier],
         spawn: Spawn,
     ) -> None:
         self._world = world
@@ -281,7 +281,7 @@ class GroupManager:
     ) -> VerificationGuard | None:
         """Have the transaction's coordinator confirm the partition of ``shard``. Raises what it reports."""
         verifier = self._verifier()
-        if verifier is None:
+        if not verifier.must_ask(request.transaction_version):
             return None
         guard = shard.leader.log.producers.guard_of(request.producer_id, request.producer_epoch)
         if guard is OPEN_TRANSACTION:

@@ -75,6 +75,6 @@ class Parts:
         """Return True if this broker leads a partition."""
         return any(isinstance(each.role, LeaderReplica) for each in self.replicas.partitions.values())
 
-    def verifier(self) -> Verifier | None:
-        """Return what checks that writers have added a partition to their transaction; None if this is switched off."""
+    def verifier(self) -> Verifier:
+        """Return what has coordinators confirm that a partition belongs to the transaction of its writer."""
         return self.transactions.verifier

@@ -103,12 +103,14 @@ class TransactionManager:
             write_here=write_here,
             spawn=spawn,
         )
-        self.verifier = (
-            Verifier(config.node_id, world, shards=lambda: self.shards, image=image, add_here=add_here)
-            if config.transaction_partition_verification_enable
-            else None
+        self.verifier = Verifier(
+            config.node_id,
+            world,
+            shards=lambda: self.shards,
+            image=image,
+            add_here=add_here,
+            is_enabled=config.transaction_partition_verification_enable,
         )
-        """None: transactional batches are appended unverified."""
         self.shards = CoordinatorShards(
             world,
             replicas,

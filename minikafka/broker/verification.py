@@ -58,12 +58,19 @@ class Verifier:
         shards: Callable[[], CoordinatorShards[Any]],
         image: Callable[[], MetadataImage],
         add_here: Callable[[AddPartitionsToTxnRequest], Awaitable[Any]],
+        is_enabled: bool,
     ) -> None:
+        """``is_enabled``: transaction.partition.verification.enable."""
+        self._is_enabled = is_enabled
         self._node_id = node_id
         self._world = world
         self._shards = shards
         self._image = image
         self._add_here = add_here
+
+    def must_ask(self, transaction_version: int) -> bool:
+        """Whether coordinators are asked: for version 2 in any case, since the request adds the partitions."""
+        return self._is_enabled or transaction_version >= TRANSACTION_V2
 
     async def verify(
         self,

@@ -341,7 +341,8 @@ class BrokerConfig:
     transaction_partition_verification_enable: bool = setting(
         "transaction.partition.verification.enable",
         True,
-        "Append a transactional batch only after the transaction's coordinator has confirmed its partition.",
+        "Append a transactional batch only after the transaction's coordinator has confirmed its partition. Batches of "
+        "transaction version 2 are always confirmed.",
     )
     transactional_id_expiration_ms: int = setting(
         "transactional.id.expiration.ms",

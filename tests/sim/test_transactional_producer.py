@@ -105,6 +105,30 @@ def test_transactions_commit_and_abort(cluster: SimCluster):
     assert own.run(read()) == [b"a", b"b", b"d"]
 
 
+def test_transactions_commit_without_verification():
+    """Batches of version 2 add their partitions in any case: they were appended, and no coordinator knew of them."""
+    with simulated(
+        transaction_state_log_num_partitions="3",
+        offsets_topic_num_partitions="3",
+        transaction_partition_verification_enable="false",
+    ) as cluster:
+        cluster.create_topic("orders", partitions=2)
+        cluster.settle()
+        own = client(cluster)
+
+        async def work() -> None:
+            async with own.producer.transaction():
+                await send(own.producer, b"a")
+                offsets = {FIRST: OffsetAndMetadata(1)}
+                await own.producer.send_offsets_to_transaction(offsets, GroupMetadata("g"))
+
+        own.run(work())
+        until_state(cluster, "CompleteCommit")
+        for place in (FIRST, SECOND):
+            assert outcomes(cluster, place) == [True]
+            assert open_count(cluster, place) == 0
+
+
 def test_empty_transactions_cost_no_request(cluster: SimCluster):
     """The coordinator knows nothing of them; the producer goes on."""
     own = client(cluster)

@@ -122,6 +122,8 @@ def handle_produce(
         raise InvalidRequest(f"timeout_ms={request.timeout_ms} is negative", member="timeout_ms")
     if request.transactional_id is not None:
         _check_transactional(request)
+        if verifier is not None and not verifier.must_ask(request.transaction_version):
+            verifier = None
         guards = {} if verifier is None else _guards(replicas, request)
         unverified = {name: each for name, each in guards.items() if each is not OPEN_TRANSACTION}
         if verifier is not None and unverified:
