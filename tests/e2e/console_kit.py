@@ -43,7 +43,7 @@ def watched_tab(browser: Browser, cluster: Reachable, *, refusals: bool = False)
     tab.on("request", lambda request: None if request.url.startswith((home, "data:")) else wrong.append(request.url))
     yield tab
     tab.close()
-    assert wrong == []
+    assert wrong == [], wrong
 
 
 def url_of(cluster: Reachable) -> str:

@@ -18,6 +18,7 @@ const LINES_MAX = 200;
 const CLUSTER_MAX = 1000; // events of the cluster in one request of the history
 const PROCESS_MAX = 5000; // events that the page keeps
 const ALIKE_MS = 10_000;
+const UNCAUSED_MS = 1000; // what brokers learn of the metadata has no cause of its own
 const MARKS: Record<string, string> = { leader_elected: "▲", became_leader: "♛", leader_lost: "╳", isr_shrunk: "▼", isr_expanded: "△", tail_truncated: "✂", fetch_diverged: "≠",
   produce_refused: "!", broker_fenced: "⌧", broker_unfenced: "●", replica_failed: "╳", broker_started: "●", controller_activated: "♛" };
 const KINDS = ["broker_started", "broker_stopped", "broker_failed", "broker_registered", "broker_fenced", "broker_unfenced", "controller_activated", "controller_resigned", "topic_created",
@@ -42,8 +43,8 @@ function grouped(events: Happened[]): Line[] {
   const latest = new Map<string, Line>();
   for (const each of events) {
     const key = `${each.event} ${each.broker} ${each.cause}`;
-    const line = each.cause ? latest.get(key) : undefined;
-    if (line && each.ms - line.ms <= ALIKE_MS) {
+    const line = latest.get(key);
+    if (line && each.ms - line.ms <= (each.cause ? ALIKE_MS : UNCAUSED_MS)) {
       line.all.push(each);
       continue;
     }
