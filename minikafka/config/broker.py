@@ -19,7 +19,16 @@ from minikafka.addresses import (
     parse_protocols,
     parse_voters,
 )
-from minikafka.config.listeners import LIFETIME, MECHANISMS, Override, OwnLogin, SaslListener, sasl_listener
+from minikafka.config.listeners import (
+    CONNECTIONS,
+    LIFETIME,
+    MECHANISMS,
+    Override,
+    OwnLogin,
+    SaslListener,
+    connection_limit,
+    sasl_listener,
+)
 from minikafka.config.names import BROKER_NAME_OF
 from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, NO_EFFECT, kept_setting, setting
 from minikafka.config.topic import COMPRESSION_TYPES, GZIP_LEVELS, KEEP_CODEC, LZ4_LEVELS, ZSTD_LEVELS, TopicConfig
@@ -729,6 +738,11 @@ class BrokerConfig:
             for each in self.all_listeners
             if self.protocol_of(each.name) in SASL_PROTOCOLS
         }
+
+    @property
+    def connection_limits(self) -> Mapping[str, int]:
+        """``max.connections`` of single listeners, by name. Raises InvalidConfig."""
+        return {own.listener: connection_limit(own) for own in self.listener_overrides if own.setting == CONNECTIONS}
 
     @property
     def connection_overrides(self) -> Mapping[str, int]:

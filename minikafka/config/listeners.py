@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minikafka.config.setting import LONG_MAX
+from minikafka.config.setting import INT_MAX, LONG_MAX
 from minikafka.errors import InvalidConfig
 from minikafka.types import RESERVED_NAMES
 
@@ -26,7 +26,8 @@ _LOGIN_MODULES = {
 }
 _JAAS = {f"{mechanism.lower()}.sasl.jaas.config": mechanism for mechanism in SASL_MECHANISMS}
 MECHANISMS, LIFETIME = "sasl.enabled.mechanisms", "connections.max.reauth.ms"
-LISTENER_SETTINGS = (MECHANISMS, LIFETIME, *_JAAS)
+CONNECTIONS = "max.connections"
+LISTENER_SETTINGS = (CONNECTIONS, MECHANISMS, LIFETIME, *_JAAS)
 """What can be set for one listener."""
 
 
@@ -88,7 +89,7 @@ def sasl_listener(mechanisms: str, lifetime_ms: int, overrides: tuple[Override, 
             name, mechanisms = each.name, each.text
         elif each.setting == LIFETIME:
             lifetime_ms = _milliseconds(each)
-        else:
+        elif each.setting in _JAAS:
             users, found = _jaas(each.name, each.text, _JAAS[each.setting])
             if _JAAS[each.setting] == "PLAIN":
                 passwords, own = users, found
@@ -114,9 +115,18 @@ def _mechanisms(name: str, text: str) -> tuple[str, ...]:
 
 
 def _milliseconds(override: Override) -> int:
-    if not re.fullmatch(r"[0-9]{1,19}", override.text) or int(override.text) > LONG_MAX:
+    return _number(override, LONG_MAX)
+
+
+def connection_limit(override: Override) -> int:
+    """The value of a listener's ``max.connections``. Raises InvalidConfig."""
+    return _number(override, INT_MAX)
+
+
+def _number(override: Override, high: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,19}", override.text) or int(override.text) > high:
         raise InvalidConfig(
-            f"{override.name}={override.text[:40]!r}: a whole number in the digits 0 to 9 is needed",
+            f"{override.name}={override.text[:40]!r}: a whole number in the digits 0 to 9 is needed, {high} at most",
             setting=override.name,
         )
     return int(override.text)

@@ -15,7 +15,7 @@ from typing import Any
 
 from minikafka.addresses import is_loopback
 from minikafka.config.broker import BrokerConfig, table
-from minikafka.config.listeners import override_of
+from minikafka.config.listeners import CONNECTIONS, override_of
 from minikafka.config.names import KNOWN_TO_KAFKA_ONLY, OWN_PREFIX
 from minikafka.config.setting import parsed_value
 from minikafka.config.topic import TopicConfig
@@ -164,8 +164,14 @@ def _check_sasl(config: BrokerConfig) -> None:
     config.connection_overrides  # noqa: B018 - raises InvalidConfig
     if config.internal_listeners & logins.keys():
         _check_logins_of_brokers(config)
+    limits = config.connection_limits
+    names = [each.name for each in config.all_listeners]
     for own in config.listener_overrides:
-        if own.listener not in logins:
+        if own.listener in limits and own.listener not in names:
+            raise InvalidConfig(
+                f"{own.name} is set, but {own.listener} is no listener; listeners: {', '.join(names)}", setting=own.name
+            )
+        if own.setting != CONNECTIONS and own.listener not in logins:
             used = ", ".join(logins) or "none"
             raise InvalidConfig(
                 f"{own.name} is set, but {own.listener} is no SASL listener; SASL listeners: {used}", setting=own.name

@@ -3,10 +3,11 @@
 Each connection counts into its own :class:`ConnectionRecord`. Everything else is read when connections are listed, so a
 request pays for three additions and no lookup.
 
-Also how many it holds, in all and of one address (Kafka's max.connections, max.connections.per.ip). A connection
-beyond a limit is closed when accepted. At SASL listeners connections that have not logged in are limited too: one more
-closes the oldest of them, so that strangers keep nobody out but each other. As in Kafka the brokers' own listener is
-exempt from ``max.connections``, if clients have another one: strangers cannot cut brokers off from each other.
+Also how many it holds, in all, at one listener and of one address (Kafka's max.connections, max.connections.per.ip). A
+connection beyond a limit is closed when accepted. At SASL listeners connections that have not logged in are limited
+too: one more closes the oldest of them, so that strangers keep nobody out but each other. As in Kafka the brokers' own
+listener is exempt from the broker's ``max.connections``, if clients have another one: strangers cannot cut brokers off
+from each other.
 """
 
 from __future__ import annotations
@@ -126,13 +127,16 @@ class ConnectionQuota:
         limit: int = INT_MAX,
         limit_per_ip: int = INT_MAX,
         overrides: Mapping[str, int] | None = None,
+        by_listener: Mapping[str, int] | None = None,
         unauthenticated: int = INT_MAX,
         unauthenticated_per_ip: int = INT_MAX,
         handshakes: int = INT_MAX,
         events: EventLimiter | None = None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``overrides`` replace ``limit_per_ip`` for single addresses."""
+        """``overrides`` replace ``limit_per_ip`` for single addresses; ``by_listener`` has limits of listeners, by
+        their names in contexts.
+        """
         self._limits = {
             MAX_CONNECTIONS: limit,
             MAX_CONNECTIONS_PER_IP: limit_per_ip,
@@ -141,6 +145,7 @@ class ConnectionQuota:
             HANDSHAKES: handshakes,
         }
         self._overrides = overrides or {}
+        self._by_listener = by_listener or {}
         self._logging_in: dict[str, dict[Abortable, str]] = {}
         """By listener: connections that have not logged in, with their addresses; the oldest first."""
         self._strangers: Counter[tuple[str, str]] = Counter()
@@ -148,8 +153,11 @@ class ConnectionQuota:
         self._events = events
         self._on_closed = on_closed
         self.handshakes = Handshakes(handshakes, lambda ip: self._refuse(HANDSHAKES, ip, handshakes))
-        self._ips: dict[object, str] = {}
+        self._open: dict[object, tuple[str, str]] = {}
+        """Address and listener."""
         self._by_ip: Counter[str] = Counter()
+        self._at: Counter[str] = Counter()
+        """How many connections a listener has."""
         self.listeners: set[str] = set()
         """Names; the brokers' own is the empty one."""
         self.accepted = 0
@@ -160,7 +168,7 @@ class ConnectionQuota:
     @property
     def count(self) -> int:
         """Connections open now."""
-        return len(self._ips)
+        return len(self._open)
 
     def admits(self, ip: str, listener: str = "") -> bool:
         """Return True if one more connection may open; a refusal is counted and logged."""
@@ -168,16 +176,18 @@ class ConnectionQuota:
         of_ip = self._overrides.get(ip, self._limits[MAX_CONNECTIONS_PER_IP])
         if self._by_ip[ip] >= of_ip:
             self._refuse(MAX_CONNECTIONS_PER_IP, ip, of_ip)
-        elif len(self._ips) >= self._limits[MAX_CONNECTIONS] and not is_exempt:
+        elif len(self._open) >= self._limits[MAX_CONNECTIONS] and not is_exempt:
             self._refuse(MAX_CONNECTIONS, ip, self._limits[MAX_CONNECTIONS])
+        elif (at_listener := self._by_listener.get(listener)) is not None and self._at[listener] >= at_listener:
+            self._refuse(MAX_CONNECTIONS, ip, at_listener, listener=listener)
         else:
             return True
         return False
 
-    def _refuse(self, setting: str, ip: str, limit: int) -> None:
+    def _refuse(self, setting: str, ip: str, limit: int, **more: str) -> None:
         self.refused[setting] += 1
         if self._events is not None:
-            self._events("connection_limit_exceeded", remote=ip, setting=setting, limit=limit)
+            self._events("connection_limit_exceeded", remote=ip, setting=setting, limit=limit, **more)
 
     def login_began(self, connection: Abortable, ip: str, listener: str) -> None:
         """A connection must log in. If too many have not, the oldest of them is closed."""
@@ -204,16 +214,18 @@ class ConnectionQuota:
         if not self._strangers[listener, ip]:
             del self._strangers[listener, ip]
 
-    def opened(self, connection: object, ip: str) -> None:
+    def opened(self, connection: object, ip: str, listener: str = "") -> None:
         """Count a connection."""
-        self._ips[connection] = ip
+        self._open[connection] = ip, listener
         self._by_ip[ip] += 1
+        self._at[listener] += 1
 
     def closed(self, connection: object) -> None:
         """Count it no more; one that was refused never counted."""
-        ip = self._ips.pop(connection, None)
-        if ip is None:
+        ip, listener = self._open.pop(connection, ("", None))
+        if listener is None:
             return
+        self._at[listener] -= 1
         self._by_ip[ip] -= 1
         if not self._by_ip[ip]:
             del self._by_ip[ip]

@@ -314,6 +314,7 @@ class HttpServer:
             self._on_request,
             self._tell_closed,
             self._quota,
+            listener=listener,
             login_at=listener if needs_login else None,
             request_factory=self._make_request,
             access_log=None,
@@ -585,7 +586,7 @@ class HttpServer:
     def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None:
         """It speaks Kafka's protocol."""
         self._frames[connection] = transport
-        self._quota.opened(connection, connection.remote)
+        self._quota.opened(connection, connection.remote, self._listener_name)
         if self.needs_login:
             self._quota.login_began(connection, connection.remote, self._listener_name)
 
@@ -634,7 +635,7 @@ class HttpServer:
                     connection.record.principal = self._tls.principal(transport, remote)
                 except NotAuthenticated as error:
                     connection.record.refusal = str(error)
-            self._quota.opened(connection, remote)
+            self._quota.opened(connection, remote, self._listener_name)
             if self.needs_login:
                 self._quota.login_began(connection, remote, self._listener_name)
 
@@ -1141,6 +1142,7 @@ class _Connections(web.Server):
         tell_closed: Callable[[], None],
         quota: ConnectionQuota,
         *,
+        listener: str,
         login_at: str | None,
         request_factory: Any,
         **connection_options: Any,
@@ -1153,6 +1155,7 @@ class _Connections(web.Server):
         self._by_connection: dict[RequestHandler, Transport] = {}
         self._tell_closed = tell_closed
         self._quota = quota
+        self._listener_name = listener
         self._login_at = login_at
 
     def __call__(self, record: ConnectionRecord | None = None) -> RequestHandler:
@@ -1173,7 +1176,7 @@ class _Connections(web.Server):
         self._by_connection[handler] = transport
         name = transport.get_extra_info("peername")
         remote = str(name[0]) if name else ""
-        self._quota.opened(handler, remote)
+        self._quota.opened(handler, remote, self._listener_name)
         if self._login_at is not None and isinstance(handler, _Connection):
             self._quota.login_began(handler, remote, self._login_at)
         if self.closing:

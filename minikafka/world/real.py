@@ -189,6 +189,7 @@ def real_world(
         limit=config.max_connections,
         limit_per_ip=config.max_connections_per_ip,
         overrides=config.connection_overrides,
+        by_listener={"" if name == main else name: each for name, each in config.connection_limits.items()},
         unauthenticated=config.unauthenticated_connections_max,
         unauthenticated_per_ip=config.unauthenticated_connections_per_ip_max,
         handshakes=config.tls_handshakes_max,

@@ -120,7 +120,7 @@ class TlsListener:
             return
         connection = self._connection()
         handshake = self._open[connection] = _Handshake(self, accepted, remote, connection)
-        self.quota.opened(handshake, remote)
+        self.quota.opened(handshake, remote, self._name)
         self.quota.handshakes.arrived(handshake)
 
     def ended(self, handshake: _Handshake) -> None:

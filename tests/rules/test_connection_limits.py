@@ -111,6 +111,47 @@ def test_brokers_on_a_listener_of_their_own_are_exempt():
     assert not quota.admits("b", "CLIENTS")
 
 
+def test_single_listeners_have_limits_of_their_own(log: Log):
+    """listener.name.<name>.max.connections: strangers at one listener take no connections from another one."""
+    limits = parse_broker(
+        {
+            "listeners": "BROKERS://127.0.0.1:1,CLIENTS://127.0.0.1:2,WEB://127.0.0.1:3",
+            "inter.broker.listener.name": "BROKERS",
+            "listener.name.clients.max.connections": "2",
+            "listener.name.web.max.connections": "0",
+        }
+    ).config.connection_limits
+    assert limits == {"CLIENTS": 2, "WEB": 0}
+    quota = ConnectionQuota(limit=10, by_listener=limits, events=log.limiter)
+    quota.opened(0, "a", "")
+    for connection in (1, 2):
+        assert quota.admits("a", "CLIENTS")
+        quota.opened(connection, "a", "CLIENTS")
+    assert [quota.admits("b", each) for each in ("CLIENTS", "WEB", "")] == [False, False, True]
+    quota.closed(1)
+    quota.closed(1)
+    assert quota.admits("b", "CLIENTS")
+    assert quota.refused[MAX_CONNECTIONS] == 2
+    assert log.lines == [
+        ("connection_limit_exceeded", {"remote": "b", "setting": MAX_CONNECTIONS, "limit": 2, "listener": "CLIENTS"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("listener.name.web.max.connections", "5", "WEB is no listener; listeners: PLAINTEXT"),
+        ("listener.name.plaintext.max.connections", "-1", "a whole number"),
+        ("listener.name.plaintext.max.connections", "9999999999", "2147483647 at most"),
+    ],
+)
+def test_wrong_limits_of_listeners_stop_the_start(name: str, text: str, said: str):
+    """Each error names the setting."""
+    with pytest.raises(InvalidConfig, match=said) as caught:
+        parse_broker({"listeners": "PLAINTEXT://127.0.0.1:1", name: text})
+    assert caught.value.facts["setting"] == name
+
+
 def test_single_addresses_have_limits_of_their_own(log: Log):
     """max.connections.per.ip.overrides: more or fewer than others, as sockets write the address."""
     overrides = parse_broker({"max.connections.per.ip.overrides": "10.0.0.1:2, [0::1]:0"}).config.connection_overrides
