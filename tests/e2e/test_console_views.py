@@ -42,6 +42,14 @@ def page(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
     cluster.faults.heal()
 
 
+@pytest.fixture
+def page_of_replicas(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
+    """A follower whose log ends below an offset refuses to read there, if it has not fetched the record before it."""
+    with watched_tab(browser, cluster, refusals=True) as tab:
+        yield tab
+    cluster.faults.heal()
+
+
 def offsets_shown(page: Page) -> list[int]:
     return [int(each) for each in page.locator("[data-offset] td:first-child").all_text_contents()]
 
@@ -55,8 +63,11 @@ def commit(cluster: LocalCluster, group: str, **offsets: int) -> None:
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_above_the_high_watermark_is_marked_until_it_is_committed(page: Page, cluster: LocalCluster):
+def test_a_record_above_the_high_watermark_is_marked_until_it_is_committed(
+    page_of_replicas: Page, cluster: LocalCluster
+):
     """PAGE 3.5: followers that cannot fetch leave the record below a line; it changes by itself when they can."""
+    page = page_of_replicas
     create(cluster, "held", partitions=3)
     listed = call(cluster, "/v1/topics/held/partitions")["partitions"]
     # Broker 1 serves the page: it reads what it leads itself, and not through a link that is held.

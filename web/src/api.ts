@@ -11,9 +11,9 @@ const READ_MS = 8000;
 const WRITE_MS = 35000; // beyond request.timeout.ms
 
 /** Sends a request and returns the parsed response; raises Refused with the broker's sentence. */
-export async function request<T = unknown>(path: string, body: unknown = null, method = body === null ? "GET" : "POST"): Promise<T> {
+export async function request<T = unknown>(path: string, body: unknown = null, method = body === null ? "GET" : "POST", until?: AbortSignal): Promise<T> {
   const headers: Record<string, string> = { Accept: "application/json" };
-  const options: RequestInit = { method, headers, signal: AbortSignal.timeout(method === "GET" ? READ_MS : WRITE_MS) };
+  const options: RequestInit = { method, headers, signal: AbortSignal.any([AbortSignal.timeout(method === "GET" ? READ_MS : WRITE_MS), ...until ? [until] : []]) };
   if (body !== null) {
     options.body = JSON.stringify(body);
     headers["Content-Type"] = "application/json";

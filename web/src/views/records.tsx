@@ -120,8 +120,8 @@ async function readPast(path: string, wanted: Wanted, { high_watermark: end, log
 }
 
 /** The end of what is committed, once it is beyond an offset; the offset, if nothing comes. */
-async function committedBeyond(path: string, offset: number): Promise<number> {
-  const { next_offset: next } = await request<{ next_offset: number }>(`${path}/records?offset=${offset}&max_wait_ms=${AWAIT_MS}&max_records=1&format=text`);
+async function committedBeyond(path: string, offset: number, until: AbortSignal): Promise<number> {
+  const { next_offset: next } = await request<{ next_offset: number }>(`${path}/records?offset=${offset}&max_wait_ms=${AWAIT_MS}&max_records=1&format=text`, null, "GET", until);
   return next;
 }
 
@@ -136,6 +136,7 @@ function useWindow(path: string, wanted: Wanted, partition: Partition | null, is
     let [busy, ended, readFor] = [false, false, ""];
     let [awaits, tail] = [false, 0];
     let committed = { epoch: -1, end: 0 };
+    const left = new AbortController(); // a browser has six connections for one broker
     const follows = !isPast && wanted.from === "newest" && !wanted.contains;
     // The live stream shows the log four times a second; a committed record shall be seen sooner.
     async function awaitRecord(): Promise<void> {
@@ -144,7 +145,7 @@ function useWindow(path: string, wanted: Wanted, partition: Partition | null, is
       try {
         while (!ended && !document.hidden) {
           const epoch = latest.current?.leader_epoch ?? -1;
-          const end = await committedBeyond(path, tail);
+          const end = await committedBeyond(path, tail, left.signal);
           if (end <= tail) {
             await new Promise((done) => setTimeout(done, FOLLOW_MS));
             continue;
@@ -186,7 +187,7 @@ function useWindow(path: string, wanted: Wanted, partition: Partition | null, is
       busy = true;
       void refresh({ ...latest.current, high_watermark: known });
     };
-    return () => { ended = true; };
+    return () => { ended = true; left.abort(); };
   }, [path, wanted.from, wanted.contains, isPast]);
   useEffect(() => wake.current());
   return { read, failed };
