@@ -33,11 +33,10 @@ from minikafka.chaos.packet_rules import PacketRules, Rule, filter_of
 from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.target import NO_MESSAGES
 from minikafka.chaos.timeline import Hit
-from minikafka.chaos.words import CUT, DELAY, ISOLATE, KILL, LINK_FAULTS, LOSS, MESSAGES, PAUSE, STOP
 from minikafka.errors import WorldError
+from minikafka.faults import CLIENT_END, CUT, DELAY, ISOLATE, KILL, LINK_FAULTS, LOSS, MESSAGES, PAUSE, STOP, End
 from minikafka.hosting.cluster_files import LOOPBACK, Ports, new_cluster_id
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied, stop_all
-from minikafka.sim.fault_targets import CLIENT_END, End
 from minikafka.types import Address, NodeId
 
 ENGINE_ASK_S: Final = 20.0

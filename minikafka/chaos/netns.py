@@ -30,7 +30,8 @@ from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.syscalls import Injection
 from minikafka.chaos.target import NO_MESSAGES
 from minikafka.chaos.timeline import Hit
-from minikafka.chaos.words import (
+from minikafka.faults import (
+    CLIENT_END,
     CLOCK_JUMP,
     DISK_FAULTS,
     DISK_FULL,
@@ -42,12 +43,12 @@ from minikafka.chaos.words import (
     POWER_LOSS,
     SLOW_DISK,
     STOP,
+    End,
 )
 from minikafka.hosting.cluster_files import ClusterFiles, lay_out, write
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerProcess, stop_all
 from minikafka.hosting.secured import MECHANISM, PLAINTEXT, ClusterSecurity
 from minikafka.hosting.tls_files import ADMIN, ClusterTls
-from minikafka.sim.fault_targets import CLIENT_END, End
 from minikafka.types import Address, NodeId
 from minikafka.world.clients import AdminClient
 

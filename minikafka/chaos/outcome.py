@@ -17,7 +17,6 @@ from typing import Final
 
 from minikafka.chaos.figures import Figures
 from minikafka.chaos.scenario import UNCLEAN, Scenario
-from minikafka.chaos.words import POWER_LOSS
 from minikafka.check.findings import (
     AcknowledgedMissingOnReplica,
     Duplicate,
@@ -30,6 +29,7 @@ from minikafka.check.findings import (
     Shifted,
     Unseen,
 )
+from minikafka.faults import POWER_LOSS
 
 _OF_A_LOG: Final[tuple[type[Finding], ...]] = (
     LostWrite,

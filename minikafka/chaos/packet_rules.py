@@ -16,8 +16,8 @@ from typing import Final
 from minikafka.chaos import packet_delay
 from minikafka.chaos.commands import run
 from minikafka.chaos.timeline import Hit
-from minikafka.chaos.words import DELAY, LOSS
 from minikafka.errors import WorldError
+from minikafka.faults import DELAY, LOSS
 
 QUEUES_MAX: Final = 65_535
 """Numbers of NFQUEUE's queues are 16 bits."""

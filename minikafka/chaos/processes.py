@@ -20,7 +20,10 @@ import aiohttp
 
 from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.timeline import Hit
-from minikafka.chaos.words import (
+from minikafka.errors import WorldError
+from minikafka.faults import (
+    CLIENT,
+    CLIENT_END,
     CLOCK_JUMP,
     CUT,
     DELAY,
@@ -34,10 +37,9 @@ from minikafka.chaos.words import (
     POWER_LOSS,
     SLOW_DISK,
     STOP,
+    End,
 )
-from minikafka.errors import WorldError
 from minikafka.hosting.processes import LAUNCHER, ProcessCluster
-from minikafka.sim.fault_targets import CLIENT, CLIENT_END, End
 from minikafka.types import Address, NodeId
 
 ASK_S: Final = 2.0

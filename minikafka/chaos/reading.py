@@ -1,7 +1,7 @@
 """A scenario from its file, checked as a whole: what cannot be played is refused before anything starts.
 
 Fields are typed and located: ScenarioError names file, line, field and fix, and a field that no reader asked for is a
-mistake. What a fault takes is in words.py; nothing is guessed.
+mistake. What a fault takes is in minikafka/faults.py; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from minikafka.chaos.scenario import (
     Step,
     Topic,
 )
-from minikafka.chaos.words import FAULTS, MESSAGES, OTHER_NAMES, TO, WHOM
 from minikafka.config import parse_broker, parse_topic
 from minikafka.errors import InvalidConfig, InvalidRequest
+from minikafka.faults import ALL, CLIENT, FAULTS, MESSAGES, OTHER_NAMES, OTHERS, TO, WHOM, check_target, partition_of
 from minikafka.hosting.secured import PLAINTEXT, PROTOCOLS
-from minikafka.sim.fault_targets import ALL, CLIENT, OTHERS, ROLES, partition_of
 from minikafka.spelling import did_you_mean, meant_or_listed
 from minikafka.types import TopicPartition
 from minikafka.world.faults import COUNT_MAX, EVERY_API, KINDS, FaultSpec
@@ -435,27 +434,20 @@ def _check_step(step: Step, table: Table) -> None:
     if abs(step.by_s) > BY_S_MAX:
         raise table.wrong("by", "a year is the most that a clock jumps here")
     for word in step.whom:
-        _check_whom(word, "whom", table, (CLIENT,) if MESSAGES in step.what else ())
+        _check_target(word, "whom", table, (*WHOM, CLIENT) if MESSAGES in step.what else WHOM)
     if step.to:
-        _check_whom(step.to, "to", table, tuple(TO))
+        _check_target(step.to, "to", table, (*WHOM, *TO))
 
 
 def _with_field(field: str) -> str:
     return ", ".join(name for name, each in FAULTS.items() if field in each.takes)
 
 
-def _check_whom(text: str, field: str, table: Table, more: tuple[str, ...]) -> None:
-    """Is every word of it one that can be resolved?"""
-    for word in (each.strip() for each in text.split(",")):
-        role, colon, _ = word.partition(":")
-        if colon:
-            table.known(field, role, ROLES)
-            try:
-                partition_of(word)
-            except ValueError as error:
-                raise table.wrong(field, str(error)) from None
-        elif not (word.startswith("n") and word[1:].isascii() and word[1:].isdigit()):
-            table.known(field, word, (*WHOM, *more))
+def _check_target(text: str, field: str, table: Table, words: Iterable[str]) -> None:
+    try:
+        check_target(text, words)
+    except ValueError as error:
+        raise table.wrong(field, str(error)) from None
 
 
 # ---- as a whole ------------------------------------------------------------------------------------------------------

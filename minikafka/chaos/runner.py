@@ -25,12 +25,11 @@ from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.target import Target
 from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
 from minikafka.chaos.watch import ClusterState, Watch
-from minikafka.chaos.words import FAULTS, RESTART, ROLLING_RESTART, STOP
 from minikafka.check import Expectations, Verdict
 from minikafka.client.settings import AdminConfig, build
 from minikafka.client.structs import NewTopic
 from minikafka.errors import TopicAlreadyExists, WorldError
-from minikafka.sim.fault_targets import Standing, View
+from minikafka.faults import FAULTS, RESTART, ROLLING_RESTART, STOP, Standing, View
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.world.asking import Asker
 from minikafka.world.clients import AdminClient, client_tls

@@ -21,26 +21,10 @@ from minikafka.chaos.play import check, write
 from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.target import SIMULATOR
 from minikafka.chaos.timeline import Strike, link_words, strikes_of
-from minikafka.chaos.words import (
-    CLOCK_JUMP,
-    CUT,
-    DELAY,
-    DISK_FULL,
-    FSYNC_FAIL,
-    ISOLATE,
-    KILL,
-    LOSS,
-    PAUSE,
-    POWER_LOSS,
-    RESTART,
-    ROLLING_RESTART,
-    SLOW_DISK,
-    STOP,
-)
 from minikafka.check.findings import KINDS
 from minikafka.check.history import Acknowledged, Failed, Operation, Poll, Send, Unknown
+from minikafka.faults import ALL, FAULTS, POWER_LOSS
 from minikafka.sim import run as sim_run
-from minikafka.sim.fault_targets import ALL
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Plan, PlannedTopic
 from minikafka.sim.plan import Operation as Sending
 from minikafka.types import TopicPartition
@@ -52,24 +36,6 @@ ROLL_S: Final = 6.0
 """From one restart of a rolling one to the next: a controlled shutdown, a start and a return to the ISR."""
 
 PLAN: Final = "plan.json"
-
-SIM_KINDS: Final = {
-    KILL: "crash",
-    PAUSE: "pause",
-    STOP: "stop",
-    RESTART: "stop",
-    ROLLING_RESTART: "stop",
-    ISOLATE: "cut",
-    CUT: "cut",
-    DELAY: "late_link",
-    LOSS: "lossy_link",
-    POWER_LOSS: "power_cut",
-    DISK_FULL: "disk_full",
-    FSYNC_FAIL: "fail_sync",
-    SLOW_DISK: "slow_disk",
-    CLOCK_JUMP: "jump_clock",
-}
-"""Our word -> the plan's."""
 
 
 def plan_of(scenario: Scenario, seed: int, duration_s: float | None = None) -> Plan:
@@ -119,7 +85,7 @@ def plan_of(scenario: Scenario, seed: int, duration_s: float | None = None) -> P
 def faults_of(strike: Strike, length_s: float, brokers: int) -> Iterator[Fault]:
     """A strike in the plan's words."""
     lasts_s = strike.lasts_s if strike.lasts_s is not None else max(0.0, length_s - strike.at_s)
-    fault = Fault(at_s=strike.at_s, kind=SIM_KINDS[strike.what], target=strike.whom, lasts_s=round(lasts_s, 3))
+    fault = Fault(at_s=strike.at_s, kind=FAULTS[strike.what].kind, target=strike.whom, lasts_s=round(lasts_s, 3))
     match strike.what:
         case "isolate" | "cut":
             for words in link_words(strike):

@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Final, Protocol
 
 from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.timeline import Hit
-from minikafka.chaos.words import MESSAGES
 from minikafka.errors import InvalidConfig
+from minikafka.faults import MESSAGES
 from minikafka.hosting.secured import PLAINTEXT
 from minikafka.types import Address, NodeId
 
@@ -60,7 +60,7 @@ class Target(Protocol):
 
     @classmethod
     def lacks(cls, what: str) -> str | None:
-        """Why this target cannot make the fault ``what`` (words.py) on this machine, as a sentence; None: it can.
+        """Why this target cannot make the fault ``what`` (``minikafka/faults.py``) on this machine; None: it can.
 
         ``what`` is empty: can it be used on this machine at all?
         """

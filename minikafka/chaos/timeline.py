@@ -1,7 +1,7 @@
 """What happens when: a scenario, a seed and a duration as strikes in order of time.
 
 The seed draws here and nowhere else, so that it means the same on every target: *which* broker is ``one``, which of
-several faults, when within a span. Who leads when the strike comes is for the target's view (``sim/fault_targets.py``).
+several faults, when within a span. Who leads when the strike comes is for the target's view (``faults.py``).
 
 Rules for this file: one stream of draws per step; a longer duration only appends strikes of steps that repeat.
 """
@@ -14,8 +14,21 @@ from random import Random
 from typing import Final
 
 from minikafka.chaos.scenario import Scenario, Step
-from minikafka.chaos.words import FAULTS, ISOLATE, MAJORITY, MESSAGES, MINORITY, ONE
-from minikafka.sim.fault_targets import CLIENT, CLIENT_END, OTHERS, End, View, links_of, nodes_of
+from minikafka.faults import (
+    CLIENT,
+    CLIENT_END,
+    FAULTS,
+    ISOLATE,
+    MAJORITY,
+    MESSAGES,
+    MINORITY,
+    ONE,
+    OTHERS,
+    End,
+    View,
+    links_of,
+    nodes_of,
+)
 from minikafka.types import NodeId
 from minikafka.world.faults import EVERY_API, FaultSpec
 

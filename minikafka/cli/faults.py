@@ -15,7 +15,8 @@ from minikafka.cli.running import Commands, Failure, Misuse, run
 from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
 from minikafka.cli.v1 import V1, Refusal
 from minikafka.errors import UNKNOWN, BrokerIdNotRegistered, InvalidRequest
-from minikafka.world.faults import KINDS, MESSAGE_KINDS, Link
+from minikafka.faults import MESSAGE_KINDS
+from minikafka.world.faults import KINDS, Link
 
 COLUMNS = ("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active", "Held")
 HELD_COLUMNS = ("Fault", "Id", "Api", "Message", "Link", "Held ms", "Concerns")

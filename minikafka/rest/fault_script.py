@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from minikafka import __version__
 from minikafka.addresses import is_number
+from minikafka.faults import CLIENT
 from minikafka.types import NodeId
-from minikafka.world.faults import ANYONE, BROKER, CLIENT, EVERY_API, FaultSpec, Link
+from minikafka.world.faults import ANYONE, BROKER, EVERY_API, FaultSpec, Link
 from minikafka.world.injections import Act, Injection
 
 IDLE_S: Final = 5.0

@@ -18,6 +18,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from minikafka.errors import InvalidRequest, RequestTimedOut
+from minikafka.faults import MESSAGE_KINDS
 from minikafka.rest.body import Members
 from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.model import Model, member
@@ -35,7 +36,6 @@ from minikafka.world.faults import (
     DELAY_MS_MAX,
     EVERY_API,
     KINDS,
-    MESSAGE_KINDS,
     SEED_MAX,
     Fault,
     FaultSpec,

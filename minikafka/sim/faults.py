@@ -1,6 +1,6 @@
 """The faults of a plan at work: who is hit, what is done, and how it is put right.
 
-Targets are resolved when a fault happens, in the words of ``fault_targets.py`` (``leader:orders-0`` is the leader of
+Targets are resolved when a fault happens, in the words of ``minikafka/faults.py`` (``leader:orders-0`` is the leader of
 that moment). The fault budget of ``plan.py`` is kept here: what would exceed it is carried out as something milder, and
 reported as that.
 
@@ -16,12 +16,12 @@ from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
+from minikafka.faults import CLIENT, CLIENT_END, End, Standing, View, links_of, nodes_of, with_any_client
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import invariant
 from minikafka.sim import message_faults
 from minikafka.sim.bit_rot import LOOK_S, BitRot
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.fault_targets import CLIENT, CLIENT_END, End, Standing, View, links_of, nodes_of, with_any_client
 from minikafka.sim.message_faults import HOLD, KILL_GRANTING_VOTER, MESSAGE_FAULTS, Matching
 from minikafka.sim.plan import FSYNC, Fault, Plan
 from minikafka.sim.verdicts import Drop, Message, Verdict

@@ -9,8 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from minikafka.faults import CLIENT, LEADER
 from minikafka.sim.compaction_plans import TOMBSTONE, drawn_key
-from minikafka.sim.fault_targets import CLIENT, LEADER
 from minikafka.sim.message_faults import LATE, RESET
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
 

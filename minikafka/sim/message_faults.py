@@ -13,8 +13,8 @@
 ======================= ================================================================================================
 
 ``Fault.message`` says which messages: ``Vote``, ``AlterPartition request``, ``Fetch answer``. Fetches of the metadata
-log are called ``MetadataFetch``. ``Fault.target`` is a link in the words of ``fault_targets.py``. Requests of Kafka's
-clients are struck inside the broker's connection (``streams.py``); none of them is doubled.
+log are called ``MetadataFetch``. ``Fault.target`` is a link in the words of ``minikafka/faults.py``. Requests of
+Kafka's clients are struck inside the broker's connection (``streams.py``); none of them is doubled.
 
 Rule for this file: a held message of a dead process is one that was on its way already; it is delivered once, and only
 to the process that it was sent to.
@@ -26,9 +26,9 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import Final
 
+from minikafka.faults import CLIENT, METADATA_FETCH
 from minikafka.replication.fetch_session import FULL_EPOCH
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.fault_targets import CLIENT
 from minikafka.sim.verdicts import Deliver, Drop, Message, Reset, Rule, Verdict
 from minikafka.sim.world import Event
 from minikafka.types import METADATA_TOPIC
@@ -42,8 +42,6 @@ MESSAGE_FAULTS: Final = (LOSE, RESET, REFUSE, LATE, DOUBLE, HOLD)
 
 LATE_BY_VALUE: Final = frozenset({LATE, DOUBLE, HOLD})
 """Faults whose value is a time."""
-
-METADATA_FETCH: Final = "MetadataFetch"
 
 Undo = Callable[[], None]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from minikafka.faults import ALL, CONTROLLER, FOLLOWER, LEADER, METADATA_FETCH, OTHERS
 from minikafka.sim.change_plans import ALTER_BROKER, ALTER_TOPIC
-from minikafka.sim.fault_targets import ALL, CONTROLLER, FOLLOWER, LEADER, OTHERS
-from minikafka.sim.message_faults import DOUBLE, HOLD, KILL_GRANTING_VOTER, LATE, LOSE, METADATA_FETCH, RESET
+from minikafka.sim.message_faults import DOUBLE, HOLD, KILL_GRANTING_VOTER, LATE, LOSE, RESET
 from minikafka.sim.plan import Fault, Plan
 
 EVERYWHERE: Final = f"{ALL}>{ALL}"

@@ -53,7 +53,7 @@ class Fault:
     at_s: float
     kind: str
     target: str
-    """In the words of ``fault_targets.py``: ``n2``, ``leader:orders-0``, a link ``n1>n2``; a client, partition."""
+    """In the words of ``minikafka/faults.py``: ``n2``, ``leader:orders-0``, a link ``n1>n2``; a client, partition."""
     lasts_s: float = 0.0
     value: float = 0.0
     """How strong, where that has a meaning (seconds)."""

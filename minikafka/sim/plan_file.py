@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from minikafka.errors import InvalidConfig
-from minikafka.sim.fault_targets import CLIENT_END, View, links_of, nodes_of, with_any_client
+from minikafka.faults import CLIENT_END, View, links_of, nodes_of, with_any_client
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.plan import Fault, Plan

@@ -22,7 +22,7 @@ from minikafka.check.history import Operation as HistoryOperation
 from minikafka.client.settings import ProducerConfig
 from minikafka.config import BrokerConfig, parse_broker, table
 from minikafka.errors import InvalidConfig
-from minikafka.sim.fault_targets import LEADER
+from minikafka.faults import LEADER
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.run import Run
 from minikafka.sim.shrink import Shrinker

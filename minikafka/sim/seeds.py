@@ -19,8 +19,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from minikafka.faults import CONTROLLER, LEADER
 from minikafka.invariant import invariant
-from minikafka.sim.fault_targets import CONTROLLER, LEADER
 from minikafka.sim.message_faults import LATE_BY_VALUE
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, VOTERS, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.plan_features import heartbeat_group, with_features

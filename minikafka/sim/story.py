@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minikafka.check.findings import LostWrite
+from minikafka.faults import LEADER
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.fault_targets import LEADER
 from minikafka.sim.faults import At, Faults
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.world import Event

@@ -22,9 +22,10 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import replace
 from random import Random
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from minikafka.errors import InvalidRequest
+from minikafka.faults import MessageKind
 from minikafka.ports import Buffers, FrameSession, OpenSession, RequestContext
 from minikafka.sim.loop import SimLoop
 from minikafka.sim.tasks import Incarnation
@@ -45,8 +46,6 @@ TORN_EARLY: Final = 8
 """Half of those end within so many bytes: inside a frame's size or header."""
 
 FRAME_BYTES_MAX: Final = 1 << 24
-
-_Kind = Literal["request", "answer"]
 
 
 class Peer(Protocol):
@@ -93,10 +92,10 @@ class _Way:
     """One direction of a stream."""
 
     def __init__(
-        self, stream: Stream, kind: _Kind, sender: Incarnation, target: str, deliver: Callable[[bytes], None]
+        self, stream: Stream, kind: MessageKind, sender: Incarnation, target: str, deliver: Callable[[bytes], None]
     ) -> None:
         self._stream = stream
-        self._kind: _Kind = kind
+        self._kind: MessageKind = kind
         self._sender = sender
         self._target = target
         self._deliver = deliver
@@ -352,7 +351,7 @@ class ServerEnd:
         await self._fault("answer", client_id, api)
         return response
 
-    async def _fault(self, kind: _Kind, client_id: str, api: str) -> None:
+    async def _fault(self, kind: MessageKind, client_id: str, api: str) -> None:
         client, server = client_id, self._stream.address.host
         ends = (client, server) if kind == "request" else (server, client)
         message = Message(self._stream.number, kind, *ends, api, b"")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from minikafka.faults import METADATA_FETCH
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.message_faults import METADATA_FETCH
 from minikafka.sim.verdicts import Message, Verdict
 from minikafka.sim.world import SimWorld
 from minikafka.types import METADATA_TOPIC

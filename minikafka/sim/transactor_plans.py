@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from minikafka.sim.fault_targets import ALL, CLIENT, LEADER
+from minikafka.faults import ALL, CLIENT, LEADER
 from minikafka.sim.message_faults import DOUBLE, LATE, LOSE, RESET
 from minikafka.sim.plan import Fault, Plan, PlannedTopic
 

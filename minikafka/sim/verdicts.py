@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
+
+from minikafka.faults import MessageKind
 
 
 class Message(NamedTuple):
@@ -17,7 +19,7 @@ class Message(NamedTuple):
 
     call: int
     """The same number for a request, its duplicates and its answers."""
-    kind: Literal["request", "answer"]
+    kind: MessageKind
     source: str
     target: str
     api: str
@@ -72,7 +74,7 @@ def matching(
     verdict: Verdict,
     *,
     api: str | None = None,
-    kind: Literal["request", "answer"] | None = None,
+    kind: MessageKind | None = None,
     source: str | None = None,
     target: str | None = None,
     count: int | None = None,

@@ -35,6 +35,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from minikafka.errors import BY_NAME as ERRORS
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, InvalidRequest, ProtocolError
+from minikafka.faults import CLIENT, MESSAGE_KINDS, METADATA_FETCH, MessageKind
 from minikafka.ports import Events
 from minikafka.spelling import did_you_mean, meant_or_listed
 from minikafka.types import NodeId
@@ -42,20 +43,14 @@ from minikafka.wire.apis import BY_NAME
 from minikafka.world.message_places import Place
 
 FaultKind: TypeAlias = Literal["cut", "drop", "delay", "hold", "duplicate", "reorder", "error"]
-MessageKind: TypeAlias = Literal["request", "answer"]
 
 KINDS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "delay", "hold", "duplicate", "reorder", "error")
-MESSAGE_KINDS: Final[tuple[MessageKind, ...]] = ("request", "answer")
 
 ANYONE = "*"
 BROKER = "broker"
-CLIENT = "client"
-"""Words for the ends of a link, besides a node id."""
+"""Words for the ends of a link, besides a node id and ``client``."""
 
 EVERY_API = "*"
-METADATA_FETCH = "MetadataFetch"
-"""A ``Fetch`` of the metadata log, by which the quorum lives; ``Fetch`` means all others, as tests do."""
-
 WITHOUT_FAULTS: Final = "RunTestHook"
 """Sets and heals faults at other brokers. A fault that stopped it could not be healed through another broker."""
 

@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, Self, TypeVar
 
 from minikafka.errors import OutcomeUnknown, ProtocolError, Unreachable, WorldError
+from minikafka.faults import CLIENT, METADATA_FETCH, MessageKind
 from minikafka.ports import Buffers, Events
 from minikafka.types import METADATA_TOPIC, Address
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import encode_response, error_response
-from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, MessageKind, Way
+from minikafka.world.faults import Fault, Faults, Way
 from minikafka.world.http_server import NotAnswered
 from minikafka.world.message_places import Contents, body_in, places_of
 

@@ -18,7 +18,7 @@ from minikafka.chaos.packet_rules import Filter
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.target import lacks
 from minikafka.chaos.timeline import Hit, Strike
-from minikafka.sim.fault_targets import CLIENT_END
+from minikafka.faults import CLIENT_END
 from minikafka.types import Address
 
 

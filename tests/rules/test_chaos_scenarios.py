@@ -15,8 +15,7 @@ from minikafka.chaos.reading import LIBRARY, ScenarioError, find, library, read,
 from minikafka.chaos.scenario import SHORT_SESSIONS, Span
 from minikafka.chaos.target import NO_MESSAGES, lacks
 from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
-from minikafka.chaos.words import FAULTS, MESSAGES, OTHER_NAMES, WHOM
-from minikafka.sim.fault_targets import CLIENT_END, Standing, View, links_of, nodes_of
+from minikafka.faults import CLIENT_END, FAULTS, MESSAGES, OTHER_NAMES, WHOM, Standing, View, links_of, nodes_of
 from minikafka.types import NO_NODE, TopicPartition
 from minikafka.world.faults import FaultSpec
 

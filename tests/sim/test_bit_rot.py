@@ -7,9 +7,9 @@ import pytest
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.errors import CorruptMessage
+from minikafka.faults import LEADER
 from minikafka.log.names import RECOVERY_POINT_CHECKPOINT, offset_name
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.fault_targets import LEADER
 from minikafka.sim.plan import Fault
 from minikafka.sim.run import Run
 from minikafka.types import NodeId

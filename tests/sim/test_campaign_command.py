@@ -198,7 +198,8 @@ def test_a_task_is_a_plan_and_its_price() -> None:
     ("fault", "why"),
     [
         (Fault(at_s=1.0, kind="craash", target="n1"), "there is no such kind of fault; did you mean crash?"),
-        (Fault(at_s=1.0, kind="crash", target="x1"), "'x1' is nobody: n2, all, controller,"),
+        (Fault(at_s=1.0, kind="crash", target="x1"), "'x1' is unknown; one of n2, all, controller,"),
+        (Fault(at_s=1.0, kind="crash", target="leadr:orders-0"), "'leadr' is unknown; did you mean 'leader'?"),
         (Fault(at_s=1.0, kind="crash", target="n4"), "there is no broker 4; there are 3"),
         (Fault(at_s=1.0, kind="cut", target="n1>n7"), "there is no broker 7; there are 3"),
         (Fault(at_s=1.0, kind="crash", target="leader:orders"), "names no partition"),

@@ -26,10 +26,10 @@ from minikafka.check.findings import (
     Unseen,
 )
 from minikafka.errors import NOT_WRITTEN, InvalidPartitions, InvalidRecord, RequestTimedOut
+from minikafka.faults import FOLLOWER, ISR, LEADER
 from minikafka.replication.leader import LeaderReplica
 from minikafka.sim import plan_features
 from minikafka.sim.doubled import DoubledRecords
-from minikafka.sim.fault_targets import FOLLOWER, ISR, LEADER
 from minikafka.sim.invariants import CommittedPrefixEqual, LeaderHoldsCommitted, ValidHighWatermark
 from minikafka.sim.lives import RECORDS, Sent, tell_lives
 from minikafka.sim.losses import Losses

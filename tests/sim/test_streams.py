@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from minikafka.errors import ProtocolError
+from minikafka.faults import with_any_client
 from minikafka.ports import FrameConnection, MeetFaults, RequestContext
-from minikafka.sim.fault_targets import with_any_client
 from minikafka.sim.message_faults import Matching
 from minikafka.sim.streams import SEGMENT, Stream
 from minikafka.sim.verdicts import Deliver, Drop, Message, Reset, matching

@@ -20,6 +20,7 @@ FLOORS = {
     "config": 0,
     "addresses": 0,
     "spelling": 0,
+    "faults": 0,
     "wire": 1,
     "ports": 1,
     "log": 2,
