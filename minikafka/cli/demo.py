@@ -22,8 +22,7 @@ from minikafka.chaos.evidence import Compared, Ledger, compare, judge, read_back
 from minikafka.chaos.watch import Watch
 from minikafka.check import Verdict
 from minikafka.cli.demo_spark import LEFT_OUT, directly, is_installed, run_job
-from minikafka.cli.demo_story import Story, Stream
-from minikafka.cli.demo_view import Screen, Shown
+from minikafka.cli.demo_story import Screen, Shown, Story, Stream
 from minikafka.cli.flights import FLIGHT_COUNT, FlightsMissing, flights
 from minikafka.cli.running import FAILED, Failure, Interrupted, Signals, first_of, run_until_asked
 from minikafka.cli.spark import print_flights

@@ -28,8 +28,7 @@ from minikafka.lab import compare as comparing
 from minikafka.lab import rebalance, table, transactions
 from minikafka.lab.command import ScenarioError
 from minikafka.lab.compare import Comparison
-from minikafka.lab.played import Run, Step, View
-from minikafka.lab.record_fate import Difference, LostRecord
+from minikafka.lab.played import Difference, LostRecord, Run, Step, View
 from minikafka.lab.scenario import Scenario, find, names, references, short_name, story
 from minikafka.lab.scenario_runner import TRUNCATIONS
 from minikafka.lab.table import RULES, changes_of, truncation_of

@@ -21,8 +21,7 @@ from minikafka.lab.command import Command, ScenarioError, parsed
 from minikafka.lab.control import Control, News, QuorumControl, ScriptedControl
 from minikafka.lab.lab_cluster import LabCluster
 from minikafka.lab.node import Node, Settings
-from minikafka.lab.played import NodeEvent, Run, Step, View, views_of
-from minikafka.lab.record_fate import RecordFates
+from minikafka.lab.played import NodeEvent, RecordFates, Run, Step, View, views_of
 from minikafka.lab.verbs import Verbs
 from minikafka.log.partition_log import PartitionLog
 from minikafka.replication.follower import TruncateByLeaderEpoch, TruncationRule

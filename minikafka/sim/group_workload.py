@@ -31,14 +31,13 @@ from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.consumer_group_watch import ConsumerGroupWatch
 from minikafka.sim.faults import At
+from minikafka.sim.group_members import HeartbeatMember, WorkloadMember
 from minikafka.sim.group_plans import CONSUMER, PlannedGroup
 from minikafka.sim.group_watch import GroupWatch
-from minikafka.sim.heartbeat_member import HeartbeatMember
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.verdicts import Drop, Message, Verdict
 from minikafka.sim.watch import Watch
 from minikafka.sim.workload import SUCCESSOR
-from minikafka.sim.workload_member import WorkloadMember
 from minikafka.types import Offset, TopicPartition
 
 TWIN = "b"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from minikafka.sim.compacted import KeyBook, lost_sequences
 from minikafka.sim.log_contents import Batch, records_of, rows_of
+from minikafka.sim.log_invariants import KeyBook, lost_sequences
 from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report, number_of
 from minikafka.sim.world import Event
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition

@@ -1,18 +1,47 @@
 """What a seed draws about clients of Kafka's protocol: producers, a reader, their records, and faults of their links.
 
+Also the compacted topics that they write to: few keys, many writes, tombstones, and brokers that compact as soon as
+they may.
+
 Rules for this file: it draws from a stream of its own, as ``plan_features.py`` does; it adds records, clients and
 faults on these clients' links, and changes nothing that was drawn before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Final
 
 from minikafka.faults import CLIENT, LEADER
-from minikafka.sim.compaction_plans import TOMBSTONE, drawn_key
 from minikafka.sim.message_faults import LATE, RESET
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
+
+TOMBSTONE: Final = "-"
+"""A key that begins so is deleted by the record: it has no value."""
+
+
+def drawn_settings(random: Random) -> dict[str, str]:
+    """Of brokers: they look often; some have room for a handful of keys a round, tombstones of some go at once."""
+    return {
+        "log.cleaner.backoff.ms": random.choice(("100", "300", "1000")),
+        "log.cleaner.min.cleanable.ratio": random.choice(("0.0", "0.2", "0.5")),
+        "log.cleaner.dedupe.buffer.size": random.choice(("1024", "1024", "134217728")),
+        "log.cleaner.delete.retention.ms": random.choice(("0", "1000", "86400000")),
+    }
+
+
+def compacted(configs: Mapping[str, str]) -> dict[str, str]:
+    """A topic's settings with compaction beside what retention it has."""
+    deletes = any(name.startswith("retention.") for name in configs)
+    return {**configs, "cleanup.policy": "compact,delete" if deletes else "compact"}
+
+
+def drawn_key(random: Random, keys: int) -> str:
+    """One of ``keys``; now and then it is deleted."""
+    key = f"k{random.randrange(keys)}"
+    return TOMBSTONE + key if random.random() < 0.15 else key
+
 
 PRODUCERS: Final = ("k1", "k2")
 READER: Final = "kr1"

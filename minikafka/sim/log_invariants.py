@@ -1,15 +1,21 @@
 """What must hold of every log by itself (KAFKA-FACTS §10.7, §10.14): its batches are in order, its epochs theirs.
 
-Rule for this file: it only looks, whenever a log was cut or got a leader, and at the end of a run.
+And what compaction may take from a replica, looked at after each of its rounds (KAFKA-FACTS 1.5, S9). A record that a
+leader's watermark has passed is *exposed*. It may be gone only when a later record of its key was exposed too, or when
+it is a tombstone whose ``delete.retention.ms`` have passed since. Of each producer the batch with its last sequence
+stays.
+
+Rule for this file: it only looks, whenever a log was cut, compacted or got a leader, and at the end of a run.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
 from typing import Final
 
 from minikafka.log.partition_log import PartitionLog
-from minikafka.sim.log_contents import stored_batches
+from minikafka.sim.log_contents import Batch, stored_batches
 from minikafka.sim.replica_view import OfPartition, ReplicaView, Report
 from minikafka.types import Epoch, Offset
 from minikafka.wire.batch import NO_SEQUENCE, SEQUENCE_COUNT, RecordBatch
@@ -72,3 +78,46 @@ def broken_sequence(log: PartitionLog) -> str:
         if batch.base_sequence != expected:
             return f"{batch!r} does not follow {before!r}"
     return ""
+
+
+class KeyBook:
+    """What was exposed of one compacted partition, by key."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[bytes | None, list[Offset]] = {}
+        self._times: dict[Offset, float] = {}
+        self.tombstones: dict[Offset, bytes] = {}
+        """Their keys."""
+
+    def note(self, record: Batch, time: float) -> None:
+        """``record`` was exposed at ``time``, in virtual seconds."""
+        offsets = self._offsets.setdefault(record.key, [])
+        offsets.insert(bisect_right(offsets, record.base_offset), record.base_offset)
+        self._times[record.base_offset] = time
+        if record.is_tombstone and record.key is not None:
+            self.tombstones[record.base_offset] = record.key
+
+    def exposed(self, start: Offset, end: Offset) -> list[Offset]:
+        """The offsets of ``[start, end)`` that were exposed."""
+        return [offset for offset in self._times if start <= offset < end]
+
+    def may_be_gone(self, record: Batch, *, end: Offset, time: float, delete_retention_s: float) -> bool:
+        """May a log that goes up to ``end`` lack it at ``time``?"""
+        if record.key is None:
+            return True
+        offsets = self._offsets[record.key]
+        later = bisect_right(offsets, record.base_offset)
+        if later < len(offsets) and offsets[later] < end:
+            return True
+        return record.is_tombstone and time - self._times[record.base_offset] >= delete_retention_s
+
+
+def lost_sequences(log: PartitionLog, end: Offset) -> list[int]:
+    """Producers whose newest batch, below ``end``, left no trace in the log: what follows would be taken for new."""
+    held = {(batch.producer_id, batch.last_offset) for batch in stored_batches(log, log.start_offset, end)}
+    lost = []
+    for producer in log.producers.last_sequences():
+        last = log.producers.last_batch(producer)
+        if last is not None and log.start_offset <= last[2] < end and (producer, last[2]) not in held:
+            lost.append(producer)
+    return lost

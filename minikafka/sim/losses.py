@@ -11,17 +11,20 @@
   leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed). So between two places of a record
   some replica has begun its log.
 - A record whose request a link delivered twice may stand though its producer reported *not written*: one copy was
-  written, and the other one's refusal was heard first (``doubled.py``).
+  written, and the other one's refusal was heard first. A retrying proxy sends a request again by itself; if the disk is
+  full at that very moment, the copy that is refused is truly not written. TCP doubles nothing, and no broker can know
+  that its response is not the one that is heard (:class:`DoubledRecords`).
 
 Rule for this file: whatever is not allowed here is a violation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from minikafka.check import value_id
 from minikafka.check.findings import (
     AbortedRead,
     AcknowledgedMissingOnReplica,
@@ -35,7 +38,39 @@ from minikafka.check.findings import (
     Unseen,
 )
 from minikafka.sim.plan import Plan
+from minikafka.sim.verdicts import Message
 from minikafka.types import Epoch, Offset, TopicPartition
+from minikafka.wire.batch import split
+from minikafka.wire.codec import decode_request, find_api
+from minikafka.wire.records import decode_batch
+
+PRODUCE = find_api("Produce")
+
+
+class DoubledRecords:
+    """The values, by their ids, of records whose produce request arrived twice."""
+
+    def __init__(self, requests: Sequence[Message]) -> None:
+        self._requests = requests
+        """Of all apis; others add to it while this is looked at."""
+        self._opened = 0
+        self._values: set[str] = set()
+
+    def __contains__(self, value: object) -> bool:
+        self._values.update(_values_of(self._requests[self._opened :]))
+        self._opened = len(self._requests)
+        return value in self._values
+
+
+def _values_of(requests: Iterable[Message]) -> Iterator[str]:
+    for message in requests:
+        if message.api != PRODUCE.name:
+            continue
+        for part in decode_request(PRODUCE, message.body).partitions:
+            for buffer in part.records:
+                for batch in split(buffer):
+                    yield from (value_id(record.value) for record in decode_batch(batch))
+
 
 OF_LOOSE_RECORDS: Final = (LostWrite, Unseen, Duplicate, NonmonotonicSend, AcknowledgedMissingOnReplica)
 """What acks=0 and acks=1, without idempotence, do not promise."""

@@ -76,7 +76,7 @@ class Operation:
     topic: str
     partition: int
     key: str = ""
-    """None if empty; see ``compaction_plans.py``."""
+    """None if empty; see ``kafka_plans.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

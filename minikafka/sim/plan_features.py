@@ -13,9 +13,8 @@ from typing import Final
 
 from minikafka.faults import ELR, FOLLOWER, ISR, LEADER, MATE
 from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
-from minikafka.sim.compaction_plans import TOMBSTONE, compacted, drawn_key, drawn_settings
 from minikafka.sim.group_plans import CONSUMER, MEMBER_FAULTS, drawn_failovers, drawn_group, drawn_heartbeat_group
-from minikafka.sim.kafka_plans import with_kafka_clients
+from minikafka.sim.kafka_plans import TOMBSTONE, compacted, drawn_key, drawn_settings, with_kafka_clients
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.tenant_plans import TENANT_CHANGES

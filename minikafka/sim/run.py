@@ -27,7 +27,6 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
 from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
 from minikafka.sim.consumer_watch import ConsumerWatch
-from minikafka.sim.doubled import DoubledRecords
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.group_workload import GroupWorkloads
@@ -35,7 +34,7 @@ from minikafka.sim.kafka_link import watch_kafka_sessions
 from minikafka.sim.log_contents import LogContents
 from minikafka.sim.log_invariants import LogInOrder, broken_sequence, disorder
 from minikafka.sim.loop import Livelock, SeededChoice
-from minikafka.sim.losses import Losses, unclean_topics
+from minikafka.sim.losses import DoubledRecords, Losses, unclean_topics
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.plan_features import CLIENT_FAULTS
 from minikafka.sim.power_watch import PowerWatch

@@ -11,13 +11,14 @@ Each machine of the plan has one ``transactional.id`` and writes transactions of
 
 At the end ``check/transactions.py`` compares what the processes know with the logs and with what the reader returned.
 
-Rule for this file: a violation is reported by name and sentence; faults are undone for the process that they hit.
+Rules for this file: a violation is reported by name and sentence; faults are undone for the process that they hit. What
+a group has committed is read from the log alone, so that a bug in its coordinator does not hide itself.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,9 +26,8 @@ from minikafka.check.loops import loop_anomalies
 from minikafka.check.transactions import Process, anomalies, committed_rows
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import InvalidProducerEpoch, ProducerFenced
-from minikafka.groups.records import OFFSETS_TOPIC
+from minikafka.groups.records import OFFSETS_TOPIC, OffsetRecord, unpacked
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.committed_offsets import committed_offsets
 from minikafka.sim.faults import At
 from minikafka.sim.log_contents import stored_batches
 from minikafka.sim.looper import Looper, is_transformed
@@ -36,8 +36,44 @@ from minikafka.sim.transactor import LedgerReader, Transactor
 from minikafka.sim.transactor_plans import LEDGER, LOOP_GROUP, OUTPUTS
 from minikafka.sim.workload import SUCCESSOR
 from minikafka.sim.world import Event
-from minikafka.types import Offset, TopicPartition
+from minikafka.types import NO_OFFSET, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
+from minikafka.wire.markers import marker_of
+from minikafka.wire.records import decode_batch
+
+
+def committed_offsets(batches: Iterable[RecordBatch], group: str) -> dict[TopicPartition, Offset]:
+    """Return the group's offsets as the log of its coordinator says.
+
+    The offsets of a transaction count from its COMMIT marker on, unless an offset that stands later in the log counts
+    already: compaction keeps the later record.
+    """
+    counted: dict[TopicPartition, tuple[Offset, Offset]] = {}
+    pending: dict[int, list[tuple[TopicPartition, Offset, Offset]]] = {}
+
+    def count(name: TopicPartition, at: Offset, value: Offset) -> None:
+        if at > counted.get(name, (NO_OFFSET, 0))[0]:
+            counted[name] = (at, value)
+
+    for batch in batches:
+        if batch.is_control:
+            marker = marker_of(batch)
+            for each in pending.pop(batch.producer_id, []) if marker is not None else ():
+                if marker is not None and marker.is_commit:
+                    count(*each)
+            continue
+        for record in decode_batch(batch):
+            found = unpacked(record.key or b"", record.value)
+            if not isinstance(found, OffsetRecord) or found.group != group:
+                continue
+            if found.value is None:
+                counted.pop(found.partition, None)
+            elif batch.is_transactional:
+                pending.setdefault(batch.producer_id, []).append((found.partition, record.offset, found.value.offset))
+            else:
+                count(found.partition, record.offset, found.value.offset)
+    return {name: offset for name, (_, offset) in counted.items()}
+
 
 READER: Final = "tr"
 

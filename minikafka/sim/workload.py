@@ -30,7 +30,7 @@ from minikafka.errors import (
 )
 from minikafka.ports import World
 from minikafka.rpc import call
-from minikafka.sim.compaction_plans import TOMBSTONE
+from minikafka.sim.kafka_plans import TOMBSTONE
 from minikafka.sim.plan import Operation
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address, Offset, TopicPartition

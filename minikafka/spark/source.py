@@ -38,10 +38,9 @@ from minikafka.blocking.brokers import Brokers
 from minikafka.blocking.reading import OffsetRange, RangeReader
 from minikafka.spark import plan
 from minikafka.spark.decode import schema_text, to_arrow
-from minikafka.spark.groups import Group
 from minikafka.spark.offsets import Position, StreamOffset, from_json, limited, new_records
 from minikafka.spark.options import ByGroup, ByOffset, OptionError, SourceOptions, parse_sink, parse_source
-from minikafka.spark.places import Present, present, present_or_fail, resolve
+from minikafka.spark.places import Group, Present, present, present_or_fail, resolve
 from minikafka.spark.plan import PartitionFacts
 from minikafka.spark.sink import BatchWriter, StreamWriter, check_columns
 from minikafka.spark.travel import Travels

@@ -9,7 +9,7 @@ import pytest
 from minikafka.check.loops import loop_anomalies
 from minikafka.check.transactions import ABORTED, COMMITTED, UNSURE, Process, Written
 from minikafka.groups.records import CommittedOffset, OffsetRecord, packed
-from minikafka.sim.committed_offsets import committed_offsets
+from minikafka.sim.transactors import committed_offsets
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.markers import EndTransaction, marker_batch

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from minikafka.chaos.watch import ClusterState, PartitionState
-from minikafka.cli.demo_view import Screen, Shown
+from minikafka.cli.demo_story import Screen, Shown
 from minikafka.types import TopicPartition
 
 

@@ -26,11 +26,10 @@ from minikafka.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from minikafka.spark import groups, places
-from minikafka.spark.groups import CommitRefused, Group, NothingCommitted
+from minikafka.spark import places
 from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import ByGroup, Selection, parse_source
-from minikafka.spark.places import NothingToRead
+from minikafka.spark.places import CommitRefused, Group, NothingCommitted, NothingToRead
 from minikafka.types import Address, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
@@ -348,7 +347,7 @@ def test_a_coordinator_that_moved_is_found_again(script):
 
 def test_an_absent_coordinator_does_not_stop_a_query_and_a_refusal_does(script, caplog, monkeypatch):
     """Whoever watches sees an older place, which the next batch mends; a group of others is not fought over."""
-    monkeypatch.setattr(groups, "COMMIT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(places, "COMMIT_TIMEOUT_S", 0.05)
     script[1]["FindCoordinator"] = g.FindCoordinatorResponse(
         coordinators=(g.Coordinator(key="g", error_code=CoordinatorNotAvailable.code, error_message="electing"),)
     )

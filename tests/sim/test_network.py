@@ -192,7 +192,7 @@ def test_a_request_that_is_sent_twice_is_unknown_when_one_copy_breaks():
 
 
 def test_a_request_whose_second_copy_is_lost_has_come_once():
-    """What a doubled request excuses (``doubled.py``) is not for requests of which one copy arrived."""
+    """What a doubled request excuses (``DoubledRecords`` in ``losses.py``) is not for requests of which one copy arrived."""
 
     async def story(s: Story) -> None:
         await s.boot()

@@ -3,6 +3,9 @@
 Three epochs: ``epoch`` rises when the wanted assignment may change, ``assignment_epoch`` is that of the stored target,
 and each member's epoch is the assignment that it has reached. member epoch <= assignment epoch <= group epoch.
 
+A regular expression of a member is RE2's, matched in linear time. It matches whole names of topics, internal ones too,
+as in Kafka (franz-go relies on that); what it matches is remembered until the topics change.
+
 Rules for this file: all state is what ``apply`` made of records, in whatever order compaction left them; so the group
 after a replay equals the group before it. Deadlines are in ``groups.py``.
 """
@@ -12,8 +15,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
+from minikafka.coordination.regexes import compiled
 from minikafka.groups.consumer.records import (
     CURRENT,
     GROUP,
@@ -229,3 +233,29 @@ class Draft:
     def _add(self, each: ConsumerRecord) -> None:
         self.group.apply(each)
         self.records.append(each)
+
+
+FIELD: Final = "subscribed_topic_regex"
+
+
+def check_regex(text: str) -> None:
+    """InvalidRegularExpression unless RE2 accepts ``text``."""
+    compiled(text, FIELD)
+
+
+class Regexes:
+    """What expressions match among the present topics, remembered until the topics change."""
+
+    def __init__(self) -> None:
+        self._topics: Topics = {}
+        self._found: dict[str, tuple[str, ...]] = {}
+
+    def matched(self, text: str, topics: Topics) -> tuple[str, ...]:
+        """The names of topics that match, sorted."""
+        if topics is not self._topics:
+            self._topics, self._found = topics, {}
+        found = self._found.get(text)
+        if found is None:
+            pattern = compiled(text, FIELD)
+            found = self._found[text] = tuple(sorted(name for name in topics if pattern.fullmatch(name)))
+        return found

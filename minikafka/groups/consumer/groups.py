@@ -22,10 +22,9 @@ from types import MappingProxyType
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import CoordinatorNotAvailable, FencedInstanceId, ProtocolError, UnknownMemberId
 from minikafka.groups.consumer import classic
-from minikafka.groups.consumer.group import JOIN, ConsumerGroup, Draft, MemberState, Topics
+from minikafka.groups.consumer.group import JOIN, ConsumerGroup, Draft, MemberState, Regexes, Topics
 from minikafka.groups.consumer.heartbeat import Heartbeat, check_heartbeat
 from minikafka.groups.consumer.records import ConsumerRecord, TopicIdPartition
-from minikafka.groups.consumer.regexes import Regexes
 from minikafka.groups.group import Group, failed_join
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment, Subscription

@@ -31,7 +31,17 @@ from minikafka.errors import (
     UnsupportedVersion,
 )
 from minikafka.groups.consumer.assignors import ASSIGNORS, Subscriber
-from minikafka.groups.consumer.group import JOIN, LEAVE, LEAVE_STATIC, ConsumerGroup, Draft, MemberState, Topics
+from minikafka.groups.consumer.group import (
+    JOIN,
+    LEAVE,
+    LEAVE_STATIC,
+    ConsumerGroup,
+    Draft,
+    MemberState,
+    Regexes,
+    Topics,
+    check_regex,
+)
 from minikafka.groups.consumer.records import (
     REGEX,
     Current,
@@ -43,7 +53,6 @@ from minikafka.groups.consumer.records import (
     TopicIdPartition,
     by_topic_id,
 )
-from minikafka.groups.consumer.regexes import Regexes, check_regex
 from minikafka.groups.limits import NAME_BYTES_MAX, GroupSettings, check_group_id
 from minikafka.wire.group_messages import (
     ConsumerGroupHeartbeatRequest,
