@@ -36,6 +36,15 @@ def simulated(
         yield cluster
 
 
+@contextmanager
+def simulated_orders(seed: object = 11, *, partitions: int = 1, **given: Any) -> Iterator[SimCluster]:
+    """The same with the topic orders, on all brokers."""
+    with simulated(seed, **given) as cluster:
+        cluster.create_topic("orders", partitions=partitions)
+        cluster.settle()
+        yield cluster
+
+
 class Client:
     """A producer and an admin client on one machine."""
 

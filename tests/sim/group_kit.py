@@ -12,6 +12,10 @@ from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, ConsumerRebalanceListener
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import Offset, TopicPartition
+from tests.sim.cluster_kit import Client
+
+PARTITIONS = 6
+"""Of the topic that the groups read."""
 
 
 class Watch(ConsumerRebalanceListener):
@@ -115,3 +119,23 @@ class Worker:
 def shared(workers: list[Worker], count: int) -> bool:
     """Do they have all partitions, each once?"""
     return sorted(number for each in workers for number in each.numbers) == list(range(count))
+
+
+def fill(client: Client, count: int, first: int = 0) -> list[bytes]:
+    """Produce so many records over all partitions, and return their values."""
+    values = [b"%d" % number for number in range(first, first + count)]
+
+    async def send() -> None:
+        sent = [
+            await client.producer.send("orders", value, partition=number % PARTITIONS)
+            for number, value in enumerate(values)
+        ]
+        await asyncio.gather(*sent)
+
+    client.run(send())
+    return values
+
+
+def read_all(workers: list[Worker], values: list[bytes]) -> bool:
+    """Return True if each of the values was read by some worker."""
+    return all(any(each.values[value] for each in workers) for value in values)

@@ -20,7 +20,7 @@ from minikafka.wire.messages import (
     EndQuorumEpochRequest,
     VoteRequest,
 )
-from tests.sim.cluster_kit import ORDERS, simulated
+from tests.sim.cluster_kit import ORDERS, simulated, simulated_orders
 
 HOPELESS = [
     ("", 9092),
@@ -114,9 +114,7 @@ def test_a_leader_that_nobody_elected_does_not_end_the_cluster(api: str) -> None
 
 def test_a_cluster_whose_saved_epochs_leave_none_to_elect_in_starts_again() -> None:
     """What a forged vote did to older builds: all members have saved the last epoch but one."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         for node in cluster.nodes:
             cluster.crash(node)
             poisoned = encode_state(QuorumState(epoch=2**31 - 2, voted_id=2))
@@ -130,9 +128,7 @@ def test_a_cluster_whose_saved_epochs_leave_none_to_elect_in_starts_again() -> N
 
 def test_a_broker_whose_shutdown_somebody_else_asks_for_goes_on() -> None:
     """A forged heartbeat, to its end: the broker is fenced at most for a moment, and keeps its process."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         controller = cluster.brokers[cluster.controller()]
         victim = cluster.leader_of(ORDERS)
         forged = BrokerHeartbeatRequest(

@@ -14,7 +14,17 @@ from minikafka.ports import Buffers
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.disk import FencedFile
 from minikafka.types import TopicPartition
-from tests.sim.cluster_kit import ORDERS, Client, a_follower, facts_of, folders, on_disk, simulated, values
+from tests.sim.cluster_kit import (
+    ORDERS,
+    Client,
+    a_follower,
+    facts_of,
+    folders,
+    on_disk,
+    simulated,
+    simulated_orders,
+    values,
+)
 
 
 def sending(client: Client, count: int, acknowledged: list[bytes]):
@@ -38,9 +48,7 @@ def test_what_was_acknowledged_under_fsync_survives_a_power_cut_of_all(seed: int
     """D6: with log.flush.interval.messages=1 an acknowledgement waits for the disks of leader and in-sync replicas; the
     power of all three goes in mid-stream, and every acknowledged record comes back, once and in order.
     """
-    with simulated(seed, log_flush_interval_messages="1") as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders(seed, log_flush_interval_messages="1") as cluster:
         client = Client(cluster)
         acknowledged: list[bytes] = []
         sending(client, 1000, acknowledged)
@@ -72,9 +80,7 @@ def check_failed_leader(cluster: SimCluster, leader: int, why: str, acknowledged
 
 def test_a_leader_whose_disk_is_full_hands_over_and_stops() -> None:
     """Issue 2, item 5: a full disk stops the log, says so, and loses nothing acknowledged; with room it comes back."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         client = Client(cluster)
         client.send_all([b"a", b"b"])
         leader = cluster.leader_of(ORDERS)
@@ -96,9 +102,7 @@ def test_a_controller_without_room_gives_way_at_once() -> None:
     """S38, found by the scenario disk-full-leader on processes: a controller that cannot write down what it decides
     cannot let its own broker go either. It reigned on until mk.controlled.shutdown.max.wait.ms (15 s) was over.
     """
-    with simulated(broker_session_timeout_ms="2000", broker_heartbeat_interval_ms="500") as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders(broker_session_timeout_ms="2000", broker_heartbeat_interval_ms="500") as cluster:
         full = cluster.controller()
         disk = cluster.sim.disk(f"n{full}")
         disk.capacity_bytes = disk.used_bytes()
@@ -113,9 +117,7 @@ def test_a_controller_without_room_gives_way_at_once() -> None:
 
 def test_a_failed_fsync_stops_the_broker_and_loses_nothing() -> None:
     """DESIGN (where the world is injected): a failed sync is fatal for the log; the page cache is not believed again."""
-    with simulated(log_flush_interval_messages="1") as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders(log_flush_interval_messages="1") as cluster:
         client = Client(cluster)
         client.send_all([b"a", b"b"])
         leader = cluster.leader_of(ORDERS)
@@ -134,9 +136,7 @@ def test_a_failed_fsync_stops_the_broker_and_loses_nothing() -> None:
 
 def test_a_followers_failed_fsync_costs_nobody_anything() -> None:
     """The follower's broker stops and leaves the ISR; the leader goes on with the other one."""
-    with simulated(log_flush_interval_messages="1") as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders(log_flush_interval_messages="1") as cluster:
         client = Client(cluster)
         follower = a_follower(cluster)
         cluster.sim.disk(f"n{follower}").fail_next_sync("orders-0")
@@ -160,9 +160,7 @@ def test_a_write_that_failed_half_way_has_an_unknown_outcome(monkeypatch: pytest
         if self._path == "orders-0/00000000000000000000.log":
             raise DiskFailed("the controller of the disk went away")
 
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         client = Client(cluster)
         client.send(b"before")
         leader = cluster.leader_of(ORDERS)
@@ -235,9 +233,7 @@ def test_a_topic_may_be_deleted_while_its_retention_waits_for_the_disk(waits_for
 
 def test_deleted_records_are_gone_for_good_on_every_replica() -> None:
     """DeleteRecords answers with the low watermark over all live replicas; readers below get OFFSET_OUT_OF_RANGE."""
-    with simulated(log_flush_start_offset_checkpoint_interval_ms="1000") as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders(log_flush_start_offset_checkpoint_interval_ms="1000") as cluster:
         client = Client(cluster)
         client.send_all([b"%d" % number for number in range(10)])
         assert client.run(client.admin.delete_records({ORDERS: 4})) == {ORDERS: 4}
@@ -265,9 +261,7 @@ def test_sealed_segments_are_synced_so_that_recovery_begins_late() -> None:
     """KAFKA-FACTS 1.3: a roll brings the old segment to disk and the recovery point on; after kill -9 a broker walks
     the last segments, not its whole log.
     """
-    with simulated(log_segment_bytes="1000", log_flush_offset_checkpoint_interval_ms="1000") as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders(log_segment_bytes="1000", log_flush_offset_checkpoint_interval_ms="1000") as cluster:
         client = Client(cluster)
         client.send_all([bytes(200) for _ in range(40)])
         cluster.run_for(5.0)
@@ -311,9 +305,7 @@ def test_a_topic_made_anew_while_a_broker_was_away() -> None:
 
 def test_a_broker_that_missed_deletion_and_creation_takes_the_new_topic() -> None:
     """The same, when the new topic already has records and a replica on the broker that returns."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         client = Client(cluster)
         client.send_all([b"old 0", b"old 1", b"old 2"])
         away = a_follower(cluster)

@@ -30,7 +30,7 @@ from minikafka.wire.messages import (
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
 )
-from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
+from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, simulated_orders, values
 
 SESSION_S = BrokerConfig().broker_session_timeout_ms / 1000
 
@@ -70,9 +70,7 @@ def test_a_leader_that_was_away_refuses_until_it_knows_what_it_missed(acks: int)
     """Zombie leaders (DESIGN, risks): its first heartbeat unfences it at once, but it may still believe that it leads;
     what it then acknowledged with acks=1 would be cut off its log again.
     """
-    with simulated() as cluster:
-        cluster.create_topic("orders", partitions=3)
-        cluster.settle()
+    with simulated_orders(partitions=3) as cluster:
         name = led_by_another_than_the_controller(cluster)
         client = Client(cluster)
         client.send(b"before", name)
@@ -100,9 +98,7 @@ def test_a_follower_that_was_cut_off_briefly_holds_writes_up_no_longer_than_the_
     """Default settings: its fetch and the answer were lost on the way, and replica.socket.timeout.ms is 30 s. It asks
     again soon, as does its quorum member, and no broker is fenced.
     """
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         client = Client(cluster)
         client.send(b"before")
         leader = cluster.leader_of(ORDERS)
@@ -124,9 +120,7 @@ def test_a_leader_that_is_cut_off_refuses_readers_once_its_session_has_expired()
     """Issue 13: it answered 416 for offsets that its successor had committed, for as long as it was cut off. It names
     the leader that it last heard of, which is itself, and goes on serving when it is back.
     """
-    with simulated() as cluster:
-        cluster.create_topic("orders", partitions=3)
-        cluster.settle()
+    with simulated_orders(partitions=3) as cluster:
         name = led_by_another_than_the_controller(cluster)
         client = Client(cluster)
         client.send(b"before", name)
@@ -169,9 +163,7 @@ def test_a_leader_that_is_cut_off_refuses_readers_once_its_session_has_expired()
 
 def test_a_leader_whose_session_has_expired_serves_its_followers() -> None:
     """Without a controller every session expires. Replication goes on, so that no replica falls behind meanwhile."""
-    with simulated() as cluster:
-        cluster.create_topic("orders", partitions=1)
-        cluster.settle()
+    with simulated_orders(partitions=1) as cluster:
         client = Client(cluster)
         client.send(b"before", ORDERS)
         leader = cluster.leader_of(ORDERS)
@@ -192,9 +184,7 @@ def test_two_of_three_brokers_shut_down_at_once(with_controller: bool) -> None:
     """SIGTERM to two at the same moment: both hand over in good order, neither waits for the other for ever, and what
     was acknowledged is there when they come back (KAFKA-FACTS 3.9, controlled shutdown).
     """
-    with simulated() as cluster:
-        cluster.create_topic("orders", partitions=3)
-        cluster.settle()
+    with simulated_orders(partitions=3) as cluster:
         client = Client(cluster)
         names = cluster.partition_names()
         for name in names:
@@ -224,9 +214,7 @@ def test_the_whole_cluster_shuts_down_at_once(seed: int) -> None:
     """`docker compose stop`: the last broker has nobody to hand over to and no controller to ask. Where it leads nothing
     it does not wait for one in vain, and all comes back as it was.
     """
-    with simulated(seed) as cluster:
-        cluster.create_topic("orders", partitions=3)
-        cluster.settle()
+    with simulated_orders(seed, partitions=3) as cluster:
         client = Client(cluster)
         names = cluster.partition_names()
         for name in names:
@@ -293,9 +281,7 @@ def test_an_idempotent_producer_neither_repeats_nor_reorders_through_changes_of_
     """KIP-98 over the whole way: answers are lost, so that written batches are sent again; then the leader dies, so
     that they are sent again to another one, which knows them from its log.
     """
-    with simulated(seed) as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders(seed) as cluster:
         client = Client(cluster, request_timeout_ms=1000)
         sent = 0
 
@@ -330,9 +316,7 @@ def test_a_fetch_that_was_just_given_up_may_be_given_up_again() -> None:
     """A partition that is new at a leader ends the long poll there; two of them in following turns of the loop are two
     partitions, not a broken broker.
     """
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         leader = cluster.leader_of(ORDERS)
         follower = next(node for node in cluster.nodes if node != leader)
         fetchers = cluster.brokers[follower].replicas.fetchers
@@ -355,9 +339,7 @@ def test_a_replica_that_cannot_take_up_its_role_leaves_the_others_theirs() -> No
     """A disk that is full when a broker is elected: it cannot note its epoch (KAFKA-7415), so it must not lead. It says
     so, hands over, and stops in good order; every partition finds a leader.
     """
-    with simulated() as cluster:
-        cluster.create_topic("orders", partitions=6)
-        cluster.settle()
+    with simulated_orders(partitions=6) as cluster:
         client = Client(cluster)
         names = cluster.partition_names()
         for name in names:
@@ -379,9 +361,7 @@ def test_a_replica_that_cannot_take_up_its_role_leaves_the_others_theirs() -> No
 
 def test_a_timeout_after_the_append_is_unknown_and_the_data_stays() -> None:
     """KAFKA-FACTS 3.8: REQUEST_TIMED_OUT means *unknown*; the record is committed as soon as the followers are back."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         client = Client(cluster)
         leader = cluster.leader_of(ORDERS)
         heal = cluster.sim.network.rule(
@@ -442,9 +422,7 @@ def test_a_new_leader_does_not_let_the_end_go_back() -> None:
     """KIP-207, S8: the new leader has the committed record, but heard of its commit one round too late. Until it is
     sure, "latest" is OFFSET_NOT_AVAILABLE, not an offset below the one that was told before.
     """
-    with simulated() as cluster:
-        cluster.create_topic("orders", partitions=3)
-        cluster.settle()
+    with simulated_orders(partitions=3) as cluster:
         name = led_by_another_than_the_controller(cluster)
         client = Client(cluster)
         client.send(b"a", name)

@@ -16,7 +16,7 @@ from minikafka.types import METADATA_PARTITION, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.batch import PREFIX
 from minikafka.wire.records import Record, build_batch
-from tests.sim.cluster_kit import ORDERS, Client, facts_of, on_disk, simulated, values
+from tests.sim.cluster_kit import ORDERS, Client, facts_of, on_disk, simulated, simulated_orders, values
 
 
 def test_a_topic_is_created_when_a_producer_first_asks_for_it() -> None:
@@ -211,9 +211,7 @@ ODD_REQUESTS: list[tuple[str, Any]] = [
 
 def test_no_request_breaks_a_broker() -> None:
     """Whatever arrives, the answer is an answer, and the broker lives on and serves (STYLE: bad input is not a bug)."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         client = Client(cluster)
         client.send(b"before")
         node = cluster.leader_of(ORDERS)
@@ -234,9 +232,7 @@ def test_no_request_breaks_a_broker() -> None:
 
 def test_what_odd_requests_are_told() -> None:
     """The typed errors of the most likely mistakes; a batch that stands twice leaves nothing of either behind."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         client = Client(cluster)
         broker = cluster.brokers[cluster.leader_of(ORDERS)]
         item = m.ProducePartition(topic="orders", partition=0, records=(BATCH,))
@@ -254,9 +250,7 @@ def test_what_odd_requests_are_told() -> None:
 
 def test_who_would_wait_for_ever_is_answered_after_five_minutes() -> None:
     """A client's own limits may be larger than what a broker holds a connection for; nothing of it is an error."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         client = Client(cluster, request_timeout_ms=3_600_000, delivery_timeout_ms=7_200_000)
         assert client.send(b"v").offset == 0
         world, leader = client.world, cluster.address_of(cluster.leader_of(ORDERS))

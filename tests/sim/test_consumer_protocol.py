@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +9,8 @@ import pytest
 from minikafka.errors import InvalidRegularExpression, StaleMemberEpoch, UnreleasedInstanceId, UnsupportedAssignor
 from minikafka.sim.cluster import SimCluster
 from tests.sim.cluster_kit import Client, simulated
-from tests.sim.group_kit import Worker, shared
+from tests.sim.group_kit import PARTITIONS, Worker, fill, read_all, shared
 
-PARTITIONS = 6
 CONSUMER = {"group_protocol": "consumer"}
 
 
@@ -33,24 +31,6 @@ def worker(cluster: SimCluster, name: str, **settings) -> Worker:
     work_s = settings.pop("work_s", 0.0)
     commits = settings.pop("commits", True)
     return Worker(cluster, name, work_s=work_s, commits=commits, settings=CONSUMER | settings)
-
-
-def fill(client: Client, count: int, first: int = 0) -> list[bytes]:
-    values = [b"%d" % number for number in range(first, first + count)]
-
-    async def send() -> None:
-        sent = [
-            await client.producer.send("orders", value, partition=number % PARTITIONS)
-            for number, value in enumerate(values)
-        ]
-        await asyncio.gather(*sent)
-
-    client.run(send())
-    return values
-
-
-def read_all(workers: list[Worker], values: list[bytes]) -> bool:
-    return all(any(each.values[value] for each in workers) for value in values)
 
 
 def test_members_share_the_partitions_and_only_those_that_move_stop(cluster: SimCluster):

@@ -22,39 +22,17 @@ from minikafka.sim.cluster import SimCluster
 from minikafka.sim.verdicts import Deliver, Message, matching
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import MemberAssignment
-from tests.sim.cluster_kit import Client, facts_of, simulated
-from tests.sim.group_kit import Watch, Worker, shared
-
-PARTITIONS = 6
+from tests.sim.cluster_kit import Client, facts_of, simulated_orders
+from tests.sim.group_kit import PARTITIONS, Watch, Worker, fill, read_all, shared
 
 
 @pytest.fixture
 def cluster() -> Iterator[SimCluster]:
     """Three brokers and a topic of six partitions."""
-    with simulated(offsets_topic_num_partitions="4", group_initial_rebalance_delay_ms="500") as cluster:
-        cluster.create_topic("orders", partitions=PARTITIONS)
-        cluster.settle()
+    with simulated_orders(
+        offsets_topic_num_partitions="4", group_initial_rebalance_delay_ms="500", partitions=PARTITIONS
+    ) as cluster:
         yield cluster
-
-
-def fill(client: Client, count: int, first: int = 0) -> list[bytes]:
-    """So many records over all partitions."""
-    values = [b"%d" % number for number in range(first, first + count)]
-
-    async def send() -> None:
-        sent = [
-            await client.producer.send("orders", value, partition=number % PARTITIONS)
-            for number, value in enumerate(values)
-        ]
-        await asyncio.gather(*sent)
-
-    client.run(send())
-    return values
-
-
-def read_all(workers: list[Worker], values: list[bytes]) -> bool:
-    seen = sum((each.values for each in workers), Counter())
-    return all(seen[value] for value in values)
 
 
 def test_a_group_shares_the_partitions_and_each_group_reads_all(cluster: SimCluster):

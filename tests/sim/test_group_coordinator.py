@@ -46,7 +46,7 @@ from minikafka.wire.group_messages import (
     SyncGroupRequest,
 )
 from minikafka.wire.records import BatchBuilder, decode_batch
-from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
+from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, simulated_orders, values
 
 GROUP = "g"
 LOOK_AGAIN = (NotCoordinator.code, CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code)
@@ -149,9 +149,7 @@ class Asker:
 @pytest.fixture
 def cluster() -> Iterator[SimCluster]:
     """Three brokers; the offsets topic has four partitions, and a group of one is formed at once."""
-    with simulated(offsets_topic_num_partitions="4", group_initial_rebalance_delay_ms="0") as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders(offsets_topic_num_partitions="4", group_initial_rebalance_delay_ms="0") as cluster:
         yield cluster
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from minikafka.sim.cluster import SimCluster
-from tests.sim.cluster_kit import Client, simulated
+from tests.sim.cluster_kit import Client, simulated_orders
 from tests.sim.group_kit import Worker, shared
 
 PARTITIONS = 6
@@ -27,9 +27,7 @@ SETTINGS = {
 @pytest.fixture
 def cluster() -> Iterator[SimCluster]:
     """Three brokers and a topic of six partitions."""
-    with simulated(**SETTINGS) as cluster:
-        cluster.create_topic("orders", partitions=PARTITIONS)
-        cluster.settle()
+    with simulated_orders(**SETTINGS, partitions=PARTITIONS) as cluster:
         yield cluster
 
 

@@ -16,7 +16,7 @@ from minikafka.sim.run import run
 from minikafka.sim.seeds import plan_of
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
-from tests.sim.cluster_kit import ORDERS, Client, simulated
+from tests.sim.cluster_kit import ORDERS, Client, simulated_orders
 
 
 class Told:
@@ -140,9 +140,7 @@ def test_a_log_that_is_wrong_in_itself_is_a_violation(
 
 def test_where_a_log_ever_began_is_kept_whoever_leads_next() -> None:
     """A group that began there has skipped nothing, though the next leader may still hold what was deleted (61893)."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         client, watch = Client(cluster), Watch(cluster)
         for number in range(5):
             client.run(client.producer.send_and_wait("orders", b"%d" % number, partition=0))

@@ -27,7 +27,7 @@ from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.run import Run, Schedule, run
 from minikafka.sim.seeds import PACE, plan_of, slower
 from minikafka.sim.verdicts import Deliver, Drop, Message, Reset, Verdict
-from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated
+from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, simulated_orders
 
 LINKS = [(f"n{one}", f"n{other}") for one in (1, 2, 3) for other in (1, 2, 3) if one != other]
 
@@ -94,9 +94,7 @@ def test_doubled_requests_arrive_twice() -> None:
 
 def test_one_fetch_is_held_and_delivered_though_its_sender_died() -> None:
     """A response with records is held, no response without; it arrives after the time that was named."""
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         found = began(cluster, HOLD, "Fetch answer", lasts_s=2.0, value=0.0)
         cluster.run_for(2.0)
         assert found == []

@@ -17,14 +17,12 @@ from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.records import Record, build_batch
-from tests.sim.cluster_kit import ORDERS, simulated, values
+from tests.sim.cluster_kit import ORDERS, simulated, simulated_orders, values
 
 
 @pytest.fixture
 def cluster() -> Iterator[SimCluster]:
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         yield cluster
 
 

@@ -34,16 +34,14 @@ from minikafka.wire.messages import (
 )
 from minikafka.wire.records import decode_batch
 from minikafka.wire.transaction_messages import WriteTxnMarkersRequest
-from tests.sim.cluster_kit import ORDERS, simulated
+from tests.sim.cluster_kit import ORDERS, simulated, simulated_orders
 from tests.sim.test_transaction_markers import asked, batch, codes, epoch_of, log_of, marker, produced, sent
 
 
 @pytest.fixture
 def cluster() -> Iterator[SimCluster]:
     # These transactions have no coordinator.
-    with simulated(transaction_partition_verification_enable="false") as cluster:
-        cluster.create_topic("orders", partitions=1)
-        cluster.settle()
+    with simulated_orders(transaction_partition_verification_enable="false", partitions=1) as cluster:
         yield cluster
 
 

@@ -51,7 +51,7 @@ from minikafka.wire.transaction_messages import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from tests.sim.cluster_kit import simulated
+from tests.sim.cluster_kit import simulated_orders
 from tests.sim.test_transaction_markers import asked, batch
 from tests.sim.test_transactions import FIRST, SECOND, Producer, coordinator_of, described, log_of, markers, until_state
 
@@ -72,9 +72,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def running() -> Iterator[Producer]:
     """A producer at epoch 1 of a transaction with one record in the first partition of orders."""
-    with simulated(**SETTINGS) as cluster:
-        cluster.create_topic("orders", partitions=2)
-        cluster.settle()
+    with simulated_orders(**SETTINGS, partitions=2) as cluster:
         while asked(cluster, cluster.living()[0], FindCoordinatorRequest(keys=("g",))).coordinators[0].error_code:
             cluster.run_for(0.1)
         Producer(cluster)
@@ -309,9 +307,7 @@ def test_the_transaction_commits_after_all_that(running: Producer):
 
 @pytest.fixture
 def cluster() -> Iterator[SimCluster]:
-    with simulated(**SETTINGS) as cluster:
-        cluster.create_topic("orders", partitions=2)
-        cluster.settle()
+    with simulated_orders(**SETTINGS, partitions=2) as cluster:
         yield cluster
 
 

@@ -27,7 +27,7 @@ from minikafka.wire.admin import PartitionName
 from minikafka.wire.messages import ProducePartition, ProduceRequest, ProduceResponse
 from minikafka.wire.records import Record, build_batch
 from minikafka.wire.transaction_messages import TransactionMarker, WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from tests.sim.cluster_kit import ORDERS, simulated
+from tests.sim.cluster_kit import ORDERS, simulated_orders
 
 PLACE = PartitionName(topic="orders", partition=0)
 
@@ -35,9 +35,7 @@ PLACE = PartitionName(topic="orders", partition=0)
 @pytest.fixture
 def cluster() -> Iterator[SimCluster]:
     # These transactions have no coordinator.
-    with simulated(transaction_partition_verification_enable="false") as cluster:
-        cluster.create_topic("orders", partitions=2)
-        cluster.settle()
+    with simulated_orders(transaction_partition_verification_enable="false", partitions=2) as cluster:
         yield cluster
 
 

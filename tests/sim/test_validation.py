@@ -25,14 +25,12 @@ from minikafka.wire.messages import (
     ProduceRequest,
 )
 from minikafka.wire.records import Record, build_batch
-from tests.sim.cluster_kit import ORDERS, facts_of, simulated, values
+from tests.sim.cluster_kit import ORDERS, facts_of, simulated, simulated_orders, values
 
 
 @pytest.fixture
 def cluster() -> Iterator[SimCluster]:
-    with simulated() as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders() as cluster:
         yield cluster
 
 
@@ -84,9 +82,7 @@ def test_unreadable_batch_is_refused_before_it_is_written(cluster: SimCluster, r
 
 def test_validation_can_be_switched_off():
     """mk.validate.records=false: only the header is checked, for those who trust their producers."""
-    with simulated(mk_validate_records="false") as cluster:
-        cluster.create_topic("orders")
-        cluster.settle()
+    with simulated_orders(mk_validate_records="false") as cluster:
         assert cluster.run(produce(cluster, with_body(2, b"\xa5" * 300))).error_code == 0
         assert cluster.run(produce(cluster, with_body(2, b""))).error_code == InvalidRecord.code
 
