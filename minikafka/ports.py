@@ -53,7 +53,7 @@ class RequestContext:
 
 INTERNAL = RequestContext()
 
-Handler: TypeAlias = Callable[[str, bytes, RequestContext], "Buffers | Awaitable[Buffers]"]
+Handler: TypeAlias = Callable[[str, bytes | bytearray, RequestContext], "Buffers | Awaitable[Buffers]"]
 """(api, whole body, context) -> answer, or an awaitable of it if something must be awaited. Never raises: errors are
 answers; what escapes stops the broker.
 

@@ -7,6 +7,7 @@ draws new ones, and many more, for a long look.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 
@@ -15,8 +16,12 @@ from hypothesis import HealthCheck, settings
 
 from tests import left_out, workers
 
-# Planted bugs and monkeypatches need the Python sources; tests/e2e/test_compiled_rules.py runs the compiled rules.
-os.environ.setdefault("MINIKAFKA_PURE", "1")
+# Planted bugs and monkeypatches need the Python sources. The first module of the rules decides for this process; brokers and
+# commands that tests start as processes of their own run the compiled rules, as users do, where they are built.
+if "MINIKAFKA_PURE" not in os.environ:
+    os.environ["MINIKAFKA_PURE"] = "1"
+    importlib.import_module("minikafka.types")
+    del os.environ["MINIKAFKA_PURE"]
 
 # A shell starts what runs in its background with SIGINT ignored, and all child processes would ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

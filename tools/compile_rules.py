@@ -29,6 +29,29 @@ from minikafka import compiled  # noqa: E402 - of this tree, which need not be i
 REQUIREMENT = "mypy[mypyc]>=2.4"
 MODULES = (
     "minikafka.types",
+    "minikafka.parked",
+    "minikafka.broker.append_throttle",
+    "minikafka.broker.arrivals",
+    "minikafka.broker.dispatch",
+    "minikafka.broker.flusher",
+    "minikafka.broker.kafka_session",
+    "minikafka.broker.meters",
+    "minikafka.broker.purgatory",
+    "minikafka.broker.replica_fetcher",
+    "minikafka.broker.replica_manager",
+    "minikafka.broker.throttle",
+    "minikafka.broker.api.fetch",
+    "minikafka.broker.api.produce",
+    "minikafka.replication.follower",
+    "minikafka.replication.partition",
+    "minikafka.replication.fetch_session",
+    "minikafka.security.quotas",
+    "minikafka.wire.codec",
+    "minikafka.wire.limits",
+    "minikafka.wire.kafka.frames",
+    "minikafka.wire.kafka.translate.common",
+    "minikafka.wire.kafka.translate.fetch",
+    "minikafka.wire.kafka.translate.produce",
     "minikafka.log.epochs",
     "minikafka.log.index",
     "minikafka.log.limits",
@@ -53,17 +76,35 @@ __attribute__((cold)) void PyErr_SetString(PyObject *, const char *);
 """
 
 # Runs in a process of its own: setuptools keeps global state, and reads the pyproject.toml of its working directory.
+# One C file for each module, compiled in parallel: gcc takes half as much time again for one file with all of them.
 MYPYC = """
 import os, sys
+from concurrent.futures import ThreadPoolExecutor
 from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 from mypyc.build import mypycify
 
+class parallel_build_ext(build_ext):
+    def build_extensions(self):
+        self.compiler.compile = self.compile_all
+        super().build_extensions()
+
+    def compile_all(self, sources, output_dir=None, macros=None, include_dirs=None, debug=0, extra_preargs=None,
+                    extra_postargs=None, depends=None):
+        compiler = self.compiler
+        macros, objects, extra, options, each = compiler._setup_compile(
+            output_dir, macros, include_dirs, sources, depends, extra_postargs
+        )
+        arguments = compiler._get_cc_args(options, debug, extra_preargs)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda made: compiler._compile(made, *each[made], arguments, extra, options), each))
+        return objects
+
 build, *paths = sys.argv[1:]
 options = ["--config-file=pyproject.toml", f"--cache-dir={build}/cache"]
-modules = mypycify([*options, *paths], group_name="minikafka_rules", target_dir=f"{build}/c")
+modules = mypycify([*options, *paths], group_name="minikafka_rules", multi_file=True, target_dir=f"{build}/c")
 os.chdir(build)
-command = build_ext(Distribution({"name": "minikafka", "ext_modules": modules}))
+command = parallel_build_ext(Distribution({"name": "minikafka", "ext_modules": modules}))
 command.build_lib, command.build_temp = f"{build}/lib", f"{build}/objects"
 command.ensure_finalized()
 command.run()

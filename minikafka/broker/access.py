@@ -97,6 +97,7 @@ class Access:
             may_by_type=partial(self._may_by_type, image, caller),
             topics=image.topics,
             on_denial=partial(self._denied, api, context, image),
+            reported=ADMINISTRATIVE,
             on_allowed=partial(self._allowed, api, context, image),
         )
 
@@ -106,8 +107,7 @@ class Access:
         self._audit("request_denied", api, context, image, action, {"why": error.message})
 
     def _allowed(self, api: str, context: RequestContext, image: MetadataImage, action: Action) -> None:
-        if action.operation in ADMINISTRATIVE:
-            self._audit("request_allowed", api, context, image, action, {})
+        self._audit("request_allowed", api, context, image, action, {})
 
     def _audit(
         self,

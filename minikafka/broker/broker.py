@@ -442,7 +442,7 @@ class Broker:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    def handle(self, api: str, body: bytes, context: RequestContext) -> Buffers | Awaitable[Buffers]:
+    def handle(self, api: str, body: bytes | bytearray, context: RequestContext) -> Buffers | Awaitable[Buffers]:
         """The /rpc handler: bytes in, bytes out; never raises."""
         return self.dispatcher.dispatch(api, body, context)
 

@@ -116,7 +116,9 @@ class Dispatcher:
         self._screen = screen
         self._requests = 0
 
-    def dispatch(self, api_name: str, body: bytes, context: RequestContext = INTERNAL) -> Buffers | Awaitable[Buffers]:
+    def dispatch(
+        self, api_name: str, body: bytes | bytearray, context: RequestContext = INTERNAL
+    ) -> Buffers | Awaitable[Buffers]:
         """Bytes in, bytes out; never raises. An awaitable only if the handler must wait."""
         try:
             api = find_api(api_name)
@@ -134,7 +136,7 @@ class Dispatcher:
         return self._dispatch(api, request, body, context)
 
     def _throttled(
-        self, throttle: Throttle, api: Api, request: object, body: bytes, context: RequestContext
+        self, throttle: Throttle, api: Api, request: object, body: bytes | bytearray, context: RequestContext
     ) -> Buffers | Awaitable[Buffers]:
         try:
             answer: Buffers | Awaitable[Buffers] = throttle.serve(
@@ -146,7 +148,7 @@ class Dispatcher:
         return answer
 
     def _dispatch(
-        self, api: Api, request: object, body: bytes, context: RequestContext
+        self, api: Api, request: object, body: bytes | bytearray, context: RequestContext
     ) -> Buffers | Awaitable[Buffers]:
         if len(body) > LARGE_HEAD and head_size(body) > LARGE_HEAD:
             return self._in_steps(api, request, len(body), context)

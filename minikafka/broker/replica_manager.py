@@ -178,7 +178,7 @@ class ReplicaManager:
             partition = topic.partitions[number] if topic is not None else None
             if (
                 partition is not None
-                and me in (*partition.isr, *partition.elr, *partition.last_known_elr)
+                and any(me in nodes for nodes in (partition.isr, partition.elr, partition.last_known_elr))
                 and not image.brokers[me].came_back_empty(partition)
             ):
                 found.append(MissingReplica(topic_id=topic_id, partition=number))

@@ -22,13 +22,13 @@ _ANY_API = find_api("ApiVersions")
 def json_rpc(handler: Handler) -> Handler:
     """A handler of JSON bodies before the handler of msgpack bodies; the network's ``translate``."""
 
-    async def handle(api_name: str, body: bytes, context: RequestContext) -> Buffers:
+    async def handle(api_name: str, body: bytes | bytearray, context: RequestContext) -> Buffers:
         try:
             api = find_api(api_name)
         except ProtocolError as error:
             return [encode_json(error_response(_ANY_API, error)) + b"\n"]
         try:
-            request = decode_json(api, body.strip(), json_text.parse)
+            request = decode_json(api, bytes(body).strip(), json_text.parse)
         except ProtocolError as error:
             return [encode_json(error_response(api, error)) + b"\n"]
         # Each step of a large request takes some milliseconds: others are served in between.

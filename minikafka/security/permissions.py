@@ -17,7 +17,7 @@ whether it exists or not. The errors name the caller's own principal, operation 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from minikafka.errors import (
@@ -50,6 +50,9 @@ ERRORS: Mapping[ResourceType, type[ProtocolError]] = {
 }
 """By the type of the resource that is denied."""
 
+ALLOWED_MAX = 1000
+"""Allowed actions that a permit remembers: their names may be of topics that do not exist."""
+
 Need: TypeAlias = Callable[[Any], Sequence[Action]]
 """A request or an item -> the actions of which one must be allowed."""
 
@@ -69,8 +72,12 @@ class Permit:
     """Names of the topics that exist."""
     on_denial: Callable[[ProtocolError, Action], None] = lambda _error, _action: None
     """Called with each error of :meth:`denial`, and what was denied."""
+    reported: Collection[AclOperation] = ()
+    """Operations whose permission is reported with each request, too."""
     on_allowed: Callable[[Action], None] = lambda _action: None
-    """Called with what :meth:`denial` allows."""
+    """Called with the reported operations that :meth:`denial` allows."""
+    allowed: set[Action] = field(default_factory=set)
+    """What was found to be allowed, of the other operations."""
 
     def allows(self, actions: Sequence[Action]) -> bool:
         """Is one of the actions allowed, or none needed? For what is left out of a response without an error."""
@@ -79,8 +86,13 @@ class Permit:
     def denial(self, actions: Sequence[Action]) -> ProtocolError | None:
         """The error if none of the actions is allowed. It is what the caller is told, and is reported."""
         for action in actions:
+            if action in self.allowed:
+                return None
             if self.may(action):
-                self.on_allowed(action)
+                if action.operation in self.reported:
+                    self.on_allowed(action)
+                elif len(self.allowed) < ALLOWED_MAX:
+                    self.allowed.add(action)
                 return None
         if not actions:
             return None

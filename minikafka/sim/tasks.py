@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar
@@ -106,5 +107,20 @@ def name_of(thing: object) -> str:
     """The qualified name of a function, coroutine or partial; else of its type."""
     while isinstance(thing, functools.partial):
         thing = thing.func
-    name: str = getattr(thing, "__qualname__", "") or type(thing).__qualname__
-    return name
+    name: str = getattr(thing, "__qualname__", "")
+    kind: Any = type(thing)
+    return name or _name_of_type(kind)
+
+
+@functools.lru_cache
+def _name_of_type(kind: Any) -> str:
+    """The name of a type. That of a coroutine of a compiled method is ``method_Class_gen``: here it has the name that
+    it has in the Python sources, so that traces of both builds are the same.
+    """
+    name: str = kind.__qualname__
+    if not name.endswith("_gen"):
+        return name
+    name = name.removesuffix("_gen")
+    classes = [each for each, what in vars(sys.modules[kind.__module__]).items() if isinstance(what, type)]
+    owner = max((each for each in classes if name.endswith(f"_{each}")), key=len, default="")
+    return f"{owner}.{name.removesuffix(f'_{owner}')}" if owner else name

@@ -109,7 +109,7 @@ class PermissionWatch:
         """Watch what a new process does for tenants."""
         handle, answer = broker.handle, broker._answer_kafka
 
-        def watched(api: str, body: bytes, context: RequestContext) -> Buffers | Awaitable[Buffers]:
+        def watched(api: str, body: bytes | bytearray, context: RequestContext) -> Buffers | Awaitable[Buffers]:
             if context.listener != CLIENTS:
                 return handle(api, body, context)
             image, request = self._image_of(broker), decode_request(find_api(api), body)

@@ -13,7 +13,13 @@ from minikafka.types import Offset
 from minikafka.wire.messages import Failed, message
 
 
-class ResourceType(IntEnum):
+class _Code(IntEnum):
+    """A number of Kafka's protocol. Hashed as the number: an enumeration hashes its member's name, in Python."""
+
+    __hash__ = int.__hash__
+
+
+class ResourceType(_Code):
     """Kinds of resources; ANY stands in filters only."""
 
     UNKNOWN = 0
@@ -26,7 +32,7 @@ class ResourceType(IntEnum):
     USER = 7
 
 
-class PatternType(IntEnum):
+class PatternType(_Code):
     """How an entry's resource name is compared; ANY and MATCH stand in filters only."""
 
     UNKNOWN = 0
@@ -36,7 +42,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-class AclOperation(IntEnum):
+class AclOperation(_Code):
     """What a principal does with a resource; ALL stands in entries only, ANY in filters only."""
 
     UNKNOWN = 0
@@ -57,7 +63,7 @@ class AclOperation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class AclPermission(IntEnum):
+class AclPermission(_Code):
     """What an entry does; ANY stands in filters only."""
 
     UNKNOWN = 0

@@ -233,7 +233,7 @@ def asked_of(request: web.BaseRequest) -> Asked:
     )
 
 
-async def _answered(handler: Handler, api: str, body: bytes, context: RequestContext) -> Buffers:
+async def _answered(handler: Handler, api: str, body: bytes | bytearray, context: RequestContext) -> Buffers:
     answer = handler(api, body, context)
     return await answer if isinstance(answer, Awaitable) else answer
 
@@ -664,7 +664,6 @@ class HttpServer:
 
     def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | Awaitable[Buffers]:
         """What the handler answers to a plain request, or what ``awaited`` or ``answer_of`` makes it of."""
-        body = cast("bytes", body)  # its reader takes slices of it, and no other code holds it
         context = caller.context
         if context is None:
             client_id, software = identity_of(agent_in(head.fields))

@@ -82,7 +82,7 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
         ),
         "kafka": lambda: kafka_rows.kafka_rows(kafka_rows.QUICK if quick else kafka_rows.WHOLE),
         "kafka-transactions": lambda: transaction_rows.transaction_rows(
-            rounds=rounds, count=100 if quick else 500, large=10 if quick else 50
+            rounds=rounds, count=50 if quick else 100, large=10 if quick else 50
         ),
         "kafka-groups": lambda: kafka_group_rows.kafka_group_rows(rounds=2 if quick else 5, count=50 if quick else 200),
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import itertools
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from minikafka import Producer
 from tests.bench import kafka_processes
 from tests.bench.kafka_jars import NoKafka
 from tests.bench.kafka_rows import both
-from tests.bench.latency_rows import Measured, two_rows
+from tests.bench.latency_rows import Measured
 from tests.bench.measure import KAFKA, Row, Run, in_turn
 
 BROKERS, PARTITIONS, TOPIC = 3, 10, "transactions"
@@ -28,6 +29,8 @@ LARGE = 1000
 """Records of a large transaction."""
 VALUE = bytes(100)
 PATIENCE_S = 60.0
+WARM_UP = 2
+"""Rounds that do not count."""
 _NUMBERS = itertools.count()
 """Each run has a transactional id of its own."""
 
@@ -110,16 +113,31 @@ async def transaction_rows(*, rounds: int, count: int, large: int) -> list[Row]:
 async def _rows(client: str, ours: Drive, theirs: Drive, loads: tuple[Load, Load], rounds: int) -> list[Row]:
     small, large = loads
     name = f"{client} transactions RF {BROKERS}, a record in each of {PARTITIONS} partitions"
-    speed = await _speed_row(name, "transactions/s", ours(small), theirs(small), rounds, 1)
-    p50, _ = await two_rows(f"of commit, {name}", ours(small), theirs(small), rounds=rounds, ceiling=None)
+    commits: tuple[list[float], list[float]] = ([], [])
+    speed = await _speed_row(name, "transactions/s", (ours(small), theirs(small)), rounds, 1, commits)
+    mine, others = (times[WARM_UP:] for times in commits)
+    ratio = statistics.median(one / other for one, other in zip(mine, others, strict=True))
+    medians = statistics.median(mine) * 1e6, statistics.median(others) * 1e6
+    p50 = Row(f"p50 of commit, {name}", "µs", *medians, ratio, at_least=False)
     name = f"{client} transactions RF {BROKERS} of {LARGE:,} records, {len(VALUE)} B"
-    bulk = await _speed_row(name, "records/s", ours(large), theirs(large), rounds, LARGE)
+    bulk = await _speed_row(name, "records/s", (ours(large), theirs(large)), rounds, LARGE, ([], []))
     return [speed, p50, bulk]
 
 
-async def _speed_row(name: str, unit: str, ours: Measured, theirs: Measured, rounds: int, weight: int) -> Row:
-    async def speed(arm: Measured) -> float:
-        return weight * (await arm()).per_second
+async def _speed_row(
+    name: str,
+    unit: str,
+    arms: tuple[Measured, Measured],
+    rounds: int,
+    weight: int,
+    commits: tuple[list[float], list[float]],
+) -> Row:
+    """Transactions a second, each of ``weight``; the median time of a commit in each round goes into ``commits``."""
 
-    pair = await in_turn(lambda: speed(ours), lambda: speed(theirs), rounds=rounds, warm_up=2)
+    async def speed(side: int) -> float:
+        run = await arms[side]()
+        commits[side].append(run.percentile(0.5))
+        return weight * run.per_second
+
+    pair = await in_turn(lambda: speed(0), lambda: speed(1), rounds=rounds, warm_up=WARM_UP)
     return Row(name, unit, pair.ours, pair.bare, pair.ratio)

@@ -17,12 +17,21 @@ COMPILED = {**os.environ, "MINIKAFKA_PURE": "0"}
 PURE = {**os.environ, "MINIKAFKA_PURE": "1"}
 
 FILES = (
+    "tests/kafka/test_frames.py",
+    "tests/kafka/test_produce_translation.py",
+    "tests/kafka/test_session.py",
+    "tests/kafka/test_session_quotas.py",
     "tests/rules/test_cleaner.py",
+    "tests/rules/test_codec.py",
+    "tests/rules/test_fetch_session.py",
     "tests/rules/test_log_epochs.py",
     "tests/rules/test_log_index.py",
     "tests/rules/test_log_recovery.py",
+    "tests/rules/test_meters.py",
+    "tests/rules/test_parked.py",
     "tests/rules/test_partition_log.py",
     "tests/rules/test_producer_state.py",
+    "tests/rules/test_quotas.py",
     "tests/rules/test_replication_follower.py",
     "tests/rules/test_replication_high_watermark.py",
     "tests/rules/test_replication_histories.py",

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from minikafka import compiled
 from minikafka.broker import replica_fetcher
 from minikafka.broker.api import fetch as fetch_api
 from minikafka.broker.broker import Broker
@@ -57,7 +58,9 @@ class Planted:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Plant it, and take it out again."""
+        """Plant it, and take it out again. RuntimeError where the compiled rules run: nothing can be replaced in them."""
+        if compiled.build() == compiled.COMPILED:
+            raise RuntimeError("planted bugs need the Python sources: MINIKAFKA_PURE=1")
         kept = [(owner, name, owner.__dict__[name]) for owner, name, _ in self.patches]
         for owner, name, replacement in self.patches:
             setattr(owner, name, replacement)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from minikafka.broker.arrivals import Arrival
 from minikafka.broker.dispatch import Begun
+from minikafka.broker.flusher import Flusher
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.purgatory import Condition, Mark, Waiter
 from minikafka.broker.replica_manager import STORAGE_ERRORS
@@ -50,6 +51,7 @@ from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
 from minikafka.parked import Result
 from minikafka.ports import INTERNAL, Buffer, RequestContext
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
+from minikafka.replication.partition import Partition
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_OFFSET, TopicPartition
 from minikafka.wire import recompress
@@ -76,10 +78,8 @@ from minikafka.wire.recompress import target_codec
 from minikafka.wire.validate import check_records, is_long
 
 if TYPE_CHECKING:
-    from minikafka.broker.flusher import Flusher
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.broker.verification import Verifier
-    from minikafka.replication.partition import Partition
 
 SURELY_SHORT = 16 * 1024
 """Nothing that is done to a batch of this size without a codec takes long."""
