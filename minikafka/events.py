@@ -430,6 +430,7 @@ _KINDS: Final = (
     _kind(
         "client_connection_refused", "remote client error why", "closed the connection of {remote}: {error}", WARNING
     ),
+    _kind("connections_not_accepted", "remote why", "cannot accept connections for now", WARNING),
     _kind(
         "connection_limit_exceeded",
         "remote setting limit",

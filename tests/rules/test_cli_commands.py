@@ -151,7 +151,7 @@ def test_the_commands_of_the_issue_exist():
 LISTS = """topics/list topics/describe topics/delete-records config/show config/describe config/alter offsets elect/preferred
     elect/unclean reassign/generate reassign/execute reassign/status reassign/cancel groups/list groups/describe
     groups/members groups/state groups/reset-offsets groups/delete-offsets groups/delete quorum/describe faults/add
-    faults/list lab/list chaos/list doctor connections consume acls/add acls/explain acls/list acls/remove users/list
+    faults/held faults/list lab/list chaos/list doctor connections consume acls/add acls/explain acls/list acls/remove users/list
     quotas/list transactions/list transactions/describe transactions/describe-producers transactions/find-hanging transactions/abort""".split()
 
 
