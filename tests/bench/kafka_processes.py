@@ -110,8 +110,9 @@ class KafkaBroker:
     async def _run(self, command: list[str]) -> None:
         tied = shutil.which("setpriv")
         prefix = [] if tied is None else [tied, "--pdeathsig", "KILL", "--"]
-        # Our brokers have settings for the allocator in their environment; a Java has its own.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        # Our brokers have settings for the allocator in their environment, and a Spark those for its Java; Kafka has its own.
+        others = ("MALLOC_", "JAVA_TOOL_OPTIONS")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *prefix, *command, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from minikafka.hosting.cluster_files import BrokerFiles, Ports, prepare
 from minikafka.hosting.processes import LAST_WORDS_SIZE, BrokerDied, BrokerProcess, ProcessCluster
+from tests.tidy.sources import ROOT
 
 
 @pytest.fixture
@@ -39,7 +42,23 @@ async def closed_but(count: int, before: set[str]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_brokers_that_ended_by_themselves_leave_no_pipe_open(tmp_path: Path) -> None:
+ALONE = """
+import asyncio, sys
+from pathlib import Path
+from tests.contracts.test_broker_process import brokers_end_by_themselves
+asyncio.run(brokers_end_by_themselves(Path(sys.argv[1])))
+"""
+
+
+def test_brokers_that_ended_by_themselves_leave_no_pipe_open(tmp_path: Path) -> None:
+    """In a process of its own: clients that earlier tests have left connect again, with new sockets."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+async def brokers_end_by_themselves(tmp_path: Path) -> None:
     """One was left for each that died and was started again, and for each that was dead at the end."""
     cluster = ProcessCluster(brokers=1, data_dir=tmp_path, launcher=("-c", "raise SystemExit(3)"))
     broker = cluster.brokers[1]
