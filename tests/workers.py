@@ -1,9 +1,9 @@
 """How `make test` spreads the suite over three pytest-xdist workers (``-n 3 --dist loadgroup``) on two cores.
 
-A worker takes one group of tests after the other: a file, or a folder whose files share an expensive fixture. Tests that
-use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) mostly wait; all others are
-deterministic and compute. Groups that use the system are handed out first, but as long as there are others only two at a
-time: three of them, or none, would leave the processors idle or overload them. Node IDs stay as they are without xdist.
+Tests that use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) mostly wait. They form
+two groups, which begin first; one worker runs each group in order, so at most two of these tests run at the same time. All
+other tests are deterministic and compute; they are grouped by file and fill the third worker, then all. Node IDs stay as
+they are without xdist.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
-from xdist.workermanage import WorkerController
 
 ROOT = Path(__file__).resolve().parents[1]
 
-SYSTEM_FOLDERS = ("spark", "containers", "foreign", "machine", "fuzz", "e2e", "contracts", "rest")
-"""Handed out in this order: what takes longest begins first."""
-
-WHOLE_FOLDERS = ("spark", "containers", "foreign", "machine")
-"""Each is one group: its files share a JVM, an image, builds of other projects, or the machine's networks and disks."""
-
-SYSTEM_GROUPS_MAX = 2
-"""How many groups that use the system run at the same time while deterministic tests are left."""
+END_TO_END = "end-to-end tests"
+SYSTEM = "other tests that use the system"
+SYSTEM_GROUPS = (END_TO_END, SYSTEM)
+SYSTEM_FOLDERS = {
+    "containers": SYSTEM,
+    "contracts": SYSTEM,
+    "e2e": END_TO_END,
+    "foreign": SYSTEM,
+    "fuzz": SYSTEM,
+    "machine": SYSTEM,
+    "rest": SYSTEM,
+    "spark": SYSTEM,
+}
+"""The group of each folder. Both should take about as long."""
 
 SYSTEM_FILES = (
     "tests/clients/test_connection_failures.py",
@@ -42,47 +47,27 @@ LONG_FOLDERS = ("sim",)
 
 
 def group_of(node_id: str) -> str:
-    """Return the group that a test belongs to: its file, or its folder."""
+    """Return the group that a test belongs to: one of the system's, or its file."""
     file = node_id.partition("::")[0]
-    folder = _folder_of(file)
-    return f"tests/{folder}" if folder in WHOLE_FOLDERS else file
-
-
-def _folder_of(path: str) -> str:
-    parts = path.split("/")
-    return parts[1] if parts[0] == "tests" else ""
-
-
-def uses_the_system(group: str) -> bool:
-    """Return True for a test, file or folder whose tests use the system."""
-    file = group.partition("::")[0]
-    return file in SYSTEM_FILES or _folder_of(file) in SYSTEM_FOLDERS
+    parts = file.split("/")
+    if file in SYSTEM_FILES:
+        return SYSTEM
+    return SYSTEM_FOLDERS.get(parts[1], file) if parts[0] == "tests" else file
 
 
 def rank(node_id: str) -> int:
     """Return the group's place in the order of work: lower ranks are handed out first."""
-    folder = _folder_of(node_id)
-    if folder in SYSTEM_FOLDERS:
-        return SYSTEM_FOLDERS.index(folder)
-    return len(SYSTEM_FOLDERS) + (0 if uses_the_system(node_id) else 1 if folder in LONG_FOLDERS else 2)
+    group = group_of(node_id)
+    if group in SYSTEM_GROUPS:
+        return SYSTEM_GROUPS.index(group)
+    return len(SYSTEM_GROUPS) + (group.split("/")[1] not in LONG_FOLDERS)
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Hands out whole groups, in the order in which the workers collected them, as ``SYSTEM_GROUPS_MAX`` allows."""
+    """Hands out whole groups, in the order in which the workers collected them."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        others = [work for other, work in self.assigned_work.items() if other is not node]
-        busy = sum(
-            any(uses_the_system(group) and not all(tests.values()) for group, tests in work.items()) for work in others
-        )
-        if busy >= SYSTEM_GROUPS_MAX:
-            deterministic = next((group for group in self.workqueue if not uses_the_system(group)), None)
-            if deterministic is not None:
-                self.workqueue.move_to_end(deterministic, last=False)
-        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -105,7 +90,7 @@ def is_simulated(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that use the system. In a worker, put all into the order of work; the order within a rank stays."""
     for item in items:
-        if uses_the_system(item.nodeid) and not is_simulated(item):
+        if group_of(item.nodeid) in SYSTEM_GROUPS and not is_simulated(item):
             item.add_marker("system")
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank(item.nodeid))
