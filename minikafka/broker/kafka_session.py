@@ -177,7 +177,7 @@ class ImageDirectory:
         self._operations = operations
         self._listener = context.listener
         self.context = context
-        """The client, as it is now."""
+        """The client of this connection."""
 
     def topic_name(self, topic_id: TopicId) -> str | None:
         """Name of the topic with this id."""
