@@ -1,7 +1,7 @@
 """The vocabulary of faults: what goes wrong, whom it hits, and which messages; the same in scenarios, plans and tests.
 
 Three executors carry faults out: the simulator (``sim/faults.py``), the ports of a real broker (``world/faults.py``,
-``world/machine_faults.py``), and what chaos does to processes, namespaces and containers from outside (``chaos/``).
+``world/instruments.py``), and what chaos does to processes, namespaces and containers from outside (``chaos/``).
 
 Whom a fault hits is said in words, which are resolved when it happens: who leads, who follows, who is the controller
 *now*.

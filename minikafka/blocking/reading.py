@@ -112,7 +112,7 @@ class NotYetCommitted(Exception):
 
 
 class RangeReader:
-    """Reads one range. Raises the errors of plan.py, NotYetCommitted, BrokersUnreachable."""
+    """Reads one range. Raises DataLoss, NotYetCommitted, BrokersUnreachable."""
 
     def __init__(self, brokers: Brokers, wanted: OffsetRange, limits: Limits) -> None:
         self._brokers = brokers

@@ -6,7 +6,7 @@ one batch, and answers when they are committed and applied here: a caller whose 
 
 Rules for this file:
 
-1. It decides nothing: decisions are `quorum/controller.py`'s, who is alive is `quorum/liveness.py`'s.
+1. It decides nothing: decisions are `quorum/controller.py`'s, who is alive is `quorum/controller_brokers.py`'s.
 2. No answer leaves before the records that it rests on are committed, errors included: they too were decided on a state
    that may not come to be.
 3. Leadership lost after the append: the outcome is *unknown*. Before it: *not written*.
@@ -20,8 +20,8 @@ Rules for this file:
    and again with each heartbeat until it answers; a creation waits for the first result. Until its first heartbeat, a
    broker that registered with a former controller counts as one that answers: it may just have died.
 8. Each voter holds one request at each other unfenced broker, to notice at once that its process has ended
-   (``quorum/refusals.py``). Only the active controller acts on a refused connection. A voter that becomes the active
-   controller connects once more: it fences the former controller, and brokers that died together with it.
+   (``quorum/controller_brokers.py``). Only the active controller acts on a refused connection. A voter that becomes the
+   active controller connects once more: it fences the former controller, and brokers that died together with it.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ from minikafka.errors import (
 from minikafka.invariant import invariant
 from minikafka.ports import CAUSE, World
 from minikafka.quorum.controller import Controller, completed
+from minikafka.quorum.controller_brokers import HeldConnection, Refusal, Sessions
 from minikafka.quorum.controller_topics import topic_id_of
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.image import BrokerImage, MetadataImage
-from minikafka.quorum.liveness import Sessions
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
-from minikafka.quorum.refusals import HeldConnection, Refusal
 from minikafka.quorum.story import happenings
 from minikafka.rpc import call
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, Offset, TopicId

@@ -40,8 +40,8 @@ from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.ports import INTERNAL, RequestContext
+from minikafka.quorum.administration import describe_user_scram_credentials
 from minikafka.quorum.client_quotas import describe_client_quotas
-from minikafka.quorum.credentials import describe_user_scram_credentials
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.messages import (
     CreateTopicsRequest,

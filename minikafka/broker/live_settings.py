@@ -1,7 +1,7 @@
 """This broker's settings as they count now: what it was started with, and over it what was set at run time (KIP-226).
 
 Who keeps the object asks ``now`` whenever it needs a value; who must act when a value moves subscribes. What counts is
-decided by ``quorum/defaults.py``.
+decided by ``quorum/decision.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from minikafka.config import BrokerConfig, to_settings
 from minikafka.errors import InvalidConfig
 from minikafka.ports import Events
-from minikafka.quorum.defaults import effective
+from minikafka.quorum.decision import effective
 from minikafka.quorum.image import MetadataImage
 
 

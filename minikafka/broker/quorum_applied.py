@@ -23,7 +23,7 @@ from minikafka.errors import CorruptMessage, PositionOutOfRange
 from minikafka.invariant import invariant
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Buffers, Events, File, World
-from minikafka.quorum.snapshot import (
+from minikafka.quorum.files import (
     FOLDER,
     PART_SUFFIX,
     SNAPSHOTS_KEPT,

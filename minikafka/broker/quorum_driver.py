@@ -38,9 +38,9 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
 from minikafka.quorum import fetching, voting
 from minikafka.quorum.core import Envelope, QuorumCore, Ready
-from minikafka.quorum.describe import describe
+from minikafka.quorum.fetching import describe
+from minikafka.quorum.files import QUORUM_STATE_PATH, QuorumState, decode_state, encode_state
 from minikafka.quorum.roles import Leader
-from minikafka.quorum.state_file import QUORUM_STATE_PATH, QuorumState, decode_state, encode_state
 from minikafka.rpc import call
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, NodeId, Offset
 from minikafka.wire.batch import RecordBatch

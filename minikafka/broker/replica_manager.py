@@ -31,7 +31,7 @@ from minikafka.errors import (
 )
 from minikafka.log.log_directory import LogDirectory
 from minikafka.ports import World
-from minikafka.quorum.defaults import topic_defaults
+from minikafka.quorum.decision import topic_defaults
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage, changes
 from minikafka.replication.fetch_session import EPOCH_MAX, FetchSessions
 from minikafka.replication.follower import TruncationRule

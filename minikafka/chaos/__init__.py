@@ -12,5 +12,5 @@ Rules for this package:
 3. Every run ends in a verdict from the history checker and a comparison of the replicas; a run without one failed.
 4. Whatever a run started is gone when it ends, however it ends.
 
-Read minikafka/faults.py, scenario.py, reading.py, timeline.py, target.py, then runner.py.
+Read minikafka/faults.py, scenario.py, reading.py, target.py, then runner.py.
 """

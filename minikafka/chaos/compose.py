@@ -27,12 +27,10 @@ import aiohttp
 
 import minikafka
 from minikafka.chaos import packet_rules
-from minikafka.chaos.commands import forbidden, missing, run
-from minikafka.chaos.fleet import Fleet
+from minikafka.chaos.machine import forbidden, missing, run
 from minikafka.chaos.packet_rules import PacketRules, Rule, filter_of
-from minikafka.chaos.scenario import Scenario
-from minikafka.chaos.target import NO_MESSAGES
-from minikafka.chaos.timeline import Hit
+from minikafka.chaos.scenario import Hit, Scenario
+from minikafka.chaos.target import NO_MESSAGES, Fleet
 from minikafka.errors import WorldError
 from minikafka.faults import CLIENT_END, CUT, DELAY, ISOLATE, KILL, LINK_FAULTS, LOSS, MESSAGES, PAUSE, STOP, End
 from minikafka.hosting.cluster_files import LOOPBACK, Ports, new_cluster_id

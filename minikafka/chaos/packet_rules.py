@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from minikafka.chaos import packet_delay
-from minikafka.chaos.commands import run
-from minikafka.chaos.timeline import Hit
+from minikafka.chaos.machine import run
+from minikafka.chaos.scenario import Hit
 from minikafka.errors import WorldError
 from minikafka.faults import DELAY, LOSS
 

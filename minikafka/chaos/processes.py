@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Final
 
 import aiohttp
 
-from minikafka.chaos.scenario import Scenario
-from minikafka.chaos.timeline import Hit
+from minikafka.chaos.scenario import Hit, Scenario
 from minikafka.errors import WorldError
 from minikafka.faults import (
     CLIENT,

@@ -14,13 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from minikafka.chaos.figures import Figures
 from minikafka.chaos.load import DELIVERY_TIMEOUT_MS, REQUEST_TIMEOUT_MS
-from minikafka.chaos.outcome import COUNTED_AS, Outcome
-from minikafka.chaos.play import check, write
-from minikafka.chaos.scenario import Scenario
+from minikafka.chaos.outcome import COUNTED_AS, Figures, Outcome
+from minikafka.chaos.runner import check, write
+from minikafka.chaos.scenario import Scenario, Strike, link_words, strikes_of
 from minikafka.chaos.target import SIMULATOR
-from minikafka.chaos.timeline import Strike, link_words, strikes_of
 from minikafka.check.findings import KINDS
 from minikafka.check.history import Acknowledged, Failed, Operation, Poll, Send, Unknown
 from minikafka.faults import ALL, FAULTS, POWER_LOSS

@@ -22,7 +22,7 @@ from minikafka.wire.messages import (
     DescribeTopicsRequest,
     DescribeTopicsResponse,
 )
-from minikafka.world.asking import Asker
+from minikafka.world.clients import Asker
 
 INTERVAL_S = 0.15
 PATIENCE_S = 1.0

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from minikafka.check.findings import Finding
 from minikafka.check.history import Expectations, HistoryError, read_history, value_id
-from minikafka.check.logs import LogBatch, ReplicaBatches
 from minikafka.check.recorder import HistoryWriter, Recorder
-from minikafka.check.replicas import compare_replicas
+from minikafka.check.replicas import LogBatch, ReplicaBatches, compare_replicas
 from minikafka.check.verdict import Checker, Verdict, check_history, check_operations, merged
 
 __all__ = [

@@ -68,7 +68,7 @@ class Expectations:
     log_start: Mapping[TopicPartition, Offset] = field(default_factory=dict)
     """Where retention or DeleteRecords may have cut to: nothing below is expected to be there. 0 where not named."""
     compacted: frozenset[str] = frozenset()
-    """Topics that are compacted: of each key the last record is owed (see ``places.py``)."""
+    """Topics that are compacted: of each key the last record is owed (see ``clients.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

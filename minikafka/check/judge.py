@@ -9,7 +9,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
-from minikafka.check.clients import Outcome, PartitionReads, PollBook, Reading, SendBook, SentRecord
+from minikafka.check.clients import (
+    Outcome,
+    PartitionReads,
+    Place,
+    Places,
+    PollBook,
+    Reading,
+    Replaced,
+    SendBook,
+    SentRecord,
+    Stretches,
+    moved_together,
+)
 from minikafka.check.findings import (
     MISSING,
     AbortedRead,
@@ -26,7 +38,6 @@ from minikafka.check.findings import (
     Unseen,
 )
 from minikafka.check.history import Expectations
-from minikafka.check.places import Place, Places, Replaced, Stretches, moved_together
 from minikafka.check.replicas import ReplicaBook, ReplicaLog
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
 

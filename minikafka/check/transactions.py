@@ -1,4 +1,6 @@
-"""Transactions as their producers know them, against what partitions hold and what readers returned (KIP-98).
+"""Transactions and loops of transactions, against what partitions hold and what readers returned.
+
+Transactions as their producers know them, against what partitions hold and what readers returned (KIP-98).
 
 The anomalies are those of Jepsen's Kafka workload, after Adya: G1a (aborted read), G1b (intermediate read: a part of a
 transaction for good), lost and duplicated effects, and the commit of a producer that was fenced.
@@ -22,17 +24,34 @@ the end. Write cycles (G0) are allowed.
 
 Rule for this file: values are unique; what the partitions hold is read without the index of aborted transactions and
 the last stable offset, so that a bug in those does not hide itself.
+
+Loops that read, transform and write in one transaction (KIP-447): outputs against inputs and committed offsets.
+
+================================  =====================================================================================
+``input_lost``                    the group has committed past an input from which no output was made
+``input_transformed_twice``       two committed outputs were made from one input
+``output_without_offset``         an output is committed, and the offset of its input is not
+``output_of_nothing``             an output was made from a record that is not committed (an aborted read)
+``circular_information_flow``     committed transactions read each other's records in a circle (Adya's G1c)
+``group_offsets_differ``          the coordinator serves another offset than its log says
+================================  =====================================================================================
+
+The group's offsets are read from the log of its coordinator, by the markers of transactions, so that a bug of the
+coordinator does not hide itself. Inputs must be final: no input is left that no loop has read.
+
+Rule for this file: no I/O; a transaction counts as committed if one of its records is.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from graphlib import CycleError, TopologicalSorter
+from typing import Final, NamedTuple, TypeAlias
 
-from minikafka.types import Offset, TopicPartition
+from minikafka.types import NO_OFFSET, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.markers import marker_of
 from minikafka.wire.records import decode_batch
@@ -54,7 +73,7 @@ class Written:
     commit_s: float = math.inf
     """When its commit was first requested."""
     inputs: list[tuple[TopicPartition, Offset]] = field(default_factory=list)
-    """Of a loop (``loops.py``): the records whose offsets are committed with it."""
+    """Of a loop (:func:`loop_anomalies`): the records whose offsets are committed with it."""
     outputs: list[tuple[TopicPartition, str] | None] = field(default_factory=list)
     """For each input what was made of it, one of ``values``; None: nothing."""
 
@@ -182,3 +201,81 @@ def _first_difference(
         if one != other:
             return f"{name}: the reader's record number {number} is {one}, committed is {other}"
     return f"{name}: equal"
+
+
+Place: TypeAlias = tuple[TopicPartition, Offset]
+"""Where a record stands."""
+
+
+def loop_anomalies(
+    processes: Sequence[Process],
+    held: Rows,
+    inputs: Iterable[TopicPartition],
+    committed: Mapping[TopicPartition, Offset],
+    is_transformed: Callable[[str], bool],
+) -> Iterator[tuple[str, str]]:
+    """Yield the name and a sentence for each broken promise.
+
+    Args:
+        processes: All that ever wrote to the partitions; those of loops name the inputs of their transactions.
+        held: What the partitions hold at the end, inputs and outputs.
+        inputs: The partitions that the group reads.
+        committed: The group's offsets at the end, by the log of its coordinator.
+        is_transformed: Whether a loop writes an output for an input with this value.
+    """
+    visible = {(name, value) for name, rows in held.items() for _, value in rows}
+    made: dict[Place, list[str]] = {}
+    for written in (each for process in processes for each in process.transactions):
+        for source, output in zip(written.inputs, written.outputs, strict=True):
+            if output is not None and output in visible:
+                made.setdefault(source, []).append(output[1])
+    rows_of = {(name, offset): value for name in inputs for offset, value in held[name]}
+    for place, outputs in made.items():
+        if place not in rows_of:
+            yield "output_of_nothing", f"{_shown(place)} is not committed, and became {outputs}"
+    for place, value in rows_of.items():
+        name, offset = place
+        found = made.get(place, [])
+        is_past = offset < committed.get(name, NO_OFFSET)
+        what = f"{_shown(place)} ({value}) became {found or 'nothing'}, committed is {committed.get(name, NO_OFFSET)}"
+        if len(found) > 1:
+            yield "input_transformed_twice", what
+        elif found and not is_past:
+            yield "output_without_offset", what
+        elif not found and is_transformed(value):
+            yield "input_lost", what
+    yield from _circles(processes, rows_of, visible)
+
+
+def _circles(
+    processes: Sequence[Process], rows: Mapping[Place, str], visible: set[tuple[TopicPartition, str]]
+) -> Iterator[tuple[str, str]]:
+    """A transaction follows those that wrote what it read, and the one before it of its process."""
+    transactions = [each for process in processes for each in process.transactions]
+    writers = {value: number for number, each in enumerate(transactions) for value in each.values}
+    order = TopologicalSorter[int]()
+    first = 0
+    for process in processes:
+        last: int | None = None
+        for number, written in enumerate(process.transactions, first):
+            if written.outcome != COMMITTED and not any(each in visible for each in written.values):
+                continue
+            if last is not None:
+                order.add(number, last)
+            last = number
+            read = ((place[0], rows.get(place, "")) for place in written.inputs)
+            order.add(number, *(writers[value] for value in read if value in writers))
+        first += len(process.transactions)
+    try:
+        order.prepare()
+    except CycleError as error:
+        circle = (_named(transactions[each]) for each in reversed(error.args[1]))
+        yield "circular_information_flow", " follows ".join(circle)
+
+
+def _shown(place: Place) -> str:
+    return f"{place[0]}@{place[1]}"
+
+
+def _named(written: Written) -> str:
+    return f"{written.process}'s transaction of {written.begun_s:.3f}"

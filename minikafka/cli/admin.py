@@ -1,19 +1,181 @@
-"""How commands reach a cluster with an admin client, and the options and arguments that several of them take."""
+"""How commands reach a cluster: TLS, credentials, an admin client, and arguments that several commands take.
+
+How commands reach a cluster with an admin client, and the options and arguments that several of them take.
+
+``--ca``, ``--cert``, ``--user`` and so on: with which TLS and which credentials a command calls brokers.
+
+The options stand at every command that has ``-b``. Their values are kept in click's context and not passed through
+every function of a command: what makes a connection asks :func:`client_settings` or :func:`connection` for them.
+
+Rule for this file: a password or token comes from a file, the environment or a prompt. It is no argument, since every
+user of the machine sees those.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from ssl import SSLContext
+from typing import Any, NamedTuple, TypeVar
+
+import click
 
 from minikafka import AdminClient
-from minikafka.addresses import is_number
+from minikafka.addresses import is_https, is_loopback, is_number, parse_bootstrap
+from minikafka.blocking.tls import ClientTls
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, Failure, Misuse, somebody_listens
-from minikafka.cli.tls import client_settings
+from minikafka.client.settings import AdminConfig
 from minikafka.errors import in_words
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import DescribedTopic
+from minikafka.world.clients import client_login, client_tls
+from minikafka.world.http_client import ClientLogin
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_META = "minikafka.cli.admin"
+PASSWORD_VARIABLE = "MINIKAFKA_PASSWORD"  # noqa: S105 - a name
+TOKEN_VARIABLE = "MINIKAFKA_TOKEN"  # noqa: S105 - a name
+
+_FILE = click.Path(dir_okay=False)
+_USER, _PASSWORD_FILE, _TOKEN_FILE = "login_user", "password_file", "token_file"
+
+# Option, key of its value, type, help. The first three keys are parameters of the native clients.
+_OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
+    ("--ca", "ssl_cafile", _FILE, "PEM file with the CAs of the brokers' certificates; connects with TLS."),
+    (
+        "--cert",
+        "ssl_certfile",
+        _FILE,
+        "PEM file with a client certificate, and its private key unless --cert-key has it.",
+    ),
+    ("--cert-key", "ssl_keyfile", _FILE, "PEM file with the private key of --cert."),
+    (
+        "--user",
+        _USER,
+        str,
+        f"User to log in as; the password is --user-password-file, the variable {PASSWORD_VARIABLE}, or asked for.",
+    ),
+    ("--user-password-file", _PASSWORD_FILE, _FILE, "File with the password of --user."),
+    (
+        "--token-file",
+        _TOKEN_FILE,
+        _FILE,
+        f"File with a token (JWT) to log in with; also the variable {TOKEN_VARIABLE}.",
+    ),
+)
+
+
+class Connection(NamedTuple):
+    """How to call brokers."""
+
+    tls: SSLContext | None
+    """None: in plain text."""
+    login: ClientLogin | None
+    """None: without credentials."""
+
+
+class _Token:
+    """The token of a command's option, as clients want one."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def token(self) -> str:
+        """See :class:`minikafka.client.settings.TokenProvider`."""
+        return self._text
+
+
+def tls_options(function: Decorated) -> Decorated:
+    """The options, also from the environment. Commands have no parameter for them."""
+
+    def kept(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.meta.setdefault(_META, {})[param.name] = value
+
+    for option, name, kind, meaning in reversed(_OPTIONS):
+        function = click.option(
+            option,
+            name,
+            type=kind,
+            envvar="MINIKAFKA_" + option.removeprefix("--").replace("-", "_").upper(),
+            show_envvar=True,
+            expose_value=False,
+            callback=kept,
+            help=meaning,
+        )(function)
+    return function
+
+
+def client_settings(bootstrap: str) -> dict[str, Any]:
+    """Return the parameters of a native client that connects as the command line says. Misuse without a password."""
+    ctx = click.get_current_context(silent=True)
+    given = dict({} if ctx is None else ctx.meta.get(_META, {}))
+    user, password_file, token_file = (given.pop(each, None) for each in (_USER, _PASSWORD_FILE, _TOKEN_FILE))
+    settings = {"bootstrap_servers": bootstrap, **given}
+    uses_tls = bool(given) or is_https(bootstrap)
+    if user is not None:
+        if ctx is not None and _PASSWORD_FILE + "_read" in ctx.meta:
+            password = ctx.meta[_PASSWORD_FILE + "_read"]
+        else:
+            password = _secret(password_file, PASSWORD_VARIABLE, f"Password of {user}")
+            if ctx is not None:
+                ctx.meta[_PASSWORD_FILE + "_read"] = password
+        settings |= {"sasl_plain_username": user, "sasl_plain_password": password}
+    elif token_file is not None or TOKEN_VARIABLE in os.environ:
+        token = _secret(token_file, TOKEN_VARIABLE, "Token")
+        settings |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": _Token(token)}
+    else:
+        if password_file is not None:
+            raise Misuse("--user-password-file needs --user")
+        return settings
+    if not uses_tls and not all(is_loopback(each.host) for each in parse_bootstrap(bootstrap)):
+        raise Misuse(
+            f"credentials would be sent to {bootstrap} in plain text, where others can read them; use --ca, or "
+            "https:// before the address"
+        )
+    return {**settings, "security_protocol": "SASL_SSL" if uses_tls else "SASL_PLAINTEXT"}
+
+
+def tls_files(bootstrap: str = "") -> ClientTls | None:
+    """Return the files that the command line names, none for ``https://``; None: brokers are called in plain text."""
+    ctx = click.get_current_context(silent=True)
+    given = {} if ctx is None else ctx.meta.get(_META, {})
+    if any(name in given for name in (_USER, _PASSWORD_FILE, _TOKEN_FILE)):
+        raise Misuse("this command cannot log in; use a listener that needs no login")
+    files = {name: each for name, each in given.items() if name.startswith("ssl_")}
+    if not files:
+        return ClientTls() if is_https(bootstrap) else None
+    return ClientTls(
+        cafile=files.get("ssl_cafile"), certfile=files.get("ssl_certfile"), keyfile=files.get("ssl_keyfile")
+    )
+
+
+def _secret(path: str | None, variable: str, prompt: str) -> str:
+    if path is not None:
+        try:
+            secret = Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misuse(f"{path} cannot be read: {in_words(error)}") from error
+    elif variable in os.environ:
+        secret = os.environ[variable]
+    elif sys.stdin.isatty():
+        secret = click.prompt(prompt, hide_input=True, err=True)
+    else:
+        raise Misuse(f"no password is given: use --user-password-file, or the variable {variable}")
+    if not secret:
+        raise Misuse(f"{path or variable} is empty")
+    return secret
+
+
+def connection(bootstrap: str) -> Connection:
+    """Return how a command calls brokers. Raises InvalidConfig if a file cannot be used, Misuse without a password."""
+    config = AdminConfig(**client_settings(bootstrap))
+    return Connection(client_tls(config), client_login(config))
+
 
 Result = TypeVar("Result")
 

@@ -43,9 +43,9 @@ from minikafka.check.history import (
     Unknown,
     read_history,
 )
+from minikafka.cli.admin import tls_files, tls_options
 from minikafka.cli.running import FAILED, Failure
 from minikafka.cli.tables import Decorated, output_option, print_json
-from minikafka.cli.tls import tls_files, tls_options
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
 from minikafka.log.names import LOG, META_PROPERTIES, offset_name, offsets_in, partition_of
@@ -54,7 +54,7 @@ from minikafka.wire.admin import DescribeConfigsRequest, DescribeConfigsResource
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.records import RecordView, decode_batch
-from minikafka.world.replica_files import batches_of, is_compacted, replica_of
+from minikafka.world.read_disk import batches_of, is_compacted, replica_of
 
 READER = "audit"
 API_TIMEOUT_S = 60.0

@@ -10,7 +10,7 @@ import click
 
 from minikafka.cli.running import Commands
 from minikafka.cli.tables import Decorated, output_option, print_json
-from minikafka.hosting.tls_files import CA_DAYS, DAYS, certificate_folder
+from minikafka.hosting.secured import CA_DAYS, DAYS, certificate_folder
 
 if TYPE_CHECKING:
     from minikafka.hosting.certificates import Made

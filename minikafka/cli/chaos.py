@@ -27,10 +27,10 @@ from typing import Any, Final, Protocol
 
 import click
 
-from minikafka.chaos.commands import run as command_output
+from minikafka.chaos.machine import run as command_output
 from minikafka.chaos.outcome import CLEAN
-from minikafka.chaos.play import PICTURE, check, play
 from minikafka.chaos.reading import find, library, read, seconds_of
+from minikafka.chaos.runner import PICTURE, check, play
 from minikafka.chaos.target import SIMULATOR, lacks, target_names
 from minikafka.cli.running import FAILED, Commands, Failure, run
 from minikafka.cli.tables import console, list_output_option, output_option, print_json, print_table

@@ -26,6 +26,7 @@ import click
 
 from minikafka import Consumer, OffsetAndTimestamp
 from minikafka.check import value_id
+from minikafka.cli.admin import client_settings
 from minikafka.cli.formats import (
     DEFAULT_FORMAT,
     LETTERS,
@@ -39,12 +40,11 @@ from minikafka.cli.formats import (
 )
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, INTERRUPTED, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
-from minikafka.cli.tls import client_settings
 from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from minikafka.rest.records import moment_ms
 from minikafka.types import Offset, TopicPartition
-from minikafka.world.ledger_file import LedgerFile
+from minikafka.world.clients import LedgerFile
 
 FORMS = "beginning (earliest), end (latest), N, -N (the last N), @MS or an ISO 8601 moment with a time zone"
 DIGITS_MAX = 18

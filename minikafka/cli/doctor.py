@@ -1,20 +1,266 @@
-"""``minikafka doctor``: what is wrong with a cluster, or soon will be, and what to do."""
+"""``minikafka doctor``: what is wrong with a cluster or soon will be; how the facts are gathered, and the report.
+
+``minikafka doctor``: what is wrong with a cluster, or soon will be, and what to do.
+
+How ``minikafka doctor`` gathers what it judges: one question after the other, each with a time limit.
+
+Rules for this file: whatever does not answer becomes a fact, never an exception: a doctor is called when things are
+broken.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import os
-from dataclasses import asdict
+import re
+import resource
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from ssl import SSLContext
+from typing import Any
 
+import aiohttp
 import click
 
-from minikafka.cli.doctor_checks import ERROR, NOTE, WARNING, Finding, directory_findings, findings
-from minikafka.cli.doctor_facts import Gathered, directory_of, gather
-from minikafka.cli.doctor_security import access_findings, security_findings, security_of
+from minikafka import AdminClient, __version__
+from minikafka.cli.admin import client_settings, connection
+from minikafka.cli.doctor_checks import (
+    AGREED,
+    ERROR,
+    NOTE,
+    WARNING,
+    AccessFacts,
+    BrokerFacts,
+    CertificateFacts,
+    ClusterFacts,
+    DirectoryFacts,
+    Finding,
+    SecurityFacts,
+    access_findings,
+    directory_findings,
+    findings,
+    security_findings,
+    security_of,
+    settings_elsewhere,
+    shown_certificate,
+)
+from minikafka.cli.doctor_checks import SETTINGS as SECURITY_SETTINGS
 from minikafka.cli.running import FAILED, Failure, Misuse, run, somebody_listens
 from minikafka.cli.settings import broker_settings
 from minikafka.cli.tables import bootstrap_option, list_output_option, many, print_json, print_table
-from minikafka.errors import InvalidConfig
+from minikafka.client.structs import ConfigResource
+from minikafka.config import BrokerConfig
+from minikafka.errors import InvalidConfig, ProtocolError, WorldError, in_words
+from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
+from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
+from minikafka.log.log_directory import without_identity
+from minikafka.log.names import META_PROPERTIES
+from minikafka.types import METADATA_PARTITION, Address
+from minikafka.wire.acls import AclFilter
+from minikafka.wire.messages import ApiVersionsRequest, DescribeReplicasRequest, MetadataRequest, MetadataResponse
+from minikafka.world.clients import Asker
+from minikafka.world.read_disk import ReadDisk
+
+DIAL_TIMEOUT_S = 3.0
+PATIENCE: dict[str, Any] = {"default_api_timeout_ms": 5_000, "request_timeout_ms": 2_500}
+
+SETTINGS_ASKED = (*AGREED, "queued.max.request.bytes", *SECURITY_SETTINGS)
+
+_SAMPLE = re.compile(
+    r"^(mk_log_dir_free_bytes|mk_queued_request_bytes|process_open_fds|process_max_fds)(?:\{.*\})? (\S+)"
+)
+
+
+@dataclass(slots=True)
+class Gathered(ClusterFacts):
+    """All of it, with what the checks of security need."""
+
+    security: list[SecurityFacts] = field(default_factory=list)
+    access: AccessFacts = field(default_factory=AccessFacts)
+
+
+async def gather(bootstrap: str) -> Gathered:
+    """Ask the cluster, every broker of it, and what lies around them. Raises when no bootstrap server answers."""
+    tls, login = connection(bootstrap)
+    headers = {} if login is None else {"Authorization": await login()}
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True), headers=headers)
+    async with Asker(bootstrap, tls, login) as asker, session:
+        http = _Pages(session, "http" if tls is None else "https")
+        metadata: MetadataResponse = await asker.ask_any(MetadataRequest(topics=()), DIAL_TIMEOUT_S)
+        registered = await _registered(http, asker, metadata)
+        brokers = [await _broker(asker, http, node, address) for node, address in sorted(registered.items())]
+    facts = Gathered(__version__, brokers)
+    await _from_admin(bootstrap, facts)
+    for broker in brokers:
+        if all(name in broker.settings for name in SECURITY_SETTINGS):
+            shown = () if tls is None else await _shown(broker.address, tls)
+            where = f"broker {broker.node_id}"
+            settings = settings_elsewhere(broker.settings)
+            facts.security.append(SecurityFacts(where=where, settings=settings, certificates=shown))
+    return facts
+
+
+async def _shown(address: Address, tls: SSLContext) -> tuple[CertificateFacts, ...]:
+    """The certificate that a broker shows; none if it does not answer."""
+    try:
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(*address, ssl=tls)
+            certificate = writer.get_extra_info("peercert")
+            writer.close()
+            await writer.wait_closed()
+    except (OSError, TimeoutError):
+        return ()
+    return (shown_certificate(certificate["notAfter"]),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """What brokers show over HTTP."""
+
+    session: aiohttp.ClientSession
+    scheme: str
+
+    async def get(self, address: Address, path: str, *, any_status: bool = False) -> str | None:
+        """The text of a page; None: the broker does not answer, or not with 200."""
+        timeout = aiohttp.ClientTimeout(total=DIAL_TIMEOUT_S)
+        try:
+            async with self.session.get(f"{self.scheme}://{address}{path}", timeout=timeout) as answer:
+                return await answer.text() if answer.status == 200 or any_status else None
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
+
+async def _registered(http: _Pages, asker: Asker, metadata: MetadataResponse) -> dict[int, Address]:
+    """Every registered broker, also those that are fenced: clients learn of the others only."""
+    living = {each.node_id: Address(each.host, each.port) for each in metadata.brokers}
+    for address in (*living.values(), *asker.addresses):
+        text = await http.get(address, "/v1/cluster")
+        if text is None:
+            continue
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            brokers = json.loads(text)["brokers"]
+            found = {int(each["id"]): Address(str(each["host"]), int(each["port"])) for each in brokers}
+            return found | living  # the page has brokers' own addresses, Metadata those of the listener that is used
+    return living
+
+
+async def _broker(asker: Asker, http: _Pages, node: int, address: Address) -> BrokerFacts:
+    facts = BrokerFacts(node, address)
+    try:
+        before = time.time_ns()
+        described = await asker.ask(address, DescribeReplicasRequest(topics=()), DIAL_TIMEOUT_S)
+        after = time.time_ns()
+        facts.answers_as = described.broker_id
+        if described.wall_ms >= 0:
+            facts.skew_ms = described.wall_ms - (before + after) // 2_000_000
+            facts.skew_error_ms = (after - before) // 2_000_000
+        facts.version = (await asker.ask(address, ApiVersionsRequest(), DIAL_TIMEOUT_S)).broker_version
+    except ProtocolError as error:
+        facts.unreachable = error.message.rpartition(f"{address}: ")[2].removeprefix("no connection: ")
+        return facts
+    ready = await http.get(address, "/readyz", any_status=True)
+    if ready is not None:
+        facts.ready = _missing(ready)
+    for line in (await http.get(address, "/metrics") or "").splitlines():
+        sample = _SAMPLE.match(line)
+        if sample:
+            facts.metrics = {**facts.metrics, sample.group(1): float(sample.group(2))}
+    return facts
+
+
+def _missing(readiness: str) -> str:
+    """What ``/readyz`` waits for; empty when it is ready."""
+    try:
+        status = json.loads(readiness)
+    except ValueError:
+        return ""
+    if not isinstance(status, dict) or status.get("status") == "ready" or status.get("ready") is True:
+        return ""
+    return str(status.get("detail") or status.get("message") or status.get("missing") or "")
+
+
+async def _from_admin(bootstrap: str, facts: Gathered) -> None:
+    try:
+        async with AdminClient(**client_settings(bootstrap), **PATIENCE) as admin:
+            await _ask_admin(admin, facts)
+    except (ProtocolError, WorldError) as error:
+        facts.quorum_silent = facts.quorum_silent or str(error)
+
+
+async def _ask_admin(admin: AdminClient, facts: Gathered) -> None:
+    facts.topics = await admin.describe_topics()
+    wanted: dict[str, Any] = {"min.insync.replicas": None}
+    described = await admin.describe_configs([ConfigResource("topic", each.topic, wanted) for each in facts.topics])
+    facts.topic_settings = {each.resource_name: {one.name: one.value for one in each.configs} for each in described}
+    asked = dict.fromkeys(SETTINGS_ASKED)
+    for broker in facts.brokers:
+        if not broker.unreachable:
+            with contextlib.suppress(ProtocolError):
+                [found] = await admin.describe_configs([ConfigResource("broker", str(broker.node_id), asked)])
+                broker.settings = {each.name: each.value for each in found.configs}
+    facts.access = await _access(admin)
+    try:
+        facts.quorum = await admin.describe_quorum()
+    except ProtocolError as error:
+        facts.quorum_silent = error.message
+
+
+async def _access(admin: AdminClient) -> AccessFacts:
+    count, iterations = None, None
+    with contextlib.suppress(ProtocolError):  # there is no authorizer, or this client may not
+        count = len(await admin.describe_acls(AclFilter()))
+    with contextlib.suppress(ProtocolError):
+        iterations = await admin.describe_user_scram_credentials()
+    return AccessFacts(acl_count=count, iterations=iterations)
+
+
+def directory_of(config: BrokerConfig) -> DirectoryFacts:
+    """What the data directory of a broker on this machine is like, by its settings."""
+    folder = Path(config.log_dirs)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    there = folder if folder.exists() else _nearest(folder)
+    usage = os.statvfs(there)
+    return DirectoryFacts(
+        str(folder),
+        writable=_why_not_writable(there),
+        free_bytes=usage.f_bavail * usage.f_frsize,
+        identity=_why_not_ours(folder, config.node_id, config.cluster_id),
+        fd_limit=limit,
+    )
+
+
+def _nearest(folder: Path) -> Path:
+    return next(each for each in folder.absolute().parents if each.exists())
+
+
+def _why_not_writable(folder: Path) -> str:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:
+    path = folder / META_PROPERTIES
+    if not path.exists():
+        return without_identity(each.name for each in folder.iterdir()) if folder.is_dir() else ""
+    try:
+        found = parse_meta_properties(path.read_bytes())
+    except (OSError, BadCheckpoint) as error:
+        return f"{META_PROPERTIES} cannot be read: {in_words(error)}"
+    if is_metadata_of_kafka(ReadDisk(folder)):
+        return f"{METADATA_PARTITION} {METADATA_OF_KAFKA}"
+    if found.node_id != node_id:
+        return f"it belongs to node {found.node_id}, the file says node.id={node_id}"
+    if cluster_id and found.cluster_id != cluster_id:
+        return f"it belongs to cluster {found.cluster_id}, the file says cluster.id={cluster_id}"
+    return ""
+
 
 ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 

@@ -16,8 +16,7 @@ import click
 from minikafka import AdminClient
 from minikafka.cli import kafka_groups
 from minikafka.cli.admin import with_admin
-from minikafka.cli.group_changes import delete, delete_offsets, reset_offsets
-from minikafka.cli.group_choice import check_choice, chosen, group_or_all
+from minikafka.cli.group_changes import check_choice, chosen, delete, delete_offsets, group_or_all, reset_offsets
 from minikafka.cli.running import Commands, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
 from minikafka.errors import GroupIdNotFound, UnknownTopicOrPartition

@@ -26,12 +26,11 @@ from minikafka.cli.tables import console, list_output_option, output_option, pri
 from minikafka.client.settings import ASSIGNORS
 from minikafka.lab import compare as comparing
 from minikafka.lab import rebalance, table, transactions
-from minikafka.lab.command import ScenarioError
 from minikafka.lab.compare import Comparison
 from minikafka.lab.played import Difference, LostRecord, Run, Step, View
-from minikafka.lab.scenario import Scenario, find, names, references, short_name, story
-from minikafka.lab.scenario_runner import TRUNCATIONS
+from minikafka.lab.scenario import TRUNCATIONS, Scenario, find, names, references, short_name, story
 from minikafka.lab.table import RULES, changes_of, truncation_of
+from minikafka.lab.verbs import ScenarioError
 from minikafka.types import NO_OFFSET
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

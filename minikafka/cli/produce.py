@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import click
 
 from minikafka import AdminClient, Producer
-from minikafka.cli.admin import with_admin
+from minikafka.cli.admin import client_settings, with_admin
 from minikafka.cli.running import (
     ANSWER_TIMEOUT_MS,
     FAILED,
@@ -35,7 +35,6 @@ from minikafka.cli.running import (
     somebody_listens,
 )
 from minikafka.cli.tables import OutputFile, bootstrap_option, console, many, print_json, topic_argument
-from minikafka.cli.tls import client_settings
 from minikafka.errors import UNKNOWN, InvalidRecord, MessageTooLarge, ProtocolError, UnknownTopicOrPartition
 from minikafka.rest import json_text
 from minikafka.rest.records import record_in

@@ -17,7 +17,7 @@ import click
 from minikafka import AdminClient
 from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
-from minikafka.cli.admin import fail_with, parse_partition, partition_in, read_json, with_admin
+from minikafka.cli.admin import connection, fail_with, parse_partition, partition_in, read_json, with_admin
 from minikafka.cli.running import Commands, Failure, Misuse, run
 from minikafka.cli.tables import (
     OutputFile,
@@ -29,13 +29,12 @@ from minikafka.cli.tables import (
     show,
     watch_option,
 )
-from minikafka.cli.tls import connection
 from minikafka.client.structs import Reassignment
 from minikafka.errors import ProtocolError
-from minikafka.quorum.placement import spread
+from minikafka.quorum.assignment import spread
 from minikafka.types import NO_OFFSET, Address, NodeId, TopicPartition
 from minikafka.wire.messages import DescribedReplica, DescribedTopic, DescribeReplicasRequest, DescribeReplicasResponse
-from minikafka.world.asking import Asker
+from minikafka.world.clients import Asker
 
 WAIT_STEP_S = 0.5
 

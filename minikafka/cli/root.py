@@ -1,55 +1,117 @@
 """The command ``minikafka`` and what hangs on it.
 
-Rules for this file: commands are imported when they are asked for (a broker must start without loading rich).
+Rules for this file: commands are imported when they are used (a broker must start without loading rich), and packages
+of which a command needs a few submodules load these only.
+
+``import aiohttp.web`` first runs ``aiohttp/__init__.py``, which loads the client and its TLS contexts with all trusted
+certificates; aiokafka's loads all of its clients for the sake of its record codec, and prometheus_client's two HTTP
+servers. A broker uses none of these: 7 MB of its memory and a sixth of its imports' time. :func:`defer` puts a package
+into ``sys.modules`` without running its ``__init__.py``. Submodules are imported as before. The first use of any other
+name runs ``__init__.py``, so that code that needs the whole package works unchanged.
+
+Only the command line calls it: a library must not change how its user's process imports.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
+import pkgutil
+import re
 import shlex
+import sys
+import threading
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from minikafka import __version__, compiled
-from minikafka.cli.deferred import PACKAGES, defer
 from minikafka.cli.running import Commands, fill_standard_streams
 from minikafka.spelling import nearest
 from minikafka.wire.garbage import without_collection
 
+PACKAGES = ("aiohttp", "aiokafka", "javaproperties", "prometheus_client")
+_VERSION = re.compile(r'^__version__ = "([^"]+)"', re.MULTILINE)
+_LOCK = threading.RLock()
+
+
+class DeferredPackage(ModuleType):
+    """A package whose ``__init__.py`` has not run."""
+
+    def __getattr__(self, name: str) -> object:
+        # Python calls this only for names that the package does not have yet.
+        if not self.__dict__.get("_is_loading") and find_spec(f"{self.__name__}.{name}") is not None:
+            return import_module(f"{self.__name__}.{name}")
+        with _LOCK:
+            if self.__dict__.get("_is_loading"):  # by this thread: __init__.py itself looks for the name
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            if type(self) is DeferredPackage:
+                self._load()
+        return getattr(self, name)
+
+    def _load(self) -> None:
+        loader = self.__spec__.loader if self.__spec__ is not None else None
+        if loader is None:
+            raise ImportError(f"{self.__name__} has no loader", name=self.__name__)
+        self.__dict__["_is_loading"] = True
+        try:
+            loader.exec_module(self)
+        finally:
+            del self.__dict__["_is_loading"]
+        self.__class__ = ModuleType  # type: ignore[assignment]
+
+
+def defer(*names: str) -> None:
+    """Let these packages load without their ``__init__.py``; those that are loaded, or missing, stay as they are."""
+    for name in names:
+        spec = None if name in sys.modules else find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        package = module_from_spec(spec)
+        package.__class__ = DeferredPackage
+        # Submodules of aiohttp import it from the package.
+        version = _VERSION.search(Path(spec.origin).read_text(encoding="utf-8"))
+        if version is not None:
+            package.__version__ = version[1]  # type: ignore[attr-defined]
+        sys.modules[name] = package
+
+
 COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("minikafka.cli.up", "Start a cluster of several brokers on this machine."),
-    "serve": ("minikafka.cli.serve", "Run one broker in the foreground."),
-    "join": ("minikafka.cli.join", "Add a broker to a running cluster, in the foreground."),
-    "topics": ("minikafka.cli.topics", "Create, list, describe, alter and delete topics."),
-    "produce": ("minikafka.cli.produce", "Send standard input to a topic, one record a line."),
-    "consume": ("minikafka.cli.consume", "Print a topic's records."),
-    "offsets": ("minikafka.cli.offsets", "Show where partitions begin and end."),
-    "config": ("minikafka.cli.config", "Look at settings and where they come from; alter them at run time."),
-    "certs": ("minikafka.cli.certs", "Make a CA and certificates of brokers and clients for TLS."),
-    "acls": ("minikafka.cli.acls", "List, add and remove access control lists."),
-    "users": ("minikafka.cli.users", "List users; add, change and remove their SCRAM credentials."),
-    "quotas": ("minikafka.cli.quotas", "List, set and remove quotas of users and client ids."),
-    "reassign": ("minikafka.cli.reassign", "Move partitions to other brokers while they are in use."),
-    "explain": ("minikafka.cli.explain", "Say why a partition has this leader, this ISR, this high watermark."),
-    "connections": ("minikafka.cli.connections", "List the clients and brokers that are connected to each broker."),
-    "elect": ("minikafka.cli.elect", "Elect preferred leaders, or any where none is in sync."),
-    "doctor": ("minikafka.cli.doctor", "Look for what is wrong with a cluster; say what to do."),
-    "groups": ("minikafka.cli.groups", "Look at consumer groups; move and delete their offsets."),
-    "transactions": ("minikafka.cli.transactions", "List and describe transactions; abort hanging ones."),
-    "quorum": ("minikafka.cli.quorum", "Look at the metadata quorum."),
-    "log": ("minikafka.cli.log", "Read and check log files, without a broker."),
-    "audit": ("minikafka.cli.audit", "Compare a producer's ledger with what the logs hold."),
-    "spark": ("minikafka.cli.spark", "Run Spark jobs on topics."),
-    "lab": ("minikafka.cli.lab", "Play the stories of replication step by step."),
-    "sim": ("minikafka.cli.sim", "Run clusters from a seed; show any run step by step."),
-    "chaos": ("minikafka.cli.chaos", "Hurt a cluster under load by a scenario; judge what came of it."),
-    "faults": ("minikafka.cli.faults", "Hurt the links between brokers, for tests."),
-    "demo": ("minikafka.cli.demo", "Kill brokers under load; prove that nothing is lost."),
-    "completion": ("minikafka.cli.completion", "Print what a shell needs to complete commands."),
+    "up": ("minikafka.cli.up:command", "Start a cluster of several brokers on this machine."),
+    "serve": ("minikafka.cli.serve:command", "Run one broker in the foreground."),
+    "join": ("minikafka.cli.join:command", "Add a broker to a running cluster, in the foreground."),
+    "topics": ("minikafka.cli.topics:command", "Create, list, describe, alter and delete topics."),
+    "produce": ("minikafka.cli.produce:command", "Send standard input to a topic, one record a line."),
+    "consume": ("minikafka.cli.consume:command", "Print a topic's records."),
+    "offsets": ("minikafka.cli.topics:offsets", "Show where partitions begin and end."),
+    "config": ("minikafka.cli.config:command", "Look at settings and where they come from; alter them at run time."),
+    "certs": ("minikafka.cli.certs:command", "Make a CA and certificates of brokers and clients for TLS."),
+    "acls": ("minikafka.cli.acls:command", "List, add and remove access control lists."),
+    "users": ("minikafka.cli.users:command", "List users; add, change and remove their SCRAM credentials."),
+    "quotas": ("minikafka.cli.quotas:command", "List, set and remove quotas of users and client ids."),
+    "reassign": ("minikafka.cli.reassign:command", "Move partitions to other brokers while they are in use."),
+    "explain": ("minikafka.cli.v1:explain", "Say why a partition has this leader, this ISR, this high watermark."),
+    "connections": ("minikafka.cli.v1:connections", "List the clients and brokers that are connected to each broker."),
+    "elect": ("minikafka.cli.elect:command", "Elect preferred leaders, or any where none is in sync."),
+    "doctor": ("minikafka.cli.doctor:command", "Look for what is wrong with a cluster; say what to do."),
+    "groups": ("minikafka.cli.groups:command", "Look at consumer groups; move and delete their offsets."),
+    "transactions": ("minikafka.cli.transactions:command", "List and describe transactions; abort hanging ones."),
+    "quorum": ("minikafka.cli.quorum:command", "Look at the metadata quorum."),
+    "log": ("minikafka.cli.log:command", "Read and check log files, without a broker."),
+    "audit": ("minikafka.cli.audit:command", "Compare a producer's ledger with what the logs hold."),
+    "spark": ("minikafka.cli.spark:command", "Run Spark jobs on topics."),
+    "lab": ("minikafka.cli.lab:command", "Play the stories of replication step by step."),
+    "sim": ("minikafka.cli.sim:command", "Run clusters from a seed; show any run step by step."),
+    "chaos": ("minikafka.cli.chaos:command", "Hurt a cluster under load by a scenario; judge what came of it."),
+    "faults": ("minikafka.cli.v1:faults", "Hurt the links between brokers, for tests."),
+    "demo": ("minikafka.cli.demo:command", "Kill brokers under load; prove that nothing is lost."),
+    "completion": ("minikafka.cli.root:completion", "Print what a shell needs to complete commands."),
 }
-"""name -> (module, summary). The command is the module's attribute ``command``."""
+"""name -> (module:attribute, summary)."""
 
 
 ALIASES = {"configs": "config", "topic": "topics", "group": "groups", "consumer-groups": "groups"}
@@ -71,7 +133,7 @@ class LazyCommands(Commands):
             return None
         # Modules and classes are no garbage: collections while they load took a seventh of the time.
         with without_collection():
-            command = importlib.import_module(COMMANDS[cmd_name][0]).command
+            command = pkgutil.resolve_name(COMMANDS[cmd_name][0])
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(
@@ -145,3 +207,27 @@ def main(arguments: list[str] | None = None) -> Any:
     fill_standard_streams()
     defer(*PACKAGES)
     return root(args=arguments, prog_name="minikafka")
+
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_MINIKAFKA_COMPLETE"
+"""How the shell's function asks the command for completions; click's convention."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  minikafka completion bash > ~/.local/share/bash-completion/completions/minikafka
+  minikafka completion zsh > ~/.zfunc/_minikafka
+  minikafka completion fish > ~/.config/fish/completions/minikafka.fish
+  source <(minikafka completion bash)"""
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.option("--name", default="minikafka", show_default=True, help="The command to complete: minikafka or mk.")
+def completion(shell: str, name: str) -> None:
+    """Print the completion script for SHELL."""
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.ClickException(f"this version of click cannot complete in {shell}")
+    root = click.get_current_context().find_root().command
+    click.echo(kind(root, {}, name, VARIABLE).source())

@@ -18,11 +18,10 @@ from minikafka.cli.running import Failure, Signals, first_of, run_until_asked
 from minikafka.cli.settings import BrokerSettings, broker_settings
 from minikafka.cli.tables import config_option, print_json
 from minikafka.config import BrokerConfig, table
-from minikafka.hosting.lifeline import Parent
 from minikafka.hosting.local_broker import LocalBroker, load_doors, load_kafka_door
-from minikafka.hosting.process import calm_collector, exec_with_malloc_environment
+from minikafka.hosting.process import Parent, calm_collector, exec_with_malloc_environment
 from minikafka.wire.garbage import without_collection
-from minikafka.world.lives import own_process
+from minikafka.world.instruments import own_process
 
 
 @click.command(

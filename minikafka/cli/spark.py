@@ -16,18 +16,17 @@ from typing import Any, TypeVar
 
 import click
 
+from minikafka.cli.admin import tls_files
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
 from minikafka.cli.running import FAILED, Commands, Failure, Misuse
 from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
-from minikafka.cli.tls import tls_files
-from minikafka.spark.java import NoJava
-from minikafka.spark.jobs.archive import archive as run_archive
-from minikafka.spark.jobs.flights import Summary
-from minikafka.spark.jobs.flights import flights as run_flights
+from minikafka.spark.jobs import Summary
+from minikafka.spark.jobs import archive as run_archive
+from minikafka.spark.jobs import flights as run_flights
 from minikafka.spark.options import KEYSTORE, PROTOCOL, TRUSTSTORE
-from minikafka.spark.session import NoPackage, NoSpark, open_session
+from minikafka.spark.session import NoJava, NoPackage, NoSpark, open_session
 from minikafka.types import NodeId, TopicPartition
-from minikafka.world.replica_files import replica_of
+from minikafka.world.read_disk import replica_of
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -251,8 +250,7 @@ def audit_command(
             replicas.append((node, name, segments, known.log_start, known.high_watermark))
     began = time.monotonic()
     with session_of("minikafka audit", master) as session:
-        from minikafka.spark.jobs.audit import audit  # noqa: PLC0415 - needs the extra
-        from minikafka.spark.tables import BadLedger  # noqa: PLC0415
+        from minikafka.spark.audit import BadLedger, audit  # noqa: PLC0415 - needs the extra
 
         try:
             audited = audit(

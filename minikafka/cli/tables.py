@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.cells import cell_len
 
+from minikafka.cli.admin import tls_options
 from minikafka.cli.running import run
-from minikafka.cli.tls import tls_options
 
 if TYPE_CHECKING:
     from rich.console import Console

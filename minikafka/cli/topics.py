@@ -1,7 +1,9 @@
-"""``minikafka topics``: create, list, describe, alter, delete, delete-records.
+"""``minikafka topics``: create, list, describe, alter, delete, delete-records; and ``minikafka offsets``.
 
 ``describe`` shows the partition state in the words of Kafka and of the source articles (S15): leader, leader epoch,
 ISR, version (partition epoch), controller epoch. Its JSON is a contract, see docs/cli.md.
+
+``offsets`` shows where partitions begin and end, and which record was the first at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import click
 from minikafka import AdminClient
 from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
-from minikafka.cli.admin import with_admin
+from minikafka.cli.admin import partitions_of, with_admin
 from minikafka.cli.kafka_layout import replication_factor as factor_of
 from minikafka.cli.running import Commands, Misuse, run
 from minikafka.cli.settings import parse_flags
@@ -37,7 +39,7 @@ from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.admin import DescribedConfig
-from minikafka.wire.messages import DescribedPartition, DescribedTopic
+from minikafka.wire.messages import EARLIEST, LATEST, MAX_TIMESTAMP, DescribedPartition, DescribedTopic, ListedOffset
 
 PARTITION_COLUMNS = (
     "Partition",
@@ -422,3 +424,64 @@ def _row(each: DescribedPartition) -> tuple[object, ...]:
         each.partition_epoch,
         each.controller_epoch,
     )
+
+
+TIMES = {"latest": LATEST, "earliest": EARLIEST, "max-timestamp": MAX_TIMESTAMP}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  minikafka offsets orders -b 127.0.0.1:9092
+  minikafka offsets --time earliest --exclude-internal
+  minikafka offsets orders --time 1795259231681 -o json
+  minikafka offsets -o kafka
+
+The output of -o kafka is kafka-get-offsets.sh's: TOPIC:PARTITION:OFFSET."""
+)
+@click.argument("topic", required=False)
+@click.option(
+    "--time",
+    "time",
+    default="latest",
+    show_default=True,
+    metavar="TIME",
+    help="latest, earliest, max-timestamp, or milliseconds since 1970: the first record from then on.",
+)
+@exclude_internal_option
+@bootstrap_option
+@kafka_output_option
+def offsets(topic: str | None, time: str, exclude_internal: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
+    """Show an offset of each partition of TOPIC, or of all topics: by default where it ends (the high watermark).
+
+    -1: no record is that young.
+    """
+    timestamp = TIMES.get(time)
+    if timestamp is None:
+        if not is_number(time):
+            raise Misuse(f"--time {time!r}: one of {', '.join(TIMES)}, or milliseconds since 1970, is needed")
+        timestamp = int(time)
+
+    async def asked(admin: AdminClient) -> dict[TopicPartition, ListedOffset]:
+        topics = await admin.describe_topics(None if topic is None else [topic])
+        topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
+        return await admin.list_offsets(dict.fromkeys(partitions_of(topics), timestamp))
+
+    found = run(lambda: with_admin(bootstrap, asked))
+    if output == "json":
+        print_json({"offsets": [_to_json(name, each) for name, each in found.items()]})
+    elif output == "kafka":
+        print_lines(kafka_layout.offsets({name: each.offset for name, each in found.items()}))
+    else:
+        rows = [(name.topic, name.partition, each.offset, each.leader_epoch) for name, each in found.items()]
+        print_table(("Topic", "Partition", "Offset", "LeaderEpoch"), rows, output)
+
+
+def _to_json(name: TopicPartition, each: ListedOffset) -> dict[str, object]:
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "offset": each.offset,
+        "timestamp": each.timestamp,
+        "leader_epoch": each.leader_epoch,
+    }

@@ -11,7 +11,7 @@ from minikafka import AdminClient
 from minikafka.cli.admin import parse_partition, partitions_of, with_admin
 from minikafka.cli.running import Commands, Failure, Misuse, run
 from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
-from minikafka.client.coordinator import TRANSACTION_KEY
+from minikafka.client.routing import TRANSACTION_KEY
 from minikafka.transactions.hanging import OpenTransaction
 from minikafka.transactions.records import State
 from minikafka.types import NodeId, TopicPartition

@@ -1,20 +1,43 @@
-"""Asking ``/v1`` of a running cluster, as curl does: for commands that show what only HTTP tells.
+"""Commands that speak HTTP with ``/v1``, and how they do.
 
 A problem (RFC 9457) becomes its sentence; brokers that cannot be reached are passed over while another one lives.
+
+- ``minikafka explain``: why this leader, ISR, high watermark and last stable offset; the last refusal.
+- ``minikafka connections``: which clients and brokers are connected to each broker.
+- ``minikafka faults``: hurt the links of a cluster that runs with ``mk.testing.endpoints.enable=true``. A fault is set
+  at a broker, at one of the link's ends (docs/testing.md); any broker forwards to it. Numbers are per broker, so a
+  fault is called BROKER:NUMBER.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import aiohttp
+import click
 
-from minikafka.addresses import parse_bootstrap
-from minikafka.cli.running import CONNECT_TIMEOUT_S, Failure
-from minikafka.cli.tls import connection
+from minikafka.addresses import is_number, parse_bootstrap
+from minikafka.cli.admin import connection, parse_partition
+from minikafka.cli.running import CONNECT_TIMEOUT_S, Commands, Failure, Misuse, run
+from minikafka.cli.tables import (
+    bootstrap_option,
+    list_output_option,
+    output_option,
+    print_json,
+    print_lines,
+    print_table,
+    show,
+    watch_option,
+)
+from minikafka.errors import UNKNOWN, BrokerIdNotRegistered, InvalidRequest
+from minikafka.faults import MESSAGE_KINDS
 from minikafka.types import Address
+from minikafka.world.faults import KINDS, Link
 
 ANSWER_TIMEOUT_S = 20.0
 
@@ -82,3 +105,379 @@ class V1:
         """Where every registered broker listens."""
         answer = await self.anybody("GET", "/v1/brokers")
         return {each["id"]: Address(each["host"], each["port"]) for each in answer["brokers"]}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  minikafka explain orders-0
+  minikafka explain orders-0 --watch
+  minikafka explain orders-0 -o json | jq -r .isr.sentence
+
+It is what GET /v1/topics/orders/partitions/0/explain answers; events are as old as the brokers remember."""
+)
+@click.argument("partition")
+@bootstrap_option
+@output_option
+@watch_option
+def explain(partition: str, bootstrap: str, output: str, watch: bool) -> None:  # noqa: FBT001 - click's form
+    """Say why PARTITION (orders-0) has this leader, ISR, high watermark and last stable offset."""
+    name = parse_partition(partition)
+
+    async def asked() -> dict[str, Any]:
+        async with V1(bootstrap) as v1:
+            path = f"/v1/topics/{quote(name.topic, safe='')}/partitions/{name.partition}/explain"
+            explained: dict[str, Any] = await v1.anybody("GET", path)
+            return explained
+
+    show(
+        asked,
+        lambda explained: print_json(explained) if output == "json" else print_lines(lines(explained)),
+        watch=watch,
+    )
+
+
+def lines(explained: dict[str, Any]) -> Iterator[str]:
+    """An explanation for people: each sentence, and below it what led to it, the oldest first."""
+    yield f"{explained['topic']}-{explained['partition']}"
+    yield f"leader          {explained['leader']['sentence']}"
+    yield from _because(explained["leader"]["because"])
+    yield f"isr             {explained['isr']['sentence']}"
+    for member in explained["isr"]["members"]:
+        yield f"                broker {member['id']}: {member['why']}"
+    yield from _because(explained["isr"]["because"])
+    yield f"high watermark  {explained['high_watermark']['sentence']}"
+    yield from _because(explained["high_watermark"]["because"])
+    yield f"last stable     {explained['last_stable_offset']['sentence']}"
+    refusal = explained["last_refusal"]
+    if refusal is not None:
+        yield "last refusal"
+        yield from _because([refusal])
+
+
+def _because(events: list[dict[str, Any]]) -> Iterator[str]:
+    for event in events:
+        yield f"    {event['at'][:23]}  broker {event['broker']}: {event['sentence']}"
+
+
+NARROW = (
+    "BROKER",
+    "CONNECTION-ID",
+    "PROTOCOL",
+    "REMOTE",
+    "CLIENT-ID",
+    "SOFTWARE",
+    "REQUESTS",
+    "LAST-REQUEST",
+    "PENDING",
+)
+"""Columns of the table for people; ``-o tsv`` has all COLUMNS."""
+COLUMNS = (
+    *("BROKER", "CONNECTION-ID", "PROTOCOL", "LISTENER", "REMOTE", "CLIENT-ID", "SOFTWARE", "SINCE", "REQUESTS"),
+    *("RECEIVED-BYTES", "SENT-BYTES", "LAST-REQUEST", "PENDING", "IDLE-MS"),
+)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  minikafka connections -b 127.0.0.1:9092
+  minikafka connections --broker 2 --protocol kafka --watch
+  minikafka connections -o json | jq -r '.brokers[].connections[].software'
+
+The list of each broker is what GET /v1/connections of that broker returns."""
+)
+@click.option("--broker", type=click.IntRange(0), help="Only the connections of this broker.")
+@click.option("--protocol", type=click.Choice(["kafka", "rpc", "http"]), help="Only connections with this protocol.")
+@bootstrap_option
+@list_output_option
+@watch_option
+def connections(broker: int | None, protocol: str | None, bootstrap: str, output: str, watch: bool) -> None:  # noqa: FBT001 - click's form
+    """List the open connections of each broker."""
+
+    async def listed() -> list[dict[str, Any]]:
+        async with V1(bootstrap) as v1:
+            addresses = await v1.brokers()
+            if broker is not None and broker not in addresses:
+                known = ", ".join(map(str, sorted(addresses)))
+                raise Failure(f"--broker {broker}: there is no such broker; the registered brokers are {known}")
+            nodes = [node for node in sorted(addresses) if broker in (None, node)]
+            found = await asyncio.gather(*(_of_broker(v1, node, addresses[node]) for node in nodes))
+        for each in found:
+            each["connections"] = [one for one in each["connections"] if protocol in (None, one["protocol"])]
+        return found
+
+    show(listed, lambda brokers: _draw(brokers, output), watch=watch)
+
+
+async def _of_broker(v1: V1, node: int, address: Address) -> dict[str, Any]:
+    """All connections of one broker; ``reachable`` is false if it does not answer."""
+    connections: list[dict[str, Any]] = []
+    while True:
+        after = connections[-1]["connection_id"] if connections else 0
+        part = await v1.of(address, "GET", f"/v1/connections?after={after}")
+        if part is None:
+            return {"node_id": node, "reachable": False, "connections": []}
+        connections += part["connections"]
+        if not part["more"]:
+            return {"node_id": node, "reachable": True, "connections": connections}
+
+
+def _draw(brokers: list[dict[str, Any]], output: str) -> None:
+    if output == "json":
+        print_json({"brokers": brokers})
+        return
+    for each in brokers:
+        if not each["reachable"]:
+            click.echo(f"broker {each['node_id']} does not answer", err=True)
+    rows = [_row(each["node_id"], one) for each in brokers for one in each["connections"]]
+    if output == "table":
+        shown = [COLUMNS.index(name) for name in NARROW]
+        print_table(NARROW, [[row[at] for at in shown] for row in rows], output)
+    else:
+        print_table(COLUMNS, rows, output)
+
+
+def _row(node: int, one: dict[str, Any]) -> tuple[object, ...]:
+    version = "" if one["api_version"] is None else f" v{one['api_version']}"
+    return (
+        node,
+        one["connection_id"],
+        one["protocol"] or "-",
+        one["listener"],
+        one["remote"],
+        one["client_id"] or "-",
+        one["software"] or "-",
+        one["since"],
+        one["requests"],
+        one["received_bytes"],
+        one["sent_bytes"],
+        "-" if one["last_request"] is None else one["last_request"] + version,
+        one["pending_request"] or "-",
+        one["idle_ms"],
+    )
+
+
+FAULT_COLUMNS = ("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active", "Held")
+HELD_COLUMNS = ("Fault", "Id", "Api", "Message", "Link", "Held ms", "Concerns")
+
+
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka faults add cut '2>1' --api Fetch
+  minikafka faults add drop '*>3' --probability 0.1 --for-ms 5000
+  minikafka faults list
+  minikafka faults held
+  minikafka faults release 2:1 --id 3
+  minikafka faults heal 2:1
+  minikafka faults heal
+
+The brokers must run with mk.testing.endpoints.enable=true. Kinds and links: docs/testing.md.""",
+)
+def faults() -> None:
+    """Cut, drop, delay, hold, duplicate or reorder messages, or answer requests with an error, for tests."""
+
+
+@faults.command(
+    epilog="""\b
+Examples:
+  minikafka faults add cut '2>1' --api Fetch
+  minikafka faults add delay '3<>broker' --delay-ms 200 --jitter-ms 50
+  minikafka faults add drop 'client>1' --api Produce --message answer --count 1
+  minikafka faults add error 'client:billing>*' --api Produce --error NOT_ENOUGH_REPLICAS --count 2"""
+)
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("link")
+@click.option("--api", default=None, help="Apply to this API only, such as Fetch.")
+@click.option("--message", type=click.Choice(MESSAGE_KINDS), default=None, help="Apply to requests or answers only.")
+@click.option("--count", type=click.IntRange(1), default=None, help="Apply to this many messages, then end.")
+@click.option("--probability", type=float, default=None, help="Apply to each message with this probability.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=None, help="Seed for --probability (default: derived from mk.seed)."
+)
+@click.option("--for-ms", type=float, default=None, help="End the fault after this long.")
+@click.option("--error", default=None, help="Kafka's name of the error with which kind error answers requests.")
+@click.option("--delay-ms", type=float, default=None, help="Time by which delay and reorder hold a message.")
+@click.option("--jitter-ms", type=float, default=None, help="Longest random addition to the time of a delay.")
+@bootstrap_option
+@list_output_option
+def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> None:
+    """Set a fault of KIND on LINK ('2>1', '3<>broker', 'client>*'), until it is healed."""
+    asked = {name: value for name, value in limits.items() if value is not None}
+    document = {"kind": kind, "link": link, **asked}
+
+    async def set_it() -> dict[str, Any]:
+        async with V1(bootstrap) as v1:
+            answer: dict[str, Any] = await v1.anybody("POST", f"/v1/faults{_at_end_of(link)}", document)
+            return answer
+
+    answer = run(set_it)
+    node = answer["broker"]
+    if output == "json":
+        print_json(answer)
+    elif output == "tsv":
+        print_table(FAULT_COLUMNS, [_fault_row(node, answer)], output)
+    else:
+        click.echo(
+            f"Set fault {node}:{answer['id']} ({kind} {link}); `minikafka faults heal {node}:{answer['id']}` ends it."
+        )
+
+
+def _at_end_of(link: str) -> str:
+    """The broker that shall have the fault: the sender if it is one, else the receiver, else any."""
+    try:
+        source, target, _ = Link.parse(link)
+    except InvalidRequest:
+        return ""  # the broker refuses it, with the form
+    return next((f"?broker={end}" for end in (source, target) if is_number(end)), "")
+
+
+@faults.command(
+    name="list",
+    epilog="""\b
+Examples:
+  minikafka faults list
+  minikafka faults list -o json | jq '.faults[].hits'""",
+)
+@bootstrap_option
+@list_output_option
+def list_(bootstrap: str, output: str) -> None:
+    """List the faults of all brokers, and what they struck."""
+
+    async def ask() -> dict[str, Any]:
+        async with V1(bootstrap) as v1:
+            answer: dict[str, Any] = await v1.anybody("GET", "/v1/faults?broker=all")
+            return answer
+
+    answer = run(ask)
+    if output == "json":
+        print_json(answer)
+        return
+    print_table(FAULT_COLUMNS, [_fault_row(each["broker"], each) for each in answer["faults"]], output)
+    for each in answer["no_answer"]:
+        click.echo(f"The faults of broker {each['broker']} are not listed: {each['detail']}.", err=True)
+
+
+def _fault_row(node: int, fault: dict[str, Any]) -> tuple[object, ...]:
+    answer = (fault[name] for name in ("kind", "link", "api", "message", "hits"))
+    return (f"{node}:{fault['id']}", *answer, "yes" if fault["active"] else "no", fault["held_count"])
+
+
+@faults.command(
+    epilog="""\b
+Examples:
+  minikafka faults held
+  minikafka faults held -o json | jq '.held[].partitions'"""
+)
+@bootstrap_option
+@list_output_option
+def held(bootstrap: str, output: str) -> None:
+    """List the messages that faults of kind hold hold, with the partitions and offsets of Produce and Fetch."""
+
+    async def ask() -> dict[str, Any]:
+        async with V1(bootstrap) as v1:
+            answer: dict[str, Any] = await v1.anybody("GET", "/v1/faults?broker=all")
+            return answer
+
+    answer = run(ask)
+    messages = [
+        {"fault": f"{each['broker']}:{each['id']}", **message} for each in answer["faults"] for message in each["held"]
+    ]
+    if output == "json":
+        print_json({"held": messages, "no_answer": answer["no_answer"]})
+        return
+    rows = [
+        (each["fault"], each["id"], each["api"], each["message"], each["link"], each["held_ms"], _concerns(each))
+        for each in messages
+    ]
+    print_table(HELD_COLUMNS, rows, output)
+    for each in answer["no_answer"]:
+        click.echo(f"The messages at broker {each['broker']} are not listed: {each['detail']}.", err=True)
+
+
+def _concerns(message: dict[str, Any]) -> str:
+    """The partitions of a held message in words."""
+    shown = "; ".join(each["what"] for each in message["partitions"])
+    more = message["partition_count"] - len(message["partitions"])
+    return f"{shown}; {more} more" if more else shown
+
+
+@faults.command(
+    epilog="""\b
+Examples:
+  minikafka faults release 2:1 --id 3
+  minikafka faults release 2:1 --count 1 --latest
+  minikafka faults release 2:1 --lose"""
+)
+@click.argument("fault", metavar="BROKER:NUMBER")
+@click.option("--id", "ids", type=click.IntRange(1), multiple=True, help="Id of a message (repeatable; default: all).")
+@click.option("--count", type=click.IntRange(1), default=None, help="Number of messages to release at most.")
+@click.option("--latest", is_flag=True, help="Begin with the latest message, whose sender still waits.")
+@click.option("--lose", is_flag=True, help="Lose the messages; their senders get no response.")
+@bootstrap_option
+def release(
+    fault: str,
+    ids: tuple[int, ...],
+    count: int | None,
+    latest: bool,  # noqa: FBT001 - click passes flags so
+    lose: bool,  # noqa: FBT001 - click passes flags so
+    bootstrap: str,
+) -> None:
+    """Deliver messages that a fault of kind hold holds; the fault goes on holding later ones."""
+    node, number = _named(fault)
+    document: dict[str, Any] = {"latest": latest, "lose": lose}
+    if ids:
+        document["ids"] = list(ids)
+    if count is not None:
+        document["count"] = count
+
+    async def let_go() -> int:
+        async with V1(bootstrap) as v1:
+            answer = await v1.anybody("POST", f"/v1/faults/{number}:release?broker={node}", document)
+            return int(answer["released"])
+
+    released = run(let_go)
+    click.echo(f"{'Lost' if lose else 'Delivered'} {released}.")
+
+
+@faults.command(
+    epilog="""\b
+Examples:
+  minikafka faults heal 2:1
+  minikafka faults heal"""
+)
+@click.argument("faults", nargs=-1, metavar="[BROKER:NUMBER]...")
+@bootstrap_option
+def heal(faults: tuple[str, ...], bootstrap: str) -> None:
+    """End these faults; without any, all of all brokers."""
+    named = [_named(each) for each in faults]
+
+    async def end() -> tuple[int, list[dict[str, Any]]]:
+        async with V1(bootstrap) as v1:
+            for node, number in named:
+                try:
+                    await v1.anybody("DELETE", f"/v1/faults/{number}?broker={node}")
+                except Refusal as refused:
+                    if refused.problem.get("error") == BrokerIdNotRegistered.name:
+                        raise Misuse(refused.problem["detail"]) from None
+                    raise
+            if named:
+                return len(named), []
+            answer = await v1.anybody("DELETE", "/v1/faults?broker=all")
+            return answer["healed"], answer["no_answer"]
+
+    healed, silent = run(end)
+    click.echo(f"Healed {healed}.")
+    for each in silent:
+        click.echo(f"Broker {each['broker']} did not answer: {each['detail']}.", err=True)
+    if any(each["outcome"] == UNKNOWN for each in silent):
+        raise Failure("some faults may still be active; `minikafka faults list` shows them")
+
+
+def _named(text: str) -> tuple[int, int]:
+    node, colon, number = text.partition(":")
+    if not colon or not is_number(node) or not is_number(number):
+        raise Misuse(f"{text!r}: BROKER:NUMBER is needed, as `minikafka faults list` tells them")
+    return int(node), int(number)

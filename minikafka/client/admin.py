@@ -16,14 +16,12 @@ from typing import Any, Self
 
 from minikafka.client.caller import Backoff, Caller
 from minikafka.client.cluster_view import Leader
-from minikafka.client.coordinator import GROUP_KEY, Coordinator
-from minikafka.client.group_operations import GroupOperations
-from minikafka.client.leaders import Leaders, as_dict, named
+from minikafka.client.coordinator_operations import GroupOperations, TransactionOperations
 from minikafka.client.metadata import Metadata
 from minikafka.client.operations import Operations
+from minikafka.client.routing import GROUP_KEY, Coordinator, Leaders, as_dict, named
 from minikafka.client.settings import AdminConfig
 from minikafka.client.structs import NewTopic
-from minikafka.client.transaction_operations import TransactionOperations
 from minikafka.errors import (
     WRITTEN,
     BrokerNotAvailable,

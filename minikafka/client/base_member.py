@@ -1,19 +1,37 @@
-"""What members of both group protocols share: their life, what they give up, which listeners they call (S29, S31).
+"""What members of both group protocols share: what is subscribed, when partitions may go, and their life.
 
-- Nothing is taken away while the application works on records (``poll_gate.py``).
+What members of both group protocols share: their life, what they give up, which listeners they call (S29, S31).
+
+- Nothing is taken away while the application works on records (:class:`PollGate`).
 - An application that does not ask for records for max_poll_interval_ms has its member leave. A member that was
   expelled, or left like that, joins again with the next call: until then nothing that the application works on can be
   committed.
 
 Errors that no joining again can help end the consumer: its next call raises them.
+
+When a rebalance may take partitions away: while the application asks for records, and not while it works on some.
+
+A call of ``getone`` or ``getmany`` says that everything handed out before is done with. So a rebalance waits for the
+next such call (for at most max.poll.interval.ms, else the group goes on without this member), and between the moment
+when it goes ahead and its end nothing is handed out. Without faults a record is then read once, however commits
+interleave.
+
+Rules for this file: one task asks for records. What :meth:`enter` does, it does at once: no turn of the loop lies
+between the application's call and the decision to hold.
+
+What the application asked to read: topics, all topics of a pattern, or partitions chosen by hand.
+
+Rule for this file: it is one of the three, and says so by InvalidRequest before anything has changed. Who reads which
+partition then is decided elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
@@ -21,17 +39,118 @@ from dataclasses import dataclass
 from typing import Any
 
 from minikafka.client.cluster_view import Update
-from minikafka.client.coordinator import Coordinator
 from minikafka.client.group_offsets import GroupOffsets, Membership
 from minikafka.client.metadata import Metadata
-from minikafka.client.poll_gate import PollGate
 from minikafka.client.positions import Positions
+from minikafka.client.routing import Coordinator
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener
-from minikafka.client.subscription import Subscription
+from minikafka.errors import InvalidRequest
 from minikafka.ports import World
 from minikafka.tasks import in_turn
 from minikafka.types import Epoch, Offset, TopicPartition
+
+
+class PollGate:
+    """The application's side and the rebalance's side of one consumer."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.holding = False
+        """Nothing may be handed out."""
+        self.last_poll_at = now()
+        self._now = now
+        self._depth = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        """Who waits for the application: the rebalance, and a member that has left until it is asked."""
+
+    @property
+    def is_polling(self) -> bool:
+        """Is the application asking for records now?"""
+        return self._depth > 0
+
+    def enter(self) -> None:
+        """The application asks: what it had is done with."""
+        self._depth += 1
+        self.last_poll_at = self._now()
+        for waiting in self._waiting:
+            if not waiting.done():
+                self.holding = True
+                waiting.set_result(None)
+
+    def leave(self) -> None:
+        """It has its records, or none."""
+        self._depth -= 1
+        self.last_poll_at = self._now()
+
+    async def hold(self) -> None:
+        """Wait until the application asks, and hand out nothing from then on."""
+        if self._depth == 0 and not self.holding:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            try:
+                await waiting
+            finally:
+                self._waiting.remove(waiting)
+        self.holding = True
+
+    def release(self) -> None:
+        """Records may be handed out again."""
+        self.holding = False
+
+
+class Subscription:
+    """A consumer's choice at present."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, None] = {}
+        """Subscribed to, in the order given; of a pattern those that match at present."""
+        self.pattern: re.Pattern[str] | None = None
+        self.listener: ConsumerRebalanceListener | None = None
+        self._by_hand = False
+
+    def __bool__(self) -> bool:
+        """Is something subscribed to?"""
+        return bool(self.topics) or self.pattern is not None
+
+    def choose_by_hand(self) -> None:
+        """Partitions are assigned by the application from now on."""
+        if self:
+            raise InvalidRequest("the consumer is subscribed to topics: unsubscribe() before assign()")
+        self._by_hand = True
+
+    def choose(self, topics: Iterable[str], pattern: str | None, listener: ConsumerRebalanceListener | None) -> None:
+        """These topics, or all whose whole name matches ``pattern``; instead of an earlier subscription."""
+        if isinstance(topics, str):
+            raise InvalidRequest(f"subscribe takes a list of topics: [{topics!r}]")
+        if self._by_hand:
+            raise InvalidRequest("the consumer has partitions assigned: unsubscribe() before subscribe()")
+        if listener is not None and not isinstance(listener, ConsumerRebalanceListener):
+            raise InvalidRequest(f"listener={listener!r}: a ConsumerRebalanceListener is needed")
+        chosen = dict.fromkeys(topics)
+        if bool(chosen) == (pattern is not None):
+            raise InvalidRequest("subscribe needs at least one topic, or a pattern, and not both")
+        try:
+            self.pattern = None if pattern is None else re.compile(pattern)
+        except re.error as error:
+            raise InvalidRequest(f"pattern={pattern!r} is no regular expression: {error}") from error
+        self.topics = chosen
+        self.listener = listener
+
+    def clear(self) -> None:
+        """Nothing is chosen."""
+        self.topics = {}
+        self.pattern = None
+        self.listener = None
+        self._by_hand = False
+
+    def match(self, pattern: re.Pattern[str], names: Sequence[str]) -> bool:
+        """The cluster has these topics; True when others than before match the present pattern."""
+        matching = dict.fromkeys(name for name in sorted(names) if pattern.fullmatch(name))
+        if matching == self.topics or pattern is not self.pattern:
+            return False
+        self.topics = matching
+        return True
+
 
 LEAVE_WAIT_S = 2.0
 

@@ -14,19 +14,16 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from minikafka.client.base_member import LEAVING, BaseMember, MemberParts
+from minikafka.client.base_member import LEAVING, BaseMember, MemberParts, PollGate, Subscription
 from minikafka.client.caller import Caller
 from minikafka.client.cluster_view import Leader, Update
 from minikafka.client.consumer_member import ConsumerProtocolMember
-from minikafka.client.coordinator import Coordinator
 from minikafka.client.fetcher import Fetcher
 from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
-from minikafka.client.leaders import Leaders, as_dict
 from minikafka.client.metadata import Metadata
-from minikafka.client.partition_state import PartitionState
-from minikafka.client.poll_gate import PollGate
-from minikafka.client.positions import EARLIEST, LATEST, NEVER, Positions
+from minikafka.client.positions import EARLIEST, LATEST, NEVER, PartitionState, Positions
+from minikafka.client.routing import Coordinator, Leaders, as_dict
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import (
     CommitFailed,
@@ -37,7 +34,6 @@ from minikafka.client.structs import (
     OffsetAndTimestamp,
     WakeUp,
 )
-from minikafka.client.subscription import Subscription
 from minikafka.errors import InvalidGroupId, InvalidRequest, ProtocolError, RequestTimedOut
 from minikafka.invariant import invariant
 from minikafka.ports import World

@@ -1,8 +1,8 @@
 """A member of a group with the consumer protocol (KIP-848): it sends heartbeats, and the coordinator assigns.
 
 The rule is :mod:`minikafka.groups.consumer.member`. Two tasks drive it: one sends heartbeats, one takes over
-assignments. A heartbeat never waits for the application; giving partitions up does (``poll_gate.py``), and so the group
-waits for it up to the member's rebalance timeout.
+assignments. A heartbeat never waits for the application; giving partitions up does (:class:`PollGate`), and so the
+group waits for it up to the member's rebalance timeout.
 """
 
 from __future__ import annotations

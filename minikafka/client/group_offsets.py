@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from minikafka.client.caller import in_parts
-from minikafka.client.coordinator import LOOK_AGAIN, Coordinator
 from minikafka.client.positions import Positions
+from minikafka.client.routing import LOOK_AGAIN, Coordinator
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, OffsetAndMetadata
 from minikafka.errors import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from minikafka.addresses import is_number
-from minikafka.client.leaders import as_dict
+from minikafka.client.routing import as_dict
 from minikafka.client.structs import ConfigChange, ConfigResource, NewPartitions, Reassignment
 from minikafka.errors import InvalidPartitions, InvalidRequest, ProtocolError
 from minikafka.security.quotas import Entity

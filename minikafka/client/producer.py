@@ -18,12 +18,11 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast, overload
 
 from minikafka.client.accumulator import Accumulator
-from minikafka.client.batches import RECORD_OVERHEAD_MAX, record_size
+from minikafka.client.batches import NO_HEADERS, RECORD_OVERHEAD_MAX, UNFIT, BatchToSend, check_rows, record_size, unfit
 from minikafka.client.caller import Caller
 from minikafka.client.ledger import AckLedger, LedgerSink
 from minikafka.client.metadata import Metadata
 from minikafka.client.partitioner import KeyHashes, choose_sticky
-from minikafka.client.sendable import NO_HEADERS, UNFIT, BatchToSend, check_rows, unfit
 from minikafka.client.sender import Part, Queue, Sender, Unwatched, Waiting
 from minikafka.client.settings import Partitioner, ProducerConfig
 from minikafka.client.structs import GroupMetadata, OffsetAndMetadata, RecordMetadata, SentRecords

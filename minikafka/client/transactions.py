@@ -23,8 +23,8 @@ from typing import Any
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import Identity
 from minikafka.client.caller import Backoff
-from minikafka.client.coordinator import GROUP_KEY, LOOK_AGAIN, TRANSACTION_KEY, Coordinator
 from minikafka.client.metadata import Metadata
+from minikafka.client.routing import GROUP_KEY, LOOK_AGAIN, TRANSACTION_KEY, Coordinator
 from minikafka.client.sender import Sender
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import GroupMetadata

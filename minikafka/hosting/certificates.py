@@ -2,7 +2,7 @@
 
 Rules for this file:
 
-1. It needs the package ``cryptography``: other modules open it by ``tls_files.certificate_folder``.
+1. It needs the package ``cryptography``: other modules open it by ``secured.certificate_folder``.
 2. Files with a private key have mode 0600 from their first byte on. A file appears whole or not at all.
 3. An existing file is never overwritten unless the caller says so. A file that already has what is asked for is left
    unchanged, so that a script can be run again.
@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
 
 from minikafka.errors import InvalidConfig
-from minikafka.hosting.tls_files import CA_DAYS, DAYS
+from minikafka.hosting.secured import CA_DAYS, DAYS
 from minikafka.security.principals import PrincipalMapping
 
 CA_FILE, CA_KEY = "ca.pem", "ca.key"

@@ -20,13 +20,11 @@ from minikafka.broker.meters import Histogram
 from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig
 from minikafka.ports import Events
-from minikafka.rest.metrics.families import EventCounts
-from minikafka.rest.metrics.view import ProcessGauges
-from minikafka.rest.rpc_json import json_rpc
+from minikafka.rest.json_text import json_rpc
+from minikafka.rest.metrics.families import EventCounts, ProcessGauges
 from minikafka.types import Address, NodeId
 from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
-from minikafka.world.instruments import Instruments, seeded_faults
-from minikafka.world.lives import Lives
+from minikafka.world.instruments import Instruments, Lives, seeded_faults
 from minikafka.world.real import LEVEL_NAMES, real_world
 
 if TYPE_CHECKING:

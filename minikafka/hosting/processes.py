@@ -3,7 +3,7 @@
 Rules for this file:
 
 1. A child dies with its parent, however the parent dies: it holds one end of a socket (``--parent-fd``) and stops when
-   the other end closes (``lifeline.py``).
+   the other end closes (``process.py``).
 2. A child has a session of its own: Ctrl-C reaches the parent only, which then stops the children in good order.
 3. A broker that dies is reported and never restarted here: the caller decides (``BrokerProcess.start_broker``).
 """
@@ -28,8 +28,7 @@ from typing import Protocol, Self
 from minikafka.config import KIB
 from minikafka.errors import WorldError
 from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
-from minikafka.hosting.lifeline import StartBroker, serve_child
-from minikafka.hosting.process import broker_environment
+from minikafka.hosting.process import StartBroker, broker_environment, serve_child
 from minikafka.types import Address, NodeId
 
 # Controlled shutdown may take mk.controlled.shutdown.max.wait.ms (15 s), and the last flush some seconds more.

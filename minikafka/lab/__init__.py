@@ -9,9 +9,9 @@ Rules for this package:
 2. The same scenario gives the same text, always.
 3. A group's rebalance is made of heartbeats, timeouts and rounds: ``rebalance.py`` plays it in the simulator, with the
    production brokers and consumers, and knows the loop that the rest of the lab does without.
-4. A rule that production must not have (truncation to the high watermark) stands in ``scenario_runner.py`` only.
+4. A rule that production must not have (truncation to the high watermark) stands in ``scenario.py`` only.
 
-Read a file in ``scenarios/`` first, then scenario.py (its form), verbs.py (its commands), scenario_runner.py (how they
-become steps), lab_cluster.py (the postman), node.py (one broker), control.py (who elects), table.py (what is printed).
+Read a file in ``scenarios/`` first, then scenario.py (its form, and how it becomes steps), verbs.py (its
+commands), lab_cluster.py (the postman), node.py (one broker), control.py (who elects), table.py (what is printed).
 rebalance.py stands by itself.
 """

@@ -24,7 +24,7 @@ from minikafka.client.admin import AdminClient
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ASSIGNORS, AdminConfig, ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener
-from minikafka.lab.command import ScenarioError
+from minikafka.lab.verbs import ScenarioError
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import Event, SimWorld
 from minikafka.types import TopicPartition

@@ -1,4 +1,17 @@
-"""Scenario files: a story in comments, commands, and what they print; and the library of them by name.
+"""Scenarios: their files, the library of them by name, and how a scenario is played.
+
+Plays a scenario: builds the lab cluster that ``cluster`` describes, carries out each command, then what follows by
+itself, and keeps every step.
+
+What a command does is in ``verbs.py``; here is what is the same for all of them: options that are not understood are
+refused, and the rules' events become sentences (DESIGN D9). An event that the table shows anyway has no sentence; one
+that explains has.
+
+Here is also the rule that production does not have: a follower that truncates to its own high watermark (Kafka before
+KIP-101), so that its two failures can be played. S22 loses an acknowledged record, S23 leaves two replicas different
+for ever. Nothing in ``replication/`` can be switched to it; it is handed to a replica from outside.
+
+Scenario files: a story in comments, commands, and what they print; and the library of them by name.
 
 ::
 
@@ -21,15 +34,239 @@ has the nearest one. A path names a file outside of the library.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from minikafka.lab.command import ScenarioError
-from minikafka.lab.played import Run
-from minikafka.lab.scenario_runner import play
+from minikafka.config import parse_topic
+from minikafka.errors import InvalidConfig
+from minikafka.lab.control import Control, News, QuorumControl, ScriptedControl
+from minikafka.lab.lab_cluster import LabCluster
+from minikafka.lab.node import Node, Settings
+from minikafka.lab.played import NodeEvent, RecordFates, Run, Step, View, views_of
 from minikafka.lab.table import rendered
+from minikafka.lab.verbs import Command, ScenarioError, Verbs, parsed
+from minikafka.log.partition_log import PartitionLog
+from minikafka.replication.follower import TruncateByLeaderEpoch, TruncationRule
 from minikafka.spelling import nearest
+from minikafka.types import NO_EPOCH, Epoch, EpochEnd, NodeId, Offset
+
+
+class TruncateByHighWatermark:
+    """Cut to the watermark on following, and tell the leader of no epoch, so that it checks none."""
+
+    def on_follow(self, log: PartitionLog, high_watermark: Offset) -> Offset:
+        return min(high_watermark, log.end_offset)
+
+    def last_fetched_epoch(self, log: PartitionLog) -> Epoch:  # noqa: ARG002 - the point is that it does not use the log
+        return NO_EPOCH
+
+    def on_diverging(self, log: PartitionLog, leaders: EpochEnd) -> Offset:
+        """Unreachable in practice: a fetch without an epoch never gets a diverging epoch."""
+        return min(leaders.end_offset, log.end_offset)
+
+
+TRUNCATIONS: Mapping[str, type[TruncationRule]] = {
+    "leader-epoch": TruncateByLeaderEpoch,
+    "high-watermark": TruncateByHighWatermark,
+}
+"""By the names that ``--truncation`` takes."""
+
+
+NameOf = Callable[[NodeId], str]
+
+
+def sentence(kind: str, facts: Mapping[str, Any], name_of: NameOf) -> str:
+    """An event in words; empty for one that adds nothing."""
+
+    def names(nodes: Iterable[NodeId]) -> str:
+        return ",".join(map(name_of, nodes))
+
+    match kind:
+        case "hw_advanced":
+            has = "has" if len(facts["isr"]) == 1 else "have"
+            return f"HW {facts['old']}→{facts['new']}: {names(facts['isr'])} {has} all below it"
+        case "follower_hw_changed" if facts["new"] < facts["old"]:
+            return f"HW goes back {facts['old']}→{facts['new']}"
+        case "tail_truncated":
+            below = ", below its HW" if facts["below_high_watermark"] else ""
+            return f"cuts its log {facts['old']}→{facts['new']}{below}"
+        case "log_restarted" if "epoch" in facts:
+            return f"empties its log, which starts at {facts['new']} now"
+        case "torn_tail_dropped":
+            return f"recovery drops {facts['size']} bytes: {facts['reason']}"
+        case "isr_proposed" if facts["old"] != facts["new"]:
+            return f"wants ISR {names(facts['old'])} → {names(facts['new'])}"
+        case "became_leader":
+            return f"leads in epoch {facts['epoch']} from offset {facts['leo']}"
+        case "became_follower":
+            return f"follows {name_of(facts['leader'])} in epoch {facts['epoch']}"
+        case _:
+            return ""
+
+
+CHOICES = "control is script or quorum, truncation leader-epoch or high-watermark"
+
+OWN_OPTIONS = {"brokers", "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"}
+"""Options of ``cluster`` that are no settings of the topic; others are taken out before the topic's are read."""
+
+
+def built(options: dict[str, str], command: Command, lines: list[str], events: list[NodeEvent]) -> LabCluster:
+    """The lab cluster; what its nodes tell goes to ``lines`` as sentences and to ``events``. Raises ScenarioError."""
+    brokers = Command(command.line, command.verb, (), options).number("brokers", 0)
+    names = options.pop("names", ",".join(map(str, range(1, brokers + 1)))).split(",")
+    if brokers < 1 or len(names) != brokers or command.words:
+        raise command.fail("say brokers=N, and as many names if any")
+    by_name = {name: node for node, name in enumerate(names, start=1)}
+    assigned = options.pop("replicas", ",".join(names)).split(",")
+    if not set(assigned) <= set(names):
+        raise command.fail(f"replicas are among {','.join(names)}")
+    replicas: tuple[NodeId, ...] = tuple(by_name[name] for name in assigned)
+    controlled = options.pop("control", "script")
+    elr = options.pop("eligible.leader.replicas.enable", "true") == "true"
+    settings = _settings(options, command)
+    if controlled not in {"script", "quorum"}:
+        raise command.fail(CHOICES)
+    control: Control = (
+        ScriptedControl(replicas) if controlled == "script" else QuorumControl(replicas, settings.topic, elr=elr)
+    )
+    nodes = [
+        Node(node, names[node - 1], settings, _sink(names[node - 1], names, lines, events)) for node in sorted(replicas)
+    ]
+    epochs = control.news().broker_epochs
+    for node in nodes:
+        node.broker_epoch = epochs[node.id]
+    return LabCluster(nodes, control, lines)
+
+
+def _settings(options: dict[str, str], command: Command) -> Settings:
+    """Of all brokers; what is left of the options must be settings of the topic."""
+    truncation = options.pop("truncation", "leader-epoch")
+    numbers = Command(command.line, command.verb, (), options)
+    lag_s = numbers.number("replica.lag.time.max.ms", 30_000) / 1000
+    wait_s = numbers.number("replica.fetch.wait.max.ms", 500) / 1000
+    try:
+        topic = parse_topic({name: text for name, text in options.items() if name not in OWN_OPTIONS})
+    except InvalidConfig as error:
+        raise command.fail(error.message) from error
+    if truncation not in TRUNCATIONS:
+        raise command.fail(CHOICES)
+    return Settings(topic=topic, lag_time_max_s=lag_s, fetch_wait_max_s=wait_s, truncation=TRUNCATIONS[truncation]())
+
+
+def _sink(name: str, names: Sequence[str], lines: list[str], events: list[NodeEvent]) -> Callable[..., None]:
+    """Where the rules of the node called ``name`` tell their events."""
+
+    def name_of(node: NodeId) -> str:
+        return names[node - 1] if 1 <= node <= len(names) else "nobody"
+
+    def sink(kind: str, /, **facts: object) -> None:
+        events.append(NodeEvent(name, kind, facts))
+        text = sentence(kind, facts, name_of)
+        if text:
+            lines.append(f"{name}: {text}")
+
+    return sink
+
+
+Build = Callable[[dict[str, str], Command, list[str], list[NodeEvent]], LabCluster]
+""":func:`built`, or what makes another cluster of the same nodes."""
+
+# A command's own consequences (parked fetches, proposals) end soon, or there is a bug in the scenario or in the lab.
+FOLLOW_UPS_MAX = 20
+
+
+def play(commands: Sequence[tuple[int, str]], overrides: Mapping[str, str], build: Build = built) -> Run:
+    """Play (line number, command) pairs; ``overrides`` win over the options of ``cluster``. Raises ScenarioError."""
+    taken_apart = [parsed(line, text) for line, text in commands]
+    if not taken_apart or taken_apart[0].verb != "cluster":
+        raise ScenarioError("a scenario begins with: cluster brokers=N")
+    player = ScenarioRunner({**taken_apart[0].options, **overrides}, taken_apart[0], build)
+    for command in taken_apart[1:]:
+        player.play(command)
+    return player.finish()
+
+
+class ScenarioRunner:
+    """Plays one scenario."""
+
+    def __init__(self, options: Mapping[str, str], command: Command, build: Build) -> None:
+        self._lines: list[str] = []
+        self._events: list[NodeEvent] = []
+        self._line = command.line
+        self._run = Run(options)
+        self.lab = build(dict(options), command, self._lines, self._events)
+        self._verbs = Verbs(self.lab)
+        self._fates = RecordFates(self.lab)
+        self._seen: Mapping[str, View] = {}
+        for node in self.lab.nodes.values():
+            node.start()
+        self.lab.spread()
+        self._record("all start: empty logs", with_lines=False)
+
+    def play(self, command: Command) -> None:
+        """One line, and what follows from it by itself."""
+        self._line = command.line
+        state = self.lab.control.news()
+        what = self._verbs.do(command)
+        self.lab.settle_producers()
+        self._say_state_if_new(state)
+        self._record(what)
+        for _ in range(FOLLOW_UPS_MAX):
+            if not self._follow_up():
+                return
+        raise command.fail("it has no end")
+
+    def finish(self) -> Run:
+        """The verdict."""
+        leader, run = self.lab.leader(), self._run
+        run.leader = leader.name if leader is not None else ""
+        run.lost, run.diverged = self._fates.lost(), self._fates.diverged()
+        return run
+
+    # ---- recording ---------------------------------------------------------------------------------------------------
+
+    def _record(self, what: str, *, with_lines: bool = True) -> None:
+        now = views_of(self.lab)
+        step = Step(
+            number=len(self._run.steps),
+            line=self._line,
+            what=what,
+            lines=tuple(self._lines) if with_lines else (),
+            events=tuple(self._events),
+            before=self._seen,
+            after=now,
+        )
+        self._run.steps.append(step)
+        self._fates.look(step.number)
+        self._seen = now
+        self._lines.clear()
+        self._events.clear()
+
+    def _say_state_if_new(self, old: News) -> None:
+        if self.lab.control.news().state != old.state:
+            self._verbs.say_state()
+
+    def _follow_up(self) -> bool:
+        """One consequence as a step of its own; False when there is none left."""
+        lab = self.lab
+        state = lab.control.news()
+        fetch = lab.ready()
+        if fetch is not None:
+            lab.answer_parked(fetch)
+            lab.deliver(fetch)
+            what = f"{lab.name(fetch.node)}'s parked fetch is answered"
+        else:
+            waiting = [node for node in lab.proposals if lab.nodes[node].connected]
+            if not waiting or not self._verbs.proposals_flow:
+                return False
+            what = self._verbs.settle_proposal(lab.nodes[waiting[0]])
+        lab.settle_producers()
+        self._say_state_if_new(state)
+        self._record(what)
+        return True
+
 
 LIBRARY = Path(__file__).parent / "scenarios"
 RULE = "----"

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from minikafka.client.admin import AdminClient
 from minikafka.client.consumer import Consumer
-from minikafka.client.coordinator import TRANSACTION_KEY
 from minikafka.client.producer import Producer
+from minikafka.client.routing import TRANSACTION_KEY
 from minikafka.client.settings import AdminConfig, ConsumerConfig, ProducerConfig
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import BY_CODE, ProtocolError
-from minikafka.lab.command import ScenarioError
+from minikafka.lab.verbs import ScenarioError
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.verdicts import Hold, matching

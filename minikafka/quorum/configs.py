@@ -41,8 +41,7 @@ from minikafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
-from minikafka.quorum.decision import ClusterPolicy, Decision
-from minikafka.quorum.defaults import ALL_BROKERS
+from minikafka.quorum.decision import ALL_BROKERS, ClusterPolicy, Decision
 from minikafka.quorum.elections import change_of, election_for
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import ConfigRecord, MetadataRecord, PartitionChange

@@ -2,7 +2,7 @@
 
 Rules for this file: a method takes an image and a request, and returns a :class:`Decision`; it changes nothing and
 raises a ProtocolError when there is nothing to decide. Read decision.py first, then elections.py, then the file of the
-decision: controller_brokers.py, alter_partition.py, controller_topics.py.
+decision: controller_brokers.py, controller_topics.py, configs.py, administration.py.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.quorum import (
-    acls,
-    alter_partition,
+    administration,
     client_quotas,
     configs,
     controller_brokers,
     controller_topics,
-    credentials,
-    feature_levels,
-    reassignments,
+    elections,
 )
+from minikafka.quorum.controller_brokers import Refusal
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import Election, change_of, leaders_for_leaderless
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
@@ -41,7 +39,6 @@ from minikafka.quorum.records import (
     PartitionChange,
     ProducerIds,
 )
-from minikafka.quorum.refusals import Refusal
 from minikafka.types import NO_NODE, NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.acls import CreateAclsRequest, CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse
 from minikafka.wire.admin import (
@@ -158,7 +155,7 @@ class Controller:
         self, image: MetadataImage, request: AllocateProducerIdsRequest
     ) -> Decision[AllocateProducerIdsResponse]:
         """The next block of producer ids, for one broker. Raises StaleBrokerEpoch."""
-        broker = alter_partition.checked_broker(image, request.broker_id, request.broker_epoch)
+        broker = elections.checked_broker(image, request.broker_id, request.broker_epoch)
         start = image.next_producer_id
         record = ProducerIds(
             broker_id=broker.node_id,
@@ -204,17 +201,17 @@ class Controller:
         self, image: MetadataImage, request: CreateAclsRequest, ids: Iterator[TopicId]
     ) -> Decision[CreateAclsResponse]:
         """See :func:`acls.create_acls`."""
-        return acls.create_acls(image, request, ids)
+        return administration.create_acls(image, request, ids)
 
     def delete_acls(self, image: MetadataImage, request: DeleteAclsRequest) -> Decision[DeleteAclsResponse]:
         """See :func:`acls.delete_acls`."""
-        return acls.delete_acls(image, request)
+        return administration.delete_acls(image, request)
 
     def alter_user_scram_credentials(
         self, image: MetadataImage, request: AlterUserScramCredentialsRequest, entropy: Callable[[int], bytes]
     ) -> Decision[AlterUserScramCredentialsResponse]:
         """See :func:`credentials.alter_user_scram_credentials`."""
-        return credentials.alter_user_scram_credentials(image, request, entropy)
+        return administration.alter_user_scram_credentials(image, request, entropy)
 
     def alter_client_quotas(
         self, image: MetadataImage, request: AlterClientQuotasRequest
@@ -224,7 +221,7 @@ class Controller:
 
     def update_features(self, image: MetadataImage, request: UpdateFeaturesRequest) -> Decision[UpdateFeaturesResponse]:
         """See :func:`feature_levels.update_features`."""
-        return feature_levels.update_features(self.policy.node_id, image, request)
+        return administration.update_features(self.policy.node_id, image, request)
 
     # ---- partitions ----
 
@@ -232,11 +229,11 @@ class Controller:
         self, image: MetadataImage, request: AlterPartitionReassignmentsRequest
     ) -> Decision[AlterPartitionReassignmentsResponse]:
         """See :func:`reassignments.alter_partition_reassignments`."""
-        return reassignments.alter_partition_reassignments(self.policy.under(image), image, request)
+        return controller_topics.alter_partition_reassignments(self.policy.under(image), image, request)
 
     def alter_partition(self, image: MetadataImage, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
         """See :func:`alter_partition.alter_partition`."""
-        return alter_partition.alter_partition(self.policy.under(image), image, request)
+        return elections.alter_partition(self.policy.under(image), image, request)
 
     def elect_leaderless(self, image: MetadataImage) -> Decision[None]:
         """S20: try again for every partition without a leader."""

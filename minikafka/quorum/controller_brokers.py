@@ -1,11 +1,52 @@
-"""Registration, heartbeats, fencing and controlled shutdown (KAFKA-FACTS 4.3; KIP-631, KIP-841, KIP-966).
+"""Brokers at the controller: sessions, evidence that one has ended, registration, heartbeats and fencing.
+
+Sessions: when the active controller last heard from each broker (S14, KAFKA-FACTS 4.3).
+
+Soft state of one controller's reign: it is not in the metadata log, and a new controller restarts the clocks. Only its
+predecessor's session is dated from their last contact: the predecessor's silence is why there is a new controller, and
+counting it again would add the time of an election to the failover (DESIGN, rehearsal).
+
+Rule for this file: a broker is silent at the very moment its deadline comes, so a timer at `next_deadline` suffices.
+
+When a broker's process has surely ended: its connection ended, and its address refuses a new one.
+
+Each voter of the quorum holds one request at each unfenced broker. The operating system closes the connections of a
+dead process at once and refuses new ones, so that the active controller fences such a broker without waiting for its
+session. The other voters only remember that an address has answered and that its connection has ended, for the case
+that they become the active controller.
+
+::
+
+    not reached   --answered-->   held        the address can be reached from here
+    held          --ended-->      ended       the process may have died, or the network reset the connection
+    ended         --answered-->   held        it lives
+    ended         --refused-->    not reached, and evidence to fence the broker
+
+Each of these is needed:
+
+1. An end alone is no evidence: networks reset connections, servers close idle ones.
+2. A refusal alone is no evidence: a firewall that rejects packets answers in the broker's place. Only an address that
+   has answered counts, and after a fencing it must answer again.
+3. The refused connection must begin after the end, and both belong to one registration: a broker that has restarted
+   and registered again is another process. The decision compares the broker epoch once more.
+4. A broker that was heard after the refused connection began lives: the decision ignores the evidence.
+
+One observer is enough, the active controller itself. A second one could only prevent a needless fencing, where
+something on the way between the controller and a living broker begins to refuse (a new REJECT rule). It would add a
+round trip to each failover, and without a third broker the session would decide. Nor are refusals counted: two
+refused connections of one node take the same way and show no more than one.
+
+Silence (a cut cable, a stopped process, a machine without power) is no refusal: such a broker keeps its session.
+Fencing is always safe, because epochs and sessions decide which broker may write.
+
+Registration, heartbeats, fencing and controlled shutdown (KAFKA-FACTS 4.3; KIP-631, KIP-841, KIP-966).
 
 ::
 
     (unknown)      --register-->                     fenced, or, when it has applied all that is committed, unfenced
     fenced         --caught up, does not want to be fenced-->       unfenced: leaders for partitions that waited for it
     unfenced       --session expired, wants to be fenced-->         fenced: out of all ISRs, its leaders moved
-    unfenced       --address refuses connections-->                 fenced: as above (refusals.py)
+    unfenced       --address refuses connections-->                 fenced: as above (:class:`HeldConnection`)
     unfenced       --wants to shut down, no partition would rest on a replica that may be dead-->
                                                      shutting down: out of all ISRs, its leaders moved
     shutting down  --leads nothing, others know-->   fenced, and may stop
@@ -16,24 +57,160 @@ Offsets that brokers tell (``current_metadata_offset``) are ends: what they have
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from minikafka.addresses import is_host, parse_listeners
 from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidConfig, InvalidRequest
-from minikafka.quorum.alter_partition import checked_broker
 from minikafka.quorum.decision import ClusterPolicy, Decision
-from minikafka.quorum.elections import with_broker, without_broker
+from minikafka.quorum.elections import checked_broker, with_broker, without_broker
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker
-from minikafka.quorum.refusals import Refusal
 from minikafka.replication.high_watermark import effective_min_isr
-from minikafka.types import Address, NodeId, Offset, TopicId
+from minikafka.types import NO_OFFSET, Address, NodeId, Offset, TopicId
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+
+
+@dataclass(slots=True)
+class _Session:
+    last_contact: float
+    heard_at: float | None = None
+    """When it was heard in this reign; ``last_contact`` is a grace period for a broker that was not."""
+    metadata_offset: Offset = NO_OFFSET
+    shutdown_offset: Offset | None = None
+    asked_to_stop_at: float | None = None
+
+
+class Sessions:
+    """Who is alive. All times are monotonic seconds."""
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._sessions: dict[NodeId, _Session] = {}
+
+    def restart(self, nodes: Iterable[NodeId], now: float, last_contacts: Mapping[NodeId, float] | None = None) -> None:
+        """Begin a reign: every one of ``nodes`` was heard now, but those in ``last_contacts`` then."""
+        known = last_contacts or {}
+        self._sessions = {node: _Session(min(now, known.get(node, now))) for node in sorted(nodes)}
+
+    def touched(self, node: NodeId, now: float, *, metadata_offset: Offset = NO_OFFSET) -> None:
+        """A valid registration or heartbeat came; ``metadata_offset`` is the end of what the broker has applied."""
+        session = self._sessions.setdefault(node, _Session(now))
+        session.last_contact = max(session.last_contact, now)
+        session.heard_at = now
+        session.metadata_offset = max(session.metadata_offset, metadata_offset)
+
+    def begun(self, node: NodeId, now: float) -> None:
+        """A new incarnation registered: what the old one had applied counts no more."""
+        self._sessions[node] = _Session(now, heard_at=now)
+
+    def ended(self, node: NodeId) -> None:
+        """The broker was fenced or has left; it is heard again or not at all."""
+        self._sessions.pop(node, None)
+
+    def alive(self, node: NodeId, now: float) -> bool:
+        session = self._sessions.get(node)
+        return session is not None and now < session.last_contact + self._timeout_s
+
+    def heard_since(self, node: NodeId, moment: float) -> bool:
+        """Was the broker heard after ``moment``?"""
+        session = self._sessions.get(node)
+        return session is not None and session.last_contact > moment
+
+    def expired(self, now: float) -> list[NodeId]:
+        """Brokers that were silent for the session timeout, longest silence first."""
+        silent = [(each.last_contact, node) for node, each in self._sessions.items() if not self.alive(node, now)]
+        return [node for _, node in sorted(silent)]
+
+    def next_deadline(self) -> float | None:
+        """When the next session ends unless its broker is heard."""
+        contacts = [session.last_contact for session in self._sessions.values()]
+        return min(contacts) + self._timeout_s if contacts else None
+
+    # ---- controlled shutdown ----
+
+    def asked_to_stop(self, node: NodeId, now: float, *, wants: bool = True) -> None:
+        """The broker's heartbeat has (``wants``) or no longer has the wish to shut down; the first wish counts."""
+        session = self._sessions.get(node)
+        if session is not None and (session.asked_to_stop_at is None or not wants):
+            session.asked_to_stop_at = now if wants else None
+
+    def unheard_since_asked_to_stop(self, node: NodeId, brokers: Iterable[NodeId]) -> frozenset[NodeId]:
+        """Return those of ``brokers`` that have not been heard since ``node`` first asked to shut down.
+
+        A broker without a session has not: it may be the former incarnation of the controller's own node.
+        """
+        session = self._sessions.get(node)
+        since = session.asked_to_stop_at if session is not None else None
+        if since is None:
+            return frozenset()
+        heard_at = {other: each.heard_at for other, each in self._sessions.items()}
+        return frozenset(other for other in brokers if (at := heard_at.get(other)) is None or at < since)
+
+    def shutting_down(self, node: NodeId, offset: Offset) -> None:
+        """The broker's leaders were moved by records below ``offset``; the first call counts."""
+        session = self._sessions.get(node)
+        if session is not None and session.shutdown_offset is None:
+            session.shutdown_offset = offset
+
+    def shutdown_offset(self, node: NodeId) -> Offset | None:
+        """The end of the records that moved this broker's leaders; None when this controller did not move them."""
+        session = self._sessions.get(node)
+        return None if session is None else session.shutdown_offset
+
+    def lowest_offset(self, nodes: Iterable[NodeId]) -> Offset | None:
+        """What every one of ``nodes`` has applied (-1: one of them has not said yet); None without nodes."""
+        offsets = [
+            NO_OFFSET if session is None else session.metadata_offset for session in map(self._sessions.get, nodes)
+        ]
+        return min(offsets, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Evidence that the process of one registration has ended."""
+
+    broker_id: NodeId
+    broker_epoch: Offset
+    begun_at: float
+    """When the refused connection was begun, in seconds of the monotonic clock."""
+
+
+class HeldConnection:
+    """What is known of the address of one registration. Times are monotonic seconds."""
+
+    def __init__(self, broker_id: NodeId, broker_epoch: Offset) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = broker_epoch
+        self._is_reached = False
+        self._ended_at: float | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """The last request was answered: the next one may be held by the broker."""
+        return self._is_reached and self._ended_at is None
+
+    def answered(self) -> None:
+        """The broker has answered a request."""
+        self._is_reached, self._ended_at = True, None
+
+    def ended(self, now: float) -> None:
+        """A request has failed, or the broker has said that it stops."""
+        if self.is_held:
+            self._ended_at = now
+
+    def refused(self, begun_at: float) -> Refusal | None:
+        """A connection that was begun at ``begun_at`` was refused; the evidence, if it is one."""
+        if self._ended_at is None or begun_at < self._ended_at:
+            return None
+        self._is_reached, self._ended_at = False, None
+        return Refusal(self.broker_id, self.broker_epoch, begun_at)
+
 
 PORT_MAX = 65535
 
@@ -140,7 +317,7 @@ def broker_lost(policy: ClusterPolicy, image: MetadataImage, node: NodeId) -> De
 def broker_refused(
     policy: ClusterPolicy, image: MetadataImage, refusal: Refusal, *, is_heard_since: bool
 ) -> Decision[None]:
-    """The connection to a broker ended, and its address refused a new one (``refusals.py``): fence it.
+    """The connection to a broker ended, and its address refused a new one (:class:`HeldConnection`): fence it.
 
     Nothing is decided for a broker that is fenced, unknown or registered again, nor, ``is_heard_since``, for one that
     was heard after the refused connection began.

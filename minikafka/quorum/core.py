@@ -32,6 +32,7 @@ from minikafka.invariant import invariant
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Events
 from minikafka.quorum import roles
+from minikafka.quorum.files import QuorumState
 from minikafka.quorum.records import leader_change_batch
 from minikafka.quorum.roles import (
     Candidate,
@@ -45,7 +46,6 @@ from minikafka.quorum.roles import (
     Standing,
     Unattached,
 )
-from minikafka.quorum.state_file import QuorumState
 from minikafka.types import NO_NODE, Epoch, EpochEnd, NodeId, Offset
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.messages import (

@@ -1,14 +1,22 @@
-"""Replication of the metadata log: what a fetch gets, and what its answer asks for.
+"""Replication of the metadata log: fetches, their responses, and how far each member is (DescribeQuorum).
+
+Replication of the metadata log: what a fetch gets, and what its answer asks for.
 
 The rules are those of user partitions (KAFKA-FACTS 3.3, 3.6) with four differences (DESIGN, "One log, three tenants"):
 a voter asks from its *durable* end, a watermark needs a majority and an own epoch, a cut below it is fatal, and a log
 that no longer reaches back is entered through a snapshot.
 
 Rules for this file: functions over a :class:`QuorumCore`; they read the log and never change it.
+
+The quorum as people see it: the answer to DescribeQuorum.
+
+Rules for this file: reads only. Only the leader knows how far the others are; any other member answers with what it
+knows of the leader, and NOT_LEADER_OR_FOLLOWER, so that the caller asks there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,12 +24,13 @@ from minikafka.errors import InvalidRequest, NotLeaderOrFollower, ProtocolError,
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers
 from minikafka.quorum.core import QuorumCore, Ready
-from minikafka.quorum.roles import Follower, Leader, Unattached
+from minikafka.quorum.roles import Follower, Leader, Progress, Unattached
 from minikafka.replication.follower import CutTo, Extend, TruncateByLeaderEpoch
-from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, Epoch, EpochEnd, NodeId, Offset
+from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, Address, Epoch, EpochEnd, NodeId, Offset
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.messages import (
     CurrentLeader,
+    DescribeQuorumResponse,
     EpochEndOffset,
     FetchedPartition,
     FetchPartition,
@@ -29,6 +38,8 @@ from minikafka.wire.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    NodeEndpoint,
+    QuorumReplica,
 )
 
 FETCH_BYTES_MAX = 8 * 1024 * 1024
@@ -336,3 +347,51 @@ def _answered(core: QuorumCore, request: FetchRequest, partition: FetchedPartiti
 
 def _current_leader(core: QuorumCore) -> CurrentLeader:
     return CurrentLeader(leader_id=core.leader_id, leader_epoch=core.epoch)
+
+
+def describe(core: QuorumCore, voters: Mapping[NodeId, Address], now: float) -> DescribeQuorumResponse:
+    """Columns as kafka-metadata-quorum prints them; times are ages in milliseconds."""
+    endpoints = tuple(NodeEndpoint(node_id=node, host=at.host, port=at.port) for node, at in sorted(voters.items()))
+    role = core.role
+    if not isinstance(role, Leader):
+        return DescribeQuorumResponse(
+            error_code=NotLeaderOrFollower.code,
+            error_message=f"node {core.me} is {role.name}, the leader is {core.leader_id}",
+            cluster_id=core.cluster_id,
+            leader_id=core.leader_id,
+            leader_epoch=core.epoch,
+            high_watermark=core.high_watermark,
+            endpoints=endpoints,
+            role=role.name,
+        )
+    end = core.log.end_offset
+    own = QuorumReplica(
+        replica_id=core.me, log_end_offset=end, lag=0, last_fetch_ms_ago=0, last_caught_up_ms_ago=0, status="Leader"
+    )
+    others = [_replica(node, progress, "Follower", end=end, now=now) for node, progress in role.voters.items()]
+    observers = [_replica(node, progress, "Observer", end=end, now=now) for node, progress in role.observers.items()]
+    return DescribeQuorumResponse(
+        cluster_id=core.cluster_id,
+        leader_id=core.me,
+        leader_epoch=core.epoch,
+        high_watermark=core.high_watermark,
+        voters=tuple(sorted([own, *others], key=lambda replica: replica.replica_id)),
+        observers=tuple(sorted(observers, key=lambda replica: replica.replica_id)),
+        endpoints=endpoints,
+        role=role.name,
+    )
+
+
+def _replica(node: NodeId, progress: Progress, status: str, *, end: int, now: float) -> QuorumReplica:
+    return QuorumReplica(
+        replica_id=node,
+        log_end_offset=progress.end_offset,
+        lag=end - progress.end_offset if progress.end_offset >= 0 else -1,
+        last_fetch_ms_ago=_age_ms(progress.last_fetch_at, now),
+        last_caught_up_ms_ago=_age_ms(progress.last_caught_up_at, now),
+        status=status,
+    )
+
+
+def _age_ms(at: float | None, now: float) -> int:
+    return -1 if at is None else int((now - at) * 1000)

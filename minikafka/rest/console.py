@@ -16,9 +16,8 @@ from typing import Final
 from minikafka import __version__
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Text
-from minikafka.rest.route import Answer, Route
+from minikafka.rest.route import Answer, Page, Reply, Route, Visit
 from minikafka.rest.schema import ref, table, text
-from minikafka.rest.visit import Page, Reply, Visit
 from minikafka.types import NodeId
 from minikafka.web.accept import JSON
 from minikafka.web.problems import malformed

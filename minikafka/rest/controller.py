@@ -23,10 +23,9 @@ from minikafka.rest.leaders import from_controller, leader_members
 from minikafka.rest.logs import FROM, LOG_BYTES_MAX, REPLICA, Log, describe_log
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, Integer
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Route
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Route, Visit
 from minikafka.rest.schema import anything, flag, nullable, one_of, ref, table, text, whole
 from minikafka.rest.schemas import Leader
-from minikafka.rest.visit import Reply, Visit
 from minikafka.types import METADATA_PARTITION, Epoch, NodeId, Offset
 from minikafka.wire.batch import RecordBatch, iterate
 from minikafka.wire.messages import CurrentLeader, DescribeQuorumRequest, DescribeQuorumResponse, QuorumReplica

@@ -20,7 +20,7 @@ from minikafka.addresses import is_number
 from minikafka.faults import CLIENT
 from minikafka.types import NodeId
 from minikafka.world.faults import ANYONE, BROKER, EVERY_API, FaultSpec, Link
-from minikafka.world.injections import Act, Injection
+from minikafka.world.instruments import Act, Injection
 
 IDLE_S: Final = 5.0
 BEGIN_S: Final = 2.0

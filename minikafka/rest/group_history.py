@@ -14,10 +14,9 @@ from minikafka.rest.groups import GENERATION, Lag, Member, assigned_to
 from minikafka.rest.history import Span, watermarks_at
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Integer, Text
-from minikafka.rest.route import Route
+from minikafka.rest.route import Reply, Route, Visit
 from minikafka.rest.schema import nodes, nullable, text, whole
 from minikafka.rest.views import gather_from
-from minikafka.rest.visit import Reply, Visit
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.types import NodeId, Offset, TopicPartition

@@ -9,10 +9,20 @@ assignors that the Python client uses. From then on the member says that it live
   assignment, so that the leader's heartbeat, at whichever broker, sees that a topic has grown (S31).
 - Between giving up and joining again a member with a cooperative assignor names what it keeps in ``owned``; what is in
   ``revoked`` of the answer it must stop reading, and join again.
+
+Joining a group with one call: JoinGroup, the deal where this member leads, SyncGroup and OffsetFetch.
+
+- A join that has not ended when ``max_wait_ms`` is over is 409 with the member's id: its place is kept, join again.
+- What the partitions were when the door dealt them is kept in the leader's own assignment (:func:`counts_dealt`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+from typing import Any
+
+from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -20,22 +30,278 @@ from minikafka.errors import (
     InconsistentGroupProtocol,
     InvalidRequest,
     InvalidSessionTimeout,
+    MemberIdRequired,
+    NetworkException,
     ProtocolError,
     RebalanceInProgress,
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from minikafka.rest.coordinators import from_coordinator
-from minikafka.rest.group_joining import MAX_WAIT_MS, Joined, Wish, counts_dealt, partition_count, post_member
+from minikafka.groups.assignors import COOPERATIVE, GroupMember
+from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.rest.group_offsets import COMMIT_ANSWERS, COMMIT_PROBLEMS, Commit, committed, committing
-from minikafka.rest.groups import COORDINATOR_PROBLEMS, GENERATION, GROUP, MEMBER, PARTITION_COUNT_MAX
+from minikafka.rest.groups import (
+    COORDINATOR_PROBLEMS,
+    GENERATION,
+    GROUP,
+    MEMBER,
+    PARTITION_COUNT_MAX,
+    SORTED,
+    PartitionsOf,
+    partitions_in,
+    partitions_out,
+)
+from minikafka.rest.host import WAIT_MS_MAX, Host
+from minikafka.rest.leaders import from_coordinator, look_up, unknown_topic
 from minikafka.rest.model import Model, many_of, member, note
-from minikafka.rest.parameters import FORWARD
-from minikafka.rest.route import Route
-from minikafka.rest.schema import flag, text
-from minikafka.rest.visit import Reply, Visit
+from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
+from minikafka.rest.route import Reply, Route, Visit
+from minikafka.rest.schema import flag, many, nullable, one_of, text, whole
+from minikafka.rest.schemas import Place
+from minikafka.types import Offset, TopicPartition
+from minikafka.web.problems import Refused
 from minikafka.wire import group_messages as g
+from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import failure_of
+from minikafka.world.connections import identity_of
+
+# Kafka's session.timeout.ms: a person types slower than a program beats, and may ask for more.
+SESSION_MS_DEFAULT = 45_000
+REBALANCE_MS_DEFAULT = 60_000
+ASSIGNORS_DEFAULT = ("range",)
+RESETS = {"earliest": EARLIEST, "latest": LATEST}
+
+MAX_WAIT_MS = Integer(
+    name="max_wait_ms",
+    description="How long to wait for the rebalance to end; then 409, with the member's id to join again with.",
+    default=WAIT_MS_MAX,
+    high=WAIT_MS_MAX,
+)
+
+
+class Wish(Model):
+    """A member, new or known."""
+
+    topics: list[str] = member(many(text(minLength=1), "What it reads.", minItems=1), ["orders"])
+    member_id: str = member(text("Left out at first; then the one of the answer."), default="")
+    group_instance_id: str | None = member(
+        text("A static member: it keeps its partitions over a restart (KIP-345)."), default=None
+    )
+    client_id: str = member(text("What tools show; `http` when left out."), "curl", default="")
+    assignors: list[str] = member(
+        many(one_of("", *ASSIGNORS), "The favourite first; `range` when left out.", minItems=1),
+        default=ASSIGNORS_DEFAULT,
+    )
+    session_timeout_ms: int = member(
+        whole(
+            f"The group goes on without a member that is silent for so long; {SESSION_MS_DEFAULT}.",
+            minimum=-INT32_MAX,
+            maximum=INT32_MAX,
+        ),
+        default=SESSION_MS_DEFAULT,
+    )
+    rebalance_timeout_ms: int = member(
+        whole(f"How long the group waits for it to join again; {REBALANCE_MS_DEFAULT}.", minimum=1, maximum=INT32_MAX),
+        default=REBALANCE_MS_DEFAULT,
+    )
+    auto_offset_reset: str = member(
+        one_of("Where `begin` is without a commit; `latest`.", *RESETS), "earliest", default="latest"
+    )
+    owned: list[PartitionsOf] = many_of(
+        PartitionsOf, "With a cooperative or sticky assignor: what it has had.", default=()
+    )
+    generation: int = member({**GENERATION, "description": "In which it got `owned`."}, default=g.NO_GENERATION)
+
+    def request(self, visit: Visit) -> g.JoinGroupRequest:
+        """As JoinGroup."""
+        _, software = identity_of(visit.http.headers.get("User-Agent", ""))
+        return g.JoinGroupRequest(
+            group_id=visit[GROUP],
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id or None,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=tuple(self._protocol(each) for each in dict.fromkeys(self.assignors)),
+            client_id=self.client_id or "http",
+            client_host=f"/{visit.http.remote}" if visit.http.remote else "",
+            software=software,
+        )
+
+    def _protocol(self, name: str) -> g.GroupProtocol:
+        assignor, owned = ASSIGNORS[name], tuple(partitions_in(self.owned))
+        cooperative = assignor.rebalance == COOPERATIVE
+        subscription = Subscription(
+            topics=tuple(dict.fromkeys(self.topics)),
+            user_data=assignor.user_data(owned, self.generation),
+            owned=owned if cooperative else (),
+            generation=self.generation if cooperative else g.NO_GENERATION,
+        )
+        return g.GroupProtocol(name=name, metadata=subscription.packed())
+
+
+class _Beginning(Place):
+    """Where to begin in one partition."""
+
+    offset: Offset | None = member(nullable(whole("What the group has committed; null: nothing.")), 41)
+    begin: Offset | None = member(nullable(whole("Where to begin to read; null: not known now.")), 41)
+
+
+class Joined(Model):
+    """A member of a group, with its partitions."""
+
+    group: str = member(text(), "billing")
+    member_id: str = member(text("For every later call."), "curl-2f1c0d8f7f3f4e6b")
+    generation: int = member(GENERATION, 1)
+    assignor: str = member(text("What the members agreed on."), "range")
+    leads: bool = member(flag("It is the group's leader: the broker has dealt in its name."), example=True)
+    assignment: list[Any] = many_of(PartitionsOf, SORTED)
+    committed: list[_Beginning] = many_of(_Beginning)
+    revoked: list[Any] = many_of(PartitionsOf, "Of `owned`: another's. Stop reading them and join again.")
+    session_timeout_ms: int = member(whole("A heartbeat or a commit is due within this time."), SESSION_MS_DEFAULT)
+    note: str | None = note()
+
+
+async def post_member(visit: Visit) -> Reply:
+    """Join the group, or join again; answers when the group has shared out the partitions again.
+
+    The first call has no ``member_id``; the answer has it, and every later call needs it.
+    """
+    group = visit[GROUP]
+    wish = await Wish.sent(visit)
+    for topic in wish.topics:
+        if topic not in visit.host.image.topics:
+            raise unknown_topic(topic)
+    until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000
+    try:
+        # Waiting requests end here, also when the coordinator is this broker itself.
+        async with asyncio.timeout(visit[MAX_WAIT_MS] / 1000):
+            joined, assigned = await _assigned(visit, group, wish, until)
+    except (TimeoutError, NetworkException) as late:
+        raise _not_yet(group, wish) from late
+    revoked = [each for each in partitions_in(wish.owned) if each not in assigned.partitions]
+    return Reply(
+        Joined(
+            group=group,
+            member_id=joined.member_id,
+            generation=joined.generation_id,
+            assignor=joined.protocol_name or "",
+            leads=joined.leader == joined.member_id,
+            assignment=partitions_out(assigned.partitions),
+            committed=await _beginnings(visit, group, assigned.partitions, wish.auto_offset_reset),
+            revoked=partitions_out(revoked),
+            session_timeout_ms=wish.session_timeout_ms,
+            note=visit.note,
+        ).out()
+    )
+
+
+def _not_yet(group: str, wish: Wish) -> Refused:
+    """Time is up: the coordinator waits for another client."""
+    again = f"join again with member_id {wish.member_id}" if wish.member_id else "join again"
+    error = RebalanceInProgress(
+        f"group {group} waits for its other members to join, or for its leader; your place is kept: {again}"
+    )
+    return Refused(error, member_id=wish.member_id or None)
+
+
+async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple[g.JoinGroupResponse, Assignment]:
+    """Join, deal if this member leads, and sync; again while others make the group rebalance meanwhile."""
+    while True:
+        joined: g.JoinGroupResponse = await from_coordinator(
+            visit, group, wish.request(visit), failed=_join_failed, until=until
+        )
+        wish.member_id = joined.member_id
+        if joined.error_code == MemberIdRequired.code:
+            continue
+        request = g.SyncGroupRequest(
+            group_id=group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=wish.group_instance_id or None,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name,
+            assignments=_dealt(visit.host, joined) if joined.members and not joined.skip_assignment else (),
+        )
+        try:
+            synced: g.SyncGroupResponse = await from_coordinator(visit, group, request, until=until)
+        except RebalanceInProgress:
+            continue
+        try:
+            return joined, Assignment.given(synced.assignment)
+        except InconsistentGroupProtocol:
+            if not wish.group_instance_id:
+                leaving = g.LeavingMember(member_id=joined.member_id, reason="its assignment cannot be read")
+                await from_coordinator(
+                    visit, group, g.LeaveGroupRequest(group_id=group, members=(leaving,)), until=until
+                )
+            raise
+
+
+def _join_failed(response: g.JoinGroupResponse) -> g.JoinGroupResponse | None:
+    """The id that a newcomer is given first comes as an error (KIP-394)."""
+    return response if response.error_code not in (0, MemberIdRequired.code) else None
+
+
+def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment, ...]:
+    """The leader's part (S30), with the partition counts that it was made from in its own assignment."""
+    assignor = ASSIGNORS[joined.protocol_name or ""]
+    members = [
+        GroupMember(
+            member_id=each.member_id,
+            instance_id=each.group_instance_id,
+            subscription=Subscription.readable(each.metadata),
+        )
+        for each in joined.members
+    ]
+    topics = sorted({topic for member in members for topic in member.subscription.topics})
+    counts = {topic: partition_count(host, topic) for topic in topics}
+    dealt = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
+    user_data = json.dumps(counts, separators=(",", ":")).encode()
+    return tuple(
+        g.MemberAssignment(
+            member_id=member,
+            assignment=Assignment(
+                partitions=tuple(partitions), user_data=user_data if member == joined.member_id else None
+            ).packed(),
+        )
+        for member, partitions in dealt.items()
+    )
+
+
+async def _beginnings(visit: Visit, group: str, partitions: tuple[TopicPartition, ...], reset: str) -> list[_Beginning]:
+    """Where to begin in each partition: where the group has committed, else by ``auto_offset_reset`` (S35)."""
+    if not partitions:
+        return []
+    asked = tuple(g.GroupPartition(**each._asdict()) for each in partitions)
+    response: g.OffsetFetchResponse = await from_coordinator(
+        visit, group, g.OffsetFetchRequest(group_id=group, partitions=asked)
+    )
+    offsets = {TopicPartition(each.topic, each.partition): each.offset for each in response.partitions}
+    committed = {name: offset for name, offset in offsets.items() if offset >= 0}
+    found = await look_up(visit, {each: RESETS[reset] for each in partitions if each not in committed})
+    begins = {**found, **committed}
+    return [
+        _Beginning(**each._asdict(), offset=committed.get(each), begin=begins.get(each)) for each in sorted(partitions)
+    ]
+
+
+def partition_count(host: Host, topic: str) -> int:
+    """How many a topic has now; 0: there is none of this name."""
+    image = host.image.topics.get(topic)
+    return len(image.partitions) if image is not None else 0
+
+
+def counts_dealt(member: g.DescribedMember | None) -> dict[str, Any]:
+    """What :func:`_dealt` left; nothing when a client has dealt, which looks after it itself."""
+    if member is None:
+        return {}
+    try:
+        counts = json.loads(Assignment.unpacked(member.assignment).user_data or b"{}")
+    except ValueError:
+        return {}
+    return counts if isinstance(counts, dict) else {}
+
 
 # ---- living, committing, leaving -------------------------------------------------------------------------------------
 
@@ -137,6 +403,7 @@ MEMBER_PROBLEMS: tuple[type[ProtocolError], ...] = (
     RebalanceInProgress,
     UnknownMemberId,
 )
+
 
 ROUTES = (
     Route(

@@ -24,7 +24,6 @@ from minikafka.errors import (
 )
 from minikafka.groups.group import State
 from minikafka.groups.reset import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
-from minikafka.rest.coordinators import from_coordinator, look_up
 from minikafka.rest.groups import (
     COORDINATOR_PROBLEMS,
     GROUP,
@@ -36,14 +35,13 @@ from minikafka.rest.groups import (
     lags_of,
     partitions_in,
 )
-from minikafka.rest.leaders import partition_of, unknown_topic
+from minikafka.rest.leaders import from_coordinator, look_up, partition_of, unknown_topic
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import Answer, Route
+from minikafka.rest.route import Answer, Reply, Route, Visit
 from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Place
-from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.web.problems import malformed, problem_of
 from minikafka.wire import group_messages as g

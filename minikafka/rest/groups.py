@@ -22,13 +22,12 @@ from minikafka.errors import (
 )
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription, by_topic
-from minikafka.rest.coordinators import coordinator_members, coordinator_of, from_all, from_coordinator, look_up
+from minikafka.rest.leaders import coordinator_members, coordinator_of, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Text, states_parameter
-from minikafka.rest.route import Route
+from minikafka.rest.route import Reply, Route, Visit
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Place
-from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.group_messages import DescribedMember

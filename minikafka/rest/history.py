@@ -31,10 +31,9 @@ from minikafka.rest.leaders import partition_of
 from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_state, needed, partition_state
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Parsed, Text, Wrong
-from minikafka.rest.route import Route, text_answer
+from minikafka.rest.route import Page, Reply, Route, Visit, text_answer
 from minikafka.rest.schema import many, nodes, nullable, text, whole
 from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, told_once
-from minikafka.rest.visit import Page, Reply, Visit
 from minikafka.rpc import call
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit

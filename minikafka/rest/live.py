@@ -25,16 +25,14 @@ from minikafka.errors import ProtocolError, ThrottlingQuotaExceeded, UnknownTopi
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest import json_text
 from minikafka.rest.cluster import broker_load
-from minikafka.rest.explain import watermark_sentence
 from minikafka.rest.host import Host, Scene
 from minikafka.rest.leaders import partition_of
 from minikafka.rest.parameters import Text
-from minikafka.rest.partitions import partition_out
-from minikafka.rest.route import Route, text_answer
+from minikafka.rest.partitions import partition_out, watermark_sentence
+from minikafka.rest.route import Route, Stream, Visit, text_answer
 from minikafka.rest.sentences import cluster_summary, partition_summary, why_fenced_or_up, why_the_stable_offset
 from minikafka.rest.transactions import producer_out
 from minikafka.rest.views import PATIENCE_S, Views, leaders_view
-from minikafka.rest.visit import Stream, Visit
 from minikafka.rpc import call
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit

@@ -23,10 +23,9 @@ from minikafka.rest.leaders import ask, partition_of
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Flag, Integer
 from minikafka.rest.records import record_out
-from minikafka.rest.route import Route
+from minikafka.rest.route import Reply, Route, Visit
 from minikafka.rest.schema import flag, ref, text, whole
 from minikafka.rest.schemas import Place, RecordOut
-from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, verify

@@ -11,11 +11,10 @@ from minikafka.rest.leaders import ask, from_leader, leader_members
 from minikafka.rest.model import Model, member, note, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import LEADER_PROBLEMS, Route
+from minikafka.rest.route import LEADER_PROBLEMS, Reply, Route, Visit
 from minikafka.rest.schema import nullable, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
 from minikafka.rest.topics import TIMEOUT_MS
-from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Epoch, TopicPartition
 from minikafka.web.problems import Refused, malformed
 from minikafka.wire.limits import shown

@@ -23,11 +23,10 @@ from minikafka.rest.cluster import BROKER
 from minikafka.rest.leaders import ask, change, partition_of, unknown_topic
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC, Parameter
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Route
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Handler, Reply, Route, Visit
 from minikafka.rest.schema import flag, many, nodes, ref, table, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, TIMEOUT_MS, setting_text
-from minikafka.rest.visit import Handler, Reply, Visit
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire import admin as a
 from minikafka.wire.messages import Failed

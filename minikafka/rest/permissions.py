@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minikafka.rest.route import Route
-from minikafka.rest.visit import Visit
+from minikafka.rest.route import Route, Visit
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.security.quotas import FETCH, PRODUCE

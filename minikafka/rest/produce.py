@@ -9,7 +9,7 @@
   headers of an idempotent producer (``Producer-Id``, ``Producer-Epoch``, ``Base-Sequence``; KIP-98). Then a repetition
   is answered with where it was written the first time, and ``"duplicate": true``.
 - With the header ``Transactional-Id`` beside these the batch is part of the producer's open transaction, which begins
-  with its first batch (``transacting.py``). Sequences begin at 0 in each transaction.
+  with its first batch (``transactions.py``). Sequences begin at 0 in each transaction.
 - A raw body (``application/octet-stream``, ``text/plain``) is one value, unchanged; ``Kafka-Key`` and
   ``Kafka-Header-*`` are request headers.
 """
@@ -59,9 +59,8 @@ from minikafka.rest.leaders import (
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import RecordIn, records_in
-from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Route
+from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Reply, Route, Visit
 from minikafka.rest.schema import Schema, flag, many, ref, text, whole
-from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import Refused, malformed, problem_of, status_of

@@ -24,9 +24,8 @@ from minikafka.rest.leaders import partition_of, unknown_topic
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
 from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
-from minikafka.rest.route import Answer, Body, ErrorForm, Route
+from minikafka.rest.route import Answer, Body, ErrorForm, Page, Reply, Route, Visit
 from minikafka.rest.schema import anything, many, nullable, one_of, ref, shape, text, whole
-from minikafka.rest.visit import Page, Reply, Visit
 from minikafka.types import TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable

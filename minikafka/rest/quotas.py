@@ -9,10 +9,9 @@ from minikafka.quorum.client_quotas import describe_client_quotas
 from minikafka.rest.leaders import change
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Route
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Route, Visit
 from minikafka.rest.schema import flag, nullable, table, text
 from minikafka.rest.topics import DRY_RUN, TIMEOUT_MS
-from minikafka.rest.visit import Reply, Visit
 from minikafka.security.quotas import CLIENT_ID, KEYS, USER
 from minikafka.wire.quotas import (
     AlterClientQuotasRequest,

@@ -1,17 +1,26 @@
-"""One line of the table of doors: where it is, who answers, and all that ``/openapi.json`` says of it.
+"""A route of the table of doors, and one request at it.
+
+One line of the table of doors: where it is, who answers, and all that ``/openapi.json`` says of it.
 
 The same object serves and describes. A route's parameters are read before its handler runs; what its table does not
 name is refused. ``answers`` are the statuses below 400 with schema and example, ``problems`` the errors that its
-handler may raise beside those of every route (``openapi.py`` has those).
+handler may raise beside those of every route (``docs.py`` has those).
+
+One request at a door, and what its handler may answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from aiohttp import web
+
+from minikafka.broker.dispatch import screened_answer, settled
 from minikafka.errors import (
+    BrokerNotAvailable,
     KafkaStorageError,
     LeaderNotAvailable,
     NetworkException,
@@ -20,11 +29,175 @@ from minikafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
+from minikafka.ports import RequestContext
+from minikafka.rest.body import BODY_SIZE, FORM_NOTE, FORM_TYPE, Admission, kind_of, parsed_object, read_body
+from minikafka.rest.host import Host
 from minikafka.rest.parameters import Parameter
 from minikafka.rest.schema import Schema, text
-from minikafka.rest.visit import Handler
-from minikafka.web.accept import JSON
-from minikafka.web.problems import Refused
+from minikafka.security.quotas import PRODUCE
+from minikafka.types import NodeId
+from minikafka.web.accept import JSON, Accept
+from minikafka.web.problems import Occurrences, Refused
+from minikafka.wire.apis import Api
+from minikafka.world.connections import OpenConnection, identity_of
+from minikafka.world.http_connections import LISTENER, PRINCIPAL
+from minikafka.world.instruments import Instruments
+
+if TYPE_CHECKING:
+    from minikafka.rest.live import LiveHub
+    from minikafka.security.permissions import Permit
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer that is not a problem: a value that becomes JSON or msgpack, as the client takes it."""
+
+    body: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer that is text of a type of its own (a page, metrics)."""
+
+    text: bytes
+    media_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on until its chunks end, its reader leaves, or the broker stops.
+
+    ``farewell`` is sent when the broker stops. A chunk is written when the reader has taken the ones before it: what is
+    held for a slow reader is one chunk and the socket's buffer. The generator is closed in every case.
+    """
+
+    chunks: AsyncGenerator[bytes, None]
+    media_type: str
+    farewell: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Metrics: TypeAlias = Callable[[], Awaitable[bytes]]
+"""One scrape, as text."""
+
+
+class ListConnections(Protocol):
+    """Lists open connections (``HttpNetwork.connections``)."""
+
+    def __call__(self, *, after: int, limit: int) -> list[OpenConnection]: ...
+
+
+class Visit:
+    """One request. ``served_by`` and ``leaders`` fill while it is handled and become headers."""
+
+    def __init__(
+        self,
+        http: web.Request,
+        host: Host,
+        admission: Admission,
+        instruments: Instruments | None = None,
+        metrics: Metrics | None = None,
+        occurrences: Occurrences | None = None,
+        connections: ListConnections | None = None,
+        live: LiveHub | None = None,
+    ) -> None:
+        self.http = http
+        self.host = host
+        self.admission = admission
+        self.accept = Accept(http.headers.getall("Accept", ()))
+        self.instruments = instruments
+        """What tests act with; there when the testing endpoints are enabled."""
+        self._occurrences = occurrences or Occurrences()
+        self._instance: str | None = None
+        self.metrics = metrics
+        """What this broker counts."""
+        self.connections = connections
+        """Lists the open connections of this broker."""
+        self._live = live
+        self.values: dict[str, Any] = {}
+        """The declared parameters, read before the handler runs; see :meth:`__getitem__`."""
+        self.wants_msgpack = False
+        self.served_by: list[NodeId] = []
+        self.leaders: list[NodeId] = []
+        self.quota: str | None = None
+        """Key of the quota that the request's bytes count against; None: none applies."""
+
+    @property
+    def instance(self) -> str:
+        """Which problem this is, if it becomes one."""
+        if self._instance is None:
+            self._instance = self._occurrences.next(self.http.rel_url.raw_path)
+        return self._instance
+
+    @functools.cached_property
+    def context(self) -> RequestContext:
+        """Who sent the request."""
+        client_id, _ = identity_of(self.http.headers.get("User-Agent", ""))
+        principal = self.http[PRINCIPAL]
+        return RequestContext("http", self.http.app[LISTENER], self.http.remote or "", client_id, principal=principal)
+
+    async def document(self, *, required: bool = True) -> dict[str, Any]:
+        """Read the body, which is a JSON object. No body at all is an empty object if none is ``required``."""
+        body = await read_body(self.http, self.host, self.admission)
+        return parsed_object(body, kind_of(self.http), self.http) if required or body.strip() else {}
+
+    @property
+    def note(self) -> str | None:
+        """Advice for a client that sent JSON as a form, as ``curl -d`` does."""
+        return FORM_NOTE if self.http.content_type.lower() == FORM_TYPE else None
+
+    @property
+    def live(self) -> LiveHub:
+        """The live streams of this broker."""
+        if self._live is None:
+            raise BrokerNotAvailable("this broker has no live streams")
+        return self._live
+
+    @property
+    def permit(self) -> Permit | None:
+        """What the client may do now; None: everything."""
+        access = self.host.access
+        if access is None:
+            return None
+        return access.permit(self.context, f"{self.http.method} {self.http.rel_url.raw_path}")
+
+    async def answer(self, api: Api, request: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The response of ``handle`` to what the client may request, with the denied parts added."""
+        access = self.host.access
+        screened = None if access is None else access.screen(api.name, request, self.context)
+        if screened is None:
+            return await handle(request)
+        return await settled(screened_answer(api, screened, handle))
+
+    def count_bytes(self, sent: int) -> int:
+        """Count the body that was read, or so many bytes that are sent; return the milliseconds of throttling."""
+        if self.quota is None:
+            return 0
+        size = self.http.get(BODY_SIZE, 0) if self.quota == PRODUCE else sent
+        return self.host.throttle.count(self.quota, self.context, size) if size else 0
+
+    def __getitem__(self, parameter: Parameter[Value]) -> Value:
+        """What the request says for a parameter that its route declares."""
+        value: Value = self.values[parameter.name]
+        return value
+
+    def gives(self, parameter: Parameter[Any]) -> bool:
+        """Does the request say it, and not leave it to its default?"""
+        source: Mapping[str, str] = {
+            "query": self.http.query,
+            "path": self.http.match_info,
+            "header": self.http.headers,
+        }[parameter.place]
+        return parameter.name in source
+
+
+Handler: TypeAlias = Callable[[Visit], Awaitable[Reply | Page | Stream]]
+
 
 LEADER_PROBLEMS: tuple[type[ProtocolError], ...] = (
     UnknownTopicOrPartition,

@@ -9,15 +9,14 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from minikafka.lab.command import ScenarioError
 from minikafka.lab.played import View
 from minikafka.lab.scenario import LIBRARY, Scenario, library, read, references, short_name, story
 from minikafka.lab.table import rendered
+from minikafka.lab.verbs import ScenarioError
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import Choice, Text
-from minikafka.rest.route import Route
+from minikafka.rest.route import Reply, Route, Visit
 from minikafka.rest.schema import many, text, whole
-from minikafka.rest.visit import Reply, Visit
 from minikafka.spelling import did_you_mean
 from minikafka.web.problems import malformed
 from minikafka.wire.differences import difference

@@ -2,34 +2,90 @@
 
 Every broker takes actions on any other: on those of its own process (``LocalCluster``) also when they are down. To a
 broker of another process it forwards them (``testing_hooks.py``). Such a broker, once it has ended, is started by the
-program that started both (``hosting/lifeline.py``).
+program that started both (``hosting/process.py``).
 
 A pause is a fault (``world/faults.py``), listed with the others: nothing that the broker sends or is sent arrives until
 it is healed, while its own clocks go on. Only there with ``mk.testing.endpoints.enable=true``.
+
+Before a test stops or kills a broker, :func:`ending_of` says what the cluster loses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
+from minikafka.config import BrokerConfig
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
+from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.body import Members
 from minikafka.rest.cluster import BROKER
-from minikafka.rest.endings import ending_of
 from minikafka.rest.model import Model, member
-from minikafka.rest.route import Answer, Route, json_body
+from minikafka.rest.route import Answer, Reply, Route, Visit, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, text, whole
 from minikafka.rest.testing_hooks import Done, HookCall, hook_route
-from minikafka.rest.visit import Reply, Visit
 from minikafka.spelling import one_is_needed
 from minikafka.types import NodeId
 from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import unacceptable
 from minikafka.world.faults import FaultSpec, paused, paused_fetching
-from minikafka.world.injections import Injection
-from minikafka.world.instruments import Instruments
-from minikafka.world.lives import Lives
+from minikafka.world.instruments import Injection, Instruments, Lives
+
+
+class Ending(NamedTuple):
+    """The consequences of a broker's end."""
+
+    effects: list[str]
+    """What the cluster copes with."""
+    warnings: list[str]
+    """What it does not cope with: the quorum has no majority, or committed records have no copy that may lead."""
+
+
+def ending_of(node: NodeId, image: MetadataImage, voters: Collection[NodeId], config: BrokerConfig) -> Ending:
+    """The consequences if broker ``node`` ends, by the metadata that this broker has."""
+    moving, last, below = [], [], []
+    for topic, partition in image.sorted_partitions():
+        name = f"{topic.name}-{partition.partition}"
+        left = [each for each in partition.isr if each != node and image.alive(each)]
+        if node in partition.isr and not left:
+            last.append(name)
+            continue
+        if partition.leader == node:
+            moving.append(name)
+        if node in partition.isr and len(left) < _min_isr(topic, partition, config):
+            below.append(name)
+    effects = [f"{_count(moving, 'get', 'gets')} another leader." if moving else "No partition changes its leader."]
+    if below:
+        effects.append(
+            f"{_count(below, 'have', 'has')} fewer in-sync replicas than min.insync.replicas: writes with "
+            "acks=all are refused."
+        )
+    warnings = []
+    majority = len(voters) // 2 + 1
+    others = sum(image.alive(each) for each in voters if each != node)
+    if node in voters and others < majority:
+        warnings.append(
+            f"{others} of {len(voters)} voters would be up: without {majority} there is no controller, and no "
+            "partition gets another leader or ISR."
+        )
+    if last:
+        warnings.append(
+            f"{_count(last, 'have', 'has')} no other in-sync replica that is up: no leader, and no other certain copy "
+            "of the committed records."
+        )
+    return Ending(effects, warnings)
+
+
+def _min_isr(topic: TopicImage, partition: PartitionImage, config: BrokerConfig) -> int:
+    minimum = int(topic.configs.get("min.insync.replicas", config.min_insync_replicas))
+    return min(minimum, len(partition.replicas))
+
+
+def _count(names: list[str], many: str, one: str) -> str:
+    if len(names) == 1:
+        return f"{names[0]} {one}"
+    return f"{len(names)} partitions (such as {names[0]}) {many}"
+
 
 ACTIONS: Final = ("stop", "kill", "start", "pause", "resume", "pause_fetching", "resume_fetching")
 
@@ -140,6 +196,7 @@ _TOLD = shape(
     done=flag("It is done; if not, it is about to be."),
     faults=many(whole(), "The numbers of the faults that were set, or healed."),
 )
+
 
 ROUTES = (
     Route(

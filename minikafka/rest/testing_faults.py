@@ -23,10 +23,9 @@ from minikafka.rest.body import Members
 from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Integer
-from minikafka.rest.route import Answer, json_body
+from minikafka.rest.route import Answer, Reply, json_body
 from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, shape, text, whole
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, hook_route
-from minikafka.rest.visit import Reply
 from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import malformed, unacceptable
 from minikafka.wire.limits import shown
@@ -42,8 +41,7 @@ from minikafka.world.faults import (
     Held,
     Link,
 )
-from minikafka.world.injections import Injection
-from minikafka.world.machine_faults import MachineFaults
+from minikafka.world.instruments import Injection, MachineFaults
 
 HELD_SHOWN_MAX = 20
 PLACES_SHOWN_MAX = 20

@@ -40,9 +40,8 @@ from minikafka.rest.body import kind_of, object_in, parsed_object, read_body
 from minikafka.rest.host import FORWARD_SLACK_S, Host
 from minikafka.rest.parameters import INT32_MAX, Integer, Parameter, Parsed, Wrong, values_of
 from minikafka.rest.permissions import check_permit
-from minikafka.rest.route import Answer, Body, Route
+from minikafka.rest.route import Answer, Body, Reply, Route, Visit
 from minikafka.rest.schema import many, one_of, shape, text, whole
-from minikafka.rest.visit import Reply, Visit
 from minikafka.rpc import call
 from minikafka.types import NodeId
 from minikafka.web.problems import Refused
@@ -50,8 +49,7 @@ from minikafka.wire.limits import shown
 from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
 from minikafka.wire.outcomes import outcome_in
 from minikafka.world.connections import identity_of
-from minikafka.world.injections import Act, Injection
-from minikafka.world.instruments import Instruments
+from minikafka.world.instruments import Act, Injection, Instruments
 
 Value = TypeVar("Value")
 

@@ -1,6 +1,6 @@
 """``GET /v1/faults:script``: what was injected so far, as a test in Python and as a scenario of chaos, ready to run.
 
-Each broker remembers what it was requested to inject (``world/injections.py``); ``fault_script.py`` writes both texts.
+Each broker remembers what it was requested to inject (``world/instruments.py``); ``fault_script.py`` writes both texts.
 Only with ``mk.testing.endpoints.enable=true``.
 """
 
@@ -14,13 +14,13 @@ from minikafka.config import BrokerConfig, table
 from minikafka.rest.fault_script import Setup, Topic, chaos_of, python_of
 from minikafka.rest.host import Host
 from minikafka.rest.model import Model, many_of, member, one
+from minikafka.rest.route import Reply
 from minikafka.rest.schema import flag, many, nodes, nullable, one_of, text, whole
 from minikafka.rest.schema import table as table_of
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, HookCall, hook_route
-from minikafka.rest.visit import Reply
 from minikafka.types import NodeId
 from minikafka.world.faults import FaultSpec
-from minikafka.world.injections import INJECTIONS_MAX, Injection
+from minikafka.world.instruments import INJECTIONS_MAX, Injection
 
 TOPICS_MAX: Final = 10
 INTERNAL: Final = "__"
@@ -101,7 +101,7 @@ def _text_of(value: object) -> str:
 
 
 class _Setup(Model):
-    """The cluster as it is now."""
+    """The cluster now."""
 
     nodes: list[NodeId] = member(nodes("Its brokers."), [1, 2, 3])
     settings: dict[str, str] = member(

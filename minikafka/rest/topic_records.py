@@ -30,17 +30,27 @@ from minikafka.errors import (
     ThrottlingQuotaExceeded,
 )
 from minikafka.rest import json_text
-from minikafka.rest.fetch import FORMAT, ISOLATION_LEVEL, decompressed_max, fetch_of, form_of, only_partition, read_out
+from minikafka.rest.fetch import (
+    FORMAT,
+    HEARTBEAT_MS,
+    ISOLATION_LEVEL,
+    Change,
+    PartitionReader,
+    decompressed_max,
+    fetch_of,
+    form_of,
+    listed_offset,
+    only_partition,
+    read_out,
+)
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, unknown_topic
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import LEADER_PROBLEMS, Route
+from minikafka.rest.route import LEADER_PROBLEMS, Reply, Route, Stream, Visit
 from minikafka.rest.schema import Schema, ref, text, whole
 from minikafka.rest.schemas import PROBLEM_EXAMPLE, TopicRecord
-from minikafka.rest.stream import HEARTBEAT_MS, Change, PartitionReader, listed_offset
-from minikafka.rest.visit import Reply, Stream, Visit
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
 from minikafka.web.problems import Refused, problem_of

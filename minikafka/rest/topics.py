@@ -24,11 +24,10 @@ from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX, Host
 from minikafka.rest.leaders import change, unknown_topic
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Choice, Flag, Integer
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Route
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Route, Visit
 from minikafka.rest.schema import flag, many, nullable, ref, table, text, whole
 from minikafka.rest.schemas import PartitionState
 from minikafka.rest.views import gather_from
-from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, NodeId
 from minikafka.wire.admin import DescribeLogDirsRequest
 from minikafka.wire.apis import BY_NAME

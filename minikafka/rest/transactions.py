@@ -1,38 +1,89 @@
-"""``/v1/transactions``: transactional ids and their transactions; ``.../partitions/{p}/producers``: its producers."""
+"""Transactions over HTTP: ``/v1/transactions`` shows them, and lets a producer have one with nothing but HTTP.
+
+``/v1/transactions``: transactional ids and their transactions; ``.../partitions/{p}/producers``: its producers.
+
+Transactions with nothing but HTTP: become the producer of a transactional id, commit offsets, commit, abort.
+
+Brokers keep nothing between two requests but what the coordinator's log has. The client sends ``producer_id`` and
+``producer_epoch`` with each request, and gets those of its next transaction when one has ended: the epoch rises with
+each end (transaction version 2, KIP-890). So a late copy of any request acts on its own transaction, or is refused.
+
+- ``POST /v1/transactions`` fences the former producer of the id, and aborts what that has left open.
+- Records join the transaction with ``POST .../partitions/{p}/records`` and the header ``Transactional-Id``
+  (``produce.py``). Sequences begin at 0 in each transaction and partition.
+- A commit or abort without a response may be repeated: the repetition gets the same answer, until the next transaction
+  begins.
+- While the coordinator ends the last transaction (CONCURRENT_TRANSACTIONS), a request is repeated for some seconds.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from minikafka.errors import CoordinatorNotAvailable, TransactionalIdNotFound
-from minikafka.rest.coordinators import (
+from minikafka.errors import (
+    ConcurrentTransactions,
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    IllegalGeneration,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    InvalidTxnState,
+    NotEnoughReplicas,
+    OffsetMetadataTooLarge,
+    ProducerFenced,
+    ProtocolError,
+    TransactionalIdNotFound,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from minikafka.rest.fetch import name_of
+from minikafka.rest.group_offsets import Commit, committing
+from minikafka.rest.groups import COORDINATOR_PROBLEMS, PARTITION_COUNT_MAX, Coordinator
+from minikafka.rest.leaders import (
+    COORDINATOR_WAIT_S,
+    GROUPS,
     TRANSACTIONAL_IDS,
+    Coordinated,
+    ErrorOf,
     coordinator_members,
     coordinator_of,
     from_all,
     from_coordinator,
+    from_leader,
+    leader_members,
+    whole_error,
 )
-from minikafka.rest.fetch import name_of
-from minikafka.rest.groups import COORDINATOR_PROBLEMS, Coordinator
-from minikafka.rest.leaders import from_leader, leader_members
-from minikafka.rest.model import Model, many_of, member, one
-from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer, Text, states_parameter
-from minikafka.rest.route import LEADER_PROBLEMS, Route
-from minikafka.rest.schema import nullable, one_of, ref, text, whole
+from minikafka.rest.model import Model, many_of, member, note, one
+from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Text, states_parameter
+from minikafka.rest.route import LEADER_PROBLEMS, Reply, Route, Visit
+from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
-from minikafka.rest.visit import Reply, Visit
+from minikafka.security.authorizer import Action
 from minikafka.transactions.records import State
-from minikafka.types import NodeId
+from minikafka.types import NodeId, Offset
+from minikafka.wire.acls import AclOperation, ResourceType
+from minikafka.wire.group_messages import NO_GENERATION
+from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import (
     ActiveProducer,
     DescribedProducer,
     DescribeProducersPartition,
     DescribeProducersRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
+from minikafka.wire.outcomes import EarlierAttempts
 from minikafka.wire.transaction_messages import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     ListTransactionsRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 
 STATES = tuple(each.value for each in State)
@@ -165,6 +216,194 @@ async def get_producers(visit: Visit) -> Reply:
     return Reply(_Producers.out_of(found, leader=leader_members(visit.host, leader), producers=producers))
 
 
+TIMEOUT_MS_DEFAULT = 60_000
+"""Kafka's default of ``transaction.timeout.ms``."""
+BUSY_PAUSE_S = 0.05
+"""Between two attempts while the coordinator ends the last transaction."""
+
+_PRODUCER_ID = whole("Of the transaction.", minimum=0, maximum=INT64_MAX)
+_PRODUCER_EPOCH = whole("Of the transaction.", minimum=0, maximum=2**15 - 1)
+_ADVICE = "the answer to `POST /v1/transactions`, or to the end of the last transaction, has it"
+
+
+class _Wanted(Model):
+    """A transactional id to produce with."""
+
+    transactional_id: str = member(text(minLength=1, maxLength=TRANSACTIONAL_ID.length_max), "payments-1")
+    timeout_ms: int = member(
+        whole("A transaction that is open for longer is aborted.", minimum=1, maximum=INT32_MAX),
+        TIMEOUT_MS_DEFAULT,
+        default=TIMEOUT_MS_DEFAULT,
+    )
+
+
+class _Initialized(Model):
+    """The producer of a transactional id: no other one can commit from now on."""
+
+    transactional_id: str = member(text(), "payments-1")
+    producer_id: int = member(whole("To be sent with each request of the transaction."), 4000)
+    producer_epoch: int = member(whole("To be sent with each request of the transaction."), 3)
+    timeout_ms: int = member(whole("A transaction that is open for longer is aborted."), TIMEOUT_MS_DEFAULT)
+    coordinator: Any = one(Coordinator)
+    note: str | None = note()
+
+
+class _Sender(Model):
+    """The producer and the epoch of a transaction."""
+
+    producer_id: int = member(_PRODUCER_ID, 4000, if_missing=_ADVICE)
+    producer_epoch: int = member(_PRODUCER_EPOCH, 3, if_missing=_ADVICE)
+
+
+class _Ended(Model):
+    """A transaction that has ended, and the producer and the epoch of the next one."""
+
+    transactional_id: str = member(text(), "payments-1")
+    committed: bool = member(flag("Whether the transaction was committed."), example=True)
+    producer_id: int = member(whole("Of the next transaction."), 4000)
+    producer_epoch: int = member(whole("Of the next transaction."), 4)
+    note: str | None = note()
+
+
+class _Offsets(_Sender):
+    """Offsets of a group that are committed if the transaction is."""
+
+    group: str = member(text(minLength=1), "billing")
+    generation: int = member(
+        whole("Of the member that has read the records; without it nobody is fenced.", minimum=-1),
+        default=NO_GENERATION,
+    )
+    member_id: str = member(text("The member that has read the records."), default="")
+    group_instance_id: str | None = member(text(), default=None)
+    offsets: list[Commit] = many_of(Commit, minItems=1, maxItems=PARTITION_COUNT_MAX)
+
+
+class _PendingOffset(Place):
+    """An offset that counts when the transaction is committed."""
+
+    offset: Offset = member(ref("Offset"), 41)
+
+
+class _Pending(Model):
+    """Offsets in a transaction."""
+
+    transactional_id: str = member(text(), "payments-1")
+    group: str = member(text(), "billing")
+    offsets: list[Any] = many_of(_PendingOffset)
+    note: str | None = note()
+
+
+async def post_transaction(visit: Visit) -> Reply:
+    """Become the producer of a transactional id: its former producer is fenced, and what that left open is aborted.
+
+    The transaction begins with its first records or offsets. To go on after its end, take the epoch of that answer.
+    """
+    wanted = await _Wanted.sent(visit)
+    _check(visit, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, wanted.transactional_id)
+    request = InitProducerIdRequest(transactional_id=wanted.transactional_id, transaction_timeout_ms=wanted.timeout_ms)
+    given: InitProducerIdResponse = await _asked(visit, wanted.transactional_id, request, TRANSACTIONAL_IDS)
+    document = _Initialized.out_of(
+        wanted,
+        producer_id=given.producer_id,
+        producer_epoch=given.producer_epoch,
+        coordinator=coordinator_members(visit.host, visit.leaders[-1]),
+        note=visit.note,
+    )
+    return Reply(document)
+
+
+async def put_transaction_offsets(visit: Visit) -> Reply:
+    """Commit offsets of a group in the transaction (TxnOffsetCommit): they count when it is committed.
+
+    With ``generation`` and ``member_id`` a member without which the group has gone on is refused (KIP-447). After an
+    error the transaction has to be aborted.
+    """
+    sent, name = await _Offsets.sent(visit), visit[TRANSACTIONAL_ID]
+    _check(visit, AclOperation.READ, ResourceType.GROUP, sent.group)
+    request = TxnOffsetCommitRequest(
+        transactional_id=name,
+        group_id=sent.group,
+        producer_id=sent.producer_id,
+        producer_epoch=sent.producer_epoch,
+        generation_id=sent.generation,
+        member_id=sent.member_id,
+        group_instance_id=sent.group_instance_id or None,
+        transaction_version=TRANSACTION_V2,
+        partitions=committing(sent.offsets),
+    )
+
+    def failed(response: TxnOffsetCommitResponse) -> Any:
+        return next((each for each in (response, *response.partitions) if each.error_code), None)
+
+    await _asked(visit, sent.group, request, GROUPS, failed=failed)
+    return Reply(_Pending.out_of(sent, transactional_id=name, note=visit.note))
+
+
+async def post_commit(visit: Visit) -> Reply:
+    """Commit: the decision is durable when this is answered, and readers see the records soon after.
+
+    Every request of the transaction must have been answered with success before; else abort.
+    """
+    return await _end(visit, is_commit=True)
+
+
+async def post_abort(visit: Visit) -> Reply:
+    """Abort: no reader of committed records sees any of the transaction, nor what of it is still under way."""
+    return await _end(visit, is_commit=False)
+
+
+async def _end(visit: Visit, *, is_commit: bool) -> Reply:
+    sent, name = await _Sender.sent(visit), visit[TRANSACTIONAL_ID]
+    request = EndTxnRequest(
+        transactional_id=name,
+        producer_id=sent.producer_id,
+        producer_epoch=sent.producer_epoch,
+        committed=is_commit,
+        transaction_version=TRANSACTION_V2,
+    )
+    response: EndTxnResponse = await _asked(visit, name, request, TRANSACTIONAL_IDS)
+    return Reply(_Ended.out_of(response, transactional_id=name, committed=is_commit, note=visit.note))
+
+
+def _check(visit: Visit, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
+    """Raise the error of a client that may not use what the body names, before a coordinator is looked for.
+
+    The first coordinator of a cluster creates an internal topic.
+    """
+    permit = visit.permit
+    error = None if permit is None else permit.denial((Action(operation, resource_type, name),))
+    if error is not None:
+        raise error
+
+
+async def _asked(visit: Visit, name: str, request: Any, kind: Coordinated, *, failed: ErrorOf = whole_error) -> Any:
+    """The coordinator's answer, once it no longer ends the producer's last transaction.
+
+    What it ends may be an earlier attempt of this request, so the outcome of an error is that of all attempts.
+    """
+    clock, earlier = visit.host.world.clock, EarlierAttempts(request)
+    deadline = clock.now() + COORDINATOR_WAIT_S
+    while True:
+        try:
+            response = await from_coordinator(visit, name, request, failed=failed, until=deadline, kind=kind)
+        except ConcurrentTransactions as error:
+            if clock.now() + BUSY_PAUSE_S >= deadline:
+                error.outcome = earlier.outcome(error)
+                raise
+            earlier.note(error)
+            await asyncio.sleep(BUSY_PAUSE_S)
+        except ProtocolError as error:
+            error.outcome = earlier.outcome(error)
+            raise
+        else:
+            return response
+
+
+_PATH = "/v1/transactions/{transactional_id}"
+_FENCED: tuple[type[ProtocolError], ...] = (InvalidProducerIdMapping, ProducerFenced)
+_END_PROBLEMS = (*COORDINATOR_PROBLEMS, *_FENCED, ConcurrentTransactions, InvalidTxnState)
+
+
 ROUTES = (
     Route(
         method="GET",
@@ -192,5 +431,58 @@ ROUTES = (
         parameters=(TOPIC, PARTITION, FORWARD),
         answers={200: _Producers.answer("The producers that the partition's leader knows.")},
         problems=LEADER_PROBLEMS,
+    ),
+    Route(
+        method="POST",
+        path="/v1/transactions",
+        handler=post_transaction,
+        tag="transactions",
+        parameters=(FORWARD,),
+        body=_Wanted.body(),
+        answers={200: _Initialized.answer("The producer of the transactional id.")},
+        problems=(*COORDINATOR_PROBLEMS, ConcurrentTransactions, InvalidRequest, InvalidTransactionTimeout),
+    ),
+    Route(
+        method="PUT",
+        path=_PATH + "/offsets",
+        handler=put_transaction_offsets,
+        tag="transactions",
+        parameters=(TRANSACTIONAL_ID, FORWARD),
+        body=_Offsets.body(),
+        answers={200: _Pending.answer("They count when the transaction is committed.")},
+        problems=(
+            *COORDINATOR_PROBLEMS,
+            *_FENCED,
+            ConcurrentTransactions,
+            FencedInstanceId,
+            IllegalGeneration,
+            InvalidProducerEpoch,
+            InvalidRequest,
+            InvalidTxnState,
+            NotEnoughReplicas,
+            OffsetMetadataTooLarge,
+            UnknownMemberId,
+            UnknownTopicOrPartition,
+        ),
+    ),
+    Route(
+        method="POST",
+        path=_PATH + ":commit",
+        handler=post_commit,
+        tag="transactions",
+        parameters=(TRANSACTIONAL_ID, FORWARD),
+        body=_Sender.body(),
+        answers={200: _Ended.answer("Committed.")},
+        problems=_END_PROBLEMS,
+    ),
+    Route(
+        method="POST",
+        path=_PATH + ":abort",
+        handler=post_abort,
+        tag="transactions",
+        parameters=(TRANSACTIONAL_ID, FORWARD),
+        body=_Sender.body(),
+        answers={200: _Ended.answer("Aborted.", committed=False)},
+        problems=_END_PROBLEMS,
     ),
 )

@@ -15,8 +15,8 @@ from minikafka.errors import ProtocolError, WorldError
 from minikafka.events import sentence_of
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import ask
+from minikafka.rest.route import Visit
 from minikafka.rest.sentences import timestamp_text
-from minikafka.rest.visit import Visit
 from minikafka.rpc import call
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire.apis import BY_REQUEST

@@ -267,7 +267,7 @@ class GroupWatch(OfPartition):
             self._read[view.key] = self._read_on(view.partition.log, start, end)
 
     def _read_on(self, log: PartitionLog, start: Offset, end: Offset) -> Offset:
-        """Offsets of transactions count by their markers, and are judged with the loops that commit them (loops.py)."""
+        """Offsets of transactions count by their markers, and are judged with ``loop_anomalies``."""
         offset = max(start, log.start_offset)
         for batch in stored_batches(log, start, end):
             for record in decode_batch(batch) if not batch.is_control and not batch.is_transactional else ():

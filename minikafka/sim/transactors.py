@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from minikafka.check.loops import loop_anomalies
-from minikafka.check.transactions import Process, anomalies, committed_rows
+from minikafka.check.transactions import Process, anomalies, committed_rows, loop_anomalies
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import InvalidProducerEpoch, ProducerFenced
 from minikafka.groups.records import OFFSETS_TOPIC, OffsetRecord, unpacked

@@ -6,13 +6,13 @@ caller of ``minikafka/blocking/``. What it does not know: asyncio, the asynchron
 ::
 
     options.py   every option, parsed and judged          pure
-    offsets.py   the offset that Spark checkpoints        pure
-    plan.py      which task reads what, what was lost     pure
+    places.py    where a query begins and ends, which     http
+                 task reads what, what was lost
     decode.py    record batches to Arrow                  pyarrow
     source.py    the readers                              pyspark
     sink.py      the writers                              pyspark
-    audit.py     a ledger against what the logs hold      pyspark
-    jobs/        flights, archive, audit
+    audit.py     the job: ledgers against what logs hold  pyspark
+    jobs.py      the jobs flights and archive             pyspark
 
 Read docs/spark.md first.
 """

@@ -1,4 +1,6 @@
-"""``minikafka spark audit``: the comparison of ledgers with the committed data, as joins: for runs of any size.
+"""``minikafka spark audit``: the durability audit at scale, as a job, its joins and their tables.
+
+``minikafka spark audit``: the comparison of ledgers with the committed data, as joins: for runs of any size.
 
 The rules are the history checker's and so are the words (check/findings.py); only the way is another: everything is a
 table, a finding is what a join leaves over, and examples are taken with ``limit``.
@@ -17,19 +19,28 @@ table, a finding is what a join leaves over, and examples are taken with ``limit
     read-above-hw         a poll in the ledger that was given a record at or above its high watermark
 
 A topic below its log start owes nothing. Kinds about single polls (skips, steps back) are ``minikafka audit``'s.
+
+What the audit joins: ledgers, committed records and replicas as tables, values named as a history names them.
+
+``minikafka spark audit``: the durability audit at scale, with the history checker's verdict as its result.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
+from minikafka.blocking.brokers import Brokers
 from minikafka.check.findings import (
+    KINDS,
     MISSING,
     AbortedRead,
     Diverged,
@@ -43,8 +54,97 @@ from minikafka.check.findings import (
     Shifted,
     Unseen,
 )
-from minikafka.spark.tables import BadLedger, Replicas, raw_lines, replica_rows, whole_lines
-from minikafka.types import NO_EPOCH, NO_OFFSET
+from minikafka.check.history import value_id
+from minikafka.spark.options import parse_source
+from minikafka.spark.places import present
+from minikafka.types import NO_EPOCH, NO_OFFSET, NodeId, Offset, TopicPartition
+from minikafka.wire.batch import iterate
+from minikafka.wire.records import decode_batch
+
+CUT = "cut"
+"""Column for a line that is no JSON."""
+LEDGER = (
+    "type string, op bigint, time double, process string, topic string, partition int, key string, value string, "
+    "sequence bigint, offset bigint, leader_epoch int, error string, high_watermark bigint, idempotent boolean, "
+    f"records array<array<string>>, {CUT} string"
+)
+TYPES = ("history", "expect", "send", "ok", "failed", "unknown", "assign", "seek", "poll", "replica")
+DATA = "topic string, partition int, offset bigint, value string"
+HELD = "node int, topic string, partition int, offset bigint, epoch int, value string"
+
+Replicas = list[tuple[NodeId, TopicPartition, list[Path], int, int]]
+"""(node, partition, segment files in order, log start, high watermark)."""
+
+
+class BadLedger(Exception):
+    """A ledger has a line that means nothing; the sentence shows it."""
+
+
+def raw_lines(session: SparkSession, ledgers: Sequence[Path]) -> DataFrame:
+    """The lines of some ledgers with their file's name, those that are none too."""
+    reader = session.read.schema(LEDGER).option("columnNameOfCorruptRecord", CUT)
+    return reader.json([str(each.absolute()) for each in ledgers]).withColumn("file", f.col("_metadata.file_name"))
+
+
+def whole_lines(lines: DataFrame, ledgers: Sequence[Path]) -> DataFrame:
+    """``raw_lines`` without a last line that has no end, of a writer that was killed; BadLedger for any other."""
+    wrong = lines.where(f"{CUT} is not null or type is null or type not in {TYPES}").select("file", "type", CUT)
+    allowed = {each.name: int(_ends_in_the_middle(each)) for each in ledgers}
+    for row in wrong.limit(len(ledgers) + 1).collect():
+        name = unquote(row.file)
+        allowed[name] -= 1
+        if row[CUT] is None or allowed[name] < 0:
+            raise BadLedger(f"{row.file}: {row[CUT] or f'unknown type {row.type!r}'} is no line of a history")
+    return lines.where(f"{CUT} is null").drop(CUT)
+
+
+def _ends_in_the_middle(ledger: Path) -> bool:
+    with ledger.open("rb") as file:
+        file.seek(max(0, ledger.stat().st_size - 1))
+        return file.read() not in {b"", b"\n"}
+
+
+def committed(session: SparkSession, source: Mapping[str, str], topics: list[str]) -> DataFrame:
+    """All committed records of the topics, with their values' names (columns of DATA)."""
+    records = session.read.format("minikafka").options(**source).option("subscribe", ",".join(topics)).load()
+    return records.select("topic", "partition", "offset", "value").mapInArrow(_named, DATA)
+
+
+def _named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        names = pa.array([value_id(value) for value in batch.column("value").to_pylist()], pa.string())
+        columns = [batch.column("topic"), batch.column("partition"), batch.column("offset"), names]
+        yield pa.RecordBatch.from_arrays(columns, names=["topic", "partition", "offset", "value"])
+
+
+def replica_rows(session: SparkSession, replicas: Replicas) -> DataFrame:
+    """Every record of the replicas' files (columns of HELD); executors must see the same folders."""
+    files = [(node, *name, str(path)) for node, name, paths, _, _ in replicas for path in paths]
+    table = session.createDataFrame(files, "node int, topic string, partition int, path string")
+    return table.repartition(max(1, len(files)), "path").mapInArrow(_held, HELD)
+
+
+def _held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for table in batches:
+        for file in table.to_pylist():
+            data = Path(file["path"]).read_bytes()
+            for batch in iterate(data):
+                if batch.is_control:
+                    continue
+                records = decode_batch(batch)
+                count = len(records)
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.repeat(pa.scalar(file["node"], pa.int32()), count),
+                        pa.repeat(pa.scalar(file["topic"], pa.string()), count),
+                        pa.repeat(pa.scalar(file["partition"], pa.int32()), count),
+                        pa.array([record.offset for record in records], pa.int64()),
+                        pa.repeat(pa.scalar(batch.leader_epoch, pa.int32()), count),
+                        pa.array([value_id(record.value) for record in records], pa.string()),
+                    ],
+                    names=["node", "topic", "partition", "offset", "epoch", "value"],
+                )
+
 
 READER = "audit"
 """Who read the committed records; the same name as in ``minikafka audit``."""
@@ -382,3 +482,91 @@ class Audit:
 def _several(claims: DataFrame) -> DataFrame:
     """The places for which more than one value is claimed."""
     return claims.groupBy(*PLACE).agg(f.countDistinct("value").alias("different")).where("different > 1").select(*PLACE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """What was found; ``records`` were held against the ledger, ``held`` rows between replicas."""
+
+    totals: dict[str, int]
+    findings: tuple[Finding, ...]
+    sends: dict[str, int]
+    records: int
+    held: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.totals
+
+    def to_json(self) -> dict[str, Any]:
+        """As the history checker's verdict, with the counts that there are."""
+        return {
+            "ok": self.ok,
+            "counts": {"sends": self.sends, "records_read": self.records, "replica_records": self.held},
+            "findings": {
+                kind.kind: {
+                    "count": self.totals[kind.kind],
+                    "meaning": kind.meaning,
+                    "examples": [each.evidence() for each in self.findings if each.kind == kind.kind],
+                }
+                for kind in KINDS
+                if kind.kind in self.totals
+            },
+        }
+
+
+def audit(
+    session: Any,
+    *,
+    ledgers: Sequence[Path],
+    bootstrap: str | None,
+    replicas: Replicas,
+    security: Mapping[str, str] | None = None,
+) -> Audited:
+    """Compare; the committed records come from brokers, or from the replica whose high watermark is highest (of
+    equals the lowest node's). ``security``: the source's options of TLS. BadLedger.
+    """
+    judge = Audit(session, ledgers)
+    try:
+        brokers = None if bootstrap is None else {"kafka.bootstrap.servers": bootstrap, **(security or {})}
+        return _audited(session, judge, brokers, replicas)
+    finally:
+        judge.close()
+
+
+def _audited(session: Any, judge: Audit, source: Mapping[str, str] | None, replicas: Replicas) -> Audited:
+    topics = judge.topics()
+    if not topics:
+        raise BadLedger("no record was sent, there is nothing to compare")
+    log_starts: dict[TopicPartition, Offset]
+    concerned = [each for each in replicas if each[1].topic in topics]
+    if source is not None:
+        data = committed(session, source, topics)
+        log_starts = _starts(source, topics)
+    else:
+        best = {}
+        for each in sorted(concerned, key=lambda each: (each[4], -each[0])):
+            best[each[1]] = each
+        rows = replica_rows(session, list(best.values()))
+        marks = session.createDataFrame(
+            [(*name, each[3], each[4]) for name, each in best.items()],
+            "topic string, partition int, log_start bigint, high_watermark bigint",
+        )
+        log_starts = {name: each[3] for name, each in best.items()}
+        below = rows.join(marks, ["topic", "partition"]).where("offset >= log_start and offset < high_watermark")
+        data = below.select("topic", "partition", "offset", "value")
+    starts = session.createDataFrame(
+        [(*name, start) for name, start in log_starts.items()], "topic string, partition int, log_start bigint"
+    )
+    records = judge.judge(data, starts)
+    held = judge.compare(concerned) if concerned else 0
+    return Audited(
+        totals=judge.totals, findings=tuple(judge.findings), sends=judge.counts(), records=records, held=held
+    )
+
+
+def _starts(source: Mapping[str, str], topics: list[str]) -> dict[TopicPartition, Offset]:
+    """Where each log begins."""
+    options = parse_source({**source, "subscribe": ",".join(topics)}, streaming=False)
+    brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s, tls=options.tls)
+    return brokers.starts(present(brokers, options.selection).partitions)

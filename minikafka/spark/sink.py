@@ -1,4 +1,6 @@
-"""``df.write`` and ``df.writeStream`` to topics, with the columns of Spark's Kafka sink.
+"""``df.write`` and ``df.writeStream``: the writers, and how they travel to executors.
+
+``df.write`` and ``df.writeStream`` to topics, with the columns of Spark's Kafka sink.
 
 At-least-once by default: a task that is run again writes its rows again. With ``exactlyOnce=true`` each task of a
 batch of a streaming query writes one transaction (transactions.py); readers with ``read_committed`` see each row once.
@@ -14,6 +16,12 @@ already. Rules of sequences:
    the tasks of an earlier one. An id above 2^62 is never given out by a broker.
 3. What is skipped must be committed, not just in a leader's log: DescribeProducers answers below the high watermark.
 4. The topic's number of partitions must not change while a batch is run again.
+
+How objects of this package travel to executors: by name, with a sentence for those that lack the package.
+
+Spark pickles readers and writers by reference; a Python without minikafka would say no more than ModuleNotFoundError,
+from deep inside. The function that opens the parcel travels by value instead (it pretends to be of ``__main__``), so
+that it can say what to install, and where.
 """
 
 from __future__ import annotations
@@ -26,11 +34,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from minikafka.blocking.brokers import Brokers
 from minikafka.client.partitioner import partition_of_key
@@ -45,11 +49,43 @@ from minikafka.spark.transactions import (
     is_written,
     transactional_id,
 )
-from minikafka.spark.travel import Travels
 from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import error_in
 from minikafka.wire.records import BatchBuilder, Row
+
+
+def _open(module: str, name: str, state: dict[str, Any]) -> Any:
+    import importlib  # noqa: PLC0415 - the function travels alone
+    import socket  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"the Python of an executor ({sys.executable} on {socket.gethostname()}) has no {error.name}: run "
+            f"`{sys.executable} -m pip install '.[spark]'` there, in a clone of minikafka; every driver and executor "
+            "needs it"
+        ) from error
+    made = object.__new__(kind)
+    made.__dict__.update(state)
+    return made
+
+
+_open.__module__ = "__main__"
+
+
+class Travels:
+    """Mixin: pickled as its module's name, its own name and its attributes."""
+
+    def travelling(self) -> dict[str, Any]:
+        """The attributes that go along."""
+        return self.__dict__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open, (type(self).__module__, type(self).__qualname__, self.travelling())
+
 
 PRODUCE_TIMEOUT_S = 30.0
 KEYLESS_RUN = 1_000

@@ -36,14 +36,23 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from minikafka.blocking.brokers import Brokers
 from minikafka.blocking.reading import OffsetRange, RangeReader
-from minikafka.spark import plan
+from minikafka.spark import places
 from minikafka.spark.decode import schema_text, to_arrow
-from minikafka.spark.offsets import Position, StreamOffset, from_json, limited, new_records
 from minikafka.spark.options import ByGroup, ByOffset, OptionError, SourceOptions, parse_sink, parse_source
-from minikafka.spark.places import Group, Present, present, present_or_fail, resolve
-from minikafka.spark.plan import PartitionFacts
-from minikafka.spark.sink import BatchWriter, StreamWriter, check_columns
-from minikafka.spark.travel import Travels
+from minikafka.spark.places import (
+    Group,
+    PartitionFacts,
+    Position,
+    Present,
+    StreamOffset,
+    from_json,
+    limited,
+    new_records,
+    present,
+    present_or_fail,
+    resolve,
+)
+from minikafka.spark.sink import BatchWriter, StreamWriter, Travels, check_columns
 from minikafka.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
 
 LOGGER = logging.getLogger("minikafka.spark")
@@ -146,7 +155,9 @@ class BatchReader(Travels, DataSourceReader):
 
     def _split(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         options = self._options
-        return plan.split(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+        return places.split(
+            ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+        )
 
     def _ranges(self) -> list[OffsetRange]:
         options = self._options
@@ -164,7 +175,7 @@ class BatchReader(Travels, DataSourceReader):
             _refuse_beyond(name, end, top, "endingOffsets")
             topic_id = found.topic_ids.get(name.topic)
             facts = PartitionFacts(topic_id=topic_id, log_start=log_starts[name])
-            resumed = plan.resume(name, Position(start), topic_id, facts)
+            resumed = places.resume(name, Position(start), topic_id, facts)
             if resumed.loss is not None:
                 if options.fail_on_data_loss:
                     raise resumed.loss
@@ -394,27 +405,29 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
             if name in starts
         ]
         options = self._options
-        parts = plan.split(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+        parts = places.split(
+            ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+        )
         return [RangePartition(each) for each in parts]
 
     def _checked(
         self, begin: StreamOffset, until: StreamOffset
-    ) -> tuple[dict[TopicPartition, Offset], list[plan.Resumed]]:
+    ) -> tuple[dict[TopicPartition, Offset], list[places.Resumed]]:
         """Where each partition is read from, and what is lost, after its log was held against the checkpoint."""
         brokers = self._cluster()
-        losses: list[plan.Resumed] = []
+        losses: list[places.Resumed] = []
 
-        def note(resumed: plan.Resumed) -> Offset:
+        def note(resumed: places.Resumed) -> Offset:
             if resumed.loss is not None:
                 losses.append(resumed)
             return resumed.offset
 
         there = present(brokers, self._options.selection, begin, until)
-        for name in plan.missing(begin.positions, until.positions):
-            note(plan.resume(name, begin.positions[name], None, None))
+        for name in places.missing(begin.positions, until.positions):
+            note(places.resume(name, begin.positions[name], None, None))
         alive = [name for name in until.positions if name in frozenset(there.partitions)]
-        for name in plan.missing(until.positions, alive):
-            note(plan.resume(name, until.positions[name], None, None))
+        for name in places.missing(until.positions, alive):
+            note(places.resume(name, until.positions[name], None, None))
         log_starts = brokers.starts(alive)
         epochs = {
             name: begin.positions[name].epoch
@@ -432,13 +445,13 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
             )
             if ended not in {None, facts.topic_id}:
                 # The batch was planned for a topic that is gone: its end means nothing in the new one.
-                note(plan.resume(name, until.positions[name], ended, facts))
+                note(places.resume(name, until.positions[name], ended, facts))
                 continue
             position = begin.positions.get(name, Position(log_starts[name]))
-            starts[name] = note(plan.resume(name, position, begin.topic_ids.get(name.topic), facts))
+            starts[name] = note(places.resume(name, position, begin.topic_ids.get(name.topic), facts))
         return starts, losses
 
-    def _raise_unless_allowed(self, losses: list[plan.Resumed]) -> None:
+    def _raise_unless_allowed(self, losses: list[places.Resumed]) -> None:
         for each in losses:
             if each.loss is not None and self._options.fail_on_data_loss:
                 raise each.loss
@@ -466,7 +479,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return StreamReader(self._options).__dict__
 
 
-def _counted(losses: list[plan.Resumed]) -> dict[str, dict[str, int]]:
+def _counted(losses: list[places.Resumed]) -> dict[str, dict[str, int]]:
     """Kind -> partition -> records that are gone (0: nobody can tell)."""
     counts: dict[str, dict[str, int]] = {}
     for each in losses:

@@ -20,8 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from minikafka.blocking.brokers import Brokers, BrokersUnreachable
-from minikafka.blocking.coordinators import TRANSACTION_KEY, Coordinator
+from minikafka.blocking.brokers import TRANSACTION_KEY, Brokers, BrokersUnreachable, Coordinator
 from minikafka.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,

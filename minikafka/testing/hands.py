@@ -22,7 +22,7 @@ from minikafka.errors import RequestTimedOut
 from minikafka.faults import MessageKind
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.world import states
-from minikafka.world.event_ring import Line, Wanted
+from minikafka.world.events import Line, Wanted
 from minikafka.world.faults import COUNT_MAX, REORDER_MS, Fault, FaultSpec, Held, paused, paused_fetching
 from minikafka.world.instruments import Instruments
 from minikafka.world.states import ANY, SomeNode, State, Wish

@@ -28,16 +28,13 @@ import uvloop
 from minikafka.broker.broker import Broker
 from minikafka.errors import BrokerNotAvailable, InvalidConfig
 from minikafka.events import WARNING
-from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
+from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, TemporaryFolder, prepare
 from minikafka.hosting.local_broker import LocalBroker
-from minikafka.hosting.secured import MECHANISM, PLAINTEXT, SSL, WITH_TLS, ClusterSecurity
-from minikafka.hosting.temporary import TemporaryFolder
-from minikafka.hosting.tls_files import ADMIN, ClusterTls
+from minikafka.hosting.secured import ADMIN, MECHANISM, PLAINTEXT, SSL, WITH_TLS, ClusterSecurity, ClusterTls
 from minikafka.invariant import invariant
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
-from minikafka.world.instruments import Instruments, seeded_faults
-from minikafka.world.lives import Lives
+from minikafka.world.instruments import Instruments, Lives, seeded_faults
 
 if TYPE_CHECKING:
     from minikafka.testing.sync import SyncCluster
@@ -50,7 +47,7 @@ READY_TIMEOUT_S = 60.0
 class LocalCluster:
     """``brokers`` brokers in this process. Use it as a context manager (``with`` or ``async with``), or start and stop.
 
-    ``data_dir`` None: a temporary one (``temporary.py``), removed by ``stop``; nothing in it is synced to disk.
+    ``data_dir`` None: a temporary one (``cluster_files.py``), removed by ``stop``; nothing in it is synced to disk.
     ``config`` has settings by Kafka's names for every broker. ``log_stream`` gets the brokers' warnings; None: nobody.
     ``security_protocol`` is Kafka's word for how clients connect: ``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or
     ``SASL_SSL``. With TLS every connection uses it, also between brokers, with certificates that the cluster makes

@@ -20,7 +20,8 @@ from minikafka.web.gate import Gate
 from minikafka.wire.codec import http_failure
 from minikafka.world.connections import ConnectionQuota, OpenConnection, user_agent
 from minikafka.world.http_client import ClientLogin, HttpClient
-from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
+from minikafka.world.http_connections import Doors
+from minikafka.world.http_server import NODE_HEADER, HttpServer, Translate
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.tls import ServerTls
 

@@ -20,9 +20,8 @@ from minikafka.ports import Buffers, Events
 from minikafka.types import METADATA_TOPIC, Address
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import encode_response, error_response
-from minikafka.world.faults import Fault, Faults, Way
+from minikafka.world.faults import Contents, Fault, Faults, Way, body_in, places_of
 from minikafka.world.http_server import NotAnswered
-from minikafka.world.message_places import Contents, body_in, places_of
 
 Answer = bytes | bytearray
 Served = TypeVar("Served")

@@ -24,7 +24,7 @@ from minikafka.errors import DiskFailed, DiskFull, in_words
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers, checked_path
 from minikafka.types import METADATA_PARTITION
-from minikafka.world.machine_faults import MachineFaults
+from minikafka.world.instruments import MachineFaults
 
 LOCK_NAME = ".lock"
 FILE_THREADS = 4

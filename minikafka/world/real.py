@@ -28,16 +28,14 @@ from minikafka.events import INFO
 from minikafka.ports import Disk, World
 from minikafka.security.principals import PrincipalMapping
 from minikafka.web.gate import Gate
-from minikafka.world.audit_file import AuditFile
-from minikafka.world.connections import ConnectionQuota
-from minikafka.world.events import EventLog, as_json, as_text
-from minikafka.world.freed_memory import FreedMemory
+from minikafka.world.connections import ConnectionQuota, FreedMemory
+from minikafka.world.events import AuditFile, EventLog, as_json, as_text
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_client import ClientLogin
-from minikafka.world.http_server import Doors, Translate
-from minikafka.world.instruments import Instruments
+from minikafka.world.http_connections import Doors
+from minikafka.world.http_server import Translate
+from minikafka.world.instruments import Instruments, MachineFaults
 from minikafka.world.link_faults import LinkEnd
-from minikafka.world.machine_faults import MachineFaults
 from minikafka.world.os_disk import OsDisk
 from minikafka.world.tls import ServerTls, reloaded_broker_context, server_contexts
 

@@ -1,7 +1,7 @@
 """A listening port whose connections begin with a TLS handshake.
 
 asyncio's servers begin a handshake with each connection that they accept, however many there are. Here a connection
-that is too many is closed before its handshake, and the others begin theirs in turn (``handshakes.py``). Nothing is
+that is too many is closed before its handshake, and the others begin theirs in turn (``connections.py``). Nothing is
 read from a connection before that.
 """
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from minikafka.hosting.cluster_files import LOOPBACK, Ports
-from minikafka.spark.java import NoJava, java_home
+from minikafka.spark.session import NoJava, java_home
 from minikafka.types import Address
 from tests.bench import kafka_jars
 from tests.bench.kafka_jars import NoKafka

@@ -22,8 +22,17 @@ from minikafka.blocking.tls import client_context
 from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.hosting.cluster_files import LOOPBACK, ClusterFiles, Ports, lay_out, write
 from minikafka.hosting.processes import ProcessCluster
-from minikafka.hosting.secured import MECHANISM, PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL, WITH_SASL, ClusterSecurity
-from minikafka.hosting.tls_files import ADMIN, ClusterTls
+from minikafka.hosting.secured import (
+    ADMIN,
+    MECHANISM,
+    PLAINTEXT,
+    SASL_PLAINTEXT,
+    SASL_SSL,
+    SSL,
+    WITH_SASL,
+    ClusterSecurity,
+    ClusterTls,
+)
 from minikafka.ports import Network
 from minikafka.types import ANONYMOUS, Address, NodeId
 from minikafka.wire.acls import Acl, AclOperation, PatternType, ResourceType

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minikafka.client.admin import AdminClient
-from minikafka.client.leaders import named
+from minikafka.client.routing import named
 from minikafka.client.settings import AdminConfig
 from minikafka.client.structs import NewTopic
 from minikafka.errors import (

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from minikafka import AdminClient, Consumer, Producer
-from minikafka.client.connection_failures import LOG_INTERVAL_S, ConnectionFailures
+from minikafka.client.metadata import LOG_INTERVAL_S, ConnectionFailures
 from minikafka.errors import NetworkException, OutcomeUnknown, Unreachable
 from minikafka.types import Address
 

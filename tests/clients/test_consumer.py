@@ -9,11 +9,11 @@ import pytest
 
 from minikafka.client.caller import Caller
 from minikafka.client.consumer import Consumer
-from minikafka.client.coordinator import Coordinator
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
 from minikafka.client.metadata import Metadata
 from minikafka.client.positions import Positions
 from minikafka.client.producer import Producer
+from minikafka.client.routing import Coordinator
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
 from minikafka.client.structs import CommitFailed, LogTruncation, NoOffsetForPartition, OffsetAndTimestamp
 from minikafka.errors import (

@@ -17,8 +17,15 @@ import pytest
 
 import minikafka
 from minikafka import AdminClient, Consumer, Producer
-from minikafka.client.other_clients import CALLED_HERE, REASONS
-from minikafka.client.settings import NOT_USED_HERE, AdminConfig, ConsumerConfig, ProducerConfig, build
+from minikafka.client.settings import (
+    CALLED_HERE,
+    NOT_USED_HERE,
+    REASONS,
+    AdminConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    build,
+)
 from minikafka.errors import InvalidConfig
 
 LATER = {

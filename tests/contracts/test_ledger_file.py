@@ -6,7 +6,7 @@ import pytest
 
 from minikafka.check import read_history
 from minikafka.errors import InvalidConfig
-from minikafka.world.ledger_file import LedgerFile
+from minikafka.world.clients import LedgerFile
 
 
 @pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n rest", b"name: value", b"{}\n", b"\n"])

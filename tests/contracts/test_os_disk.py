@@ -16,8 +16,8 @@ import pytest
 
 from minikafka.errors import DiskFailed, DiskFull
 from minikafka.types import METADATA_PARTITION
-from minikafka.world import machine_faults
-from minikafka.world.machine_faults import MachineFaults
+from minikafka.world import instruments
+from minikafka.world.instruments import MachineFaults
 from minikafka.world.os_disk import FILE_THREADS, OsDisk
 
 PATIENCE_S = 120.0
@@ -335,7 +335,7 @@ async def test_a_slow_disk_does_not_hold_the_loop(tmp_path: Path, monkeypatch: p
         asked.set()
         may_go_on.wait(PATIENCE_S)
 
-    monkeypatch.setattr(machine_faults.time, "sleep", sleep)
+    monkeypatch.setattr(instruments.time, "sleep", sleep)
     disk = OsDisk(str(tmp_path / "data"), faults=MachineFaults(sync_delay_ms=60.0))
     file = disk.open("log")
     file.append([b"tea"])

@@ -16,7 +16,7 @@ from minikafka.config import parse_broker
 from minikafka.hosting.certificates import CertificateFolder
 from minikafka.ports import RequestContext
 from minikafka.types import Address
-from minikafka.world import handshakes, tls_listener
+from minikafka.world import connections, tls_listener
 from minikafka.world.connections import HANDSHAKES, MAX_CONNECTIONS_PER_IP, ConnectionQuota
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
@@ -138,7 +138,7 @@ def test_slow_handshakes_of_one_address_do_not_delay_another_one(play):
             await port.connect(HALF_A_HELLO, "127.0.0.2")
         while port.quota.handshakes.waiting < 26:  # noqa: ASYNC110 - the server has no events for tests
             await asyncio.sleep(0.01)
-        async with asyncio.timeout(handshakes.PATIENCE_S):
+        async with asyncio.timeout(connections.PATIENCE_S):
             assert await asyncio.gather(*(port.ask() for _ in range(8))) == [b"tea"] * 8
         assert port.quota.handshakes.under_way == 4
 
@@ -147,7 +147,7 @@ def test_slow_handshakes_of_one_address_do_not_delay_another_one(play):
 
 def test_a_waiting_connection_has_its_turn(play, monkeypatch: pytest.MonkeyPatch):
     """Slow handshakes of its own address end for it; nothing is read from it before, and nothing is lost."""
-    monkeypatch.setattr(handshakes, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(connections, "PATIENCE_S", 0.1)
 
     async def story(port: Port) -> None:
         slow = [await port.connect(HALF_A_HELLO) for _ in range(6)]
@@ -161,7 +161,7 @@ def test_a_waiting_connection_has_its_turn(play, monkeypatch: pytest.MonkeyPatch
 def test_handshakes_and_waiting_connections_end_in_time(play, monkeypatch: pytest.MonkeyPatch):
     """From their acceptance, whatever they have sent."""
     monkeypatch.setattr(tls_listener, "HANDSHAKE_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(handshakes, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(connections, "PATIENCE_S", 60.0)
 
     async def story(port: Port) -> None:
         readers = [await port.connect(sent) for sent in (HALF_A_HELLO, b"", HALF_A_HELLO, b"")]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -89,8 +89,8 @@ def _child(arguments: list[str], folder: str, cwd: str, environment: dict[str, s
 
 def serve() -> None:
     """Fork for each line of standard input."""
-    for module, _ in COMMANDS.values():
-        importlib.import_module(module)
+    for command, _ in COMMANDS.values():
+        pkgutil.resolve_name(command)
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()

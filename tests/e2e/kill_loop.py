@@ -15,14 +15,14 @@ from pathlib import Path
 from random import Random
 
 from minikafka import AdminClient, Producer
-from minikafka.chaos.evidence import Compared, Ledger, compare, judge, read_back
+from minikafka.chaos.load import Compared, Ledger, compare, judge, read_back
 from minikafka.chaos.watch import ClusterState, Watch
 from minikafka.check import Recorder, Verdict
 from minikafka.client.structs import NewTopic
 from minikafka.errors import NOT_WRITTEN, ProtocolError
 from minikafka.hosting.processes import ProcessCluster
 from minikafka.types import NO_NODE, NodeId, TopicPartition
-from minikafka.world.asking import Asker
+from minikafka.world.clients import Asker
 
 TOPIC = "events"
 PARTITIONS = 3

@@ -22,10 +22,9 @@ from pathlib import Path
 
 import uvloop
 
-from minikafka.chaos.figures import quantile
-from minikafka.chaos.outcome import CLEAN, COUNTED_AS, Outcome
-from minikafka.chaos.play import play
+from minikafka.chaos.outcome import CLEAN, COUNTED_AS, Outcome, quantile
 from minikafka.chaos.reading import find, library, read
+from minikafka.chaos.runner import play
 from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.target import lacks
 from minikafka.sim.run import run

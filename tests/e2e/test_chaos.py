@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 from minikafka.chaos import simulator
 from minikafka.chaos.outcome import Outcome
-from minikafka.chaos.play import play
 from minikafka.chaos.processes import ProcessTarget
 from minikafka.chaos.reading import find, read
+from minikafka.chaos.runner import play
 from minikafka.chaos.target import Target
 from minikafka.cli.root import root
 from minikafka.ui.journal import read_journals

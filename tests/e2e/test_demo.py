@@ -9,7 +9,7 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
 from minikafka.cli import demo
-from minikafka.cli.flights import Flight
+from minikafka.cli.demo_story import Flight
 from minikafka.cli.formats import Readable
 from minikafka.log.names import LOG
 

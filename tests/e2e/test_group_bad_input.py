@@ -23,7 +23,7 @@ from minikafka.errors import (
 from minikafka.groups.protocol import Subscription
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.wire import group_messages as g
-from minikafka.world.asking import Asker
+from minikafka.world.clients import Asker
 from tests.e2e.test_processes import run
 
 pytestmark = pytest.mark.e2e

@@ -32,10 +32,10 @@ from minikafka.errors import (
     SaslAuthenticationFailed,
     TransactionalIdAuthorizationFailed,
 )
-from minikafka.rest import respond
+from minikafka.rest import routes
 from minikafka.wire import acls as wire
 from minikafka.wire.acls import Acl, ResourceType
-from minikafka.world import http_server
+from minikafka.world import http_connections
 from tests.certificates import authority, signed
 from tests.e2e.secured import USERS, Answer, Secured, basic, eventually, request, secured
 
@@ -210,7 +210,7 @@ async def connected(broker: Secured, sent: bytes) -> tuple[asyncio.StreamReader,
 @pytest.mark.parametrize("sent", [b"", b"G", HALF_HEAD, PROBE])
 async def test_connections_without_a_login_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes):
     """Hostile test 11 over HTTP: whatever strangers send, a further connection closes the oldest, and none of a user."""
-    monkeypatch.setattr(http_server, "LOGIN_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(http_connections, "LOGIN_TIMEOUT_S", 3600.0)
     async with secured(tmp_path, {"mk.unauthenticated.connections.per.ip.max": "4"}) as broker:
         ann = http.client.HTTPConnection(broker.clients, timeout=60)
         login = [basic("ann", USERS["ann"])]
@@ -230,7 +230,7 @@ async def test_connections_without_a_login_are_limited(tmp_path: Path, monkeypat
 
 async def test_a_connection_without_a_login_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A probe of health is no login: before, such a connection could stay for connections.max.idle.ms."""
-    monkeypatch.setattr(http_server, "LOGIN_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(http_connections, "LOGIN_TIMEOUT_S", 2.0)
     async with secured(tmp_path) as broker:
         ann = http.client.HTTPConnection(broker.clients, timeout=60)
         login = [basic("ann", USERS["ann"])]
@@ -403,7 +403,7 @@ async def test_a_stream_ends_with_the_permission_or_the_credentials_of_its_reade
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Hostile tests 7 and 15, over HTTP: Server-Sent Events end with the event ``denied``, not at the next request."""
-    monkeypatch.setattr(respond, "RECHECK_S", 0.2)
+    monkeypatch.setattr(routes, "RECHECK_S", 0.2)
     async with secured(tmp_path) as broker, MinikafkaAdmin(bootstrap_servers=broker.own) as admin:
         await asyncio.to_thread(allow, broker, "ann", AclOperation.READ)
 

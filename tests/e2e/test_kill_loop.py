@@ -22,7 +22,7 @@ from minikafka.wire.messages import (
     ProduceRequest,
 )
 from minikafka.wire.records import Record, build_batch, decode_batch
-from minikafka.world.asking import Asker
+from minikafka.world.clients import Asker
 from tests.e2e.haste import SHORT_SESSIONS
 from tests.e2e.kill_loop import SETTINGS, TOPIC, create_topic, kill_loop
 

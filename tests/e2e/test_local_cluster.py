@@ -19,8 +19,8 @@ from types import SimpleNamespace
 import pytest
 
 from minikafka.errors import BrokerNotAvailable, InvalidConfig, NetworkException, RequestTimedOut
-from minikafka.hosting import temporary
-from minikafka.hosting.temporary import TemporaryFolder
+from minikafka.hosting import cluster_files
+from minikafka.hosting.cluster_files import TemporaryFolder
 from minikafka.ports import Buffers
 from minikafka.testing import sync
 from minikafka.testing.local_cluster import LocalCluster
@@ -35,8 +35,7 @@ from minikafka.wire.messages import (
     ProduceRequest,
 )
 from minikafka.wire.records import Record, build_batch
-from minikafka.world.asking import Asker
-from minikafka.world.clients import Producer
+from minikafka.world.clients import Asker, Producer
 from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = pytest.mark.e2e
@@ -393,7 +392,7 @@ def test_stopping_does_not_wait_for_a_controller_that_is_gone(tmp_path):
 
 @pytest.mark.parametrize(
     "free, said, in_memory",
-    [(temporary.ROOM_MIN, None, True), (temporary.ROOM_MIN - 1, None, False), (1 << 40, "said", False)],
+    [(cluster_files.ROOM_MIN, None, True), (cluster_files.ROOM_MIN - 1, None, False), (1 << 40, "said", False)],
 )
 def test_temporary_files_are_in_memory_where_there_is_room(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, said: str | None, in_memory: bool
@@ -402,9 +401,9 @@ def test_temporary_files_are_in_memory_where_there_is_room(
     memory, elsewhere = tmp_path / "memory", tmp_path / "elsewhere"
     memory.mkdir()
     elsewhere.mkdir()
-    monkeypatch.setattr(temporary, "MEMORY", memory)
-    monkeypatch.setattr(temporary.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    monkeypatch.setattr(temporary.tempfile, "tempdir", str(elsewhere))
+    monkeypatch.setattr(cluster_files, "MEMORY", memory)
+    monkeypatch.setattr(cluster_files.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(cluster_files.tempfile, "tempdir", str(elsewhere))
     monkeypatch.delenv("TMPDIR", raising=False)
     if said is not None:
         monkeypatch.setenv("TMPDIR", said)
@@ -418,9 +417,9 @@ def test_temporary_files_are_in_memory_where_there_is_room(
 def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(tmp_path: Path):
     """kill -9 cleans nothing up, and these files are memory. Who lives keeps his, and what is not ours stays."""
     program = (
-        "import pathlib, sys, time; from minikafka.hosting import temporary;"
-        "temporary.MEMORY, temporary.ROOM_MIN = pathlib.Path(sys.argv[1]), 0;"
-        "print(temporary.TemporaryFolder().path, flush=True); time.sleep(600)"
+        "import pathlib, sys, time; from minikafka.hosting import cluster_files;"
+        "cluster_files.MEMORY, cluster_files.ROOM_MIN = pathlib.Path(sys.argv[1]), 0;"
+        "print(cluster_files.TemporaryFolder().path, flush=True); time.sleep(600)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     (tmp_path / "minikafka-other").mkdir()

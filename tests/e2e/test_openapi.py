@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from minikafka.rest.routes import ROUTES
 from minikafka.testing.local_cluster import LocalCluster
-from minikafka.world.machine_faults import MachineFaults
+from minikafka.world.instruments import MachineFaults
 
 pytestmark = pytest.mark.e2e
 

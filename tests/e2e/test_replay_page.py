@@ -23,7 +23,7 @@ from minikafka.ui.page import Replay, page_of, replay_of
 from minikafka.ui.record import RecordedRun
 from minikafka.ui.states import Replica
 from minikafka.wire.messages import CreateTopicsRequest, DescribeQuorumRequest, NewTopic
-from minikafka.world.asking import Asker
+from minikafka.world.clients import Asker
 from tests.e2e.conftest import EXPECT_TIMEOUT_MS
 from tests.e2e.haste import SHORT_SESSIONS
 

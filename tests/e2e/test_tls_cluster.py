@@ -34,7 +34,7 @@ from minikafka.wire.messages import (
     RunTestHookRequest,
     VoteRequest,
 )
-from minikafka.world.asking import Asker
+from minikafka.world.clients import Asker
 from minikafka.world.real import real_world
 
 pytestmark = [pytest.mark.e2e]

@@ -26,7 +26,7 @@ from random import Random
 import uvloop
 
 from minikafka import AdminClient, Consumer, Producer
-from minikafka.client.coordinator import GROUP_KEY, TRANSACTION_KEY
+from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY
 from minikafka.client.structs import NewTopic
 from minikafka.errors import ProtocolError
 from minikafka.groups.records import OFFSETS_TOPIC

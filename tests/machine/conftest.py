@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.chaos import loop_disk, namespaces, syscalls
+from minikafka.chaos import machine, netns
 from tests.left_out import leave_out
 
 
 def why_not() -> str | None:
     """A sentence for people, or None: networks, disks and failing calls can be made here."""
-    return namespaces.why_not() or loop_disk.why_not() or syscalls.why_not()
+    return netns.why_no_namespaces() or machine.why_no_mounts() or machine.why_no_injection()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,11 +12,11 @@ import javaproperties
 import psutil
 import pytest
 
-from minikafka.chaos.commands import run
+from minikafka.chaos.machine import run
 from minikafka.chaos.netns import NetnsTarget
 from minikafka.chaos.outcome import Outcome
-from minikafka.chaos.play import REPORT, play
 from minikafka.chaos.reading import find, read
+from minikafka.chaos.runner import REPORT, play
 
 pytestmark = [pytest.mark.machine, pytest.mark.slow]
 

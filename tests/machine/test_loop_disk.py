@@ -1,4 +1,4 @@
-"""Disks that lose power, fill up and fail (chaos/loop_disk.py, chaos/syscalls.py); nothing stays, however a run ends."""
+"""Disks that lose power, fill up and fail (chaos/machine.py); nothing stays, however a run ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from minikafka.chaos.commands import run
-from minikafka.chaos.loop_disk import LoopDisk, Mounts
-from minikafka.chaos.syscalls import Injection
+from minikafka.chaos.machine import Injection, LoopDisk, Mounts, run
 from minikafka.errors import WorldError
 
 pytestmark = pytest.mark.machine
@@ -47,7 +45,7 @@ def test_power_loss_takes_what_was_not_synced(disk: LoopDisk):
 def test_a_disk_in_use_is_not_taken_away(disk: LoopDisk, monkeypatch: pytest.MonkeyPatch):
     """The power cannot come back while somebody still has a file open from before."""
     with monkeypatch.context() as patch, (disk.here / "log").open("wb"), pytest.raises(WorldError, match="busy"):
-        patch.setattr("minikafka.chaos.loop_disk.UNMOUNT_TIMEOUT_S", 0.0)
+        patch.setattr("minikafka.chaos.machine.UNMOUNT_TIMEOUT_S", 0.0)
         disk.revive()
     disk.revive()
     assert (disk.here / "log").exists() is True
@@ -125,8 +123,8 @@ def test_a_process_that_is_gone_cannot_be_changed(syncing: subprocess.Popen[str]
 
 OWNER = """
 import sys, pathlib
-from minikafka.chaos.loop_disk import Mounts
-from minikafka.chaos.namespaces import Lan, Passage
+from minikafka.chaos.machine import Mounts
+from minikafka.chaos.netns import Lan, Passage
 from minikafka.chaos.packet_rules import Filter
 folder = pathlib.Path(sys.argv[1])
 with Mounts() as mounts, Lan(["n1", "n2"]) as lan:

@@ -1,4 +1,4 @@
-"""Hosts on a network of their own (chaos/namespaces.py): who reaches whom, what is lost, late, refused; nothing stays."""
+"""Hosts on a network of their own (chaos/netns.py): who reaches whom, what is lost, late, refused; nothing stays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from minikafka.chaos.commands import run
-from minikafka.chaos.namespaces import Lan, Namespace, Passage
+from minikafka.chaos.machine import run
+from minikafka.chaos.netns import Lan, Namespace, Passage
 from minikafka.chaos.packet_rules import Filter
 
 pytestmark = pytest.mark.machine

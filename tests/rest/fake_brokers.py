@@ -27,8 +27,8 @@ from minikafka.errors import (
 )
 from minikafka.ports import Buffers, RequestContext, World
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from minikafka.rest.json_text import json_rpc
 from minikafka.rest.routes import TESTING_ROUTES, Doors
-from minikafka.rest.rpc_json import json_rpc
 from minikafka.rest.testing_hooks import serve_forwarded
 from minikafka.types import Address, NodeId, TopicPartition
 from minikafka.web.gate import Gate
@@ -38,8 +38,7 @@ from minikafka.wire import transaction_messages as t
 from minikafka.wire.batch import RecordBatch, stamped
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
 from minikafka.world.http import HttpNetwork
-from minikafka.world.instruments import Instruments
-from minikafka.world.lives import Lives
+from minikafka.world.instruments import Instruments, Lives
 from minikafka.world.real import SystemClock
 
 

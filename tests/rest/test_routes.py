@@ -13,8 +13,7 @@ from openapi_spec_validator import validate
 
 from minikafka import rest
 from minikafka.errors import BY_NAME
-from minikafka.rest.docs import render
-from minikafka.rest.openapi import document, operation_id_of, problem_pages
+from minikafka.rest.docs import document, operation_id_of, problem_pages, render
 from minikafka.rest.route import Route
 from minikafka.rest.routes import ROUTES, Doors
 from minikafka.web.problems import STATUS

@@ -9,10 +9,9 @@ from typing import TypeVar
 
 from minikafka.config import TopicConfig
 from minikafka.quorum.controller import Controller, completed
-from minikafka.quorum.controller_topics import topic_id_of
+from minikafka.quorum.controller_topics import list_partition_reassignments, topic_id_of
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.image import MetadataImage, PartitionImage
-from minikafka.quorum.reassignments import list_partition_reassignments
 from minikafka.types import TopicPartition
 from minikafka.wire.admin import (
     TOPIC,

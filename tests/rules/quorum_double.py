@@ -11,8 +11,8 @@ from minikafka.log.tail import LogSlice
 from minikafka.quorum import fetching, voting
 from minikafka.quorum.core import Envelope, QuorumCore, Ready
 from minikafka.quorum.fetching import FetchSnapshot
+from minikafka.quorum.files import QuorumState
 from minikafka.quorum.roles import Leader
-from minikafka.quorum.state_file import QuorumState
 from minikafka.replication.follower import CutTo, Extend
 from minikafka.types import UNDEFINED_EPOCH_END, Epoch, EpochEnd, NodeId, Offset
 from minikafka.wire.batch import RecordBatch, stamped

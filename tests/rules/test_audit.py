@@ -1,4 +1,4 @@
-"""The audit log (security/audit.py, world/audit_file.py, broker/access.py): what is noted, how often, and who may read it."""
+"""The audit log (security/audit.py, world/events.py, broker/access.py): what is noted, how often, and who may read it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from minikafka.security import audit
 from minikafka.security.audit import BURST, AuditLimiter
 from minikafka.security.authorizer import AclIndex, Action, Caller, Verdict
 from minikafka.wire.acls import CLUSTER_NAME, Acl, AclOperation, AclPermission, PatternType, ResourceType
-from minikafka.world.audit_file import AuditFile
-from minikafka.world.events import EventLog
+from minikafka.world.events import AuditFile, EventLog
 
 ANN = RequestContext("kafka", "CLIENTS", "10.0.0.7", client_id="shop", principal="User:ann")
 ADMIN = RequestContext("http", "CLIENTS", "10.0.0.8", principal="User:admin")

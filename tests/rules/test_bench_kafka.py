@@ -11,7 +11,7 @@ from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 from aiokafka.protocol.metadata import MetadataRequest_v4
 from aiokafka.protocol.produce import ProduceRequest_v8, ProduceResponse_v8
 
-from minikafka.spark.java import NoJava
+from minikafka.spark.session import NoJava
 from minikafka.types import Address
 from tests.bench import kafka_jars, kafka_processes, kafka_rows, kafka_wire
 from tests.bench.kafka_jars import Jar, NoKafka, cache_folder, fetch_all, kafka_version, parse, pinned

@@ -16,8 +16,8 @@ from minikafka.chaos import compose
 from minikafka.chaos.compose import DATA, ComposeTarget
 from minikafka.chaos.packet_rules import Filter
 from minikafka.chaos.reading import find, read
+from minikafka.chaos.scenario import Hit, Strike
 from minikafka.chaos.target import lacks
-from minikafka.chaos.timeline import Hit, Strike
 from minikafka.faults import CLIENT_END
 from minikafka.types import Address
 

@@ -8,10 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from minikafka.chaos.figures import Figures, quantile
-from minikafka.chaos.outcome import Outcome, strip
-from minikafka.chaos.play import picture
+from minikafka.chaos.outcome import Figures, Outcome, quantile, strip
 from minikafka.chaos.reading import scenario_of
+from minikafka.chaos.runner import picture
 from minikafka.types import TopicPartition
 
 ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)

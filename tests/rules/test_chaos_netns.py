@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from minikafka.chaos.commands import run
-from minikafka.chaos.fleet import Fleet
+from minikafka.chaos.machine import run
 from minikafka.chaos.netns import NetnsTarget
 from minikafka.chaos.packet_rules import Filter, rules_text
 from minikafka.chaos.reading import find, read
-from minikafka.chaos.target import lacks
-from minikafka.chaos.timeline import Hit, Strike
+from minikafka.chaos.scenario import Hit, Strike
+from minikafka.chaos.target import Fleet, lacks
 from minikafka.errors import WorldError
 from minikafka.hosting.cluster_files import lay_out, write
 from minikafka.hosting.processes import BrokerDied
@@ -55,7 +54,7 @@ def test_no_network_without_root_or_tools(monkeypatch: pytest.MonkeyPatch):
     scenario = read(find("power-loss-all"))
     assert lacks("netns", scenario) == ("netns cannot be used here: only root may make network namespaces",)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("minikafka.chaos.commands.ADMIN_RIGHTS", 0)
+    monkeypatch.setattr("minikafka.chaos.machine.ADMIN_RIGHTS", 0)
     monkeypatch.setattr(shutil, "which", lambda command: None if command == "mkfs.ext4" else f"/sbin/{command}")
     assert lacks("netns", scenario) == ("netns cannot make power-loss: not installed: mkfs.ext4 (package e2fsprogs)",)
     assert NetnsTarget.lacks("cut") is None

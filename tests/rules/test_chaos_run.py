@@ -13,8 +13,7 @@ from minikafka.chaos import runner
 from minikafka.chaos.processes import ProcessTarget
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.runner import Run
-from minikafka.chaos.scenario import Expectation
-from minikafka.chaos.timeline import Hit, Strike
+from minikafka.chaos.scenario import Expectation, Hit, Strike
 from minikafka.chaos.watch import ClusterState
 from minikafka.errors import WorldError
 from minikafka.hosting.processes import BrokerProcess

@@ -12,9 +12,8 @@ from minikafka.chaos.netns import NetnsTarget
 from minikafka.chaos.outcome import REASONS, allowed_kinds
 from minikafka.chaos.processes import ProcessTarget, Wanted
 from minikafka.chaos.reading import LIBRARY, ScenarioError, find, library, read, scenario_of
-from minikafka.chaos.scenario import SHORT_SESSIONS, Span
+from minikafka.chaos.scenario import SHORT_SESSIONS, Hit, Span, Strike, hit_of, strikes_of
 from minikafka.chaos.target import NO_MESSAGES, lacks
-from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
 from minikafka.faults import CLIENT_END, FAULTS, MESSAGES, OTHER_NAMES, WHOM, Standing, View, links_of, nodes_of
 from minikafka.types import NO_NODE, TopicPartition
 from minikafka.world.faults import FaultSpec

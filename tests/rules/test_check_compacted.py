@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from minikafka.check import LogBatch, ReplicaBatches, compare_replicas
 from minikafka.check.history import Acknowledged, Expect, Expectations, Failed, Operation, Poll, Send, Unknown
-from minikafka.check.logs import Comparison
+from minikafka.check.replicas import Comparison
 from minikafka.check.verdict import check_operations
 from minikafka.cli.root import root
 from minikafka.log.names import GAPS

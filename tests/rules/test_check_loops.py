@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from minikafka.check.loops import loop_anomalies
-from minikafka.check.transactions import ABORTED, COMMITTED, UNSURE, Process, Written
+from minikafka.check.transactions import ABORTED, COMMITTED, UNSURE, Process, Written, loop_anomalies
 from minikafka.groups.records import CommittedOffset, OffsetRecord, packed
 from minikafka.sim.transactors import committed_offsets
 from minikafka.types import TopicPartition

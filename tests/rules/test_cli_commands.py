@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from types import ModuleType
 
 import click
 import pytest
@@ -21,20 +20,15 @@ from minikafka.cli import (
     audit,
     certs,
     chaos,
-    completion,
     config,
-    connections,
     consume,
     demo,
     doctor,
     elect,
-    explain,
-    faults,
     groups,
     join,
     lab,
     log,
-    offsets,
     produce,
     quorum,
     quotas,
@@ -46,10 +40,11 @@ from minikafka.cli import (
     transactions,
     up,
     users,
+    v1,
 )
 from minikafka.cli.produce import Tally
 from minikafka.cli.quorum import to_json as quorum_json
-from minikafka.cli.root import COMMANDS, root
+from minikafka.cli.root import COMMANDS, completion, root
 from minikafka.cli.running import Commands
 from minikafka.cli.tables import print_table, shown
 from minikafka.cli.topics import to_json as topics_json
@@ -71,35 +66,35 @@ from minikafka.wire.messages import (
     QuorumReplica,
 )
 
-MODULES: dict[str, ModuleType] = {
-    "up": up,
-    "serve": serve,
-    "join": join,
-    "topics": topics,
-    "transactions": transactions,
-    "produce": produce,
-    "consume": consume,
-    "offsets": offsets,
-    "config": config,
-    "acls": acls,
-    "users": users,
-    "quotas": quotas,
-    "certs": certs,
-    "reassign": reassign,
-    "explain": explain,
-    "connections": connections,
-    "elect": elect,
-    "doctor": doctor,
-    "groups": groups,
-    "quorum": quorum,
-    "log": log,
-    "audit": audit,
-    "spark": spark,
-    "lab": lab,
-    "sim": sim,
-    "chaos": chaos,
-    "faults": faults,
-    "demo": demo,
+FOUND: dict[str, click.Command] = {
+    "up": up.command,
+    "serve": serve.command,
+    "join": join.command,
+    "topics": topics.command,
+    "transactions": transactions.command,
+    "produce": produce.command,
+    "consume": consume.command,
+    "offsets": topics.offsets,
+    "config": config.command,
+    "acls": acls.command,
+    "users": users.command,
+    "quotas": quotas.command,
+    "certs": certs.command,
+    "reassign": reassign.command,
+    "explain": v1.explain,
+    "connections": v1.connections,
+    "elect": elect.command,
+    "doctor": doctor.command,
+    "groups": groups.command,
+    "quorum": quorum.command,
+    "log": log.command,
+    "audit": audit.command,
+    "spark": spark.command,
+    "lab": lab.command,
+    "sim": sim.command,
+    "chaos": chaos.command,
+    "faults": v1.faults,
+    "demo": demo.command,
     "completion": completion,
 }
 
@@ -134,9 +129,9 @@ def test_help_shows_examples_everywhere(path):
 
 def test_the_table_of_commands_names_their_modules():
     """Commands are imported when they are asked for: a wrong name in the table would be found by a user."""
-    assert COMMANDS.keys() == MODULES.keys()
-    for name, module in MODULES.items():
-        assert root.get_command(click.Context(root), name) is module.command
+    assert COMMANDS.keys() == FOUND.keys()
+    for name, command in FOUND.items():
+        assert root.get_command(click.Context(root), name) is command
     assert root.get_command(click.Context(root), "nope") is None
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from minikafka.cli.demo_spark import DAY_MS, directly, run_job
-from minikafka.cli.flights import Flight
+from minikafka.cli.demo import DAY_MS, directly, run_job
+from minikafka.cli.demo_story import Flight
 
 
 def flight(day: int, carrier: str, delay: int | None) -> Flight:
@@ -51,7 +51,7 @@ async def test_a_silent_job_is_still_reported(tmp_path, monkeypatch):
     )
     job.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(job))
-    monkeypatch.setattr("minikafka.cli.demo_spark.QUIET_INTERVAL_S", 0.05)
+    monkeypatch.setattr("minikafka.cli.demo.QUIET_INTERVAL_S", 0.05)
     told: list[str] = []
 
     def say(text: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from minikafka.cli.doctor import directory_of as directory_of_settings
 from minikafka.cli.doctor_checks import (
     ERROR,
     NOTE,
@@ -20,7 +21,6 @@ from minikafka.cli.doctor_checks import (
     directory_findings,
     findings,
 )
-from minikafka.cli.doctor_facts import directory_of as directory_of_settings
 from minikafka.cli.root import root
 from minikafka.cli.settings import broker_settings
 from minikafka.types import Address

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from minikafka.cli.doctor_checks import ERROR, NOTE, WARNING
-from minikafka.cli.doctor_security import (
+from minikafka.cli.doctor_checks import (
     DAY_S,
+    ERROR,
+    NOTE,
+    WARNING,
     AccessFacts,
     CertificateFacts,
     SecurityFacts,

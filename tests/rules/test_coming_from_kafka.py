@@ -11,8 +11,7 @@ import pytest
 
 from minikafka.cli import kafka_tools
 from minikafka.cli.root import root
-from minikafka.client.other_clients import CALLED_HERE, REASONS
-from minikafka.client.settings import ConsumerConfig, ProducerConfig
+from minikafka.client.settings import CALLED_HERE, REASONS, ConsumerConfig, ProducerConfig
 from tests.tidy.sources import ROOT
 
 PAGE = (ROOT / "docs" / "coming-from-kafka.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka.errors import InvalidRequest, PolicyViolation
-from minikafka.quorum import acls as rule
+from minikafka.quorum import administration as rule
 from minikafka.quorum.story import happenings
 from minikafka.wire.acls import (
     Acl,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidRequest, StaleBrokerEpoch
+from minikafka.quorum.controller_brokers import Sessions
 from minikafka.quorum.image import MetadataImage
-from minikafka.quorum.liveness import Sessions
 from minikafka.quorum.records import RegisterBroker, decode, encode
 from minikafka.wire.messages import AllocateProducerIdsRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
 from tests.rules.controller_kit import CLUSTER_ID, Cluster

@@ -6,8 +6,7 @@ import pytest
 
 from minikafka.config import AT_RUN_TIME, OF_THE_CLUSTER, BrokerConfig, table
 from minikafka.errors import BY_CODE
-from minikafka.quorum.decision import ClusterPolicy
-from minikafka.quorum.defaults import broker_settings, effective, topic_defaults
+from minikafka.quorum.decision import ClusterPolicy, broker_settings, effective, topic_defaults
 from minikafka.wire.admin import (
     APPEND,
     BROKER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka.errors import BY_CODE
-from minikafka.quorum.credentials import describe_user_scram_credentials
+from minikafka.quorum.administration import describe_user_scram_credentials
 from minikafka.quorum.records import ClusterSecret, UserScramCredential
 from minikafka.quorum.story import happenings
 from minikafka.security.scram import ScramMechanism, credential_of, salted_password

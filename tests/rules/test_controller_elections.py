@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from minikafka.errors import InvalidReplicationFactor
-from minikafka.quorum.placement import place
+from minikafka.quorum.assignment import place
 from minikafka.rest.sentences import why_nobody_leads
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import ElectLeadersRequest, ForgottenPartition

@@ -6,7 +6,7 @@ import pytest
 
 from minikafka.config import BrokerConfig
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from minikafka.rest.endings import ending_of
+from minikafka.rest.testing_actions import ending_of
 from minikafka.types import NodeId
 
 CONFIG = BrokerConfig()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from minikafka.ui.journal import read_journals
-from minikafka.world.event_ring import EventRing, Wanted
-from minikafka.world.events import EventLog
+from minikafka.world.events import EventLog, EventRing, Wanted
 
 
 def filled(size: int = 100) -> EventRing:

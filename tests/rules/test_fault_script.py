@@ -12,11 +12,11 @@ import pytest
 
 from minikafka.chaos.processes import _spec
 from minikafka.chaos.reading import scenario_of
-from minikafka.chaos.timeline import hit_of, strikes_of
+from minikafka.chaos.scenario import hit_of, strikes_of
 from minikafka.faults import View
 from minikafka.rest.fault_script import NAME, Setup, Topic, call_of, chaos_of, python_of
 from minikafka.world.faults import APIS, EVERY_API, KINDS, FaultSpec, paused
-from minikafka.world.injections import Injection
+from minikafka.world.instruments import Injection
 
 SETUP = Setup(
     nodes=(1, 2, 3),

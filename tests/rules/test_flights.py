@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from minikafka.cli import flights as module
-from minikafka.cli.flights import FlightsMissing, flights
+from minikafka.cli import demo_story as module
+from minikafka.cli.demo_story import FlightsMissing, flights
 
 HEADER = (
     "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,"

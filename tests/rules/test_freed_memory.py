@@ -6,7 +6,7 @@ import asyncio
 import platform
 
 from minikafka.sim.loop import SimLoop
-from minikafka.world.freed_memory import CLOSINGS, PAUSE_S, FreedMemory, trim_allocator
+from minikafka.world.connections import CLOSINGS, PAUSE_S, FreedMemory, trim_allocator
 
 
 def test_memory_is_returned_once_after_many_closings():

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from minikafka.world import handshakes
-from minikafka.world.handshakes import Handshakes
+from minikafka.world import connections
+from minikafka.world.connections import Handshakes
 
 
 class Shake:
@@ -70,8 +70,8 @@ async def test_addresses_take_turns():
 
 async def test_slow_handshakes_end_for_those_that_wait(monkeypatch: pytest.MonkeyPatch):
     """Handshakes that nobody waits for have their whole time; others PATIENCE_S, the oldest first."""
-    monkeypatch.setattr(handshakes, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(handshakes, "LOOK_S", 0.01)
+    monkeypatch.setattr(connections, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(connections, "LOOK_S", 0.01)
     refused: list[str] = []
     table = Handshakes(4, refused.append)
     alone = [*arrive(table, "a", 2), *arrive(table, "b")]
@@ -91,8 +91,8 @@ async def test_slow_handshakes_end_for_those_that_wait(monkeypatch: pytest.Monke
 
 async def test_an_address_at_its_limit_waits_for_its_own_handshakes(monkeypatch: pytest.MonkeyPatch):
     """Closing those of others would make no room for it."""
-    monkeypatch.setattr(handshakes, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(handshakes, "LOOK_S", 0.01)
+    monkeypatch.setattr(connections, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(connections, "LOOK_S", 0.01)
     table = Handshakes(8)
     (other,) = arrive(table, "b")
     slow = arrive(table, "a", 5)
@@ -106,7 +106,7 @@ async def test_beyond_the_limit_of_waiting_connections_one_of_the_address_with_t
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The one that has waited longest; the memory that strangers can use is bounded."""
-    monkeypatch.setattr(handshakes, "WAITING_MAX", 10)
+    monkeypatch.setattr(connections, "WAITING_MAX", 10)
     refused: list[str] = []
     table = Handshakes(2, refused.append)
     flood = arrive(table, "a", 10)

@@ -17,7 +17,7 @@ from minikafka.wire.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from minikafka.world.message_places import Place, places_of
+from minikafka.world.faults import Place, places_of
 from tests.rules.replication_kit import batch, batch_at
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minikafka.errors import InvalidReplicationFactor
-from minikafka.quorum.placement import place, spread
+from minikafka.quorum.assignment import place, spread
 from minikafka.types import TopicPartition
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from minikafka.client.poll_gate import PollGate
+from minikafka.client.base_member import PollGate
 from minikafka.sim.world import SimWorld
 
 

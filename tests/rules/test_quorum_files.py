@@ -7,16 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minikafka.errors import CorruptMessage, InvalidRecord, KafkaStorageError
-from minikafka.quorum.records import leader_change_batch
-from minikafka.quorum.snapshot import (
+from minikafka.quorum.files import (
     SNAPSHOT_BATCH_BYTES,
+    QuorumState,
     decode_snapshot,
+    decode_state,
     encode_snapshot,
+    encode_state,
     parse_snapshot_name,
     part_path,
     snapshot_path,
 )
-from minikafka.quorum.state_file import QuorumState, decode_state, encode_state
+from minikafka.quorum.records import leader_change_batch
 from minikafka.types import EpochEnd
 from minikafka.wire.batch import split_verified
 from minikafka.wire.records import CONTROL_LEADER_CHANGE, control_type_of, decode_batch

@@ -11,10 +11,9 @@ from minikafka.errors import BY_CODE
 from minikafka.invariant import InvariantViolation
 from minikafka.quorum import fetching
 from minikafka.quorum.core import QuorumCore
-from minikafka.quorum.describe import describe
-from minikafka.quorum.fetching import FetchSnapshot, Wait
+from minikafka.quorum.fetching import FetchSnapshot, Wait, describe
+from minikafka.quorum.files import QuorumState
 from minikafka.quorum.roles import Follower, Leader, Progress
-from minikafka.quorum.state_file import QuorumState
 from minikafka.replication.follower import CutTo, Extend
 from minikafka.types import METADATA_TOPIC, Address, EpochEnd
 from minikafka.wire.messages import (

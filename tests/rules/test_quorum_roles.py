@@ -9,8 +9,8 @@ import pytest
 from minikafka.invariant import InvariantViolation
 from minikafka.quorum import fetching, roles, voting
 from minikafka.quorum.core import QuorumCore
+from minikafka.quorum.files import QuorumState
 from minikafka.quorum.roles import Candidate, EpochElection, Follower, Leader, Prospective, Resigned, Unattached
-from minikafka.quorum.state_file import QuorumState
 from minikafka.wire.messages import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest, VoteResponse
 from tests.rules.quorum_double import CLUSTER, WALL_MS, Journal, MemoryLog, batch_of, make_core
 

@@ -9,8 +9,8 @@ import pytest
 from minikafka.errors import BY_CODE
 from minikafka.quorum import voting
 from minikafka.quorum.core import EPOCH_JUMP_MAX, QuorumCore
+from minikafka.quorum.files import QuorumState
 from minikafka.quorum.roles import Follower, Unattached
-from minikafka.quorum.state_file import QuorumState
 from minikafka.types import NO_NODE
 from minikafka.wire.messages import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest, VoteResponse
 from tests.rules.quorum_double import CLUSTER, WALL_MS, Journal, MemoryLog, Player, batch_of, make_core

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from minikafka.quorum import fetching
-from minikafka.quorum.liveness import Sessions
-from minikafka.quorum.refusals import HeldConnection, Refusal
+from minikafka.quorum.controller_brokers import HeldConnection, Refusal, Sessions
+from minikafka.quorum.files import QuorumState
 from minikafka.quorum.roles import Follower, Prospective, Unattached
-from minikafka.quorum.state_file import QuorumState
 from minikafka.types import Epoch
 from tests.rules.controller_kit import T0, Cluster
 from tests.rules.quorum_double import Journal, make_core

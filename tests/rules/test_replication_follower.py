@@ -16,7 +16,7 @@ from minikafka.errors import (
 )
 from minikafka.events import DEBUG, WARNING, level_of
 from minikafka.invariant import InvariantViolation
-from minikafka.lab.scenario_runner import TruncateByHighWatermark
+from minikafka.lab.scenario import TruncateByHighWatermark
 from minikafka.log.partition_log import PartitionLog
 from minikafka.replication.follower import (
     CutTo,

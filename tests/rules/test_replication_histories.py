@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from minikafka.invariant import InvariantViolation
-from minikafka.lab.scenario_runner import TruncateByHighWatermark
+from minikafka.lab.scenario import TruncateByHighWatermark
 from minikafka.replication import leader as leader_rules
 from minikafka.replication.follower import TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica

@@ -18,7 +18,7 @@ def run(code: str) -> str:
 
 SERVED = """
 import sys
-from minikafka.cli.deferred import PACKAGES, defer
+from minikafka.cli.root import PACKAGES, defer
 defer(*PACKAGES)
 import minikafka.cli.serve
 from minikafka.hosting.local_broker import load_doors, load_kafka_door
@@ -62,7 +62,7 @@ def test_a_loaded_or_missing_package_is_not_deferred() -> None:
     """What is there stays, and a package that is not installed stays missing."""
     code = """
 import sys, types, javaproperties
-from minikafka.cli.deferred import defer
+from minikafka.cli.root import defer
 defer("javaproperties", "no_such_package")
 print(type(sys.modules["javaproperties"]) is types.ModuleType, "no_such_package" in sys.modules)
 """

@@ -27,9 +27,8 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.spark import places
-from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import ByGroup, Selection, parse_source
-from minikafka.spark.places import CommitRefused, Group, NothingCommitted, NothingToRead
+from minikafka.spark.places import CommitRefused, Group, NothingCommitted, NothingToRead, Position, StreamOffset
 from minikafka.types import Address, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m

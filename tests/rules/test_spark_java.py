@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from minikafka.spark.java import NoJava, java_home, wrapper_home
+from minikafka.spark.session import NoJava, java_home, wrapper_home
 
 
 def java(folder, version):

@@ -15,8 +15,19 @@ from minikafka.blocking.reading import (
     RetentionPassedPosition,
     TopicRecreated,
 )
-from minikafka.spark.offsets import BadOffset, Position, StreamOffset, from_json, limited, new_records
-from minikafka.spark.plan import PartitionFacts, missing, resume, split, wrong_partitions
+from minikafka.spark.places import (
+    BadOffset,
+    PartitionFacts,
+    Position,
+    StreamOffset,
+    from_json,
+    limited,
+    missing,
+    new_records,
+    resume,
+    split,
+    wrong_partitions,
+)
 from minikafka.types import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

@@ -21,12 +21,12 @@ from minikafka.broker.log_maintenance import LogMaintenance
 from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.config import parse_broker
 from minikafka.errors import BY_CODE, OutcomeUnknown, ProtocolError
-from minikafka.lab.command import Command
 from minikafka.lab.control import CLUSTER_ID, PARTITION, TOPIC_ID, News, as_text
 from minikafka.lab.lab_cluster import WALL_MS_START, Fetch, LabCluster, Promised, content_of
 from minikafka.lab.node import READ_SIZE_MAX, Held, Node, held_in, records_of
 from minikafka.lab.played import NodeEvent
-from minikafka.lab.scenario_runner import Build, built
+from minikafka.lab.scenario import Build, built
+from minikafka.lab.verbs import Command
 from minikafka.log.log_directory import LogDirectory
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.replication.follower import FollowerReplica

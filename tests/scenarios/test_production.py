@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from minikafka.broker import alter_partition_manager
-from minikafka.lab.command import ScenarioError
 from minikafka.lab.lab_cluster import LabCluster
 from minikafka.lab.node import Node
 from minikafka.lab.played import View, views_of
-from minikafka.lab.scenario import library, read
-from minikafka.lab.scenario_runner import play
+from minikafka.lab.scenario import library, play, read
 from minikafka.lab.table import rendered
+from minikafka.lab.verbs import ScenarioError
 from minikafka.sim.world import SimWorld
 from tests.rules.replication_histories import History, Violation
 from tests.rules.test_replication_histories import STEPS

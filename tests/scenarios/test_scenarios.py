@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 import minikafka
-from minikafka.lab.command import ScenarioError
 from minikafka.lab.played import Run
-from minikafka.lab.scenario import LIBRARY, library, read
-from minikafka.lab.scenario_runner import play
+from minikafka.lab.scenario import LIBRARY, library, play, read
 from minikafka.lab.table import RULES, changes_of, reasons, rendered, truncation_of
+from minikafka.lab.verbs import ScenarioError
 from minikafka.replication.leader import LeaderReplica
 
 REQUIRED = """

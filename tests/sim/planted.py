@@ -20,8 +20,8 @@ from minikafka.config import TopicConfig
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import ProducerState
 from minikafka.quorum import elections, voting
+from minikafka.quorum.files import QUORUM_STATE_PATH, encode_state
 from minikafka.quorum.roles import Leader
-from minikafka.quorum.state_file import QUORUM_STATE_PATH, encode_state
 from minikafka.replication.follower import TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica
 from minikafka.sim.disk import FencedDisk

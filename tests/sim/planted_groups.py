@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
-from minikafka.client.base_member import BaseMember
+from minikafka.client.base_member import BaseMember, PollGate
 from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets
-from minikafka.client.poll_gate import PollGate
 from minikafka.client.positions import Positions
 from minikafka.errors import FencedInstanceId, IllegalGeneration, UnknownMemberId
 from minikafka.groups import rebalance, sticky

@@ -15,7 +15,7 @@ from minikafka.log.epochs import EpochCache
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.names import CLEAN_SHUTDOWN
 from minikafka.log.partition_log import PartitionLog
-from minikafka.quorum import alter_partition, fetching, voting
+from minikafka.quorum import elections, fetching, voting
 from minikafka.quorum.core import QuorumCore
 from minikafka.quorum.roles import Leader, Progress
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
@@ -359,7 +359,7 @@ KAFKA = (
         source="KAFKA-14139, KAFKA-14617, KIP-903",
         area="ISR",
         story="a proposal that was made before a member lost its disk puts its empty log into the ISR",
-        patches=[(alter_partition, "_check_eligible", alive_is_enough)],
+        patches=[(elections, "_check_eligible", alive_is_enough)],
         ground="drill",
         told_in=drills.a_member_that_restarted_since_does_not_join,
     ),
@@ -368,7 +368,7 @@ KAFKA = (
         source="KAFKA-13916, KIP-841",
         area="ISR",
         story="a leader adds back the broker that the controller has just fenced",
-        patches=[(alter_partition, "_check_eligible", anybody_is_eligible)],
+        patches=[(elections, "_check_eligible", anybody_is_eligible)],
         ground="drill",
         told_in=drills.fenced_and_stopping_brokers_do_not_join,
     ),

@@ -13,10 +13,10 @@ from minikafka.broker.api import fetch as fetch_api
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_fetcher import _Asked
 from minikafka.log.partition_log import PartitionLog
-from minikafka.quorum import alter_partition, voting
+from minikafka.quorum import elections, voting
+from minikafka.quorum.files import QUORUM_STATE_PATH, encode_state
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import BROKER_RESOURCE, ConfigRecord, ProducerIds
-from minikafka.quorum.state_file import QUORUM_STATE_PATH, encode_state
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica
 from minikafka.sim.message_plans import isr_churn
@@ -133,7 +133,7 @@ MESSAGE_CLUSTERS = (
         name="isr_changes_from_any_state",
         story="the controller does not compare partition epochs: a late request replaces a newer ISR (KIP-497)",
         caught_by=("isr_change_without_a_proposal", "maximal_isr_lacks_a_member", "valid_high_watermark", *LOSS),
-        patches=[(alter_partition, "_checked", from_any_partition_epoch(alter_partition._checked))],
+        patches=[(elections, "_checked", from_any_partition_epoch(elections._checked))],
         seed=0,
         within=80,
     ),

@@ -10,7 +10,7 @@ from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.client import positions
 from minikafka.client.admin import AdminClient
-from minikafka.client.coordinator import Coordinator
+from minikafka.client.routing import Coordinator
 from minikafka.errors import UNKNOWN
 from minikafka.log import partition_log
 from minikafka.log.log_directory import LogDirectory

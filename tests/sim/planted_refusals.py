@@ -11,9 +11,8 @@ from minikafka.broker import controller_driver
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.errors import Unreachable
 from minikafka.quorum import controller_brokers
-from minikafka.quorum.controller_brokers import fence
+from minikafka.quorum.controller_brokers import HeldConnection, Refusal, fence
 from minikafka.quorum.decision import Decision
-from minikafka.quorum.refusals import HeldConnection, Refusal
 from minikafka.sim.message_faults import REFUSE
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.seeds import plan_of

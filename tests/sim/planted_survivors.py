@@ -13,8 +13,7 @@ from typing import Any
 
 from minikafka.client.fetcher import Fetcher
 from minikafka.client.group_member import Member
-from minikafka.client.partition_state import PartitionState
-from minikafka.client.positions import Positions
+from minikafka.client.positions import PartitionState, Positions
 from minikafka.errors import DiskFailed
 from minikafka.groups.group import Group
 from minikafka.log import recovery

@@ -10,8 +10,8 @@ from minikafka.errors import InvalidRequest
 from minikafka.quorum import controller_brokers
 from minikafka.quorum.controller_brokers import register
 from minikafka.quorum.decision import ClusterPolicy
+from minikafka.quorum.files import QUORUM_STATE_PATH, QuorumState, encode_state
 from minikafka.quorum.image import MetadataImage
-from minikafka.quorum.state_file import QUORUM_STATE_PATH, QuorumState, encode_state
 from minikafka.sim.cluster import node_name
 from minikafka.wire.messages import (
     BeginQuorumEpochRequest,

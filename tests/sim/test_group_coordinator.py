@@ -10,7 +10,7 @@ import pytest
 
 from minikafka.cli.groups import described
 from minikafka.client.admin import AdminClient
-from minikafka.client.coordinator import Coordinator
+from minikafka.client.routing import Coordinator
 from minikafka.client.structs import OffsetAndMetadata
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import (

@@ -12,7 +12,7 @@ import pytest
 
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.errors import NotController, RecordListTooLarge
-from minikafka.quorum.state_file import QUORUM_STATE_PATH, QuorumState, encode_state
+from minikafka.quorum.files import QUORUM_STATE_PATH, QuorumState, encode_state
 from minikafka.sim.world import SimWorld
 from minikafka.wire.messages import DescribeQuorumRequest
 from tests.sim.quorum_cluster import Breach, QuorumCluster

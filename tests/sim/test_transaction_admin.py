@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.client.coordinator import TRANSACTION_KEY
+from minikafka.client.routing import TRANSACTION_KEY
 from minikafka.errors import (
     CoordinatorNotAvailable,
     InvalidProducerEpoch,

@@ -32,7 +32,7 @@ from minikafka import Consumer, Producer, TopicPartition
 from minikafka.chaos.watch import ClusterState, Watch
 from minikafka.hosting.processes import ProcessCluster
 from minikafka.types import NO_NODE
-from minikafka.world.asking import Asker
+from minikafka.world.clients import Asker
 from tests.e2e.kill_loop import PARTITIONS, SETTINGS, TOPIC, create_topic
 from tests.spark.spark_home import JAVA_OPTIONS, executors_said, spark_home
 

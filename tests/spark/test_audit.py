@@ -12,10 +12,9 @@ from minikafka.cli import audit as plain
 from minikafka.cli.audit import node_folders, partitions_in, segments_of
 from minikafka.log.checkpoint import format_offsets
 from minikafka.log.names import LOG_START_OFFSET_CHECKPOINT
-from minikafka.spark.jobs.audit import Audited, audit
-from minikafka.spark.tables import BadLedger
+from minikafka.spark.audit import Audited, BadLedger, audit
 from minikafka.types import TopicPartition
-from minikafka.world.replica_files import replica_of
+from minikafka.world.read_disk import replica_of
 from tests.audit_kit import DAMAGES, write_ledger, write_replica
 
 NODES = (1, 2, 3)

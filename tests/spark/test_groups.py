@@ -6,8 +6,7 @@ import pytest
 
 from minikafka.blocking import brokers as client
 from minikafka.groups.protocol import Subscription
-from minikafka.spark.offsets import Position
-from minikafka.spark.places import Group
+from minikafka.spark.places import Group, Position
 from minikafka.types import TopicPartition
 from minikafka.wire import group_messages as g
 from tests.spark.streams import TIMEOUT_S

@@ -10,11 +10,10 @@ import sys
 
 import pytest
 
-from minikafka.cli.demo_spark import directly
-from minikafka.cli.flights import Flight
+from minikafka.cli.demo import directly
+from minikafka.cli.demo_story import Flight
 from minikafka.cli.spark import summary_to_json
-from minikafka.spark.jobs.archive import archive
-from minikafka.spark.jobs.flights import flights
+from minikafka.spark.jobs import archive, flights
 from minikafka.wire.records import Record
 
 DAY_MS = 86_400_000

@@ -7,8 +7,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from minikafka.blocking.brokers import Topic
 from minikafka.blocking.reading import LogTruncated
-from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import OptionError
+from minikafka.spark.places import Position, StreamOffset
 from minikafka.spark.source import MiniKafkaSource
 from minikafka.types import TopicPartition
 

@@ -28,7 +28,7 @@ def test_every_module_counts_once_in_its_package(tmp_path):
     """A module beside the packages stands for itself; the total is of all."""
     (tmp_path / "minikafka" / "rest" / "metrics").mkdir(parents=True)
     (tmp_path / "README.md").touch()
-    for name in ("ports.py", "rest/body.py", "rest/metrics/own.py"):
+    for name in ("ports.py", "rest/body.py", "rest/metrics/mbeans.py"):
         (tmp_path / "minikafka" / name).write_text(SAMPLE)
     lines = {name: now for name, _, now, _ in figures.measured(tmp_path, with_walks=False)}
     assert (lines["  ports"], lines["  rest"], lines["code lines"], lines["modules"]) == (6, 12, 18, 3)

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 from minikafka.config import AT_RUN_TIME, BROKER_NAME_OF, INT_MAX, BrokerConfig, TopicConfig, table, to_settings
 from minikafka.errors import InvalidRequest, ProtocolError, UnknownTopicOrPartition
 from minikafka.quorum.configs import LISTS
-from minikafka.quorum.defaults import ALL_BROKERS
+from minikafka.quorum.controller_topics import list_partition_reassignments
+from minikafka.quorum.decision import ALL_BROKERS
 from minikafka.quorum.image import MetadataImage
-from minikafka.quorum.reassignments import list_partition_reassignments
 from minikafka.wire.admin import (
     BROKER,
     DEFAULT,

@@ -1,7 +1,7 @@
 """AwaitStop, an API of our own: answered when this broker stops, or when the time is up.
 
 The active controller holds one such request at each broker. When the broker's process dies, the request's connection
-ends without an answer (``quorum/refusals.py``).
+ends without an answer (``quorum/controller_brokers.py``).
 """
 
 from __future__ import annotations

@@ -20,10 +20,17 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from minikafka.broker.broker import Broker
 from minikafka.errors import BrokerNotAvailable
-from minikafka.rest.metrics.families import EventCounts, Windows, gauge, number
-from minikafka.rest.metrics.mbeans import mbeans
-from minikafka.rest.metrics.own import own
-from minikafka.rest.metrics.view import ReadGauges, View, group_families, look_at_groups
+from minikafka.rest.metrics.families import (
+    EventCounts,
+    ReadGauges,
+    View,
+    Windows,
+    gauge,
+    group_families,
+    look_at_groups,
+    number,
+)
+from minikafka.rest.metrics.mbeans import mbeans, own
 from minikafka.types import NodeId, Offset
 
 PARTITION = ("topic", "partition")

@@ -1,17 +1,37 @@
-"""Prometheus families from rows of values: counters that events feed, quantiles of the recent past, and their
+"""What one scrape reads, and Prometheus families made of it.
+
+Prometheus families from rows of values: counters that events feed, quantiles of the recent past, and their
 samples.
+
+What one scrape reads: the broker at this moment, its partitions in order, its groups, and the counters beside it.
+
+Groups have kafka_exporter's lag, members and offsets, and Kafka's own counts of groups by state. A group has series at
+its coordinator only, so that sums over brokers are right. The leaders report the ends of the logs at the moment of the
+scrape; a partition whose leader does not answer has no lag in this scrape, rather than a wrong one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, TypeAlias
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from minikafka.broker.broker import Broker
 from minikafka.broker.meters import Histogram, exported_buckets
+from minikafka.errors import WorldError
+from minikafka.groups.coordinator import Standing
+from minikafka.groups.group import State
 from minikafka.ports import Unheard
-from minikafka.types import METADATA_TOPIC
+from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
+from minikafka.replication.leader import LeaderReplica
+from minikafka.replication.partition import Partition
+from minikafka.rpc import call
+from minikafka.types import METADATA_TOPIC, NO_NODE, NodeId, Offset, TopicPartition
+from minikafka.wire.messages import LATEST, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 
 # Quantiles are of the time since the mark before the last one: at least this long, at most twice that when a scraper
 # scrapes at least this often.
@@ -144,3 +164,204 @@ def percentiles_ms(
         family.add_sample(f"{name}_count", labels, seen.count)
         family.add_sample(f"{name}_sum", labels, seen.sum_ns / 1e6)
     return family
+
+
+# A scrape waits so long for other leaders; Prometheus itself gives up after ten seconds.
+ASK_TIMEOUT_S: Final = 2.0
+
+GROUP, TOPIC, PARTITION = ("consumergroup",), ("consumergroup", "topic"), ("consumergroup", "topic", "partition")
+STATES = {
+    "preparingrebalance": State.PREPARING,
+    "completingrebalance": State.COMPLETING,
+    "stable": State.STABLE,
+    "dead": State.DEAD,
+    "empty": State.EMPTY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What this broker coordinates, and where the logs that are read end."""
+
+    standings: tuple[Standing, ...] = ()
+    ends: Mapping[TopicPartition, Offset] = field(default_factory=dict)
+    limit: int = 0
+
+    def committed(self) -> list[tuple[str, TopicPartition, Offset]]:
+        """Committed offsets with a series of their own."""
+        return self._committed()[: self.limit]
+
+    @property
+    def omitted(self) -> int:
+        """Those that have none."""
+        return max(0, len(self._committed()) - self.limit)
+
+    def _committed(self) -> list[tuple[str, TopicPartition, Offset]]:
+        return [
+            (each.group_id, partition, value.offset)
+            for each in self.standings
+            for partition, value in sorted(each.committed.items())
+        ]
+
+
+async def look_at_groups(broker: Broker, limit: int) -> Groups:
+    """This broker's groups now, with ``limit`` partitions of them at most."""
+    groups = Groups(tuple(broker.groups.standings()), limit=limit)
+    wanted = sorted({partition for _, partition, _ in groups.committed()})
+    leaders: dict[NodeId, list[TopicPartition]] = {}
+    for name in wanted:
+        partition = broker.image.partition(name)
+        if partition is not None and partition.leader != NO_NODE:
+            leaders.setdefault(partition.leader, []).append(name)
+    found = await asyncio.gather(*(_ends(broker, node, names) for node, names in leaders.items()))
+    return Groups(groups.standings, {name: end for part in found for name, end in part.items()}, limit)
+
+
+async def _ends(broker: Broker, node: NodeId, names: list[TopicPartition]) -> dict[TopicPartition, Offset]:
+    if node == broker.node_id:
+        roles = {name: broker.partitions[name].role for name in names if name in broker.partitions}
+        return {name: role.high_watermark for name, role in roles.items() if isinstance(role, LeaderReplica)}
+    address = broker.address_of(node)
+    if address is None:
+        return {}
+    items = tuple(ListOffsetsPartition(topic=each.topic, partition=each.partition, timestamp=LATEST) for each in names)
+    deadline = broker.world.clock.now() + ASK_TIMEOUT_S
+    try:
+        response: ListOffsetsResponse = await call(
+            broker.world.network, address, ListOffsetsRequest(partitions=items), deadline=deadline
+        )
+    except WorldError:
+        return {}
+    return {
+        TopicPartition(each.topic, each.partition): each.offset for each in response.partitions if not each.error_code
+    }
+
+
+def group_families(groups: Groups) -> Iterator[Metric]:
+    """All of them, family by family."""
+    committed = groups.committed()
+    lags = [
+        (group, name, max(0, groups.ends[name] - offset)) for group, name, offset in committed if name in groups.ends
+    ]
+    yield gauge(
+        "kafka_consumergroup_current_offset",
+        "What a group has committed: the next offset that it will read. Reported by its coordinator.",
+        PARTITION,
+        (((group, *name), float(offset)) for group, name, offset in committed),
+    )
+    yield gauge(
+        "kafka_consumergroup_current_offset_sum",
+        "The same over a topic's partitions.",
+        TOPIC,
+        _by_topic(committed),
+    )
+    yield gauge(
+        "kafka_consumergroup_lag",
+        "Records between what a group has committed and the high watermark.",
+        PARTITION,
+        (((group, *name), float(lag)) for group, name, lag in lags),
+    )
+    yield gauge("kafka_consumergroup_lag_sum", "The same over a topic's partitions.", TOPIC, _by_topic(lags))
+    yield gauge(
+        "kafka_consumergroup_members",
+        "Members of a group.",
+        GROUP,
+        (((each.group_id,), float(each.member_count)) for each in groups.standings[: groups.limit]),
+    )
+    prefix = "kafka_coordinator_group_groupmetadatamanager_"
+    yield number(prefix + "numgroups", "Groups that this broker coordinates.", len(groups.standings))
+    for word, state in STATES.items():
+        count = sum(each.state is state for each in groups.standings)
+        yield number(f"{prefix}numgroups{word}", f"Of these, those that are {state.value}.", count)
+    yield number(
+        prefix + "numoffsets",
+        "Offsets that they have committed.",
+        sum(len(each.committed) for each in groups.standings),
+    )
+    yield number(
+        "mk_metrics_group_partitions_omitted",
+        "Committed offsets without series of their own; see mk.metrics.partitions.max.",
+        groups.omitted,
+    )
+
+
+def _by_topic(values: list[tuple[str, TopicPartition, int]]) -> list[Row]:
+    sums: dict[tuple[str, str], float] = {}
+    for group, name, value in values:
+        sums[group, name.topic] = sums.get((group, name.topic), 0.0) + value
+    return list(sums.items())
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGauges:
+    """What the world around the broker can tell; read at each scrape."""
+
+    active_faults: int
+    """Faults that tests have set on links."""
+    connections: int
+    refused_connections: Mapping[str, int]
+    """By the setting whose limit they exceeded."""
+    queued_bytes: int
+    free_bytes: int
+    """On the file system of the data directory; -1 when it is not known."""
+    loop_lag: Histogram
+
+
+ReadGauges = Callable[[], ProcessGauges]
+
+
+@dataclass(frozen=True)
+class View:
+    """One scrape's picture. ``limit``: how many partitions get series of their own."""
+
+    broker: Broker
+    limit: int
+    groups: Groups = field(default_factory=Groups)
+    now: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "now", self.broker.world.clock.now())
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.broker.image
+
+    @cached_property
+    def hosted(self) -> list[tuple[TopicPartition, Partition]]:
+        """This broker's replicas, in order."""
+        return sorted(self.broker.partitions.items())
+
+    @cached_property
+    def led(self) -> list[tuple[TopicPartition, LeaderReplica]]:
+        """Those that it leads."""
+        return [(name, each.role) for name, each in self.hosted if isinstance(each.role, LeaderReplica)]
+
+    @property
+    def shown(self) -> list[tuple[TopicPartition, Partition]]:
+        """Those that get series of their own."""
+        return self.hosted[: self.limit]
+
+    @property
+    def shown_led(self) -> list[tuple[TopicPartition, LeaderReplica]]:
+        """Of those, the ones that this broker leads."""
+        return [(name, each.role) for name, each in self.shown if isinstance(each.role, LeaderReplica)]
+
+    @property
+    def omitted(self) -> int:
+        """Partitions that get none."""
+        return max(0, len(self.hosted) - self.limit)
+
+    @cached_property
+    def is_controller(self) -> bool:
+        """Is this the active controller?"""
+        return self.broker.controller.is_active
+
+    @cached_property
+    def leaderless(self) -> list[tuple[TopicImage, PartitionImage]]:
+        """Partitions that nobody leads, by the metadata."""
+        image = self.image
+        return [
+            (topic, each)
+            for topic, each in image.sorted_partitions()
+            if each.leader == NO_NODE or not image.alive(each.leader)
+        ]

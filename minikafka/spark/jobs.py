@@ -1,8 +1,16 @@
-"""``minikafka spark flights``: delays per day, airport and carrier as a watermarked stream; a summary back to a topic.
+"""The jobs flights and archive of ``minikafka spark``; each takes a session and what it needs, and returns its result.
+
+``minikafka spark flights``: delays per day, airport and carrier as a watermarked stream; a summary back to a topic.
 
 A window is written when the watermark has passed its end: the newest record's time less a week, because partitions are
 read side by side and none of them keeps the others' time. So the last week of the topic stays open, and the summary
 says up to which day it reaches.
+
+How a job's stream is run: to the end of what is there, or until it is stopped, with its progress reported.
+
+``minikafka spark archive TOPIC``: committed records to Parquet, by topic and day, exactly once and restartable.
+
+Read the folder with Spark: its list of files (``_spark_metadata``) says which belong to committed batches.
 """
 
 from __future__ import annotations
@@ -11,7 +19,69 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minikafka.spark.jobs.progress import Report, run_query
+LOOK_INTERVAL_S = 0.5
+
+Report = Callable[[int, int], object]
+"""Called with a batch's number and how many rows were read so far."""
+
+
+def run_query(writer: Any, *, follow: bool, report: Report) -> int:
+    """Start a DataStreamWriter and wait for its end; rows read. Raises what ended the query.
+
+    ``follow``: go on with what comes later, until the query is stopped.
+    """
+    query = (writer if follow else writer.trigger(availableNow=True)).start()
+    rows, last = 0, -1
+    try:
+        while True:
+            ended = query.awaitTermination(LOOK_INTERVAL_S)
+            for each in query.recentProgress:
+                if each["batchId"] > last and each["numInputRows"]:
+                    rows += each["numInputRows"]
+                    report(each["batchId"], rows)
+                last = max(last, each["batchId"])
+            if ended:
+                return rows
+    finally:
+        query.stop()
+
+
+def archive(
+    session: Any,
+    *,
+    bootstrap: str,
+    topic: str,
+    into: str,
+    checkpoint: str,
+    report: Report,
+    security: Mapping[str, str] | None = None,
+    follow: bool = False,
+    most_per_batch: int = 1_000_000,
+) -> int:
+    """Append what is new since the checkpoint; rows written. Raises what ended the query.
+
+    ``security``: the source's options of TLS.
+    """
+    records = (
+        session.readStream.format("minikafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**(security or {}))
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", str(most_per_batch))
+        .load()
+    )
+    writer = (
+        records.selectExpr("*", "to_date(timestamp) day")
+        .writeStream.format("parquet")
+        .partitionBy("topic", "day")
+        .option("path", into)
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+    )
+    return run_query(writer, follow=follow, report=report)
+
 
 WATERMARK = "7 days"
 WINDOW = "1 day"

@@ -1,4 +1,15 @@
-"""Disks that can lose power: an ext4 file system in a file, mounted where only this run sees it.
+"""What root can do to this machine: run its commands, fail the system calls of a process, and cut the power of disks.
+
+Commands of the system: whether they are there, and what they said.
+
+Rule for this file: a command that fails is an error with its own words; none may take forever.
+
+System calls of a running process that fail or take long: strace's injection.
+
+Rules for this file: nothing of the process changes but what the call returns and when; when strace ends, whyever, the
+kernel lets the process go and its calls are its own again.
+
+Disks that can lose power: an ext4 file system in a file, mounted where only this run sees it.
 
 ::
 
@@ -22,8 +33,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
+import signal
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,9 +45,88 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from minikafka.chaos.commands import forbidden, missing, run
 from minikafka.config import MIB
 from minikafka.errors import WorldError
+
+ADMIN_RIGHTS: Final = (1 << 21) | (1 << 12)
+"""CAP_SYS_ADMIN and CAP_NET_ADMIN of linux/capability.h."""
+
+COMMAND_TIMEOUT_S: Final = 20.0
+
+
+def forbidden(deed: str) -> str | None:
+    """Why this process may not do what takes all of root's rights, as a sentence; None: it may."""
+    if sys.platform != "linux":
+        return f"only Linux can {deed}"
+    if os.geteuid() != 0:
+        return f"only root may {deed}"
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    rights = int(status.partition("CapEff:")[2].split()[0], 16)
+    if rights & ADMIN_RIGHTS != ADMIN_RIGHTS:
+        return f"root here may not {deed}: it lacks CAP_SYS_ADMIN or CAP_NET_ADMIN, as in a container"
+    return None
+
+
+def missing(needs: Mapping[str, str]) -> str | None:
+    """What is not installed of ``needs`` (command -> the package that has it, on Debian), in words; None: nothing."""
+    absent = [f"{command} (package {package})" for command, package in needs.items() if shutil.which(command) is None]
+    return f"not installed: {', '.join(absent)}" if absent else None
+
+
+def run(*command: str, data: str = "", timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+    """What a command of the system printed. WorldError with its own words when it fails."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, input=data, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except FileNotFoundError as error:
+        raise WorldError(f"{command[0]} is not installed here") from error
+    except subprocess.TimeoutExpired as error:
+        raise WorldError(f"{' '.join(command)}: not done in {timeout_s:.0f} s") from error
+    if done.returncode:
+        raise WorldError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+SYNCS: Final = "fsync,fdatasync"
+
+
+def why_no_injection() -> str | None:
+    """Why no call can be changed here, as a sentence; None: it can."""
+    return forbidden("change the system calls of any process") or missing({"strace": "strace"})
+
+
+class Injection:
+    """Syncs of one process and of its threads are changed from the construction until :meth:`close`."""
+
+    def __init__(self, pid: int, *, delay_s: float = 0.0, fails_next: bool = False) -> None:
+        """``delay_s``: every sync takes so much longer; ``fails_next``: the next one of each thread fails with EIO."""
+        effects = [f"delay_enter={round(delay_s * 1_000_000)}"] if delay_s else []
+        if fails_next:
+            effects += ["error=EIO", "when=1"]
+        inject = ":".join([f"inject={SYNCS}", *effects])
+        # Its words go to its standard error: first that it has attached, then each changed call, which nobody reads.
+        command = ["strace", "-f", "-p", str(pid), "-e", f"trace={SYNCS}", "-e", inject]
+        self._process = subprocess.Popen(  # noqa: S603
+            [*command, "-o", os.devnull],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        line = self._process.stderr.readline() if self._process.stderr is not None else b""
+        if b" attached" not in line:
+            self.close()
+            raise WorldError(f"strace cannot attach to process {pid}: {line.decode(errors='replace').strip()}")
+
+    def close(self) -> None:
+        """Let the process go."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+
 
 SHUTDOWN: Final = 0x8004587D
 """EXT4_IOC_SHUTDOWN: _IOR('X', 125, __u32)."""
@@ -56,7 +149,7 @@ NEEDS: Final[Mapping[str, str]] = {
 """Command -> the package that has it, on Debian."""
 
 
-def why_not() -> str | None:
+def why_no_mounts() -> str | None:
     """Why no disk can be made here, as a sentence; None: it can."""
     if (reason := forbidden("mount a disk") or missing(NEEDS)) is not None:
         return reason

@@ -1,0 +1,402 @@
+"""HTTP connections on aiohttp: what is read from them beside plain requests, and the responses that go out there.
+
+:class:`HttpConnection` bounds one connection in time and counts its bytes; :class:`OtherRoutes` is the application of
+``/v1``, health and metrics. ``http_server.py`` decides what each request gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio import Transport
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpVersion11
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from minikafka.errors import (
+    BrokerNotAvailable,
+    InvalidRequest,
+    ProtocolError,
+)
+from minikafka.ports import Buffers
+from minikafka.web.gate import Asked
+from minikafka.web.problems import PROBLEM_TYPE, problem_of
+from minikafka.world.connections import (
+    HTTP,
+    NAME_LENGTH_MAX,
+    ConnectionQuota,
+    ConnectionRecord,
+    OpenConnection,
+    identity_of,
+    peer_of,
+)
+from minikafka.world.rpc_connection import answer_head, write_answer
+
+Doors: TypeAlias = Callable[[web.Application], None]
+"""Mounts other routes (``/v1``, health, metrics) on the application that shares the port."""
+
+Share: TypeAlias = Callable[[web.Request, web.StreamResponse], Awaitable[None]]
+"""Adds to an answer's headers before they go out."""
+
+# Where a request that came before the application keeps what it was made of.
+PARTS: web.RequestKey[tuple[Any, ...]] = web.RequestKey("minikafka.parts", tuple)
+
+# A connection whose first request has not begun by then is closed: a client connects to send a request.
+FIRST_REQUEST_TIMEOUT_S = 30.0
+
+# As for a login that has begun (broker/kafka_login.py).
+LOGIN_TIMEOUT_S = 10.0
+
+# Of what could not be read, so much is shown to its sender.
+DETAIL_LENGTH_MAX = 200
+
+
+def first_request_timeout_s(*, needs_login: bool) -> float:
+    """Where clients must log in, silence counts as a login that takes too long."""
+    return LOGIN_TIMEOUT_S if needs_login else FIRST_REQUEST_TIMEOUT_S
+
+
+class RpcAnswer(web.StreamResponse):
+    """200 with a body of several buffers, written as one gathered write without header objects."""
+
+    def __init__(self, buffers: Buffers, content_type: str, date: bytes) -> None:
+        super().__init__()
+        self._buffers = buffers
+        self._type = content_type
+        self._date = date
+        self.size = 0
+        """Bytes written, head included."""
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Write everything; a client that has left is ignored."""
+        self._keep_alive = request.keep_alive
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client left before the answer")
+        size = sum(map(len, self._buffers))
+        more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items()).encode()
+        head = answer_head(self._type, size, self._date, keeps_alive=bool(self._keep_alive), more=more)
+        self.size = len(head) + size
+        write_answer(transport, head, self._buffers, size)
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing: all is written."""
+
+
+class Silence(web.StreamResponse):
+    """Nothing at all; the connection is broken, or waits for its next request."""
+
+    def __init__(self, *, hang_up: bool) -> None:
+        super().__init__()
+        self._hangs_up = hang_up
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Write nothing."""
+        self._keep_alive = not self._hangs_up
+        if self._hangs_up and request.transport is not None:
+            request.transport.abort()
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing: nothing was begun."""
+
+
+def refusal(
+    status: int, error: ProtocolError, members: Mapping[str, Any] | None = None, **headers: str
+) -> web.Response:
+    """A problem (RFC 9457) of HTTP itself; errors of the protocol are 200 answers with Kafka's code."""
+    return web.Response(
+        status=status,
+        body=json.dumps(problem_of(error, status=status, **(members or {}))).encode() + b"\n",
+        headers={name.replace("_", "-"): value for name, value in headers.items()},
+        content_type=PROBLEM_TYPE,
+    )
+
+
+def asked_of(request: web.BaseRequest) -> Asked:
+    """What the rule for who may ask needs to know."""
+    headers = request.headers
+    return Asked(
+        method=request.method,
+        hosts=headers.getall("Host", ()),
+        needs_host=request.version >= HttpVersion11,
+        origin=headers.get("Origin"),
+        site=headers.get("Sec-Fetch-Site"),
+        is_link=headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document",
+        asks_before=request.method == "OPTIONS" and "Access-Control-Request-Method" in headers,
+        authorizations=len(headers.getall("Authorization", ())),
+        query_names=request.query.keys() if "?" in request.path_qs else (),
+    )
+
+
+PRINCIPAL: web.RequestKey[str] = web.RequestKey("minikafka.principal", str)
+"""Who has sent a request."""
+
+AUTHENTICATE: web.RequestKey[partial[Coroutine[Any, Any, str]]] = web.RequestKey("minikafka.authenticate", partial)
+"""Looks at the credentials of a request again: long responses end with them. Raises ProtocolError."""
+
+LISTENER = web.AppKey("listener", str)
+"""Name of the listener at which an application serves, as in contexts of requests."""
+
+
+class OtherRoutes:
+    """The application of the other routes. It is put together when their first request comes: a broker that only other
+    brokers and clients talk to never pays for it.
+    """
+
+    def __init__(self, doors: Doors, request_max_bytes: int, share: Share, listener: str) -> None:
+        self._doors = doors
+        self._listener = listener
+        self._share = share
+        self._request_max_bytes = request_max_bytes
+        self._opening = asyncio.Lock()
+        self._runner: web.AppRunner | None = None
+        self._is_over = False
+        self._handle: Any = None
+        self.make_request: Callable[..., web.BaseRequest] | None = None
+        """Once it is put together."""
+
+    async def on_request(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request that is the application's, or that came before there was one."""
+        if not isinstance(request, web.Request):
+            async with self._opening:
+                if self._is_over:
+                    return refusal(503, BrokerNotAvailable("the server is closing"), Retry_After="1")
+                make_request = self.make_request or await self._open()
+            first = request
+            request = make_request(*request[PARTS])
+            request[PRINCIPAL], request[AUTHENTICATE] = first[PRINCIPAL], first[AUTHENTICATE]
+        response: web.StreamResponse = await self._handle(request)
+        return response
+
+    async def _open(self) -> Callable[..., web.BaseRequest]:
+        application = web.Application(client_max_size=self._request_max_bytes)
+        application[LISTENER] = self._listener
+        self._doors(application)
+        application.on_response_prepare.append(self._share)
+        runner = self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
+        await runner.setup()
+        server: Any = runner.server
+        self._handle = server.request_handler
+        make_request: Callable[..., web.BaseRequest] = server.request_factory
+        self.make_request = make_request
+        return make_request
+
+    async def shutdown(self) -> None:
+        """The application's own end begins."""
+        self._is_over = True
+        if self._runner is not None:
+            await self._runner.shutdown()
+
+    async def cleanup(self) -> None:
+        """No more requests."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+class BodyTooLarge(Exception):
+    """A body grew beyond the limit while it was read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+class NoRoom(Exception):
+    """A body of unknown length grew beyond what can be held."""
+
+
+async def read_whole(content: StreamReader, grown: Callable[[int], None]) -> bytes:
+    """The rest of a body, joined once; ``grown`` receives its size after each part, and may raise."""
+    chunks: list[bytes] = []
+    size = 0
+    while not content.at_eof():
+        chunk, _ = await content.readchunk()
+        size += len(chunk)
+        grown(size)
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+class HttpConnection(RequestHandler):
+    """One connection. What is no HTTP is answered with a problem, in silence: anybody can send anything to a port.
+
+    It is bounded in time: before its first request here, between two requests by aiohttp (connections.max.idle.ms).
+    Where requests need credentials, a connection that has carried no right ones is closed after LOGIN_TIMEOUT_S,
+    whatever it has sent.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+    """Closes a connection without a request, or without a login if there must be one."""
+    must_log_in = False
+    """No request of it has had right credentials yet, and this listener's requests need them."""
+    record: ConnectionRecord
+    _pending: web.BaseRequest | None = None
+    """The request that is being answered."""
+    _last: tuple[str, str] | None = None
+    """Method with path, and User-Agent, of the last request."""
+    _active_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected; it has FIRST_REQUEST_TIMEOUT_S to send the head of a request, byte by byte or not."""
+        super().connection_made(transport)
+        loop = asyncio.get_running_loop()
+        self._active_at = loop.time()
+        if self.must_log_in:
+            self._deadline = loop.call_at(self.record.opened_at + LOGIN_TIMEOUT_S, self.force_close)
+        else:
+            self._deadline = loop.call_later(FIRST_REQUEST_TIMEOUT_S, self.force_close)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what arrived."""
+        self.record.received += len(data)
+        super().data_received(data)
+
+    def began(self, request: web.BaseRequest) -> None:
+        """A whole head has come: from now on the time between requests counts, unless there must be a login."""
+        if not self.must_log_in:
+            self._end_deadline()
+        self.record.requests += 1
+        self._pending = request
+        self._last = f"{request.method} {request.path}"[:NAME_LENGTH_MAX], request.headers.get("User-Agent", "")
+        self._active_at = asyncio.get_running_loop().time()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Count what was sent."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._pending = None
+            self._active_at = asyncio.get_running_loop().time()
+            self.record.sent += resp.size if isinstance(resp, RpcAnswer) else request.writer.output_size
+
+    def describe(self) -> OpenConnection:
+        """Return what is known about the connection now."""
+        last, agent = self._last or (None, "")
+        client_id, software = identity_of(agent)
+        return OpenConnection(
+            record=self.record,
+            protocol=None if last is None else HTTP,
+            remote="" if self.transport is None else peer_of(self.transport.get_extra_info("peername")),
+            idle_s=asyncio.get_running_loop().time() - self._active_at,
+            client_id=client_id,
+            software=software,
+            last_request=last,
+            pending_request=None if self._pending is None else last,
+        )
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """They are gone."""
+        self._end_deadline()
+        super().connection_lost(exc)
+
+    def logged_in(self) -> None:
+        """A request had right credentials."""
+        self.must_log_in = False
+        self._end_deadline()
+
+    def abort(self) -> None:
+        """At once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that could not be read, or that no handler answered."""
+        if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
+            return super().handle_error(request, status, exc, message)
+        said = " ".join((message or "").split())[:DETAIL_LENGTH_MAX]
+        response = refusal(status, InvalidRequest(f"this is no HTTP request: {said or 'it cannot be read'}"))
+        response.force_close()
+        return response
+
+
+def record_of(request: web.BaseRequest) -> ConnectionRecord:
+    """The record of the connection that a request came in on."""
+    return cast("HttpConnection", request.protocol).record
+
+
+class HttpConnections(web.Server):
+    """aiohttp's low-level server, which also knows its transports and says when the last one is gone."""
+
+    def __init__(
+        self,
+        handler: Any,
+        tell_closed: Callable[[], None],
+        quota: ConnectionQuota,
+        *,
+        listener: str,
+        login_at: str | None,
+        request_factory: Any,
+        **connection_options: Any,
+    ) -> None:
+        """``login_at`` is the name of a listener whose requests need credentials."""
+        super().__init__(handler, request_factory=request_factory, handler_cancellation=False, **connection_options)
+        self._connection_options = connection_options
+        self.closing = False
+        self.transports: dict[Transport, None] = {}
+        self._by_connection: dict[RequestHandler, Transport] = {}
+        self._tell_closed = tell_closed
+        self._quota = quota
+        self._listener_name = listener
+        self._login_at = login_at
+
+    def __call__(self, record: ConnectionRecord | None = None) -> RequestHandler:
+        loop = asyncio.get_running_loop()
+        connection = HttpConnection(self, loop=loop, **self._connection_options)
+        connection.record = record or ConnectionRecord(loop.time())
+        connection.must_log_in = self._login_at is not None
+        return connection
+
+    @property
+    def open(self) -> list[HttpConnection]:
+        """Connections open now."""
+        return [each for each in self._by_connection if isinstance(each, HttpConnection)]
+
+    def connection_made(self, handler: RequestHandler, transport: Transport) -> None:
+        super().connection_made(handler, transport)
+        self.transports[transport] = None
+        self._by_connection[handler] = transport
+        name = transport.get_extra_info("peername")
+        remote = str(name[0]) if name else ""
+        self._quota.opened(handler, remote, self._listener_name)
+        if self._login_at is not None and isinstance(handler, HttpConnection):
+            self._quota.login_began(handler, remote, self._login_at)
+        if self.closing:
+            transport.abort()
+
+    def logged_in(self, connection: HttpConnection) -> None:
+        """A request of the connection had right credentials."""
+        if connection.must_log_in and self._login_at is not None:
+            connection.logged_in()
+            self._quota.login_ended(connection, self._login_at)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._quota.closed(handler)
+        if self._login_at is not None and isinstance(handler, HttpConnection):
+            self._quota.login_ended(handler, self._login_at)
+        transport = self._by_connection.pop(handler, None)
+        if transport is not None:
+            del self.transports[transport]
+        self._tell_closed()
