@@ -24,6 +24,9 @@ from minikafka.spelling import did_you_mean
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.wire.limits import shown
 
+WORDS_LISTED_MAX = 20
+"""An error lists the accepted words if there are not more."""
+
 MISSING: Any = object()
 LEFT_OUT: Any = object()
 """Default of a member for which null has a meaning of its own."""
@@ -37,6 +40,8 @@ class _Member:
     """Schema of its value, unless that is an object of another model."""
     example: Any
     default: Any = MISSING
+    shown: bool = False
+    """Output has it even if it has the default None."""
     if_missing: str = ""
     model: type[Model] | None = None
     or_null: bool = False
@@ -46,7 +51,7 @@ class _Member:
     @property
     def is_omitted(self) -> bool:
         """Output omits it if it has its default."""
-        return self.default is None or self.default is LEFT_OUT
+        return not self.shown and (self.default is None or self.default is LEFT_OUT)
 
     def schema(self, *, sent: bool) -> Schema:
         """Return the schema of its value, as a broker writes it or as a client may send it."""
@@ -58,21 +63,26 @@ class _Member:
         return nullable(inner) if self.or_null else inner
 
 
-def member(schema: Schema, example: Any = None, *, default: Any = MISSING, if_missing: str = "") -> Any:
+def member(
+    schema: Schema, example: Any = None, *, default: Any = MISSING, shown: bool = False, if_missing: str = ""
+) -> Any:
     """Declare one member.
 
     Args:
         schema: The JSON Schema of its value.
         example: Its value in the example of the object.
-        default: Value of a member that a request leaves out. If it is None or LEFT_OUT, output omits a member with it.
+        default: Value of a member that a request leaves out. If it is None or LEFT_OUT, output omits a member with it,
+        shown: unless it is to be shown as null.
         if_missing: Advice for a client whose request lacks it.
     """
-    return _Member(value=schema, example=example, default=default, if_missing=if_missing)
+    return _Member(value=schema, example=example, default=default, shown=shown, if_missing=if_missing)
 
 
-def one(model: type[Model], *, or_null: bool = False) -> Any:
-    """Declare an object of another model."""
-    return _Member(model=model, example=model.example(), or_null=or_null)
+def one(model: type[Model], *, or_null: bool = False, default: Any = MISSING) -> Any:
+    """Declare an object of another model; the example has none if it may be left out."""
+    return _Member(
+        model=model, example=model.example() if default is MISSING else None, default=default, or_null=or_null
+    )
 
 
 def many_of(
@@ -158,7 +168,7 @@ class Model:
         ``others`` are members that differ in this place.
         """
         examples = {name: each.example for name, each in cls._members.items()}
-        left_out = {name for name in cls._defaults if examples[name] is None}
+        left_out = {name for name in cls._defaults if examples[name] is None and not cls._members[name].shown}
         return {name: value for name, value in {**examples, **others}.items() if name in others or name not in left_out}
 
     @classmethod
@@ -274,6 +284,8 @@ class _Check:
     def __init__(self, schema: Schema, advice: Mapping[str, str] | None = None) -> None:
         if "$ref" in schema:
             schema = SCALARS[schema["$ref"].rpartition("/")[2]]
+        if "anyOf" in schema:  # one of some words, or null
+            schema = {**schema["anyOf"][0], "type": ["string", "null"]}
         self._schema = schema
         self._advice = advice or {}
         self._kinds = schema["type"] if type(schema["type"]) is list else [schema["type"]]
@@ -290,11 +302,11 @@ class _Check:
         kind = type(value)
         if kind not in self._types:
             faults.append(_fault(path, f"{self._needed()} is needed, not {shown(value)}"))
-        elif kind is int:
+        elif kind is int or (kind is float and "maximum" in self._schema):
             if not self._low <= value <= self._high:
-                needed = f"a whole number from {self._low} to {self._high}"
+                needed = f"a {'' if 'number' in self._kinds else 'whole '}number from {self._low} to {self._high}"
                 faults.append(_fault(path, f"{needed} is needed, not {shown(value)}"))
-        elif self._words is not None and value not in self._words:
+        elif self._words is not None and value is not None and value not in self._words:
             faults.append(_fault(path, _other_word(self._words, value)))
         elif self._has_parts and kind in _LIMITS:
             self._check_parts(value, path, faults)
@@ -345,6 +357,9 @@ def _fault(path: _Path, detail: str) -> Fault:
 
 
 def _other_word(words: list[str], value: str) -> str:
+    if len(words) > WORDS_LISTED_MAX:
+        otherwise = f": it is none of the {len(words)} in the schema"
+        return f"{shown(value)} is not known here{did_you_mean(value, words, quoted=True) or otherwise}"
     if len(words) > 2:
         return f"one of {', '.join(words)} is needed, not {shown(value)}{did_you_mean(value, words, quoted=True)}"
     return f"{' or '.join(words)} is needed, not {shown(value)}"

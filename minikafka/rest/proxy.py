@@ -21,12 +21,13 @@ from minikafka.rest.body import RECORD_BOUNDS, Members, check_body, kind_of, par
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import partition_of, unknown_topic
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
 from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
 from minikafka.rest.route import Answer, Body, ErrorForm, Page, Reply, Route, Visit
 from minikafka.rest.schema import anything, many, nullable, one_of, ref, shape, text, whole
-from minikafka.types import TopicPartition
+from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable
 from minikafka.wire.limits import shown
@@ -109,7 +110,7 @@ async def post_topic(visit: Visit) -> Reply | Page:
         raise unacceptable(faults)
     _check_partitions(visit, topic, {each for each in chosen if each is not None})
     written = await write(visit, topic, records, chosen)
-    body = {"offsets": [_offset_out(each) for each in written], "key_schema_id": None, "value_schema_id": None}
+    body = _Offsets(offsets=[_offset_out(each) for each in written], key_schema_id=None, value_schema_id=None).out()
     if visit.wants_msgpack or not visit.accept.quality(V2):
         return Reply(body)
     return Page(await json_text.text_in_turns(body), V2)
@@ -125,15 +126,52 @@ def _embedded_format(visit: Visit) -> str:
     return EMBEDDED[given]
 
 
+class _Offset(Model):
+    """What became of a record."""
+
+    partition: int | None = member(nullable(whole("The partition; null when the batch failed.")), 2)
+    offset: Offset | None = member(nullable(whole("The offset; null when the batch failed.")), 41)
+    error_code: int | None = member(nullable(whole("50003: a repetition can help; 50002: it cannot.")))
+    error: str | None = member(nullable(text("Why the batch failed.")))
+
+
+class _Offsets(Model):
+    """One result per record, in the order of the request."""
+
+    offsets: list[Any] = many_of(_Offset)
+    key_schema_id: None = member({"type": "null"})
+    value_schema_id: None = member({"type": "null"})
+
+
 def _offset_out(written: Written) -> dict[str, Any]:
     error = written.error
     if error is None:
-        return {"partition": written.partition, "offset": written.offset, "error_code": None, "error": None}
+        return _Offset(partition=written.partition, offset=written.offset, error_code=None, error=None).out()
     code = KAFKA_RETRIABLE_ERROR if error.retriable else KAFKA_ERROR
-    return {"partition": None, "offset": None, "error_code": code, "error": error.message}
+    return _Offset(partition=None, offset=None, error_code=code, error=error.message).out()
 
 
 # ---- v3 --------------------------------------------------------------------------------------------------------------
+
+
+class _Data(Model):
+    """A key or value that was written."""
+
+    type: str = member(text("The format."), "JSON")
+    size: int = member(whole("Bytes."), 14)
+
+
+class _Written(Model):
+    """Where the record was written."""
+
+    error_code: int = member(whole("200."), 200)
+    cluster_id: str = member(text("The cluster's id."), "MkU3OEVBNTcwNTJENDM2Qg")
+    topic_name: str = member(ref("TopicName"), "orders")
+    partition_id: int = member(ref("PartitionNumber"), 2)
+    offset: Offset = member(ref("Offset"), 41)
+    timestamp: str = member(text("The record's timestamp.", format="date-time"), "2026-11-18T12:26:40.000Z")
+    key: _Data | None = one(_Data, default=None)
+    value: _Data | None = one(_Data, default=None)
 
 
 async def post_cluster_topic_records(visit: Visit) -> Reply:
@@ -168,18 +206,16 @@ async def post_cluster_topic_records(visit: Visit) -> Reply:
     if written.error is not None:
         # As in the proxy: what the broker refuses because of the record is 400.
         raise Refused(written.error, status=400 if status_of(written.error) in (413, 422) else None)
-    sizes = {"key": len(key or b""), "value": len(value or b"")}
-    return Reply(
-        {
-            "error_code": 200,
-            "cluster_id": visit.host.image.cluster_id,
-            "topic_name": topic,
-            "partition_id": written.partition,
-            "offset": written.offset,
-            "timestamp": _moment(written.timestamp),
-            **{name: {"type": types[name], "size": sizes[name]} for name in types},
-        }
+    where = _Written(
+        error_code=200,
+        cluster_id=visit.host.image.cluster_id,
+        topic_name=topic,
+        partition_id=written.partition,
+        offset=written.offset,
+        timestamp=_moment(written.timestamp),
+        **{name: _Data(type=types[name], size=len({"key": key, "value": value}[name] or b"")) for name in types},
     )
+    return Reply(where.out())
 
 
 def _data_in(root: Members, name: str, types: dict[str, str], faults: list[Fault]) -> bytes | None:
@@ -313,24 +349,6 @@ _RECORDS_V2 = shape(
     value_schema={"type": "null"},
     value_schema_id={"type": "null"},
 )
-_OFFSETS_V2 = shape(
-    "One result per record, in the order of the request.",
-    offsets=many(
-        shape(
-            partition=nullable(whole("The partition; null when the batch failed.")),
-            offset=nullable(whole("The offset; null when the batch failed.")),
-            error_code=nullable(whole("50003: a repetition can help; 50002: it cannot.")),
-            error=nullable(text("Why the batch failed.")),
-        )
-    ),
-    key_schema_id={"type": "null"},
-    value_schema_id={"type": "null"},
-)
-_OFFSETS_V2_EXAMPLE = {
-    "offsets": [{"partition": 2, "offset": 41, "error_code": None, "error": None}],
-    "key_schema_id": None,
-    "value_schema_id": None,
-}
 _DATA = shape(
     "A key or value.",
     optional=("data",),
@@ -348,28 +366,6 @@ _RECORD_V3 = shape(
     value=nullable(_DATA),
     timestamp=nullable(text("ISO 8601 with a time zone.", format="date-time")),
 )
-_WRITTEN_PART = shape(type=text("The format."), size=whole("Bytes."))
-_WRITTEN_V3 = shape(
-    "Where the record was written.",
-    optional=("key", "value"),
-    error_code=whole("200."),
-    cluster_id=text("The cluster's id."),
-    topic_name=ref("TopicName"),
-    partition_id=ref("PartitionNumber"),
-    offset=ref("Offset"),
-    timestamp=text("The record's timestamp.", format="date-time"),
-    key=_WRITTEN_PART,
-    value=_WRITTEN_PART,
-)
-_WRITTEN_V3_EXAMPLE = {
-    "error_code": 200,
-    "cluster_id": "MkU3OEVBNTcwNTJENDM2Qg",
-    "topic_name": "orders",
-    "partition_id": 2,
-    "offset": 41,
-    "timestamp": "2026-11-18T12:26:40.000Z",
-    "value": {"type": "JSON", "size": 14},
-}
 ROUTES = (
     Route(
         method="POST",
@@ -386,10 +382,10 @@ ROUTES = (
         answers={
             200: Answer(
                 description="What became of each record.",
-                schema=_OFFSETS_V2,
-                example=_OFFSETS_V2_EXAMPLE,
+                schema=_Offsets.schema(),
+                example=_Offsets.example(),
                 media_type=V2,
-                also={JSON: (_OFFSETS_V2, _OFFSETS_V2_EXAMPLE)},
+                also={JSON: (_Offsets.schema(), _Offsets.example())},
             )
         },
         problems=PROBLEMS,
@@ -403,7 +399,7 @@ ROUTES = (
             tag="proxy",
             parameters=(CLUSTER_ID, TOPIC, FORWARD),
             body=Body(contents={JSON: (_RECORD_V3, {"value": {"type": "JSON", "data": {"item": "tea"}}})}),
-            answers={200: Answer(description="Written.", schema=_WRITTEN_V3, example=_WRITTEN_V3_EXAMPLE)},
+            answers={200: _Written.answer("Written.", value=_Data.example())},
             problems=PROBLEMS,
             errors=ErrorForm(media_type=JSON, schema=ref("ProxyError"), body_of=_error_body),
         )

@@ -21,7 +21,7 @@ from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.body import Members
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.model import Model, member
-from minikafka.rest.route import Answer, Reply, Route, Visit, json_body
+from minikafka.rest.route import Reply, Route, Visit, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, text, whole
 from minikafka.rest.testing_hooks import Done, HookCall, hook_route
 from minikafka.spelling import one_is_needed
@@ -124,13 +124,13 @@ async def post_action(call: HookCall) -> Reply:
     lives = _lives(call)
     call.host.world.events("action_asked", do=word, broker=node)
     if word not in {"stop", "kill", "start"}:
-        return Reply(_told(node, word, faults=_paused(call, word)))
+        return Reply(_Action(node_id=node, do=word, done=True, faults=_paused(call, word)).out())
     act = {"stop": lives.stop, "kill": lives.kill, "start": lives.start}[word]
     if node == call.host.node_id and word != "start":
         lives.soon(act, node)
-        return Reply(_told(node, word, done=False), 202)
+        return Reply(_Action(node_id=node, do=word, done=False, faults=[]).out(), 202)
     await act(node)
-    return Reply(_told(node, word))
+    return Reply(_Action(node_id=node, do=word, done=True, faults=[]).out())
 
 
 def _word(document: dict[str, Any]) -> str:
@@ -185,17 +185,13 @@ def _injected(done: Done) -> Iterator[Injection]:
             yield done.injection("set", fault=number, spec=spec)
 
 
-def _told(node: NodeId, word: str, *, done: bool = True, faults: list[int] | None = None) -> dict[str, Any]:
-    return {"node_id": node, "do": word, "done": done, "faults": faults or []}
+class _Action(Model):
+    """What was done."""
 
-
-_TOLD = shape(
-    "What was done.",
-    node_id=ref("NodeId"),
-    do=one_of("What was asked for.", *ACTIONS),
-    done=flag("It is done; if not, it is about to be."),
-    faults=many(whole(), "The numbers of the faults that were set, or healed."),
-)
+    node_id: NodeId = member(ref("NodeId"), 1)
+    do: str = member(one_of("What was requested.", *ACTIONS), "pause_fetching")
+    done: bool = member(flag("It is done; if not, it is about to be."), example=True)
+    faults: list[int] = member(many(whole(), "The numbers of the faults that were set, or healed."), [])
 
 
 ROUTES = (
@@ -218,16 +214,8 @@ ROUTES = (
         served_here=starts_here,
         body=json_body(shape("What to do to it.", do=one_of("One of these.", *ACTIONS)), {"do": "pause_fetching"}),
         answers={
-            200: Answer(
-                description="It is done.",
-                schema=_TOLD,
-                example={"node_id": 1, "do": "pause_fetching", "done": True, "faults": [1]},
-            ),
-            202: Answer(
-                description="The broker is about to end.",
-                schema=_TOLD,
-                example={"node_id": 1, "do": "kill", "done": False, "faults": []},
-            ),
+            200: _Action.answer("It is done.", faults=[1]),
+            202: _Action.answer("The broker is about to end.", do="kill", done=False),
         },
         injects=_injected,
     ),

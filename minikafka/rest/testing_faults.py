@@ -19,16 +19,14 @@ from typing import Any
 
 from minikafka.errors import InvalidRequest, RequestTimedOut
 from minikafka.faults import MESSAGE_KINDS
-from minikafka.rest.body import Members
 from minikafka.rest.host import WAIT_MS_MAX
-from minikafka.rest.model import Model, member
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import Integer
-from minikafka.rest.route import Answer, Reply, json_body
-from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.route import Reply, json_body
+from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, text, whole
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, hook_route
-from minikafka.web.problems import Fault as Wrong
+from minikafka.types import NodeId, Offset
 from minikafka.web.problems import malformed, unacceptable
-from minikafka.wire.limits import shown
 from minikafka.world.faults import (
     APIS,
     COUNT_MAX,
@@ -47,6 +45,11 @@ HELD_SHOWN_MAX = 20
 PLACES_SHOWN_MAX = 20
 """Partitions of a held message: a fetch of a broker can concern thousands."""
 WAIT_MS_DEFAULT = 10_000
+
+
+def _number(description: str, **limits: float) -> Schema:
+    return {"type": "number", "description": description, **limits}
+
 
 FAULT = Integer(
     name="fault",
@@ -96,29 +99,9 @@ async def post_fault(call: HookCall) -> Reply:
 
 def _spec(document: dict[str, Any]) -> FaultSpec:
     """422 with pointers for all that is wrong with the members."""
-    wrong: list[Wrong] = []
-    members = Members(document, "", wrong)
-    given: dict[str, Any] = {"kind": members.text("kind", required=True), "link": members.text("link", required=True)}
-    given["api"] = members.text("api") or EVERY_API
-    given["message"] = members.text("message") if document.get("message") is not None else None
-    members.any("message")
-    given["error"] = members.text("error") if document.get("error") is not None else None
-    members.any("error")
-    for name, low, high in (("count", 1, COUNT_MAX), ("seed", 0, SEED_MAX)):
-        if document.get(name) is not None:
-            given[name] = members.integer(name, low, low=low, high=high)
-        members.any(name)
-    for name in ("delay_ms", "jitter_ms", "probability", "for_ms"):
-        value = members.any(name)
-        if value is not None and type(value) not in {int, float}:
-            members.wrong(name, f"a number is needed, not {shown(value)}")
-        elif value is not None:
-            given[name] = value
-    members.done()
-    if wrong:
-        raise unacceptable(wrong)
+    given = _Spec.read(document)
     try:
-        return FaultSpec(**given)
+        return FaultSpec(**vars(given))
     except InvalidRequest as error:
         raise unacceptable([{"pointer": f"/{error.facts['field']}", "detail": error.message}]) from None
 
@@ -223,131 +206,147 @@ def _made_ill(done: Done) -> Iterator[Injection]:
     yield done.injection("machine", facts={name: done.body[name] for name in _Faults.example()})
 
 
+class _Spec(Model):
+    """A fault."""
+
+    kind: str = member(
+        one_of(
+            "`cut` breaks the connection, `drop` loses the message silently, `error` answers the request with `error`.",
+            *KINDS,
+        ),
+        "cut",
+    )
+    link: str = member(text("The way of the message: `2>1`; `2<>1` both ways; also `broker`, `client`, `*`."), "2>1")
+    api: str = member(
+        one_of("Only these; `MetadataFetch` is a Fetch of the metadata log.", *APIS), "Fetch", default=EVERY_API
+    )
+    message: str | None = member(
+        nullable(one_of("Only requests, or only answers: they travel opposite ways.", *MESSAGE_KINDS)),
+        default=None,
+        shown=True,
+    )
+    count: int | None = member(
+        nullable(whole("Only the next so many.", minimum=1, maximum=COUNT_MAX)), default=None, shown=True
+    )
+    delay_ms: float = member(_number("Of `delay`, `reorder`.", minimum=0, maximum=int(DELAY_MS_MAX)), 0.0, default=0.0)
+    jitter_ms: float = member(_number("Up to so much more.", minimum=0, maximum=int(DELAY_MS_MAX)), 0.0, default=0.0)
+    probability: float = member(
+        _number("Of striking each message; drawn from the seed.", exclusiveMinimum=0, maximum=1), 1.0, default=1.0
+    )
+    seed: int | None = member(
+        nullable(whole("Of the draws; null: made of `mk.seed` and the fault's number.", minimum=0, maximum=SEED_MAX)),
+        41_887_029_551_207,
+        default=None,
+        shown=True,
+    )
+    error: str | None = member(
+        nullable(text("Kafka's name of the error of kind `error`: `NOT_LEADER_OR_FOLLOWER`.")), default=None, shown=True
+    )
+    for_ms: float | None = member(
+        nullable(_number("It ends by itself.", exclusiveMinimum=0, maximum=int(DELAY_MS_MAX))), default=None, shown=True
+    )
+
+
+class _Concerned(Model):
+    """A partition that a held message concerns."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    partition: int = member(ref("PartitionNumber"), 0)
+    offset: Offset | None = member(
+        nullable(whole("Fetch request: the first offset that it requests. Responses: the first record's.")), 41
+    )
+    last_offset: Offset | None = member(nullable(whole("Fetch response: the last record's.")))
+    record_count: int | None = member(nullable(whole("Produce request, Fetch response: records.")))
+    high_watermark: Offset | None = member(nullable(whole("Fetch: the one that its sender knows.")), 41)
+    what: str = member(text("The same for people."), "orders-0 offset 41")
+
+
+class _Held(Model):
+    """A message that a fault holds."""
+
+    id: int = member(whole("Its number at its fault, for `:release`."), 1)
+    link: str = member(text("From which broker or client to which."), "2>1")
+    api: str = member(text("Its API."), "Fetch")
+    message: str = member(one_of("What it is.", *MESSAGE_KINDS), "request")
+    held_ms: int = member(whole("How long it has been held."), 412)
+    partition_count: int = member(whole("Partitions that it names. A fetch session leaves out those without news."), 1)
+    partitions: list[Any] = many_of(
+        _Concerned, f"Of Produce, Fetch and their responses, the first {PLACES_SHOWN_MAX}; of other APIs, none."
+    )
+
+
+class _Numbered(Model):
+    """A fault's place."""
+
+    id: int = member(whole("Its number at this broker."), 1)
+    broker: NodeId = member(ref("NodeId"), 1)
+
+
+class _Fault(_Spec, _Numbered):
+    """A fault, and what it did."""
+
+    set_by: str = member(
+        text("Program that set it, from its `User-Agent`; empty: not known, or the test itself."), "curl 8.14.1"
+    )
+    ends_in_ms: int | None = member(
+        nullable(whole("Time until it ends by itself; null: it is over, or only healing ends it.", minimum=0))
+    )
+    hits: int = member(whole("How many messages it struck."), 0)
+    active: bool = member(flag("It will strike again."), example=True)
+    held_count: int = member(whole("How many messages it holds."), 0)
+    held: list[Any] = many_of(
+        _Held, f"The latest {HELD_SHOWN_MAX} of them, in the order in which they came.", example=[]
+    )
+
+
+class _AllFaults(Model):
+    """Faults of the brokers."""
+
+    faults: list[Any] = many_of(_Fault)
+    no_answer: Any = member(NO_ANSWER, default=None)
+
+
+class _Healed(Model):
+    """How many faults are healed."""
+
+    healed: int = member(whole("How many."), 1)
+    no_answer: Any = member(NO_ANSWER, default=None)
+
+
+class _Released(Model):
+    """How many messages are released."""
+
+    released: int = member(whole("How many."), 1)
+    fault: Any = one(_Fault)
+
+
 def _held_out(held: Held) -> dict[str, Any]:
     source, target, message = held.way
-    return {
-        "id": held.number,
-        "link": f"{source}>{target}",
-        "api": held.api,
-        "message": message,
-        "held_ms": max(0, round((asyncio.get_running_loop().time() - held.since) * 1000)),
-        "partition_count": len(held.places),
-        "partitions": [{**each._asdict(), "what": str(each)} for each in held.places[:PLACES_SHOWN_MAX]],
-    }
+    return _Held.out_of(
+        held,
+        id=held.number,
+        link=f"{source}>{target}",
+        message=message,
+        held_ms=max(0, round((asyncio.get_running_loop().time() - held.since) * 1000)),
+        partition_count=len(held.places),
+        partitions=[_Concerned.out_of(each, what=str(each)) for each in held.places[:PLACES_SHOWN_MAX]],
+    )
 
 
 def _out(fault: Fault, call: HookCall) -> dict[str, Any]:
-    spec = fault.spec
-    return {
-        "id": fault.number,
-        "broker": call.node,
-        "kind": spec.kind,
-        "link": spec.link,
-        "api": spec.api,
-        "message": spec.message,
-        "count": spec.count,
-        "delay_ms": spec.delay_ms,
-        "jitter_ms": spec.jitter_ms,
-        "probability": spec.probability,
-        "seed": fault.seed,
-        "error": spec.error,
-        "for_ms": spec.for_ms,
-        "set_by": fault.set_by,
-        "ends_in_ms": call.instruments.faults.ends_in_ms(fault),
-        "hits": fault.hits,
-        "active": fault.is_active,
-        "held_count": len(fault.held),
-        "held": [_held_out(each) for each in fault.held[-HELD_SHOWN_MAX:]],
-    }
+    return _Fault.out_of(
+        fault.spec,
+        id=fault.number,
+        broker=call.node,
+        seed=fault.seed,
+        set_by=fault.set_by,
+        ends_in_ms=call.instruments.faults.ends_in_ms(fault),
+        hits=fault.hits,
+        active=fault.is_active,
+        held_count=len(fault.held),
+        held=[_held_out(each) for each in fault.held[-HELD_SHOWN_MAX:]],
+    )
 
-
-_SPEC: dict[str, Schema] = {
-    "kind": one_of(
-        "`cut` breaks the connection, `drop` loses the message silently, `error` answers the request with `error`.",
-        *KINDS,
-    ),
-    "link": text("The way of the message: `2>1`; `2<>1` both ways; also `broker`, `client`, `*`."),
-    "api": one_of("Only these; `MetadataFetch` is a Fetch of the metadata log.", *APIS),
-    "message": nullable(one_of("Only requests, or only answers: they travel opposite ways.", *MESSAGE_KINDS)),
-    "count": nullable(whole("Only the next so many.", minimum=1, maximum=COUNT_MAX)),
-    "delay_ms": {"type": "number", "minimum": 0, "maximum": DELAY_MS_MAX, "description": "Of `delay`, `reorder`."},
-    "jitter_ms": {"type": "number", "minimum": 0, "maximum": DELAY_MS_MAX, "description": "Up to so much more."},
-    "probability": {
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "maximum": 1,
-        "description": "Of striking each message; drawn from the seed.",
-    },
-    "seed": nullable(
-        whole("Of the draws; null: made of `mk.seed` and the fault's number.", minimum=0, maximum=SEED_MAX)
-    ),
-    "error": nullable(text("Kafka's name of the error of kind `error`: `NOT_LEADER_OR_FOLLOWER`.")),
-    "for_ms": nullable(
-        {"type": "number", "exclusiveMinimum": 0, "maximum": DELAY_MS_MAX, "description": "It ends by itself."}
-    ),
-}
-_FAULT = shape(
-    "A fault, and what it did.",
-    **_SPEC,
-    id=whole("Its number at this broker."),
-    broker=ref("NodeId"),
-    set_by=text("Program that set it, from its `User-Agent`; empty: not known, or the test itself."),
-    ends_in_ms=nullable(whole("Time until it ends by itself; null: it is over, or only healing ends it.", minimum=0)),
-    hits=whole("How many messages it struck."),
-    active=flag("It will strike again."),
-    held_count=whole("How many messages it holds."),
-    held=many(
-        shape(
-            id=whole("Its number at its fault, for `:release`."),
-            link=text("From which broker or client to which."),
-            api=text("Its API."),
-            message=one_of("What it is.", *MESSAGE_KINDS),
-            held_ms=whole("How long it has been held."),
-            partition_count=whole("Partitions that it names. A fetch session leaves out those without news."),
-            partitions=many(
-                shape(
-                    topic=ref("TopicName"),
-                    partition=ref("PartitionNumber"),
-                    offset=nullable(
-                        whole("Fetch request: the first offset that it requests. Responses: the first record's.")
-                    ),
-                    last_offset=nullable(whole("Fetch response: the last record's.")),
-                    record_count=nullable(whole("Produce request, Fetch response: records.")),
-                    high_watermark=nullable(whole("Fetch: the one that its sender knows.")),
-                    what=text("The same for people."),
-                ),
-                f"Of Produce, Fetch and their responses, the first {PLACES_SHOWN_MAX}; of other APIs, none.",
-            ),
-        ),
-        f"The latest {HELD_SHOWN_MAX} of them, in the order in which they came.",
-    ),
-)
-_HEALED = Answer(
-    description="All are healed.",
-    schema=shape(optional=("no_answer",), healed=whole("How many."), no_answer=NO_ANSWER),
-    example={"healed": 1},
-)
-_EXAMPLE = {
-    "id": 1,
-    "broker": 1,
-    "kind": "cut",
-    "link": "2>1",
-    "api": "Fetch",
-    "message": None,
-    "count": None,
-    "delay_ms": 0.0,
-    "jitter_ms": 0.0,
-    "probability": 1.0,
-    "seed": 41_887_029_551_207,
-    "error": None,
-    "for_ms": None,
-    "set_by": "curl 8.14.1",
-    "ends_in_ms": None,
-    "hits": 0,
-    "active": True,
-    "held_count": 0,
-    "held": [],
-}
 
 ROUTES = (
     hook_route(
@@ -356,23 +355,14 @@ ROUTES = (
         get_faults,
         node_in=AT_OR_ALL,
         merge=_all_faults,
-        answers={
-            200: Answer(
-                description="Every fault.",
-                schema=shape(optional=("no_answer",), faults=many(_FAULT), no_answer=NO_ANSWER),
-                example={"faults": [_EXAMPLE]},
-            )
-        },
+        answers={200: _AllFaults.answer("Every fault.")},
     ),
     hook_route(
         "POST",
         "/v1/faults",
         post_fault,
-        body=json_body(
-            shape("A fault.", optional=tuple(name for name in _SPEC if name not in {"kind", "link"}), **_SPEC),
-            {"kind": "cut", "link": "2>1", "api": "Fetch"},
-        ),
-        answers={201: Answer(description="It strikes from now on.", schema=_FAULT, example=_EXAMPLE)},
+        body=json_body(_Spec.schema(sent=True), {"kind": "cut", "link": "2>1", "api": "Fetch"}),
+        answers={201: _Fault.answer("It strikes from now on.")},
         injects=_set,
     ),
     hook_route(
@@ -381,7 +371,7 @@ ROUTES = (
         delete_faults,
         node_in=AT_OR_ALL,
         merge=_all_healed,
-        answers={200: _HEALED},
+        answers={200: _Healed.answer("All are healed.")},
         injects=_healed_all,
     ),
     hook_route(
@@ -390,7 +380,7 @@ ROUTES = (
         post_reset,
         node_in=AT_OR_ALL,
         merge=_all_healed,
-        answers={200: _HEALED},
+        answers={200: _Healed.answer("All are healed.")},
         injects=_healed_all,
     ),
     hook_route(
@@ -400,7 +390,7 @@ ROUTES = (
         parameters=(FAULT, WAIT_HITS, TIMEOUT_MS),
         problems=(RequestTimedOut,),
         wait_s=lambda visit: visit[TIMEOUT_MS] / 1000 if visit.gives(WAIT_HITS) else 0.0,
-        answers={200: Answer(description="The fault.", schema=_FAULT, example={**_EXAMPLE, "hits": 3})},
+        answers={200: _Fault.answer("The fault.", hits=3)},
     ),
     hook_route(
         "POST",
@@ -408,13 +398,7 @@ ROUTES = (
         post_release,
         parameters=(FAULT,),
         body=json_body(_Release.schema(sent=True), {"count": 1, "latest": True}),
-        answers={
-            200: Answer(
-                description="They are released.",
-                schema=shape(released=whole("How many."), fault=_FAULT),
-                example={"released": 1, "fault": {**_EXAMPLE, "kind": "hold", "hits": 3}},
-            )
-        },
+        answers={200: _Released.answer("They are released.", fault=_Fault.example(kind="hold", hits=3))},
         injects=_let_go,
     ),
     hook_route(
@@ -422,9 +406,7 @@ ROUTES = (
         "/v1/faults/{fault}",
         delete_fault,
         parameters=(FAULT,),
-        answers={
-            200: Answer(description="It is healed.", schema=_FAULT, example={**_EXAMPLE, "hits": 3, "active": False})
-        },
+        answers={200: _Fault.answer("It is healed.", hits=3, active=False)},
         injects=_healed_one,
     ),
 )

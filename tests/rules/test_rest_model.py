@@ -171,6 +171,29 @@ def test_limits_of_lists_and_tables_are_checked():
     }
 
 
+def test_null_is_shown_where_the_member_is_declared_so():
+    """Issue 16: one model of a fault for the request, where members are optional, and the output, which has them all."""
+
+    class Fault(Model):
+        """A fault."""
+
+        message: str | None = member(nullable(one_of("", "request", "answer", "any")), default=None, shown=True)
+        ms: float = member({"type": "number", "minimum": 0, "maximum": 60}, 1.5, default=0.0)
+
+    assert Fault.read({}).out() == {"message": None, "ms": 0.0}
+    assert Fault.read({"message": None, "ms": 2}).out() == {"message": None, "ms": 2}
+    assert Fault.example() == {"message": None, "ms": 1.5}
+    assert Fault.schema()["required"] == ["message", "ms"]
+    assert Fault.schema(sent=True)["required"] == []
+    for wrong in (61, 60.5):
+        with pytest.raises(Refused) as refused:
+            Fault.read({"message": "reply", "ms": wrong})
+        assert refused.value.members["errors"] == [
+            {"pointer": "/message", "detail": "one of request, answer, any is needed, not 'reply'"},
+            {"pointer": "/ms", "detail": f"a number from 0 to 60 is needed, not {wrong}"},
+        ]
+
+
 def test_whole_numbers_have_64_bits_at_most():
     """A larger one cannot travel in a message: it would fail behind the check."""
     assert faults_of({"kind": "unclean", "count": 2**70}) == {
