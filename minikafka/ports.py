@@ -44,6 +44,8 @@ class RequestContext:
     """Kafka's version of the API, where the protocol is Kafka's."""
     sends_files: bool = False
     """A response's records may be :class:`FileRegion` objects instead of buffers."""
+    forwarded_by: int = -1
+    """The broker that has received the request and sent it on in an Envelope; -1: the sender itself sent it."""
 
     @property
     def client_host(self) -> str:

@@ -1,9 +1,9 @@
 """Who may do what at this broker: requests meet the table of permissions before their handlers.
 
-Checked are the requests of clients, at the broker where they enter. Not checked are this broker's own calls, and what
-arrives in plain text at the listeners of brokers and controllers: they are for brokers and administrators, and must not
-be reachable by others. With TLS these listeners are checked too: brokers are super users by their certificates, and a
-broker trusts the broker that has forwarded a request.
+Checked are the requests of clients, at the broker where they enter and at the one that serves them (``envelopes.py``).
+Not checked are this broker's own calls, and what arrives in plain text at the listeners of brokers and controllers:
+they are for brokers and administrators, and must not be reachable by others. With TLS these listeners are checked too:
+brokers are super users by their certificates.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Access:
         """What the sender of a request may do, by one image; None: everything. Denials are reported as of ``api``, the
         name of an API, or method and path of a route.
         """
-        if self._is_trusted(context):
+        if self.is_trusted(context):
             return None
         image = self._image()
         if image is not self._permits_of or len(self._permits) >= PERMITS_MAX:
@@ -78,7 +78,7 @@ class Access:
 
         As in Kafka it is 0 for the cluster if the sender may not describe it, and is not audited.
         """
-        if self._is_trusted(context):
+        if self.is_trusted(context):
             return bit_field(OPERATIONS[resource_type])
         caller = Caller(context.principal, context.remote)
         allowed = self._authorizer.operations(self._image().acl_index, caller, resource_type, name)
@@ -86,7 +86,10 @@ class Access:
             return 0
         return bit_field(allowed)
 
-    def _is_trusted(self, context: RequestContext) -> bool:
+    def is_trusted(self, context: RequestContext) -> bool:
+        """Is the sender not checked? A client whose request another broker has sent on always is."""
+        if context.forwarded_by >= 0:
+            return False
         return context.protocol == INTERNAL.protocol or context.listener in self._trusted
 
     def _permit(self, context: RequestContext, api: str, image: MetadataImage) -> Permit:
@@ -97,7 +100,8 @@ class Access:
             may_by_type=partial(self._may_by_type, image, caller),
             topics=image.topics,
             on_denial=partial(self._denied, api, context, image),
-            reported=ADMINISTRATIVE,
+            # The broker where a request entered has reported what is allowed.
+            reported=ADMINISTRATIVE if context.forwarded_by < 0 else (),
             on_allowed=partial(self._allowed, api, context, image),
         )
 
@@ -133,6 +137,7 @@ class Access:
             resource=resource_text(action),
             rule=rule_text(verdict),
             **facts,
+            **({} if context.forwarded_by < 0 else {"forwarded_by": context.forwarded_by}),
             **({"left_out": left_out} if left_out else {}),
         )
 

@@ -39,7 +39,7 @@ from minikafka.broker.partition_history import PartitionHistory
 from minikafka.broker.parts import Parts
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
-from minikafka.broker.throttle import Throttle
+from minikafka.broker.throttle import STRICT_SINCE, Throttle
 from minikafka.broker.transaction_manager import TransactionManager, check_transactional_id
 from minikafka.config import MIB, BrokerConfig, TopicConfig
 from minikafka.errors import (
@@ -62,7 +62,11 @@ from minikafka.tasks import Tasks
 from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.codec import find_api
-from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
+from minikafka.wire.messages import (
+    EnvelopeRequest,
+    RunTestHookRequest,
+    RunTestHookResponse,
+)
 
 if TYPE_CHECKING:
     from minikafka.broker.access import Access
@@ -129,6 +133,8 @@ class Broker:
         self._listeners = Listeners(config)
         self.access = self._make_access(config)
         """What clients may do; None: everything."""
+        self._envelope_handler: ApiHandler | None = None
+        """Made for the first Envelope."""
         self.throttle = Throttle(config, world.clock)
         """Quotas of clients."""
         self.test_hooks: TestHooks | None = None
@@ -285,6 +291,8 @@ class Broker:
                 partition_history=self.partition_history,
                 history=self.history,
                 check_caught_up=self.check_caught_up,
+                envelope=self._answer_envelope,
+                throttle=self.throttle,
                 run_test_hook=self._run_test_hook,
             )
         )
@@ -298,6 +306,13 @@ class Broker:
         self._open = True
         await self._begin()
         world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
+
+    def _answer_envelope(self, request: EnvelopeRequest, context: RequestContext) -> Any:
+        if self._envelope_handler is None:
+            from minikafka.broker.envelopes import envelope_handler  # noqa: PLC0415 - brokers without an authorizer do without
+
+            self._envelope_handler = envelope_handler(self.dispatcher, self.config)
+        return self._envelope_handler(request, context)
 
     def _run_test_hook(self, request: RunTestHookRequest) -> Awaitable[RunTestHookResponse]:
         if self.test_hooks is None:
@@ -400,6 +415,7 @@ class Broker:
             world,
             self.metadata,
             here=self.answer,
+            send=self.forward,
             controller=parts.controller_address,
             timeout_s=config.controller_quorum_request_timeout_ms / 1000,
         )
@@ -501,14 +517,31 @@ class Broker:
         await asyncio.sleep(0)
         return await settled(self.dispatcher.answer(BY_REQUEST[type(request)], request, INTERNAL))
 
-    async def ask_controller(self, request: object) -> object | None:
-        """One call to the active controller; None when none is known or it does not answer."""
+    async def forward(self, peer: Address, request: object, context: RequestContext, deadline: float) -> Any:
+        """Send a request of a client to another broker, which checks its permissions as this one has.
+
+        As :func:`minikafka.rpc.call` for this broker's own requests. The two are the same for clients that neither an
+        authorizer nor a quota at the other broker needs to know.
+        """
+        counts = self.throttle.quotas is not None and BY_REQUEST[type(request)].name in STRICT_SINCE
+        is_checked = self.access is not None and not self.access.is_trusted(context)
+        if not is_checked and (not counts or self.throttle.is_exempt(context)):
+            return await call(self.world.network, peer, request, deadline)
+        from minikafka.broker.envelopes import send_on  # noqa: PLC0415 - brokers without security do without
+
+        return await send_on(self.world.network, peer, request, deadline, context=context, broker_id=self.node_id)
+
+    async def ask_controller(self, request: object, context: RequestContext = INTERNAL) -> object | None:
+        """One call to the active controller; None when none is known or it does not answer.
+
+        ``context``: the client that needs it; INTERNAL: this broker itself does.
+        """
         address = self.parts.controller_address()
         if address is None:
             return None
         deadline = self.world.clock.now() + self.config.controller_quorum_request_timeout_ms / 1000
         try:
-            response: object = await call(self.world.network, address, request, deadline)
+            response: object = await self.forward(address, request, context, deadline)
         except (WorldError, ProtocolError) as error:
             self.world.events("controller_silent", node=self.node_id, why=f"{type(error).__name__}: {error}")
             return None

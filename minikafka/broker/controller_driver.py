@@ -52,7 +52,7 @@ from minikafka.invariant import invariant
 from minikafka.ports import CAUSE, World
 from minikafka.quorum.controller import Controller, completed
 from minikafka.quorum.controller_brokers import HeldConnection, Refusal, Sessions
-from minikafka.quorum.controller_topics import topic_id_of
+from minikafka.quorum.controller_topics import Charge, free_of_charge, topic_id_of
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
@@ -77,6 +77,7 @@ from minikafka.wire.messages import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     CreateTopicsRequest,
+    CreateTopicsResponse,
     DeleteTopicsRequest,
     ElectLeadersRequest,
 )
@@ -131,6 +132,8 @@ class _Asked:
     request: object
     answer: asyncio.Future[Any]
     cause: str
+    charge: Charge
+    """Counts the partitions that it creates or deletes."""
     taken: bool = False
     held_by: str = ""
     """Rule 6: what a creation waits for."""
@@ -257,8 +260,8 @@ class ControllerDriver:
         if self.config.fence_on_refused_connection and self.config.node_id in self.config.voters:
             self.metadata.subscribe(self._on_image)
 
-    async def handle(self, request: Any) -> Any:
-        """Answer one request of the controller's APIs.
+    async def handle(self, request: Any, charge: Charge = free_of_charge) -> Any:
+        """Answer one request of the controller's APIs. ``charge`` counts the partitions that it creates or deletes.
 
         Raises NotController, RequestTimedOut (the request's ``timeout_ms``, else the session timeout), or what the
         decision raises; the outcome says whether it may have been recorded.
@@ -270,7 +273,7 @@ class ControllerDriver:
         waiting = len(self._waiting) + len(self._held)
         if waiting >= WAITING_REQUESTS_MAX:
             raise RequestTimedOut(f"the controller has {waiting} requests waiting")
-        asked = _Asked(request, asyncio.get_running_loop().create_future(), CAUSE.get())
+        asked = _Asked(request, asyncio.get_running_loop().create_future(), CAUSE.get(), charge)
         self._waiting.append(asked)
         self._news.set()
         timeout_ms = getattr(request, "timeout_ms", self.config.broker_session_timeout_ms)
@@ -432,13 +435,13 @@ class ControllerDriver:
         elif isinstance(request, BrokerRegistrationRequest):
             self._decide_registration(batch, asked, request)
         elif isinstance(request, CreateTopicsRequest):
-            batch.add(self.controller.create_topics(self._placeable(image), request, self._random_ids()), asked)
+            batch.add(self._created_topics(image, request, asked.charge), asked)
         elif isinstance(request, DeleteTopicsRequest):
-            batch.add(self.controller.delete_topics(image, request), asked)
+            batch.add(self.controller.delete_topics(image, request, asked.charge), asked)
         elif isinstance(request, ElectLeadersRequest):
             batch.add(self.controller.elect_leaders(image, request), asked)
         elif isinstance(request, CreatePartitionsRequest):
-            batch.add(self.controller.create_partitions(self._placeable(image), request), asked)
+            batch.add(self.controller.create_partitions(self._placeable(image), request, asked.charge), asked)
         elif isinstance(request, IncrementalAlterConfigsRequest):
             batch.add(self.controller.incremental_alter_configs(image, request), asked)
         elif isinstance(request, AlterConfigsRequest):
@@ -460,6 +463,11 @@ class ControllerDriver:
             batch.add(decision, asked)
         else:
             raise InvalidRequest(f"{type(request).__name__} is not the controller's")
+
+    def _created_topics(
+        self, image: MetadataImage, request: CreateTopicsRequest, charge: Charge
+    ) -> Decision[CreateTopicsResponse]:
+        return self.controller.create_topics(self._placeable(image), request, self._random_ids(), charge)
 
     def _random_ids(self) -> Iterator[TopicId]:
         while True:

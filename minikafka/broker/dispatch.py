@@ -133,23 +133,24 @@ class Dispatcher:
         throttle = self._throttle
         if throttle is not None and throttle.quotas is not None and throttle.applies(api.name, request, context):
             return self._throttled(throttle, api, request, body, context)
-        return self._dispatch(api, request, body, context)
+        return self.serve(api, request, body, context)
 
     def _throttled(
         self, throttle: Throttle, api: Api, request: object, body: bytes | bytearray, context: RequestContext
     ) -> Buffers | Awaitable[Buffers]:
         try:
             answer: Buffers | Awaitable[Buffers] = throttle.serve(
-                api.name, context, len(body), lambda: self._dispatch(api, request, body, context)
+                api.name, context, len(body), lambda: self.serve(api, request, body, context)
             )
         except ProtocolError as error:
             self.meters.of(metered_as(api, request), context.protocol).failed(error.name)
             return encode_response(error_response(api, error))
         return answer
 
-    def _dispatch(
-        self, api: Api, request: object, body: bytes | bytearray, context: RequestContext
+    def serve(
+        self, api: Api, request: object, body: bytes | bytearray | memoryview, context: RequestContext
     ) -> Buffers | Awaitable[Buffers]:
+        """Answer a decoded request of ``body``, without quotas. Never raises."""
         if len(body) > LARGE_HEAD and head_size(body) > LARGE_HEAD:
             return self._in_steps(api, request, len(body), context)
         try:

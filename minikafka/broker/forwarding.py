@@ -1,7 +1,8 @@
 """Requests that only the active controller answers, from clients that may ask any broker.
 
-Kafka's brokers forward them (KIP-590). A change is sent again only while nothing of it can have been written; its
-answer goes out once this broker has applied it, so that the client's next request here sees it.
+Kafka's brokers forward them (KIP-590), with the principal of the client (``envelopes.py``). A change is sent again only
+while nothing of it can have been written; its answer goes out once this broker has applied it, so that the client's
+next request here sees it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from minikafka.errors import (
     Unreachable,
 )
 from minikafka.ports import RequestContext, World
-from minikafka.rpc import call
 from minikafka.types import NO_NODE, Address, NodeId
 from minikafka.wire.messages import Failed
 from minikafka.wire.outcomes import failure_of
@@ -44,6 +44,7 @@ class Forwarding:
         metadata: MetadataCache,
         *,
         here: Callable[[str, object, RequestContext], Awaitable[Any]],
+        send: Callable[[Address, object, RequestContext, float], Awaitable[Any]],
         controller: Callable[[], Address | None],
         timeout_s: float,
     ) -> None:
@@ -51,6 +52,7 @@ class Forwarding:
         self._world = world
         self._metadata = metadata
         self._here = here
+        self._send = send
         self._controller = controller
         self._timeout_s = timeout_s
         self._moved = asyncio.Event()
@@ -85,7 +87,7 @@ class Forwarding:
         address = self._controller() if leader != NO_NODE else None
         if address is None:
             raise NotController("no controller is known")
-        response: Failed = await call(self._world.network, address, request, deadline)
+        response: Failed = await self._send(address, request, context, deadline)
         if response.error_code:
             raise failure_of(response)
         return response

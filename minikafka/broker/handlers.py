@@ -6,6 +6,7 @@ Rule for this file: it points, it answers nothing itself. An API that stands her
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from minikafka.broker.api.acls import AclApi
@@ -38,11 +39,13 @@ from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.partition_history import PartitionHistory
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager
+from minikafka.broker.throttle import STRICT_SINCE, Throttle
 from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.ports import INTERNAL, RequestContext
 from minikafka.quorum.administration import describe_user_scram_credentials
 from minikafka.quorum.client_quotas import describe_client_quotas
 from minikafka.types import METADATA_TOPIC
+from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -98,6 +101,8 @@ def handler_table(
     partition_history: PartitionHistory,
     history: History,
     check_caught_up: Callable[[], None],
+    envelope: ApiHandler,
+    throttle: Throttle,
     run_test_hook: Callable[[RunTestHookRequest], Awaitable[RunTestHookResponse]],
 ) -> dict[str, ApiHandler]:
     """Every API by its name.
@@ -128,8 +133,16 @@ def handler_table(
     def describe_replicas(request: DescribeReplicasRequest, _: RequestContext) -> DescribeReplicasResponse:
         return handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
 
-    async def create_topics(request: CreateTopicsRequest, _: RequestContext) -> CreateTopicsResponse:
-        return admin.with_configs(request, await controller.handle(request))
+    async def mutate(request: Any, context: RequestContext) -> Any:
+        mutations = throttle.mutations(BY_REQUEST[type(request)].name, context)
+        if mutations is None:
+            return await controller.handle(request)
+        response = await controller.handle(request, mutations.charge)
+        throttle_ms = mutations.throttle_ms
+        return replace(response, throttle_time_ms=throttle_ms) if throttle_ms else response
+
+    async def create_topics(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+        return admin.with_configs(request, await mutate(request, context))
 
     return {
         "Produce": produce,
@@ -156,12 +169,14 @@ def handler_table(
         "ReadHistory": lambda request, _: handle_read_history(
             history, partition_history, request, node=replicas.config.node_id, wall_ms=replicas.clock.wall_ms()
         ),
+        "Envelope": envelope,
         "RunTestHook": _without_context(run_test_hook),
         "FindCoordinator": find_coordinator.handle,
         **groups.handlers(),
         **transactions.handlers(),
         **dict.fromkeys(QUORUM_APIS, _without_context(quorum.handle)),
         **dict.fromkeys(CONTROLLER_APIS, _without_context(controller.handle)),
+        **dict.fromkeys(STRICT_SINCE, mutate),
         "CreateTopics": create_topics,
         "DescribeAcls": to_clients(_without_context(acls.handle_describe)),
         "DescribeClientQuotas": to_clients(lambda request, _: describe_client_quotas(metadata.metadata.image, request)),

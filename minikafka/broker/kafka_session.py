@@ -76,6 +76,8 @@ PENDING_MAX = 8
 """Requests of one connection that are held at a time."""
 
 PRODUCE_KEY, FETCH_KEY = 0, 1
+MUTATION_KEYS = frozenset({19, 20, 37})
+"""CreateTopics, DeleteTopics and CreatePartitions: the controller may throttle their clients."""
 
 LARGE_FRAME = 8 * 1024
 """A larger frame of another API than Produce is decoded, handled and answered in separate turns of the loop."""
@@ -772,7 +774,8 @@ class KafkaSession:
                 return answer
             throttle.take_back(FETCH, context, size)
             response = _without_records(response)
-        throttle_ms = max(bytes_ms, request_ms)
+        mutation_ms = getattr(response, "throttle_time_ms", 0) if key in MUTATION_KEYS else 0
+        throttle_ms = max(bytes_ms, request_ms, mutation_ms)
         if throttle_ms:
             self._mute(throttle, throttle_ms)
         return self._framed(pending, offer, message, exchange, response, throttle_ms)

@@ -5,6 +5,10 @@
 - ``/rpc`` and ``/v1``: a request whose client is throttled waits up to HOLD_MS before it is served, and is refused with
   THROTTLING_QUOTA_EXCEEDED otherwise, with nothing done.
 
+``controller_mutation_rate`` counts at the controller, which a request reaches with the client that has sent it
+(``envelopes.py``), so it is one rate for the cluster (KIP-599). ``connection_creation_rate`` counts where connections
+are accepted (``world/connections.py``).
+
 Exempt are brokers: their APIs, their fetches, and what arrives at a listener that only they use. The members of groups
 are counted by request_percentage over Kafka's protocol only, and never refused.
 """
@@ -20,7 +24,7 @@ from minikafka.errors import NOT_WRITTEN, ThrottlingQuotaExceeded
 from minikafka.parked import Parked
 from minikafka.ports import INTERNAL, Clock, RequestContext
 from minikafka.quorum.image import MetadataImage
-from minikafka.security.quotas import FETCH, KEYS, PRODUCE, REQUEST, QuotaIndex, Quotas
+from minikafka.security.quotas import FETCH, KEYS, MUTATION, PRODUCE, REQUEST, QuotaIndex, Quotas
 from minikafka.wire.messages import FetchRequest
 
 HOLD_MS = 1000
@@ -40,6 +44,39 @@ DATA_APIS: Mapping[str, tuple[str, ...]] = {
 }
 """Quotas by which requests of an API are throttled at ``/rpc``; others never are."""
 
+STRICT_SINCE: Mapping[str, int] = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
+"""From these versions of Kafka's on, clients know the error of a quota: what exceeds controller_mutation_rate is
+refused. Older ones are served, and throttled afterwards.
+"""
+
+
+class Mutations:
+    """What one request creates and deletes, by the quota of its client."""
+
+    def __init__(self, throttle: Throttle, context: RequestContext, *, strict: bool) -> None:
+        self._throttle = throttle
+        self._context = context
+        self._strict = strict
+        self._until = 0.0
+
+    def charge(self, partitions: int) -> None:
+        """Count partitions. Raises ThrottlingQuotaExceeded if they are refused."""
+        throttle_ms = self._throttle.mutate(self._context, partitions, strict=self._strict)
+        if not throttle_ms:
+            return
+        self._until = max(self._until, self._throttle.now() + throttle_ms / 1000)
+        if self._strict:
+            raise ThrottlingQuotaExceeded(
+                f"{self._context.principal} exceeds {MUTATION}; try again in {throttle_ms} ms.",
+                outcome=NOT_WRITTEN,
+                throttle_time_ms=throttle_ms,
+            )
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long its client is throttled from now on."""
+        return max(0, round((self._until - self._throttle.now()) * 1000))
+
 
 class Throttle:
     """The quotas of one broker."""
@@ -57,6 +94,8 @@ class Throttle:
         """Requests that exceeded a quota, by its key."""
         self.throttled_ms = dict.fromkeys(KEYS, 0)
         """Throttle times of these requests, in all."""
+        self.on_index: Callable[[QuotaIndex], None] = lambda _index: None
+        """Called with all quotas when they change, for those that count connections."""
         self.muted = 0
         """Connections of Kafka's protocol that are not read now."""
 
@@ -68,6 +107,7 @@ class Throttle:
 
     def use(self, index: QuotaIndex) -> None:
         """Use these quotas."""
+        self.on_index(index)
         if not index:
             self.quotas = None
         elif self.quotas is None:
@@ -76,7 +116,9 @@ class Throttle:
             self.quotas.index = index
 
     def is_exempt(self, context: RequestContext) -> bool:
-        """Is the sender no client?"""
+        """Is the sender no client? What another broker has sent on is of a client that is not exempt there."""
+        if context.forwarded_by >= 0:
+            return False
         return context.protocol == INTERNAL.protocol or context.listener in self._exempt
 
     # ---- counting ----------------------------------------------------------------------------------------------------
@@ -95,6 +137,27 @@ class Throttle:
     def count_time(self, context: RequestContext, ns: int) -> int:
         """Count time of the event loop."""
         return self.count(REQUEST, context, ns / 1e9 * 100)
+
+    def now(self) -> float:
+        """The clock of quotas."""
+        return self._clock.now()
+
+    def mutations(self, api: str, context: RequestContext) -> Mutations | None:
+        """What counts the partitions of a request at the controller; None: nothing does."""
+        if self.quotas is None or self.is_exempt(context):
+            return None
+        return Mutations(self, context, strict=context.api_version < 0 or context.api_version >= STRICT_SINCE[api])
+
+    def mutate(self, context: RequestContext, partitions: int, *, strict: bool) -> int:
+        """Count partitions; see :meth:`Quotas.mutate`."""
+        quotas = self.quotas
+        if quotas is None:
+            return 0
+        throttle_ms = quotas.mutate(user_of(context), context.client_id, partitions, self._clock.now(), strict=strict)
+        if throttle_ms:
+            self.throttled[MUTATION] += 1
+            self.throttled_ms[MUTATION] += throttle_ms
+        return throttle_ms
 
     def take_back(self, key: str, context: RequestContext, amount: float) -> None:
         """What was counted is not sent."""

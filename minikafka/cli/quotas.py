@@ -1,4 +1,4 @@
-"""``minikafka quotas``: client quotas of users and client ids (KIP-546), as ``kafka-configs.sh`` sets them."""
+"""``minikafka quotas``: quotas of users, client ids and IP addresses (KIP-546), as ``kafka-configs.sh`` sets them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,28 @@ import click
 from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Commands, Misuse, run
 from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
-from minikafka.security.quotas import CLIENT_ID, FETCH, KEYS, PRODUCE, REQUEST, USER, Entity
+from minikafka.security.quotas import (
+    CLIENT_ID,
+    CONNECTION,
+    FETCH,
+    IP,
+    IP_KEYS,
+    KEYS,
+    MUTATION,
+    PRODUCE,
+    REQUEST,
+    USER,
+    Entity,
+)
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-OPTIONS = {"produce": PRODUCE, "consume": FETCH, "request": REQUEST}
+OPTIONS = {"produce": PRODUCE, "consume": FETCH, "request": REQUEST, "mutations": MUTATION, "connections": CONNECTION}
 """Options and the quotas that they stand for."""
+
+NAMES_OF_ENTITIES = ("--for-user", "--default-user", "--client-id", "--default-client-id", "--for-ip", "--default-ip")
+
+COLUMNS = {USER: "User", CLIENT_ID: "Client id", IP: "IP"}
 
 DEFAULT_SHOWN = "<default>"
 
@@ -28,20 +44,24 @@ _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 Examples:
   minikafka quotas set --for-user alice --produce 10M --consume 20M
   minikafka quotas set --default-user --request 50
+  minikafka quotas set --default-ip --connections 20
   minikafka quotas list
   minikafka quotas remove --for-user alice""",
 )
 def command() -> None:
-    """List, set and remove quotas of users and client ids.
+    """List, set and remove quotas of users, client ids and IP addresses.
 
     A broker throttles clients that exceed their quota. For each kind of quota the most specific entity counts: a client
-    id of a user, then the user, then the defaults, then the client id of any user.
+    id of a user, then the user, then the defaults, then the client id of any user. IP addresses have a quota of their
+    own kind, for new connections.
     """
 
 
 def entity_options(function: Decorated) -> Decorated:
     """The options that name an entity."""
     for option in (
+        click.option("--default-ip", is_flag=True, help="All IP addresses without a quota of their own."),
+        click.option("--for-ip", "ip", help="IP address of the entity."),
         click.option("--default-client-id", is_flag=True, help="All client ids without a quota of their own."),
         click.option("--client-id", help="Client id of the entity."),
         click.option("--default-user", is_flag=True, help="All users without a quota of their own."),
@@ -51,20 +71,32 @@ def entity_options(function: Decorated) -> Decorated:
     return function
 
 
-def entity_in(user: str | None, client_id: str | None, *, default_user: bool, default_client_id: bool) -> Entity:
+def entity_in(
+    user: str | None,
+    client_id: str | None,
+    ip: str | None = None,
+    *,
+    default_user: bool,
+    default_client_id: bool,
+    default_ip: bool = False,
+) -> Entity:
     """The entity that the options name; Misuse if they name none, or contradict each other."""
-    for name, flag, option in ((user, default_user, "for-user"), (client_id, default_client_id, "client-id")):
+    parts: list[tuple[str, str | None]] = []
+    for kind, name, flag, option in (
+        (CLIENT_ID, client_id, default_client_id, "client-id"),
+        (IP, ip, default_ip, "for-ip"),
+        (USER, user, default_user, "for-user"),
+    ):
         if name is not None and flag:
-            raise Misuse(f"--{option} and --default-{option} exclude each other")
+            raise Misuse(f"--{option} and --default-{option.removeprefix('for-')} exclude each other")
         if name == "":
             raise Misuse(f"--{option} is empty")
-    parts: list[tuple[str, str | None]] = []
-    if client_id is not None or default_client_id:
-        parts.append((CLIENT_ID, client_id))
-    if user is not None or default_user:
-        parts.append((USER, user))
+        if name is not None or flag:
+            parts.append((kind, name))
     if not parts:
-        raise Misuse("name an entity: --for-user, --default-user, --client-id or --default-client-id")
+        raise Misuse(f"name an entity: {', '.join(NAMES_OF_ENTITIES)}")
+    if len(parts) > 1 and any(kind == IP for kind, _ in parts):
+        raise Misuse("an IP address is not combined with a user or a client id")
     return tuple(parts)
 
 
@@ -95,8 +127,9 @@ Examples:
   minikafka quotas set --for-user alice --client-id etl --produce 1M
   minikafka quotas set --default-user --request 50
 
-Quotas that are not named stay. Each broker counts on its own: a client of three brokers may use three
-times as much.""",
+Quotas that are not named stay. IP addresses have --connections only, users and client ids the
+others. Each broker counts on its own, so a client of three brokers may use three times as much;
+--mutations counts for the whole cluster.""",
 )
 @entity_options
 @click.option("--produce", help="Bytes a second of Produce requests (K, M, G: powers of 1024).")
@@ -104,23 +137,41 @@ times as much.""",
 @click.option(
     "--request", type=click.FloatRange(min=0, min_open=True), help="Percent of a broker's event loop (100: all of it)."
 )
+@click.option(
+    "--mutations",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Partitions a second that the client creates and deletes, in the whole cluster.",
+)
+@click.option("--connections", type=click.IntRange(min=1), help="Connections a second that an IP address opens.")
 @bootstrap_option
 def set_quotas(
     user: str | None,
     client_id: str | None,
+    ip: str | None,
     default_user: bool,  # noqa: FBT001 - click's form
     default_client_id: bool,  # noqa: FBT001 - click's form
+    default_ip: bool,  # noqa: FBT001 - click's form
     produce: str | None,
     consume: str | None,
     request: float | None,
+    mutations: float | None,
+    connections: int | None,
     bootstrap: str,
 ) -> None:
     """Set quotas of an entity."""
-    entity = entity_in(user, client_id, default_user=default_user, default_client_id=default_client_id)
-    given = {PRODUCE: bytes_in(produce, "produce"), FETCH: bytes_in(consume, "consume"), REQUEST: request}
+    entity = entity_in(
+        user, client_id, ip, default_user=default_user, default_client_id=default_client_id, default_ip=default_ip
+    )
+    given = {
+        PRODUCE: bytes_in(produce, "produce"),
+        FETCH: bytes_in(consume, "consume"),
+        REQUEST: request,
+        MUTATION: mutations,
+        CONNECTION: connections,
+    }
     values = {key: value for key, value in given.items() if value is not None}
     if not values:
-        raise Misuse("name a quota: --produce, --consume or --request")
+        raise Misuse("name a quota: --produce, --consume, --request, --mutations or --connections")
     run(lambda: with_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: values})))
     click.echo(f"{_in_words(entity)}: {', '.join(f'{key}={value:g}' for key, value in values.items())}")
 
@@ -135,11 +186,13 @@ Examples:
 )
 @click.option("--for-user", "user", help="Only entities with this user.")
 @click.option("--client-id", help="Only entities with this client id.")
+@click.option("--for-ip", "ip", help="Only the entity of this IP address.")
 @bootstrap_option
 @list_output_option
-def list_quotas(user: str | None, client_id: str | None, bootstrap: str, output: str) -> None:
+def list_quotas(user: str | None, client_id: str | None, ip: str | None, bootstrap: str, output: str) -> None:
     """List entities with their quotas."""
-    wanted: Entity = tuple((kind, name) for kind, name in ((CLIENT_ID, client_id), (USER, user)) if name is not None)
+    given = ((CLIENT_ID, client_id), (IP, ip), (USER, user))
+    wanted: Entity = tuple((kind, name) for kind, name in given if name is not None)
     found = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_client_quotas(wanted)))
     if output == "json":
         print_json(
@@ -151,12 +204,17 @@ def list_quotas(user: str | None, client_id: str | None, bootstrap: str, output:
             }
         )
     elif found or output == "tsv":
+        # A table shows what there is; programs get every column.
+        kinds = [kind for kind in COLUMNS if output == "tsv" or kind != IP or any(IP in dict(each) for each in found)]
+        keys = [key for key in (*KEYS, *IP_KEYS) if output == "tsv" or any(key in each for each in found.values())]
         rows = [
-            (*(_shown(dict(entity)[kind]) if kind in dict(entity) else "-" for kind in (USER, CLIENT_ID)), *cells)
+            (
+                *(_shown(dict(entity)[kind]) if kind in dict(entity) else "-" for kind in kinds),
+                *(f"{values[key]:.12g}" if key in values else "-" for key in keys),
+            )
             for entity, values in found.items()
-            for cells in [[f"{values[key]:.12g}" if key in values else "-" for key in KEYS]]
         ]
-        print_table(("User", "Client id", *KEYS), rows, output)
+        print_table((*(COLUMNS[kind] for kind in kinds), *keys), rows, output)
     else:
         click.echo("There are no quotas.")
 
@@ -179,13 +237,17 @@ Examples:
 def remove(
     user: str | None,
     client_id: str | None,
+    ip: str | None,
     default_user: bool,  # noqa: FBT001 - click's form
     default_client_id: bool,  # noqa: FBT001 - click's form
+    default_ip: bool,  # noqa: FBT001 - click's form
     quotas: tuple[str, ...],
     bootstrap: str,
 ) -> None:
     """Remove quotas of an entity. Removing one that is not set is no error."""
-    entity = entity_in(user, client_id, default_user=default_user, default_client_id=default_client_id)
-    keys = [OPTIONS[each] for each in quotas] or list(KEYS)
+    entity = entity_in(
+        user, client_id, ip, default_user=default_user, default_client_id=default_client_id, default_ip=default_ip
+    )
+    keys = [OPTIONS[each] for each in quotas] or list(IP_KEYS if entity[0][0] == IP else KEYS)
     run(lambda: with_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: dict.fromkeys(keys)})))
     click.echo(f"{_in_words(entity)}: {', '.join(keys)} removed")

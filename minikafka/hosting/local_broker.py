@@ -111,6 +111,7 @@ class LocalBroker:
             tokens, self._jwks = token_verifier(config, self._real.world.events)
         self.broker = Broker(config, self._real.world, origins=origins, tokens=tokens)
         self._real.network.logins = self.broker.http_login
+        self.broker.throttle.on_index = self._real.network.quota.rates.use
         if instruments is not None and config.testing_endpoints_enable:
             self.broker.test_hooks = partial(self._run_test_hook, instruments)
         if instruments is not None:

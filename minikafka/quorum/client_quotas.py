@@ -1,12 +1,12 @@
 """Client quotas at the controller (KIP-546), as Kafka's ClientQuotaControlManager and ClientQuotasImage treat them.
 
 Entries are altered apart from each other: what is wrong with one does not stop the others. A value that is there
-already, and the removal of one that is not, write no record. Differs from Kafka: quotas of IP addresses, and
-``controller_mutation_rate``, are refused.
+already, and the removal of one that is not, write no record. Differs from Kafka: IP addresses have no names.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ from minikafka.errors import InvalidRequest, PolicyViolation, ProtocolError, Uns
 from minikafka.quorum.decision import Decision
 from minikafka.quorum.image import MetadataImage, quota_record
 from minikafka.quorum.records import ClientQuota
-from minikafka.security.quotas import CLIENT_ID, KEYS, USER, WHOLE_KEYS, Entity
+from minikafka.security.quotas import CLIENT_ID, CONNECTION, IP, IP_KEYS, KEYS, USER, WHOLE_KEYS, Entity
 from minikafka.wire.quotas import (
     ANY_SPECIFIED,
     DEFAULT,
@@ -38,6 +38,7 @@ NAME_LENGTH_MAX = 255
 """Characters of a user's name or a client id. Kafka has no limit."""
 
 VALUE_MAX = float(2**63 - 1)
+INT_MAX = 2**31 - 1
 _FRACTION = 1e-6
 """A fraction up to this of a whole number is ignored, as in Kafka."""
 
@@ -53,7 +54,7 @@ def alter_client_quotas(image: MetadataImage, request: AlterClientQuotasRequest)
             own = known.get(entity, {})
             changed = dict(own)
             for op in entry.ops:
-                _apply(changed, op)
+                _apply(changed, op, IP_KEYS if entity[0][0] == IP else KEYS)
             if changed and not own and len(known) >= ENTITIES_MAX:
                 raise PolicyViolation(f"{len(known)} entities have quotas, which is the limit; remove some first.")
         except ProtocolError as error:
@@ -76,14 +77,12 @@ def alter_client_quotas(image: MetadataImage, request: AlterClientQuotasRequest)
 
 def _checked_entity(parts: Sequence[EntityPart]) -> Entity:
     if not parts:
-        raise InvalidRequest("A quota needs a user, a client-id or both", member="entity")
+        raise InvalidRequest("A quota needs a user, a client-id or both, or an ip", member="entity")
     found: dict[str, str | None] = {}
     for each in parts:
         if each.entity_type in found:
             raise InvalidRequest(f"Duplicate entity type {each.entity_type} in one entity", member="entity_type")
-        if each.entity_type == "ip":
-            raise InvalidRequest("Quotas of IP addresses are not supported", member="entity_type")
-        if each.entity_type not in (USER, CLIENT_ID):
+        if each.entity_type not in (USER, CLIENT_ID, IP):
             raise InvalidRequest(f"Unhandled client quota entity type {each.entity_type!r}", member="entity_type")
         name = each.entity_name
         if name is not None and not (0 < len(name) <= NAME_LENGTH_MAX and "\0" not in name):
@@ -91,19 +90,33 @@ def _checked_entity(parts: Sequence[EntityPart]) -> Entity:
                 f"The name of a {each.entity_type} must have 1 to {NAME_LENGTH_MAX} characters, none of them NUL",
                 member="entity_name",
             )
+        if each.entity_type == IP and name is not None and not _is_address(name):
+            raise InvalidRequest(f"{name} is not an IP address", member="entity_name")
         found[each.entity_type] = name
+    if IP in found and len(found) > 1:
+        raise InvalidRequest("An ip is not combined with a user or a client-id", member="entity_type")
     return tuple(sorted(found.items()))
 
 
-def _apply(values: dict[str, float], op: QuotaChange) -> None:
-    if op.key not in KEYS:
-        raise InvalidRequest(f"Invalid quota key {op.key!r}: one of {', '.join(KEYS)} is needed", member="key")
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _apply(values: dict[str, float], op: QuotaChange, keys: Sequence[str]) -> None:
+    if op.key not in keys:
+        raise InvalidRequest(f"Invalid quota key {op.key!r}: one of {', '.join(keys)} is needed", member="key")
     if op.remove:
         values.pop(op.key, None)
         return
     value = op.value
     if not math.isfinite(value) or not 0 < value <= VALUE_MAX:
         raise InvalidRequest(f"Quota {op.key} must be greater than 0, not {value}", member="value")
+    if op.key == CONNECTION and value > INT_MAX:
+        raise InvalidRequest(f"Quota {op.key} must be at most {INT_MAX}, not {value}", member="value")
     if op.key in WHOLE_KEYS:
         whole = math.floor(value + _FRACTION)
         if abs(value - whole) > _FRACTION:
@@ -122,7 +135,7 @@ def describe_client_quotas(image: MetadataImage, request: DescribeClientQuotasRe
             raise InvalidRequest("Invalid empty entity type.", member="entity_type")
         if each.entity_type in wanted:
             raise InvalidRequest(f"Entity type {each.entity_type} cannot appear more than once.", member="entity_type")
-        if each.entity_type not in (USER, CLIENT_ID, "ip"):
+        if each.entity_type not in (USER, CLIENT_ID, IP):
             raise UnsupportedVersion(f"Unsupported entity type {each.entity_type!r}")
         if (each.match_type == EXACT) != (each.match is not None):
             raise InvalidRequest("An exact match needs a name, and the other matches have none.", member="match")

@@ -28,6 +28,7 @@ from minikafka.quorum import (
     elections,
 )
 from minikafka.quorum.controller_brokers import Refusal
+from minikafka.quorum.controller_topics import Charge, free_of_charge
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import Election, change_of, leaders_for_leaderless
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
@@ -168,20 +169,26 @@ class Controller:
     # ---- topics ----
 
     def create_topics(
-        self, image: MetadataImage, request: CreateTopicsRequest, topic_ids: Iterator[TopicId]
+        self,
+        image: MetadataImage,
+        request: CreateTopicsRequest,
+        topic_ids: Iterator[TopicId],
+        charge: Charge = free_of_charge,
     ) -> Decision[CreateTopicsResponse]:
         """See :func:`controller_topics.create_topics`."""
-        return controller_topics.create_topics(self.policy.under(image), image, request, topic_ids)
+        return controller_topics.create_topics(self.policy.under(image), image, request, topic_ids, charge)
 
-    def delete_topics(self, image: MetadataImage, request: DeleteTopicsRequest) -> Decision[DeleteTopicsResponse]:
+    def delete_topics(
+        self, image: MetadataImage, request: DeleteTopicsRequest, charge: Charge = free_of_charge
+    ) -> Decision[DeleteTopicsResponse]:
         """See :func:`controller_topics.delete_topics`."""
-        return controller_topics.delete_topics(self.policy.under(image), image, request)
+        return controller_topics.delete_topics(self.policy.under(image), image, request, charge)
 
     def create_partitions(
-        self, image: MetadataImage, request: CreatePartitionsRequest
+        self, image: MetadataImage, request: CreatePartitionsRequest, charge: Charge = free_of_charge
     ) -> Decision[CreatePartitionsResponse]:
         """See :func:`controller_topics.create_partitions`."""
-        return controller_topics.create_partitions(image, request)
+        return controller_topics.create_partitions(image, request, charge)
 
     # ---- settings ----
 

@@ -22,7 +22,8 @@ from __future__ import annotations
 import base64
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from minikafka.config import parse_topic
 from minikafka.errors import (
@@ -218,8 +219,20 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopic(f"{name} is the quorum's own log")
 
 
+Charge: TypeAlias = Callable[[int], None]
+"""Counts so many partitions that a request creates or deletes. Raises ThrottlingQuotaExceeded: they are refused."""
+
+
+def free_of_charge(_partitions: int) -> None:
+    """The :data:`Charge` of a client without a quota."""
+
+
 def create_topics(
-    policy: ClusterPolicy, image: MetadataImage, request: CreateTopicsRequest, topic_ids: Iterator[TopicId]
+    policy: ClusterPolicy,
+    image: MetadataImage,
+    request: CreateTopicsRequest,
+    topic_ids: Iterator[TopicId],
+    charge: Charge = free_of_charge,
 ) -> Decision[CreateTopicsResponse]:
     """Create each topic that can be; ``topic_ids`` gives random ones. With ``validate_only`` nothing is recorded."""
     named = Counter(topic.name for topic in request.topics)
@@ -235,6 +248,7 @@ def create_topics(
             configs = dict(sorted(topic.configs.items()))
             parse_topic(configs, base=policy.topic_defaults)
             placed = tuple(_placed(policy, image, topic, partitions_left))
+            charge(len(placed))
         except ProtocolError as error:
             answers.append(
                 CreatedTopic(name=topic.name, error_code=error.code, error_message=error.message, outcome=error.outcome)
@@ -261,7 +275,7 @@ def create_topics(
 
 
 def delete_topics(
-    policy: ClusterPolicy, image: MetadataImage, request: DeleteTopicsRequest
+    policy: ClusterPolicy, image: MetadataImage, request: DeleteTopicsRequest, charge: Charge = free_of_charge
 ) -> Decision[DeleteTopicsResponse]:
     """Delete each topic that exists. Raises PolicyViolation for the whole when delete.topic.enable is false."""
     if not policy.delete_topic_enable:
@@ -270,8 +284,11 @@ def delete_topics(
     answers: list[DeletedTopic] = []
     for name in dict.fromkeys(request.topics):
         topic = image.topics.get(name)
-        if topic is None:
-            error = UnknownTopicOrPartition(f"there is no topic {name!r}")
+        try:
+            if topic is None:
+                raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+            charge(len(topic.partitions))
+        except ProtocolError as error:
             answers.append(
                 DeletedTopic(name=name, error_code=error.code, error_message=error.message, outcome=error.outcome)
             )
@@ -283,7 +300,9 @@ def delete_topics(
     )
 
 
-def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) -> Decision[CreatePartitionsResponse]:
+def create_partitions(
+    image: MetadataImage, request: CreatePartitionsRequest, charge: Charge = free_of_charge
+) -> Decision[CreatePartitionsResponse]:
     """Give each topic more partitions; the new ones begin empty, and keys may land elsewhere than before."""
     named = Counter(topic.name for topic in request.topics)
     records: list[MetadataRecord] = []
@@ -297,6 +316,7 @@ def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) ->
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
             placed = _placed_anew(image, topic, asked, partitions_left)
+            charge(len(placed))
         except ProtocolError as error:
             answers.append(
                 CreatedPartitions(

@@ -38,7 +38,7 @@ from minikafka.quorum.records import (
     UserScramCredential,
 )
 from minikafka.security.authorizer import AclIndex
-from minikafka.security.quotas import CLIENT_ID, USER, Entity, QuotaIndex
+from minikafka.security.quotas import CLIENT_ID, IP, USER, Entity, QuotaIndex
 from minikafka.security.scram import ScramCredential, ScramMechanism
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, Listener, NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.acls import Acl
@@ -569,7 +569,7 @@ def scram_record(mechanism: ScramMechanism, name: str, credential: ScramCredenti
 def quota_record(entity: Entity, key: str, value: float | None) -> ClientQuota:
     """The record that sets a quota, or removes it (None)."""
     names = {kind: () if name is None else (name,) for kind, name in entity}
-    return ClientQuota(users=names.get(USER), client_ids=names.get(CLIENT_ID), key=key, value=value)
+    return ClientQuota(users=names.get(USER), client_ids=names.get(CLIENT_ID), ips=names.get(IP), key=key, value=value)
 
 
 def _quota_records(quotas: Mapping[Entity, Mapping[str, float]]) -> list[ClientQuota]:
@@ -577,12 +577,16 @@ def _quota_records(quotas: Mapping[Entity, Mapping[str, float]]) -> list[ClientQ
     records = [quota_record(entity, key, value) for entity, values in quotas.items() for key, value in values.items()]
     return sorted(
         records,
-        key=lambda each: (each.users is None, each.users, each.client_ids is None, each.client_ids, each.key),
+        key=lambda each: (*(_by_name(names) for names in (each.users, each.client_ids, each.ips)), each.key),
     )
 
 
+def _by_name(names: tuple[str, ...] | None) -> tuple[bool, tuple[str, ...]]:
+    return names is None, names or ()
+
+
 def _entity_in(record: ClientQuota) -> Entity:
-    parts = ((CLIENT_ID, record.client_ids), (USER, record.users))
+    parts = ((CLIENT_ID, record.client_ids), (IP, record.ips), (USER, record.users))
     return tuple((kind, names[0] if names else None) for kind, names in parts if names is not None)
 
 

@@ -206,7 +206,8 @@ class RemoveUserScramCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuota:
-    """A quota of an entity was set; a value of None removes it. ``users`` and ``client_ids`` name the entity.
+    """A quota of an entity was set; a value of None removes it. The entity is named by ``users`` and ``client_ids``, or
+    by ``ips``.
 
     The lists are as in ``security/quotas.py``: not there for a type that is no part of the entity, empty for its
     default, else with one name.
@@ -214,6 +215,7 @@ class ClientQuota:
 
     users: tuple[str, ...] | None = None
     client_ids: tuple[str, ...] | None = None
+    ips: tuple[str, ...] | None = None
     key: str
     value: float | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minikafka.config import KIB, MIB, BrokerConfig
-from minikafka.ports import World
+from minikafka.ports import INTERNAL, RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.types import Address, NodeId
 
@@ -118,8 +118,14 @@ class Host(Protocol):
         """Where another broker listens."""
         ...
 
-    async def answer(self, api: str, request: object) -> Any:
+    async def answer(self, api: str, request: object, context: RequestContext = INTERNAL) -> Any:
         """The typed response; raises ProtocolError for a failure of the whole request."""
+        ...
+
+    async def forward(self, peer: Address, request: object, context: RequestContext, deadline: float) -> Any:
+        """The typed response of another broker to a request of a client. Raises as :func:`minikafka.rpc.call` does, and
+        ProtocolError.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 Asking the broker that knows: this one, or the leader of a partition, or the active controller.
 
 A request is forwarded to the broker that leads as far as this one knows, over ``/rpc``, which never forwards again.
+With an authorizer it carries its client along, and that broker checks it too (``broker/envelopes.py``).
 Only when that broker answers that it is not the leader (its picture or ours is a moment old) is the newer one asked,
 and only while nothing can have been written. ``?forward=never`` turns all of it off: 421 names the right broker.
 
@@ -17,10 +18,13 @@ coordinator.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from minikafka.broker.find_coordinator import GROUP, TRANSACTION
+from minikafka.broker.throttle import STRICT_SINCE
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
@@ -42,6 +46,7 @@ from minikafka.errors import (
     error_of,
 )
 from minikafka.groups.records import OFFSETS_TOPIC
+from minikafka.ports import INTERNAL
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.host import FORWARD_SLACK_S, Host, Scene
 from minikafka.rest.parameters import FORWARD
@@ -104,13 +109,18 @@ async def _told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, s
     host = visit.host
     if node == host.node_id:
         visit.served_by.append(node)
-        return await host.answer(BY_REQUEST[type(request)].name, request)
+        name, throttle = BY_REQUEST[type(request)].name, host.throttle
+        if throttle.quotas is not None and name in STRICT_SINCE and not throttle.is_exempt(visit.context):
+            # The controller counts what its client creates and deletes, as if another broker had sent it on.
+            return await host.answer(name, request, replace(visit.context, forwarded_by=node))
+        return await host.answer(name, request)
     address = host.address_of(node)
     if address is None:
         raise LeaderNotAvailable(f"broker {node} is not known here")
     deadline = host.world.clock.now() + wait_s + (FORWARD_SLACK_S if slack_s is None else slack_s)
     try:
-        response = await call(host.world.network, address, request, deadline=deadline)
+        matters = host.access is not None or host.throttle.quotas is not None
+        response = await host.forward(address, request, visit.context if matters else INTERNAL, deadline)
     except Unreachable:
         raise LeaderNotAvailable(f"broker {node} at {address} cannot be reached") from None
     except RequestRefused as error:
@@ -281,16 +291,18 @@ async def change(
 
     Raises ProtocolError or Refused; ``facts`` are members of the problem if the controller refuses.
     """
-    metadata_offset = -1
+    metadata_offset, throttle_ms = -1, 0
 
     def items(response: Any) -> tuple[Answer, ...]:
-        nonlocal metadata_offset
+        nonlocal metadata_offset, throttle_ms
         metadata_offset = response.metadata_offset
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
         return pick(response)
 
     (changed,) = await from_controller(visit, request, items=items, wait_s=wait_s)
     if changed.error_code:
-        raise Refused(failure_of(changed), **facts)
+        headers = {"Retry-After": str(math.ceil(throttle_ms / 1000))} if throttle_ms else {}
+        raise Refused(failure_of(changed), headers=headers, **facts)
     if not dry_run:
         await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, wait_s))
     return changed

@@ -1,4 +1,4 @@
-"""``/v1/quotas``: client quotas of users and client ids; any broker forwards changes to the controller."""
+"""``/v1/quotas``: quotas of users, client ids and IP addresses; any broker forwards changes to the controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minikafka.rest.parameters import FORWARD
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Route, Visit
 from minikafka.rest.schema import flag, nullable, table, text
 from minikafka.rest.topics import DRY_RUN, TIMEOUT_MS
-from minikafka.security.quotas import CLIENT_ID, KEYS, USER
+from minikafka.security.quotas import CLIENT_ID, IP, IP_KEYS, KEYS, USER
 from minikafka.wire.quotas import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
@@ -22,16 +22,17 @@ from minikafka.wire.quotas import (
     QuotaEntry,
 )
 
-_TYPES = {"user": USER, "client_id": CLIENT_ID}
+_TYPES = {"user": USER, "client_id": CLIENT_ID, "ip": IP}
 
 
-_MEANING = f"By Kafka's names: {', '.join(f'`{key}`' for key in KEYS)}."
+_OF_CLIENTS, _OF_ADDRESSES = (", ".join(f"`{key}`" for key in keys) for keys in (KEYS, IP_KEYS))
+_MEANING = f"By Kafka's names: {_OF_CLIENTS}; of IP addresses {_OF_ADDRESSES}."
 _CHANGES = table({"type": ["number", "null"]}, f"{_MEANING} null removes a quota.", minProperties=1)
 _CHANGES_EXAMPLE = {"producer_byte_rate": 1_048_576, "consumer_byte_rate": None}
 
 
 class _Entity(Model):
-    """A user, a client id, or both together."""
+    """A user, a client id, or both together; or an IP address."""
 
     user: str | None = member(
         nullable(text("Name of the user, without `User:`; null: all users without a quota of their own.")),
@@ -41,6 +42,9 @@ class _Entity(Model):
     client_id: str | None = member(
         nullable(text("Client id; null: all client ids without a quota of their own.")), default=LEFT_OUT
     )
+    ip: str | None = member(
+        nullable(text("IP address; null: all addresses without a quota of their own.")), default=LEFT_OUT
+    )
 
     def names(self) -> dict[str, str | None]:
         """Return the members that are there."""
@@ -48,7 +52,7 @@ class _Entity(Model):
 
 
 class _Quota(_Entity):
-    """The quotas of a user, of a client id, or of both together."""
+    """The quotas of a user, of a client id, of both together, or of an IP address."""
 
     quotas: dict[str, float] = member(table({"type": "number"}, _MEANING), {"producer_byte_rate": 1_048_576.0})
 
@@ -66,7 +70,7 @@ class _Alteration(_Entity):
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if not self.names():
-            yield "user", "a user, a client_id or both are needed"
+            yield "user", "a user, a client_id or both are needed, or an ip"
 
 
 class _Altered(_Entity):
@@ -90,7 +94,7 @@ def _quota_of(entry: QuotaEntry) -> _Quota:
 
 
 async def patch_quotas(visit: Visit) -> Reply:
-    """Set quotas of a user, a client id or both; null removes one."""
+    """Set quotas of a user, a client id or both, or of an IP address; null removes one."""
     dry_run, sent = visit[DRY_RUN], await _Alteration.sent(visit)
     entry = QuotaAlteration(
         entity=tuple(EntityPart(entity_type=_TYPES[each], entity_name=name) for each, name in sent.names().items()),

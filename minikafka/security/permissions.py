@@ -609,12 +609,23 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     "ExplainPartition": (Whole(topic(DESCRIBE)),),
     "AwaitStop": _BROKERS,
     "ReadHistory": (_read_history,),
+    # Its sender needs it. The request in it is checked as one of the client that it names (``broker/envelopes.py``).
+    "Envelope": _BROKERS,
     # Brokers request it for their clients, and show what each client may describe.
     "ReadGroupHistory": _BROKERS,
     # The principal that the request names is checked by its handler.
     "RunTestHook": _BROKERS,
 }
 """By API. The steps are taken in order, each on what the one before has left."""
+
+
+FORWARDABLE = frozenset(
+    api
+    for api, steps in PERMISSIONS.items()
+    if steps is not _BROKERS and api not in {"ApiVersions", "FindCoordinator", "Metadata", "WriteTxnMarkers"}
+)
+"""APIs whose requests a broker may send on for a client in an Envelope. Not those of brokers, and none whose response
+depends on the listener where the request entered."""
 
 
 def screen(api: str, request: Any, permit: Permit) -> Screened:

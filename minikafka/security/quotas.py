@@ -1,4 +1,5 @@
-"""Client quotas: which one applies to a request, and how long its client is throttled (KIP-13, 55, 124, 219, 546).
+"""Client quotas: which one applies to a request, and how long its client is throttled (KIP-13, 55, 124, 219, 546, 599,
+612).
 
 Entities and precedence are those of Kafka's DefaultQuotaCallback, rates those of its SampledStat: samples of a second,
 the last :data:`SAMPLES` of them count, and a rate is the amount in them by their age, which is at least ten seconds. So
@@ -17,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-USER, CLIENT_ID = "user", "client-id"
+from minikafka.security.authorizer import address_text
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
 """Types of entities, in Kafka's words."""
 
 PRODUCE: Final = "producer_byte_rate"
@@ -27,8 +30,15 @@ FETCH: Final = "consumer_byte_rate"
 REQUEST: Final = "request_percentage"
 """Time of the broker's event loop, in percent: 100 is all of it."""
 
-KEYS: Final = (PRODUCE, FETCH, REQUEST)
-WHOLE_KEYS: Final = frozenset({PRODUCE, FETCH})
+MUTATION: Final = "controller_mutation_rate"
+"""Partitions a second that CreateTopics, CreatePartitions and DeleteTopics create and delete."""
+CONNECTION: Final = "connection_creation_rate"
+"""Connections a second that an IP address opens."""
+
+KEYS: Final = (PRODUCE, FETCH, REQUEST, MUTATION)
+"""Keys of users and client ids."""
+IP_KEYS: Final = (CONNECTION,)
+WHOLE_KEYS: Final = frozenset({PRODUCE, FETCH, CONNECTION})
 """Keys whose values have no fractions."""
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
@@ -63,14 +73,30 @@ class Bound(NamedTuple):
 class QuotaIndex:
     """All quotas of the cluster. Immutable; what applies to a client is remembered."""
 
-    __slots__ = ("_known", "_quotas")
+    __slots__ = ("_by_ip", "_known", "_quotas")
 
     def __init__(self, quotas: Mapping[Entity, Mapping[str, float]] | None = None) -> None:
-        self._quotas = quotas or {}
+        given = quotas or {}
+        self._quotas = {entity: values for entity, values in given.items() if entity[0][0] != IP}
         self._known: dict[tuple[str, str, str], Bound | None] = {}
+        self._by_ip: dict[str | None, float] = {
+            None if entity[0][1] is None else address_text(entity[0][1]): values[CONNECTION]
+            for entity, values in given.items()
+            if entity[0][0] == IP and CONNECTION in values
+        }
 
     def __bool__(self) -> bool:
+        """Has a user or a client id a quota?"""
         return bool(self._quotas)
+
+    @property
+    def limits_connections(self) -> bool:
+        """Has an IP address a quota?"""
+        return bool(self._by_ip)
+
+    def connection_rate(self, ip: str) -> float | None:
+        """Connections a second that an address may open: its own quota, or the default; None: as many as it likes."""
+        return self._by_ip.get(address_text(ip), self._by_ip.get(None))
 
     def bound(self, key: str, user: str, client_id: str) -> Bound | None:
         """The quota that applies to a client; None: none does.
@@ -179,6 +205,32 @@ class Rate:
             self._total = sum(each[2] for each in samples)
 
 
+class Tokens:
+    """A bucket of permits that refills at the quota's rate (Kafka's TokenBucket). It begins full, and may be overdrawn
+    by the request that empties it.
+    """
+
+    __slots__ = ("_at", "_tokens")
+
+    def __init__(self, limit: float, now: float) -> None:
+        self._tokens = self._burst(limit)
+        self._at = now
+
+    @staticmethod
+    def _burst(limit: float) -> float:
+        return limit * SAMPLES * SAMPLE_S
+
+    def left(self, limit: float, now: float) -> float:
+        """Permits; negative: overdrawn."""
+        self._tokens = min(self._burst(limit), self._tokens + (now - self._at) * limit)
+        self._at = now
+        return self._tokens
+
+    def take(self, permits: float, limit: float, now: float) -> None:
+        """Use permits, whether they are there or not."""
+        self._tokens = self.left(limit, now) - permits
+
+
 class Quotas:
     """The rates of one broker's clients, and the throttling that follows from them."""
 
@@ -187,6 +239,8 @@ class Quotas:
         """Replaced when quotas are altered; rates stay."""
         self._rates: dict[Bucket, Rate] = {}
         """The least recently used first."""
+        self._tokens: dict[Bucket, Tokens] = {}
+        """Of MUTATION; the least recently used first."""
 
     def __len__(self) -> int:
         """Number of buckets."""
@@ -209,6 +263,26 @@ class Quotas:
         if throttle_ms:
             rate.throttled_until = max(rate.throttled_until, now + throttle_ms / 1000)
         return throttle_ms
+
+    def mutate(self, user: str, client_id: str, partitions: int, now: float, *, strict: bool) -> int:
+        """Count partitions that a client creates or deletes, and return the milliseconds that it is throttled.
+
+        ``strict``: if it is throttled, the partitions were refused, and do not count (KIP-599).
+        """
+        bound = self.index.bound(MUTATION, user, client_id)
+        if bound is None:
+            return 0
+        tokens = self._tokens.pop(bound.bucket, None)
+        if tokens is None:
+            while len(self._tokens) >= KNOWN_MAX:
+                del self._tokens[next(iter(self._tokens))]
+            tokens = Tokens(bound.limit, now)
+        self._tokens[bound.bucket] = tokens
+        left = tokens.left(bound.limit, now)
+        if not strict or left >= 0:
+            tokens.take(partitions, bound.limit, now)
+            left = 0.0 if strict else tokens.left(bound.limit, now)
+        return round(-left / bound.limit * 1000) if left < 0 else 0
 
     def take_back(self, key: str, user: str, client_id: str, amount: float, now: float) -> None:
         """The response that was counted is not sent."""
@@ -243,3 +317,41 @@ class Quotas:
                 del rates[oldest]
         rates[bucket] = rate
         return rate
+
+
+class ConnectionRates:
+    """How fast addresses open connections at one broker (KIP-612)."""
+
+    def __init__(self) -> None:
+        self.index: QuotaIndex | None = None
+        """None: no address has a quota."""
+        self._rates: dict[str, Rate] = {}
+        """By address, the least recently used first."""
+
+    def use(self, index: QuotaIndex) -> None:
+        """Use these quotas. Rates stay as long as there is a quota at all."""
+        self.index = index if index.limits_connections else None
+        if self.index is None:
+            self._rates.clear()
+
+    def opened(self, ip: str, now: float) -> int:
+        """Count a connection; return after how many milliseconds it must be closed, or 0: it may stay.
+
+        One that must be closed does not count. As in Kafka it is at most one sample.
+        """
+        if self.index is None:
+            return 0
+        limit = self.index.connection_rate(ip)
+        if limit is None:
+            return 0
+        rate = self._rates.pop(ip, None)
+        if rate is None:
+            while len(self._rates) >= KNOWN_MAX:
+                del self._rates[next(iter(self._rates))]
+            rate = Rate()
+        self._rates[ip] = rate
+        rate.add(1.0, limit, now)
+        throttle_ms = min(rate.throttle_ms(limit, now), round(SAMPLE_S * 1000))
+        if throttle_ms:
+            rate.add(-1.0, limit, now)
+        return throttle_ms

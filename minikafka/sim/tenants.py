@@ -5,7 +5,8 @@ a consumer and as a follower, and changes of ACLs at any broker. Its principal i
 had shown a certificate. What must hold:
 
 - ``acted_without_permission``: a broker did what an ACL had to allow, and none did in the metadata that it had when the
-  request came. The rule is written down once more here (:func:`permitted`), over all entries and without an index.
+  request came. This holds for the broker where it entered, and for the one that served it in an Envelope. The rule is
+  written down once more here (:func:`permitted`), over all entries and without an index.
 - ``revoked_acts_on``: a broker did it by metadata that others had replaced so long ago that it cannot be the broker's
   next round: a leader that is cut off refuses clients after its session.
 
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from minikafka.broker.broker import Broker
 from minikafka.broker.dispatch import settled
+from minikafka.broker.envelopes import context_in
 from minikafka.errors import ProtocolError, WorldError
 from minikafka.ports import Buffers, RequestContext
 from minikafka.quorum.image import MetadataImage
@@ -110,6 +112,9 @@ class PermissionWatch:
         handle, answer = broker.handle, broker._answer_kafka
 
         def watched(api: str, body: bytes | bytearray, context: RequestContext) -> Buffers | Awaitable[Buffers]:
+            if api == "Envelope":
+                envelope: m.EnvelopeRequest = decode_request(find_api(api), body)
+                return self._enclosed(broker, self._image_of(broker), envelope, handle(api, body, context))
             if context.listener != CLIENTS:
                 return handle(api, body, context)
             image, request = self._image_of(broker), decode_request(find_api(api), body)
@@ -132,6 +137,18 @@ class PermissionWatch:
     ) -> Buffers:
         buffers: Buffers = await answer if isinstance(answer, Awaitable) else answer
         self._judge(broker, image, context, request, decode_response(api, b"".join(buffers)))
+        return buffers
+
+    async def _enclosed(
+        self, broker: Broker, image: MetadataImage, envelope: m.EnvelopeRequest, answer: Any
+    ) -> Buffers:
+        """What another broker has sent on for a tenant, which may have older metadata."""
+        buffers: Buffers = await answer if isinstance(answer, Awaitable) else answer
+        response: m.EnvelopeResponse = decode_response("Envelope", b"".join(buffers))
+        if not response.error_code:
+            request = decode_request(find_api(envelope.api), envelope.request[0])
+            done = decode_response(envelope.api, b"".join(response.response))
+            self._judge(broker, image, context_in(envelope), request, done)
         return buffers
 
     async def _kafka(

@@ -158,6 +158,7 @@ class CreatedPartitions(Failed):
 @message
 class CreatePartitionsResponse(Failed):
     results: tuple[CreatedPartitions, ...] = ()
+    throttle_time_ms: int = 0
     metadata_offset: Offset = -1
 
 

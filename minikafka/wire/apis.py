@@ -112,6 +112,7 @@ APIS: tuple[Api, ...] = (
     Api("DescribeQuorum", 55, m.DescribeQuorumRequest, m.DescribeQuorumResponse, **_SMALL),
     Api("AlterPartition", 56, m.AlterPartitionRequest, m.AlterPartitionResponse),
     Api("UpdateFeatures", 57, f.UpdateFeaturesRequest, f.UpdateFeaturesResponse, changes=True, **_SMALL),
+    Api("Envelope", 58, m.EnvelopeRequest, m.EnvelopeResponse, carries_records=True, **_SMALL),
     Api("FetchSnapshot", 59, m.FetchSnapshotRequest, m.FetchSnapshotResponse, carries_records=True, **_SMALL),
     Api("DescribeProducers", 61, m.DescribeProducersRequest, m.DescribeProducersResponse),
     Api("BrokerRegistration", 62, m.BrokerRegistrationRequest, m.BrokerRegistrationResponse),
@@ -136,8 +137,10 @@ _LARGE_WITHOUT_RECORDS = 8 * 1024 * 1024
 
 
 def request_bytes_max(api_name: str) -> int:
-    """The largest body of a request, for servers that have not read it: only Produce carries record batches."""
-    return sys.maxsize if api_name == "Produce" else _LARGE_WITHOUT_RECORDS
+    """The largest body of a request, for servers that have not read it: only Produce carries record batches, and an
+    Envelope may carry a Produce.
+    """
+    return sys.maxsize if api_name in ("Produce", "Envelope") else _LARGE_WITHOUT_RECORDS
 
 
 RPC_PATH = "/rpc/"

@@ -447,6 +447,8 @@ class CreatedTopic(Failed):
 @message
 class CreateTopicsResponse(Failed):
     topics: tuple[CreatedTopic, ...] = ()
+    throttle_time_ms: int = 0
+    """How long the controller throttles the client, by ``controller_mutation_rate``."""
     metadata_offset: Offset = -1
     """The metadata log's end after the change: a client may wait until a broker's Metadata answer reaches it."""
 
@@ -466,6 +468,7 @@ class DeletedTopic(Failed):
 @message
 class DeleteTopicsResponse(Failed):
     topics: tuple[DeletedTopic, ...] = ()
+    throttle_time_ms: int = 0
     metadata_offset: Offset = -1
 
 
@@ -952,6 +955,40 @@ class AwaitStopRequest:
 class AwaitStopResponse(Failed):
     is_stopping: bool = False
     """False: the time is up, and the broker goes on."""
+
+
+@message
+class EnvelopeRequest:
+    """Kafka's Envelope (KIP-590): a request of a client that another broker has received, and who sent it.
+
+    Only brokers may send it. The receiver checks the permissions of the client by its own metadata.
+    """
+
+    api: str
+    """Name of the API of ``request``."""
+    request_principal: str
+    """Principal of the client, as the broker where the request entered has authenticated it."""
+    client_host_address: str = ""
+    """IP address of the client; empty: not known."""
+    listener: str = ""
+    """Name of the listener where the request entered."""
+    client_id: str = ""
+    software: str = ""
+    """Name and version of the client's library."""
+    api_version: int = -1
+    """Kafka's version of the API, if the request entered over Kafka's protocol."""
+    broker_id: NodeId = -1
+    """The broker where the request entered."""
+    request: Records
+    """Body of the request, as in ``/rpc``."""
+
+
+@message
+class EnvelopeResponse(Failed):
+    """An error is one of the envelope; those of the request are in ``response``."""
+
+    response: Records = ()
+    """Body of the response, as in ``/rpc``."""
 
 
 @message

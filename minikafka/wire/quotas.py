@@ -14,7 +14,7 @@ EXACT, DEFAULT, ANY_SPECIFIED = 0, 1, 2
 
 @message
 class EntityPart:
-    """A user or a client id of an entity."""
+    """A user, a client id or an IP address of an entity."""
 
     entity_type: str
     entity_name: str | None = None

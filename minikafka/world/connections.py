@@ -7,7 +7,8 @@ lists them, so a request pays for three additions and no lookup.
 max.connections.per.ip). A connection beyond a limit is closed when accepted. At SASL listeners connections that have
 not logged in are limited too: one more closes the oldest of them, so that strangers keep nobody out but each other. As
 in Kafka the brokers' own listener is exempt from the broker's ``max.connections``, if clients have another one:
-strangers cannot cut brokers off from each other.
+strangers cannot cut brokers off from each other. It is exempt from quotas of addresses as well (KIP-612): a connection
+that exceeds the quota of its address is closed after its throttle time.
 
 A handshake costs the broker's one thread signatures, and its client decides how long it takes. Rules for them:
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from typing import Final, Protocol
 from minikafka import __version__
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import INT_MAX
+from minikafka.security.quotas import CONNECTION, ConnectionRates
 from minikafka.types import ANONYMOUS
 
 PATIENCE_S = 1.0
@@ -226,6 +229,12 @@ def peer_of(peername: object) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def close_once(transport: asyncio.Transport) -> None:
+    """Close a transport unless it is closing: asyncio's of TLS cannot be aborted any more after a second close."""
+    if not transport.is_closing():
+        transport.close()
+
+
 MAX_CONNECTIONS = "max.connections"
 MAX_CONNECTIONS_PER_IP = "max.connections.per.ip"
 UNAUTHENTICATED = "mk.unauthenticated.connections.max"
@@ -254,6 +263,7 @@ class ConnectionQuota:
         handshakes: int = INT_MAX,
         events: EventLimiter | None = None,
         on_closed: Callable[[], None] = lambda: None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """``overrides`` replace ``limit_per_ip`` for single addresses; ``by_listener`` has limits of listeners, by
         their names in contexts.
@@ -273,6 +283,9 @@ class ConnectionQuota:
         """How many of them, by listener and address."""
         self._events = events
         self._on_closed = on_closed
+        self._now = now
+        self.rates = ConnectionRates()
+        """Quotas of addresses, by the metadata."""
         self.handshakes = Handshakes(handshakes, lambda ip: self._refuse(HANDSHAKES, ip, handshakes))
         self._open: dict[object, tuple[str, str]] = {}
         """Address and listener."""
@@ -283,8 +296,8 @@ class ConnectionQuota:
         """Names; the brokers' own is the empty one."""
         self.accepted = 0
         """Connections accepted since the start."""
-        self.refused = dict.fromkeys(self._limits, 0)
-        """By the setting that refused them."""
+        self.refused = dict.fromkeys((*self._limits, CONNECTION), 0)
+        """By the setting or quota that refused them."""
 
     @property
     def count(self) -> int:
@@ -304,6 +317,18 @@ class ConnectionQuota:
         else:
             return True
         return False
+
+    def throttle_ms(self, ip: str, listener: str = "") -> int:
+        """Count a connection that was accepted; return after how many milliseconds it must be closed (0: it may stay).
+
+        The brokers' own listener is exempt if clients have another one.
+        """
+        if self.rates.index is None or (listener == "" and len(self.listeners) > 1):
+            return 0
+        throttle_ms = self.rates.opened(ip, self._now())
+        if throttle_ms:
+            self._refuse(CONNECTION, ip, int(self.rates.index.connection_rate(ip) or 0))
+        return throttle_ms
 
     def _refuse(self, setting: str, ip: str, limit: int, **more: str) -> None:
         self.refused[setting] += 1

@@ -245,6 +245,12 @@ class HttpConnection(RequestHandler):
     """Method with path, and User-Agent, of the last request."""
     _active_at = 0.0
 
+    def force_close(self) -> None:
+        """Close the connection, as aiohttp does."""
+        if self.transport is not None and self.transport.is_closing():
+            self.transport = None  # see close_once
+        super().force_close()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected; it has FIRST_REQUEST_TIMEOUT_S to send the head of a request, byte by byte or not."""
         super().connection_made(transport)

@@ -16,6 +16,7 @@ Rules for this file:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
@@ -57,6 +58,7 @@ from minikafka.world.connections import (
     ConnectionQuota,
     ConnectionRecord,
     agent_in,
+    close_once,
     identity_of,
 )
 from minikafka.world.faults import client_source
@@ -325,14 +327,19 @@ class HttpServer:
                 for connection in self._server.connections:
                     connection.force_close()
                 for transport in [*self._plain.values(), *self._frames.values()]:
-                    transport.close()
+                    close_once(transport)
         if self.connection_count:
             self._all_closed.clear()
             try:
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await self._all_closed.wait()
             except TimeoutError:
+                # A client over TLS that does not end its side, say. The loop lets go of the sockets in later turns,
+                # which its owner may not give it.
                 self._abort_connections()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSE_GRACE_S):
+                        await self._all_closed.wait()
         if self._routes is not None:
             await self._routes.cleanup()
 
@@ -557,6 +564,11 @@ class HttpServer:
         if self._closing or is_late or not self._quota.admits(remote, self._listener_name):
             transport.abort()
         else:
+            # A TLS listener has counted the connection when it accepted it.
+            throttle_ms = 0 if self._tls is not None else self._quota.throttle_ms(remote, self._listener_name)
+            if throttle_ms:
+                transport.set_protocol(_Throttled(connection))
+                asyncio.get_running_loop().call_later(throttle_ms / 1000, transport.abort)
             if self._tls is not None:
                 try:
                     connection.record.principal = self._tls.principal(transport, remote)
@@ -855,3 +867,13 @@ class HttpServer:
         if self._date[0] != second:
             self._date = (second, formatdate(second, usegmt=True).encode())
         return self._date[1]
+
+
+class _Throttled(asyncio.Protocol):
+    """Takes a connection over that exceeds the quota of its address: what it sends is not served."""
+
+    def __init__(self, connection: RpcConnection) -> None:
+        self._connection = connection
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connection.connection_lost(exc)

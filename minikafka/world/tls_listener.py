@@ -68,6 +68,8 @@ class TlsListener:
         self._loop = asyncio.get_running_loop()
         self._open: dict[RpcConnection, _Handshake] = {}
         """Connections whose handshake is not over."""
+        self._throttled: dict[socket.socket, asyncio.TimerHandle] = {}
+        """Connections that exceed the quota of their address: they are closed after their throttle time."""
         self.tasks: set[asyncio.Task[None]] = set()
         for each in sockets:
             each.settimeout(0)
@@ -81,6 +83,8 @@ class TlsListener:
         self.sockets = []
         for handshake in list(self._open.values()):
             handshake.abort()
+        for accepted in list(self._throttled):
+            self._end_throttled(accepted)
 
     async def wait_closed(self) -> None:
         """Wait until the event loop has let go of the connections that :meth:`close` has closed."""
@@ -118,10 +122,20 @@ class TlsListener:
         if not self.quota.admits(remote, self._name):
             accepted.close()
             return
+        throttle_ms = self.quota.throttle_ms(remote, self._name)
+        if throttle_ms:
+            self.quota.opened(accepted, remote, self._name)
+            self._throttled[accepted] = self._loop.call_later(throttle_ms / 1000, self._end_throttled, accepted)
+            return
         connection = self._connection()
         handshake = self._open[connection] = _Handshake(self, accepted, remote, connection)
         self.quota.opened(handshake, remote, self._name)
         self.quota.handshakes.arrived(handshake)
+
+    def _end_throttled(self, accepted: socket.socket) -> None:
+        self._throttled.pop(accepted).cancel()
+        self.quota.closed(accepted)
+        accepted.close()
 
     def ended(self, handshake: _Handshake) -> None:
         """A handshake is over, whatever came of it."""

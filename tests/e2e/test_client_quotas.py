@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import urllib.error
@@ -17,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 from minikafka import AdminClient, LocalCluster
 from minikafka import Producer as NativeProducer
 from minikafka.cli.root import root
-from minikafka.security.quotas import CLIENT_ID, FETCH, PRODUCE, REQUEST, USER, Entity
+from minikafka.security.quotas import CLIENT_ID, CONNECTION, FETCH, IP, MUTATION, PRODUCE, REQUEST, USER, Entity
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.records import BatchBuilder
 from tests.kafka.client import RawClient, errors_in
@@ -135,8 +136,13 @@ def url(cluster: LocalCluster, path: str) -> str:
 
 def asked(cluster: LocalCluster, method: str, path: str, document: Any = None) -> tuple[int, Any, Any]:
     """Status, headers and document of a response of ``/v1``."""
+    return asked_of(cluster.bootstrap, method, path, document)
+
+
+def asked_of(broker: str, method: str, path: str, document: Any) -> tuple[int, Any, Any]:
+    """The same of one of several brokers."""
     request = urllib.request.Request(
-        url(cluster, path),
+        f"http://{broker}{path}",
         data=None if document is None else json.dumps(document).encode(),
         method=method,
         headers={"Content-Type": "application/json"},
@@ -198,6 +204,8 @@ def test_v1_sets_and_shows_quotas(cluster: LocalCluster):
         ({"user": "ann", "quotas": {PRODUCE: 10**400}}, 422),
         ({"user": "ann", "quotas": {PRODUCE: 1}, "group": "g"}, 422),
         ({"user": "ann", "quotas": {"bytes": 1}}, 400),
+        ({"ip": "localhost", "quotas": {CONNECTION: 1}}, 400),
+        ({"ip": "10.0.0.7", "user": "ann", "quotas": {CONNECTION: 1}}, 400),
         ({"user": "ann", "quotas": {PRODUCE: -1}}, 400),
     ],
 )
@@ -242,10 +250,20 @@ def test_the_command_line(cluster: LocalCluster):
     assert call("list", "--for-user", "ann", "-o", "tsv").splitlines()[1].split("\t") == [
         "ann",
         "-",
+        "-",
         "10485760",
         "-",
         "12.5",
+        "-",
+        "-",
     ]
+    call("set", "--for-ip", "10.0.0.7", "--connections", "5")
+    call("set", "--for-user", "bob", "--mutations", "0.5")
+    assert json.loads(call("list", "--for-ip", "10.0.0.7", "-o", "json"))["quotas"] == [
+        {"ip": "10.0.0.7", "quotas": {CONNECTION: 5.0}}
+    ]
+    call("remove", "--for-ip", "10.0.0.7")
+    call("remove", "--for-user", "bob", "--quota", "mutations")
     call("remove", "--for-user", "ann", "--quota", "produce")
     assert json.loads(call("list", "--for-user", "ann", "-o", "json"))["quotas"][0]["quotas"] == {REQUEST: 12.5}
     call("remove", "--for-user", "ann")
@@ -265,3 +283,78 @@ def test_brokers_replicate_whatever_the_quotas_are():
             producer.produce("r", bytes(1000))
         assert producer.flush(PATIENCE_S) == 0
         cluster.sync.wait.isr("r", size=3)
+
+
+def new_topic(name: str, partitions: int) -> Message:
+    return {
+        "topics": [{"name": name, "num_partitions": partitions, "replication_factor": 1}],
+        "timeout_ms": 30_000,
+        "validate_only": False,
+    }
+
+
+async def test_the_controller_counts_what_a_client_creates_through_any_broker():
+    """KIP-599: one rate for the cluster, by the client that has sent the request; old versions are served, and wait."""
+    with LocalCluster(brokers=3) as cluster:
+        limits = {((CLIENT_ID, "busy"),): {MUTATION: 1.0}}
+        await with_admin(cluster, lambda admin: admin.alter_client_quotas(limits))
+        brokers = [RawClient.at(*each.address) for each in cluster.files.brokers]
+        clients = [await each for each in brokers]
+        try:
+            answer = await said(clients[0], "CreateTopics", 7, new_topic("a", 100), b"busy")
+            assert (errors_in(answer), answer["throttle_time_ms"]) == ({0}, 0)
+            for number, client in enumerate(clients):
+                answer = await said(client, "CreateTopics", 7, new_topic(f"b{number}", 1), b"busy")
+                assert errors_in(answer) == {89}
+                assert answer["throttle_time_ms"] > 60_000
+            another = await RawClient.at(*cluster.files.brokers[1].address)
+            answer = await said(another, "CreateTopics", 7, new_topic("c", 1), b"other")
+            assert (errors_in(answer), answer["throttle_time_ms"]) == ({0}, 0)
+            answer = await said(another, "CreateTopics", 5, new_topic("d", 1), b"busy")
+            assert errors_in(answer) == {0}
+            assert answer["throttle_time_ms"] > 60_000
+            await another.close()
+        finally:
+            for client in clients:
+                await client.close()
+        status, _, problem = await asyncio.to_thread(
+            asked_of, str(cluster.files.brokers[2].address), "DELETE", "/v1/topics/a", None
+        )
+        assert (status, problem.get("error")) == (200, None)  # the client id of /v1 is another
+
+
+def test_v1_refuses_mutations_with_retry_after(cluster: LocalCluster):
+    """429, and nothing was created."""
+    set_quotas(cluster, ANONYMOUS, controller_mutation_rate=1)
+    assert asked(cluster, "POST", "/v1/topics", {"name": "first", "partitions": 50})[0] == 201
+    status, headers, problem = asked(cluster, "POST", "/v1/topics", {"name": "second"})
+    assert (status, problem["error"], problem["outcome"]) == (429, "THROTTLING_QUOTA_EXCEEDED", "not_written")
+    assert int(headers["Retry-After"]) > 20
+    assert "second" not in {each["topic"] for each in asked(cluster, "GET", "/v1/topics")[2]["topics"]}
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain text", "TLS"])
+async def test_connections_beyond_the_quota_of_their_address_are_closed_later(tls: bool):
+    """KIP-612: they were accepted, nothing that they send is answered, and another address connects meanwhile."""
+    with LocalCluster(brokers=1, tls=tls) as cluster:
+        host, port = cluster.files.brokers[0].address
+        at: Entity = ((IP, "127.0.0.7"),)
+        await asyncio.to_thread(cluster.sync.create_topic, "t")
+        async with AdminClient(**({"bootstrap_servers": cluster.bootstrap} | cluster.client_settings())) as admin:
+            await admin.alter_client_quotas({at: {CONNECTION: 1.0}})
+            opened = [await asyncio.open_connection(host, port, local_addr=("127.0.0.7", 0)) for _ in range(12)]
+            try:
+                for reader, writer in opened[10:]:
+                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    with contextlib.suppress(ConnectionError):
+                        async with asyncio.timeout(PATIENCE_S):
+                            assert await reader.read() == b""
+                if not tls:
+                    reader, writer = opened[0]
+                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    async with asyncio.timeout(PATIENCE_S):
+                        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+                assert at in await admin.describe_client_quotas()
+            finally:
+                for _, writer in opened:
+                    writer.close()

@@ -14,23 +14,35 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourceType,
+)
 from confluent_kafka.admin import ResourcePatternType as Pattern
 
 from minikafka.blocking.tls import client_context
 from minikafka.config import parse_broker
 from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.errors import ClusterAuthorizationFailed, InvalidConfig, TopicAuthorizationFailed
+from minikafka.faults import METADATA_FETCH
 from minikafka.hosting.certificates import CertificateFolder
 from minikafka.rest import testing_hooks
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.testing.plugin import QUICK
 from minikafka.types import Address
+from minikafka.wire.codec import decode_response, encode_request
 from minikafka.wire.kafka.codec import encode, varint
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
+    CreateTopicsRequest,
+    EnvelopeRequest,
     FetchPartition,
     FetchRequest,
+    NewTopic,
     RunTestHookRequest,
     VoteRequest,
 )
@@ -252,6 +264,13 @@ def answered(cluster: LocalCluster, node: int, name: str, frame: bytes) -> bytes
             return b""
 
 
+MSGPACK = {"Content_Type": "application/msgpack"}
+
+
+def creation(topic: str) -> CreateTopicsRequest:
+    return CreateTopicsRequest(topics=(NewTopic(name=topic, num_partitions=1, replication_factor=1),))
+
+
 def posted(cluster: LocalCluster, node: int, name: str, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
     """Status and body of a POST."""
     url = f"https://{cluster.files.brokers[node - 1].address}{path}"
@@ -265,10 +284,10 @@ def posted(cluster: LocalCluster, node: int, name: str, path: str, body: bytes, 
 
 
 def test_a_client_cannot_act_as_another_principal(cluster: LocalCluster):
-    """Hostile test 3. Requests are checked where they enter and carry no principal when they are forwarded.
+    """Hostile test 3. Brokers name the client of a request that they send on, in an Envelope; a client may send none.
 
-    So there is nothing to forge: no broker, the controller among them, serves Envelope, and no name that a client
-    gives (client id, headers of proxies, a broker's node id) changes the principal of its certificate.
+    Over Kafka's protocol no broker serves it, over ``/rpc`` it needs CLUSTER_ACTION, and no name that a client gives
+    (client id, headers of proxies, a broker's node id) changes the principal of its certificate.
     """
     by_kafka, by_http = create_topics("forged", SUPER_USER), b'{"name": "forged", "partitions": 1}'
     by_rpc = json.dumps({"topics": [{"name": "forged", "num_partitions": 1}]}).encode()
@@ -289,13 +308,47 @@ def test_a_client_cannot_act_as_another_principal(cluster: LocalCluster):
         assert (status, json.loads(answer)["error"]) == (403, TopicAuthorizationFailed.name)
         [created] = json.loads(posted(cluster, node, "plain", "/rpc/CreateTopics", by_rpc, **names)[1])["topics"]
         assert created["error_code"] == TopicAuthorizationFailed.code
-        answer = posted(cluster, node, "plain", "/rpc/Envelope", b"{}", **names)[1]
-        assert json.loads(answer)["error_message"] == "no API is called 'Envelope'"
+        forged = EnvelopeRequest(
+            api="CreateTopics", request_principal=SUPER_USER, broker_id=node, request=encode_request(creation("forged"))
+        )
+        refused = posted(cluster, node, "plain", "/rpc/Envelope", b"".join(encode_request(forged)), **names, **MSGPACK)
+        error = decode_response("Envelope", refused[1])
+        assert error.error_code == ClusterAuthorizationFailed.code
+        assert "User:CN=plain has no permission for CLUSTER_ACTION" in error.error_message
     assert "forged" not in topics(cluster)
     # The requests are right: who may create topics creates one, at any broker.
     for node in cluster.node_ids:
         assert answered(cluster, node, "admin", create_topics(f"right-{node}"))
         assert f"right-{node}" in topics(cluster)
+
+
+def test_a_revoked_client_does_not_pass_through_a_broker_with_old_metadata():
+    """Hostile test 4 over Kafka's protocol: brokers call each other by mutual TLS as super users, and the controller
+    still refuses a client by its own metadata.
+    """
+    slow = {**SECURED, "controller.quorum.fetch.timeout.ms": "120000"}
+    own = ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE  # librdkafka's name of CLUSTER
+    with LocalCluster(3, config=slow, tls=True) as running:
+        allow(running, "maker", *own)
+        controller = running.broker(1).metadata.leader_id
+        entry = next(node for node in running.node_ids if node != controller)
+        assert answered(running, entry, "maker", create_topics("right"))
+        assert "right" in topics(running)
+        with running.faults.drop(f"{entry}>{controller}", api=METADATA_FETCH):
+            before = running.broker(entry).image.offset
+            admin = AdminClient(running.confluent_config())
+            kind, name, _ = own
+            every = AclBindingFilter(
+                kind, name, Pattern.LITERAL, "User:CN=maker", None, AclOperation.ANY, AclPermissionType.ANY
+            )
+            for each in admin.delete_acls([every]).values():
+                each.result(PATIENCE_S)
+            refused = answered(running, entry, "maker", create_topics("wrong"))
+            assert struct.pack(">h", TopicAuthorizationFailed.code) in refused
+            assert running.broker(entry).image.offset == before
+        [denied] = running.events.all("request_denied", node=controller)
+        assert (denied["principal"], denied["forwarded_by"]) == ("User:CN=maker", entry)
+        assert "wrong" not in topics(running)
 
 
 def test_a_broker_that_is_no_super_user_does_not_start(tmp_path: Path):

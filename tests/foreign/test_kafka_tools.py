@@ -142,6 +142,22 @@ def test_quotas_of_users_and_clients(run: Run):
     assert "request_percentage=12.5" in described
     run(CONFIGS, *both, "--alter", "--delete-config", "producer_byte_rate,request_percentage")
     assert "producer_byte_rate" not in run(CONFIGS, *both, "--describe")
+    user = ("--entity-type", "users", "--entity-name", "ann")
+    run(CONFIGS, *user, "--alter", "--add-config", "controller_mutation_rate=0.5")
+    assert "controller_mutation_rate=0.5" in run(CONFIGS, *user, "--describe")
+    run(CONFIGS, *user, "--alter", "--delete-config", "controller_mutation_rate")
+
+
+@for_both
+@pytest.mark.usefixtures("version")
+def test_quotas_of_addresses(run: Run):
+    """kafka-configs alters, describes and removes quotas of IP addresses (KIP-612)."""
+    for name in (("--entity-name", "127.0.0.7"), ("--entity-default",)):
+        address = ("--entity-type", "ips", *name)
+        run(CONFIGS, *address, "--alter", "--add-config", "connection_creation_rate=7")
+        assert "connection_creation_rate=7" in run(CONFIGS, *address, "--describe")
+        run(CONFIGS, *address, "--alter", "--delete-config", "connection_creation_rate")
+        assert "connection_creation_rate" not in run(CONFIGS, *address, "--describe")
 
 
 @for_both

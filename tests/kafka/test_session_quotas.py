@@ -18,7 +18,7 @@ from minikafka.security.quotas import CLIENT_ID, FETCH, PRODUCE, REQUEST, USER, 
 from minikafka.wire.group_messages import HeartbeatResponse
 from minikafka.wire.kafka.codec import Message, decode
 from minikafka.wire.kafka.schema import api_named
-from minikafka.wire.messages import FetchedPartition, FetchResponse
+from minikafka.wire.messages import CreatedTopic, CreateTopicsResponse, FetchedPartition, FetchResponse
 from tests.kafka.test_session import Line, produced, settle
 
 ANONYMOUS: Entity = ((USER, "ANONYMOUS"),)
@@ -185,6 +185,45 @@ async def test_time_before_and_after_waiting_is_counted_and_waiting_is_not():
     assert rates is not None
     assert rates.throttled_ms((REQUEST,), "ANONYMOUS", "c", it.time.s) == 0
     assert rates.count(REQUEST, "ANONYMOUS", "c", 8.0, it.time.s) > 0  # 3 % are counted of the 10 that are free
+
+
+async def test_the_controllers_throttle_time_reaches_the_client():
+    """KIP-599: the broker that the client is connected to reads nothing from it for so long, and says so."""
+    it = Throttled(producer_byte_rate=1e9)
+    it.prompt["CreateTopics"] = CreateTopicsResponse(
+        topics=(CreatedTopic(name="t", error_code=ThrottlingQuotaExceeded.code),), throttle_time_ms=60
+    )
+    it.ask("CreateTopics", 6, {"topics": [], "timeout_ms": 1000, "validate_only": False})
+    response = it.last("CreateTopics", 6)
+    assert [each["error_code"] for each in response["topics"]] == [ThrottlingQuotaExceeded.code]
+    assert response["throttle_time_ms"] == 60
+    assert it.is_paused
+    await until(lambda: not it.is_paused)
+
+
+@pytest.mark.parametrize(("version", "is_strict"), [(-1, True), (5, False), (6, True)])
+def test_clients_that_know_the_error_are_refused(version: int, is_strict: bool):
+    """CreateTopics since version 6, and everything that is not Kafka's protocol. Others are throttled afterwards."""
+    it = Throttled(controller_mutation_rate=1.0)
+    context = RequestContext("kafka", api_version=version)
+    mutations = it.throttle.mutations("CreateTopics", context)
+    assert mutations is not None
+    mutations.charge(12)
+    assert mutations.throttle_ms == (0 if is_strict else 1000)
+    if is_strict:
+        with pytest.raises(ThrottlingQuotaExceeded) as refused:
+            mutations.charge(1)
+        assert refused.value.outcome == "not_written"
+    it.time.s += 0.25
+    assert mutations.throttle_ms == 750
+
+
+def test_brokers_are_not_counted_by_the_controller():
+    """Their own requests at a listener of their own; not a client's that one of them has sent on."""
+    it = Throttled("BROKERS", controller_mutation_rate=1.0)
+    own, sent_on = RequestContext("rpc", ""), RequestContext("rpc", "", forwarded_by=2)
+    assert it.throttle.mutations("DeleteTopics", own) is None
+    assert it.throttle.mutations("DeleteTopics", sent_on) is not None
 
 
 async def test_without_quotas_nothing_is_counted():

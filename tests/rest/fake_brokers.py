@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from minikafka.broker.access import Access
+from minikafka.broker.envelopes import send_on
 from minikafka.broker.history import History
 from minikafka.broker.throttle import Throttle
 from minikafka.config import BrokerConfig
@@ -25,11 +26,12 @@ from minikafka.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from minikafka.ports import Buffers, RequestContext, World
+from minikafka.ports import INTERNAL, Buffers, RequestContext, World
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.json_text import json_rpc
 from minikafka.rest.routes import TESTING_ROUTES, Doors
 from minikafka.rest.testing_hooks import serve_forwarded
+from minikafka.rpc import call
 from minikafka.types import Address, NodeId, TopicPartition
 from minikafka.web.gate import Gate
 from minikafka.wire import group_messages as g
@@ -131,6 +133,7 @@ class FakeBroker:
         self.refuse_parts: dict[TopicPartition, list[ProtocolError]] = {}
         """Partition -> errors for it in the next requests."""
         self.asked: list[Any] = []
+        self.envelopes: list[m.EnvelopeRequest] = []
         self.was_asked = asyncio.Event()
         self.told: list[tuple[str, dict[str, object]]] = []
         self.acts: list[NodeId] = []
@@ -178,14 +181,24 @@ class FakeBroker:
         known = self.cluster.brokers.get(node)
         return known.address if known else None
 
+    async def forward(self, peer: Address, request: Any, context: RequestContext, deadline: float) -> Any:
+        if self.access is None or self.access.is_trusted(context):
+            return await call(self.network, peer, request, deadline)
+        return await send_on(self.network, peer, request, deadline, context=context, broker_id=self.node_id)
+
     async def handle(self, api_name: str, body: bytes, _context: RequestContext) -> Buffers:
         try:
             api = find_api(api_name)
+            if api_name == "Envelope":
+                envelope: m.EnvelopeRequest = decode_request(api, body)
+                self.envelopes.append(envelope)
+                inner = await self.handle(envelope.api, bytes(envelope.request[0]), _context)
+                return encode_response(m.EnvelopeResponse(response=inner))
             return encode_response(await self.answer(api_name, decode_request(api, body)))
         except ProtocolError as error:
             return encode_response(error_response(find_api("ApiVersions"), error))
 
-    async def answer(self, api: str, request: Any) -> Any:
+    async def answer(self, api: str, request: Any, _context: RequestContext = INTERNAL) -> Any:
         self.asked.append(request)
         self.was_asked.set()
         if self.refuse.get(api):

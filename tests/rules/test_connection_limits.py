@@ -10,6 +10,7 @@ import pytest
 from minikafka.broker.event_limiter import PERIOD_S, REMOTES_MAX, EventLimiter
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
+from minikafka.security.quotas import CONNECTION, IP, QuotaIndex
 from minikafka.world.connections import (
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_IP,
@@ -204,4 +205,19 @@ def test_strangers_push_out_the_oldest_stranger(log: Log):
     assert [(facts["setting"], facts["remote"]) for _, facts in log.lines] == [
         (UNAUTHENTICATED_PER_IP, "a"),
         (UNAUTHENTICATED, "b"),
+    ]
+
+
+def test_quotas_of_addresses_do_not_hold_for_the_listener_of_brokers(log: Log):
+    """If clients have another one: brokers that share an address with clients go on reaching each other."""
+    quota = ConnectionQuota(events=log.limiter, now=lambda: 0.0)
+    quota.rates.use(QuotaIndex({((IP, "10.0.0.7"),): {CONNECTION: 1.0}}))
+    quota.listeners.add("")
+    assert [quota.throttle_ms("10.0.0.7") for _ in range(11)] == [0] * 10 + [1000]
+    quota.listeners.add("CLIENTS")
+    assert quota.throttle_ms("10.0.0.7") == 0
+    assert quota.throttle_ms("10.0.0.7", "CLIENTS") == 1000
+    assert quota.refused[CONNECTION] == 2
+    assert log.lines == [
+        ("connection_limit_exceeded", {"remote": "10.0.0.7", "setting": CONNECTION, "limit": 1}),
     ]

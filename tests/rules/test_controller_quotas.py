@@ -12,7 +12,19 @@ from minikafka.quorum import client_quotas
 from minikafka.quorum.client_quotas import describe_client_quotas
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.story import happenings
-from minikafka.security.quotas import CLIENT_ID, FETCH, PRODUCE, REQUEST, USER, Entity
+from minikafka.security.quotas import (
+    CLIENT_ID,
+    CONNECTION,
+    FETCH,
+    IP,
+    MUTATION,
+    PRODUCE,
+    REQUEST,
+    USER,
+    Bound,
+    Bucket,
+    Entity,
+)
 from minikafka.wire.quotas import (
     ANY_SPECIFIED,
     DEFAULT,
@@ -67,6 +79,24 @@ def test_quotas_are_set_changed_and_removed():
     assert bound.limit == 0.5
 
 
+def test_quotas_of_addresses_and_of_mutations():
+    """An address has one of its own, or the default; a user has a rate of partitions, which may have a fraction."""
+    cluster = Cluster()
+    ip, default, ipv6 = ((IP, "10.0.0.7"),), ((IP, None),), ((IP, "::1"),)
+    entries = [alteration(each, connection_creation_rate=limit) for each, limit in ((ip, 5), (default, 7), (ipv6, 9))]
+    assert alter(cluster, *entries, alteration(ANN, controller_mutation_rate=0.5)) == ["", "", "", ""]
+    again = MetadataImage(cluster_id=cluster.image.cluster_id, offset=cluster.image.offset)
+    again = again.replay_all(cluster.image.records(), again.offset, 1)
+    assert again.quotas == cluster.image.quotas
+    rates = again.quota_index
+    assert rates.limits_connections
+    found = [rates.connection_rate(each) for each in ("10.0.0.7", "10.0.0.8", "0:0:0:0:0:0:0:1", "::ffff:10.0.0.7")]
+    assert found == [5, 7, 9, 5]
+    assert rates.bound(MUTATION, "ann", "x") == Bound(Bucket(MUTATION, "ann", None), 0.5)
+    described = describe_client_quotas(again, DescribeClientQuotasRequest(components=(part(IP, ANY_SPECIFIED),)))
+    assert [each.entity[0].entity_name for each in described.entries] == [None, "10.0.0.7", "::1"]
+
+
 def test_what_changes_nothing_writes_no_record():
     """Equal values, removals of what is not there, and a dry run."""
     cluster = Cluster()
@@ -83,11 +113,16 @@ def test_what_changes_nothing_writes_no_record():
         ((), {PRODUCE: 1.0}),
         (((USER, "ann"), (USER, "bob")), {PRODUCE: 1.0}),
         ((("group", "g"),), {PRODUCE: 1.0}),
-        ((("ip", "127.0.0.1"),), {"connection_creation_rate": 1.0}),
+        (((IP, "localhost"),), {CONNECTION: 1.0}),
+        (((IP, ""),), {CONNECTION: 1.0}),
+        (((IP, "127.0.0.1"), (USER, "ann")), {CONNECTION: 1.0}),
+        (((IP, "127.0.0.1"),), {PRODUCE: 1.0}),
+        (((IP, "127.0.0.1"),), {CONNECTION: 0.5}),
+        (((IP, "127.0.0.1"),), {CONNECTION: 2.0**31}),
         (((USER, ""),), {PRODUCE: 1.0}),
         (((CLIENT_ID, "c" * 256),), {PRODUCE: 1.0}),
         (ANN, {"connection_creation_rate": 1.0}),
-        (ANN, {"controller_mutation_rate": 1.0}),
+        (ANN, {MUTATION: 0.0}),
         (ANN, {PRODUCE: 0.0}),
         (ANN, {PRODUCE: -1.0}),
         (ANN, {PRODUCE: 1.5}),

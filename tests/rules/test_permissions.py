@@ -38,7 +38,7 @@ READ, WRITE, DESCRIBE, CREATE = AclOperation.READ, AclOperation.WRITE, AclOperat
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 DENIED_TOPIC, DENIED_GROUP = TopicAuthorizationFailed.code, GroupAuthorizationFailed.code
 BROKERS_ONLY = """Vote BeginQuorumEpoch EndQuorumEpoch AlterPartition FetchSnapshot BrokerRegistration BrokerHeartbeat
-    AllocateProducerIds AwaitStop RunTestHook""".split()
+    AllocateProducerIds AwaitStop Envelope RunTestHook""".split()
 
 
 def permit(*allowed: tuple[AclOperation, ResourceType, str], topics: tuple[str, ...] = ()) -> Permit:

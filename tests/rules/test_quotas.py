@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 from minikafka.security import quotas as rule
 from minikafka.security.quotas import (
     CLIENT_ID,
+    CONNECTION,
     FETCH,
+    IP,
     KEYS,
+    MUTATION,
     PRODUCE,
     REQUEST,
     USER,
     Bound,
     Bucket,
+    ConnectionRates,
     Entity,
     QuotaIndex,
     Quotas,
@@ -194,3 +198,75 @@ def test_new_quotas_count_at_once_and_keep_rates() -> None:
     assert quotas.count(PRODUCE, "ann", "", 10_000, 0.0) == 0
     quotas.index = QuotaIndex({((USER, "ann"),): {PRODUCE: 500.0}})
     assert quotas.count(PRODUCE, "ann", "", 0, 0.0) == 10_000
+
+
+ANN: Entity = ((USER, "ann"),)
+
+
+def test_mutations_overdraw_their_bucket_once() -> None:
+    """KIP-599, with the numbers of Kafka's own test: ten a second, of which eleven seconds may come at once."""
+    quotas = Quotas(QuotaIndex({ANN: {MUTATION: 10.0}}))
+    assert quotas.mutate("ann", "", 100, 0.0, strict=True) == 0
+    assert quotas.mutate("ann", "", 90, 0.0, strict=True) == 0
+    assert quotas.mutate("ann", "", 1, 0.0, strict=True) == 8000
+    assert quotas.mutate("ann", "", 1, 5.0, strict=True) == 3000
+    assert quotas.mutate("ann", "", 1, 8.0, strict=True) == 0
+    assert quotas.mutate("bob", "", 10**6, 0.0, strict=True) == 0
+
+
+def test_mutations_of_old_clients_are_made_and_throttled() -> None:
+    """They do not know the error: the time is that after which the bucket is not overdrawn any more."""
+    quotas = Quotas(QuotaIndex({ANN: {MUTATION: 10.0}}))
+    assert quotas.mutate("ann", "", 100, 0.0, strict=False) == 0
+    assert quotas.mutate("ann", "", 90, 0.0, strict=False) == 8000
+    assert quotas.mutate("ann", "", 90, 1.0, strict=False) == 16_000
+
+
+@given(st.lists(st.tuples(st.floats(min_value=0, max_value=20), st.integers(min_value=1, max_value=200)), max_size=60))
+def test_mutations_never_exceed_the_rate_and_one_request(steps: list[tuple[float, int]]) -> None:
+    """Whatever a client tries: what eleven seconds allow, and the request that overdraws."""
+    quotas, now, made, largest = Quotas(QuotaIndex({ANN: {MUTATION: 10.0}})), 0.0, 0, 0
+    for pause_s, partitions in steps:
+        now += pause_s
+        largest = max(largest, partitions)
+        if not quotas.mutate("ann", "", partitions, now, strict=True):
+            made += partitions
+    assert made <= 110 + 10 * now + largest + 1e-6
+
+
+def test_the_buckets_of_mutations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota of every client id of a user: client ids are text that anyone can invent."""
+    monkeypatch.setattr(rule, "KNOWN_MAX", 10)
+    quotas = Quotas(QuotaIndex({((CLIENT_ID, None), (USER, "ann")): {MUTATION: 10.0}}))
+    for number in range(100):
+        quotas.mutate("ann", f"c{number}", 1, 0.0, strict=True)
+    assert len(quotas._tokens) <= 10
+
+
+def connections(**limits: float) -> ConnectionRates:
+    rates = ConnectionRates()
+    rates.use(
+        QuotaIndex({((IP, None if ip == "default" else ip),): {CONNECTION: limit} for ip, limit in limits.items()})
+    )
+    return rates
+
+
+def test_an_address_opens_ten_seconds_worth_at_once() -> None:
+    """KIP-612: then a connection is closed after its throttle time, which is a second at most, and does not count."""
+    rates = connections(default=2.0)
+    assert [rates.opened("10.0.0.7", 0.0) for _ in range(20)] == [0] * 20
+    assert [rates.opened("10.0.0.7", 0.0) for _ in range(5)] == [500] * 5
+    assert rates.opened("10.0.0.8", 0.0) == 0
+    assert rates.opened("10.0.0.7", 0.4) > 0
+    assert rates.opened("10.0.0.7", 11.0) == 0
+
+
+def test_addresses_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address can be invented where networks allow it; without a quota nothing is kept."""
+    monkeypatch.setattr(rule, "KNOWN_MAX", 10)
+    rates = connections(default=2.0)
+    for number in range(100):
+        rates.opened(f"10.0.0.{number}", 0.0)
+    assert len(rates._rates) <= 10
+    rates.use(QuotaIndex())
+    assert (rates.opened("10.0.0.7", 0.0), len(rates._rates), rates.index) == (0, 0, None)

@@ -96,6 +96,7 @@ CLASSES: Final = {
         "allow_before_deny",
         "verdicts_outlive_their_acls",
         "forwarded_as_the_broker",
+        "entry_brokers_are_trusted",
         "followers_are_not_checked",
     ),
     "loops": ("transactional_commits_of_old_generations", "transactional_offsets_loaded_as_plain_ones"),

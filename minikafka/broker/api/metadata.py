@@ -41,7 +41,7 @@ class MetadataApi:
         world: World,
         metadata: MetadataCache,
         quorum: QuorumDriver,
-        ask_controller: Callable[[object], Awaitable[object | None]],
+        ask_controller: Callable[[object, RequestContext], Awaitable[object | None]],
     ) -> None:
         self._live = live
         self.world = world
@@ -86,7 +86,7 @@ class MetadataApi:
                 for name in missing
             )
         )
-        answer = await self._ask_controller(creation)
+        answer = await self._ask_controller(creation, context)
         if isinstance(answer, CreateTopicsResponse):
             # What the controller refuses (a bad name, too few brokers) stays unknown, and is answered so.
             wanted = [each.name for each in answer.topics if each.error_code == 0]
