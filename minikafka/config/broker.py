@@ -188,6 +188,16 @@ class BrokerConfig:
         "TLS versions of the listeners.",
         one_of=("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2", "TLSv1.2", "TLSv1.3"),
     )
+    ssl_allow_dn_changes: bool = setting(
+        "ssl.allow.dn.changes",
+        False,
+        "Use a replaced certificate although its subject is another one.",
+    )
+    ssl_allow_san_changes: bool = setting(
+        "ssl.allow.san.changes",
+        False,
+        "Use a replaced certificate although it lacks names or addresses of the one before.",
+    )
     authorizer_class_name: str = setting(
         "authorizer.class.name",
         "",

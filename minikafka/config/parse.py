@@ -143,6 +143,12 @@ def _check_listeners(config: BrokerConfig) -> None:
                 "is yours",
                 setting="listeners",
             )
+        if config.testing_endpoints_enable and not (is_loopback(address.host) or config.insecure):
+            raise InvalidConfig(
+                f"mk.testing.endpoints.enable=true, but {name} listens beyond loopback ({address.host}), where clients "
+                "could kill brokers and read everything; leave it out, or set mk.insecure=true if the network is yours",
+                setting="mk.testing.endpoints.enable",
+            )
     ports = [address.port for _, address in listeners if address.port]
     if len(set(ports)) < len(ports):
         raise InvalidConfig(f"listeners={config.listeners}: two listeners share a port", setting="listeners")

@@ -39,7 +39,8 @@ _KEYWORDS = {
 """All attributes that have a keyword in RFC 2253."""
 
 # Tags of ASN.1.
-_SEQUENCE, _VERSION = 0x30, 0xA0
+_SEQUENCE, _VERSION, _EXTENSIONS = 0x30, 0xA0, 0xA3
+_ALTERNATIVE_NAME = "2.5.29.17"
 _STRINGS = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E})
 """UTF8String, PrintableString, T61String, IA5String, GeneralString and BMPString."""
 
@@ -122,6 +123,23 @@ def subject_of(certificate: bytes) -> bytes:
         return fields[4].encoded
     except (ValueError, IndexError, StopIteration) as error:
         raise NotAuthenticated("the certificate cannot be read") from error
+
+
+def alternative_names(certificate: bytes) -> frozenset[bytes]:
+    """Return the subject's alternative names of a certificate in DER, each as DER. Raises NotAuthenticated."""
+    try:
+        (outer,) = _elements(certificate)
+        to_be_signed = next(_elements(outer.content))
+        for block in (each for each in _elements(to_be_signed.content) if each.tag == _EXTENSIONS):
+            (extensions,) = _elements(block.content)
+            for extension in _elements(extensions.content):
+                kind, *_, value = _elements(extension.content)
+                if _oid(kind.content) == _ALTERNATIVE_NAME:
+                    (names,) = _elements(value.content)
+                    return frozenset(each.encoded for each in _elements(names.content))
+    except (ValueError, IndexError, StopIteration) as error:
+        raise NotAuthenticated("the certificate cannot be read") from error
+    return frozenset()
 
 
 # ---- rules -----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from typing import Protocol, TypeVar, cast
 from minikafka.errors import InvalidRequest
 from minikafka.ports import Buffer, Buffers, FrameSession, SessionState
 from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
-from minikafka.world.connections import KAFKA, ConnectionRecord, OpenConnection, peer_of
+from minikafka.world.connections import KAFKA, ConnectionRecord, OpenConnection, close_once, peer_of
 from minikafka.world.outgoing import Outgoing
 
 _Read = TypeVar("_Read")
@@ -315,7 +315,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._outgoing is not None:
             self._outgoing.finish()
         if self._transport is not None:
-            self._transport.close()
+            close_once(self._transport)
 
     def await_login(self, frame_bytes_max: int) -> None:
         self._reader.limit(frame_bytes_max, has_headers=False)

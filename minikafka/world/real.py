@@ -174,8 +174,7 @@ def real_world(
     # The brokers' own listener has no name in contexts.
     main = config.inter_broker_listener.name
     options["tls"] = {
-        "" if name == main else name: ServerTls(reloaded.for_server(), mapping, limiter)
-        for name, reloaded in contexts.items()
+        "" if name == main else name: ServerTls(reloaded, mapping, limiter) for name, reloaded in contexts.items()
     }
     for reloaded in (*contexts.values(), *(() if calling is None else (calling,))):
         reloaded.events = events

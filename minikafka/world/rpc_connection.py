@@ -26,7 +26,15 @@ from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, RequestContext
 from minikafka.wire.apis import MSGPACK
 from minikafka.wire.kafka import FIRST_BYTE_MAX
-from minikafka.world.connections import RPC, ConnectionRecord, OpenConnection, agent_in, identity_of, peer_of
+from minikafka.world.connections import (
+    RPC,
+    ConnectionRecord,
+    OpenConnection,
+    agent_in,
+    close_once,
+    identity_of,
+    peer_of,
+)
 from minikafka.world.outgoing import Outgoing
 
 if TYPE_CHECKING:
@@ -476,7 +484,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self._handling is None and self._transport is not None:
             if self._outgoing is not None:
                 self._outgoing.finish()
-            self._transport.close()
+            close_once(self._transport)
 
     def abort(self) -> None:
         """At once."""

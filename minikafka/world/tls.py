@@ -8,8 +8,9 @@ Rules for this file:
 3. Files are read again when they change, at the next handshake. New contexts are built whole: a certificate that was
    loaded into a context in use, and does not fit its key, would break every later handshake. What cannot be used is
    logged, and the old files stay in use.
-4. TLS 1.2 is the oldest version. Sessions are not resumed: a resumed session is not verified again, so a client could
-   use a certificate after its CA was removed.
+4. TLS 1.2 is the oldest version. A resumed session is not verified again. There are no tickets, so sessions of TLS 1.3
+   are not resumed; those of TLS 1.2 have an id, and Python cannot turn that off. A context keeps them, and each
+   handshake uses the newest one: no session outlives the CAs that it was verified by.
 """
 
 from __future__ import annotations
@@ -22,12 +23,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig, in_words
 from minikafka.ports import Events
-from minikafka.security.principals import NotAuthenticated, PrincipalMapping
+from minikafka.security.principals import (
+    NotAuthenticated,
+    PrincipalMapping,
+    alternative_names,
+    name_text,
+    subject_of,
+)
 from minikafka.types import ANONYMOUS
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -50,22 +58,37 @@ _OTHERS = 0o007
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """TLS of the listeners of one broker."""
+    """TLS of one listener."""
 
-    context: ssl.SSLContext
+    files: Reloaded
     mapping: PrincipalMapping
     events: EventLimiter
 
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context for the next handshake."""
+        return self.files.context
+
     def principal(self, transport: asyncio.Transport, remote: str) -> str:
         """Return the principal of a connection. Raises NotAuthenticated, after a log line, if there is none."""
-        certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        connection: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        certificate = connection.getpeercert(binary_form=True)
         if certificate is None:
             return ANONYMOUS
         try:
+            if connection.session_reused:
+                _check_not_expired(connection)
             return self.mapping.principal(certificate)
         except NotAuthenticated as error:
             self.events("client_authentication_failed", remote=remote, why=str(error))
             raise
+
+
+def _check_not_expired(connection: ssl.SSLObject) -> None:
+    """Raise NotAuthenticated if a certificate that an earlier handshake has verified has expired since."""
+    ends = (connection.getpeercert() or {}).get("notAfter")
+    if isinstance(ends, str) and ssl.cert_time_to_seconds(ends) < time.time():
+        raise NotAuthenticated(f"the certificate has expired ({ends})")
 
 
 class AlertingSslObject(ssl.SSLObject):
@@ -92,16 +115,34 @@ class AlertingSslObject(ssl.SSLObject):
             raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the alert must be written") from error
 
 
+class Names(NamedTuple):
+    """The names in the own certificate, in DER."""
+
+    subject: bytes
+    alternative: frozenset[bytes]
+
+
+CheckNames: TypeAlias = Callable[["Names | None"], "Names | None"]
+"""Names in the certificate in use -> those in the new one. Raises InvalidConfig if they must not differ so."""
+
+
 class Reloaded:
     """A context that is built again when one of its files has changed."""
 
-    def __init__(self, build: Callable[[], ssl.SSLContext], paths: Iterable[str]) -> None:
-        """Build the first one. Raises InvalidConfig."""
+    def __init__(
+        self,
+        build: Callable[[], ssl.SSLContext],
+        paths: Iterable[str],
+        check_names: CheckNames = lambda _names: None,
+    ) -> None:
+        """Build the first one. ``check_names`` refuses other names in the own certificate. Raises InvalidConfig."""
         self._build = build
+        self._check_names = check_names
         self._paths = tuple(filter(None, paths))
         self._read = self._state()
         self._looked_at = time.monotonic()
         self._context = build()
+        self._names = check_names(None)
         self.events: Events | None = None
         """Gets ``tls_reloaded`` and ``tls_reload_failed``."""
 
@@ -117,24 +158,12 @@ class Reloaded:
                 self._reload()
         return self._context
 
-    def for_server(self) -> ssl.SSLContext:
-        """Return a context for ``create_server``, whose handshakes use :attr:`context`.
-
-        What a handshake requires of clients is the first context's: ``ssl.client.auth`` does not change.
-        """
-
-        def chosen(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-            connection.context = self.context
-
-        listening = self._build()
-        # OpenSSL calls it also for clients that send no name.
-        listening.sni_callback = chosen
-        return listening
-
     def _reload(self) -> None:
         kind, facts = "tls_reloaded", {}
         try:
-            self._context = self._build()
+            context = self._build()
+            self._names = self._check_names(self._names)
+            self._context = context
         except InvalidConfig as error:
             kind, facts = "tls_reload_failed", {"why": error.message}
         if self.events is not None:
@@ -160,8 +189,11 @@ def server_contexts(config: BrokerConfig) -> dict[str, Reloaded]:
     """
     paths = config.ssl_keystore_location, config.ssl_truststore_location
     plain, with_login = config, replace(config, ssl_client_auth="none")
+    check_names = partial(_checked_names, config)
     return {
-        name: Reloaded(partial(server_context, with_login if name in config.sasl_listeners else plain), paths)
+        name: Reloaded(
+            partial(server_context, with_login if name in config.sasl_listeners else plain), paths, check_names
+        )
         for name in config.tls_listeners
     }
 
@@ -189,7 +221,8 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
 
 def reloaded_broker_context(config: BrokerConfig) -> Reloaded:
     """As :func:`broker_context`, read again when the files change."""
-    return Reloaded(partial(broker_context, config), (config.ssl_keystore_location, config.ssl_truststore_location))
+    paths = config.ssl_keystore_location, config.ssl_truststore_location
+    return Reloaded(partial(broker_context, config), paths, partial(_checked_names, config))
 
 
 def broker_context(config: BrokerConfig) -> ssl.SSLContext:
@@ -209,13 +242,40 @@ def broker_context(config: BrokerConfig) -> ssl.SSLContext:
     return context
 
 
+def _own_certificate(config: BrokerConfig) -> bytes:
+    """The broker's own certificate in DER; empty if the file has none."""
+    first = _CERTIFICATE.search(Path(config.ssl_keystore_location).read_text(encoding="ascii", errors="replace"))
+    return b"" if first is None else ssl.PEM_cert_to_DER_cert(first[0])
+
+
+def _checked_names(config: BrokerConfig, before: Names | None) -> Names | None:
+    """The names in the own certificate. Raises InvalidConfig if they are others than ``before``, as Kafka does: clients
+    and brokers know this broker by them.
+    """
+    try:
+        certificate = _own_certificate(config)
+        names = Names(subject_of(certificate), alternative_names(certificate))
+    except (OSError, NotAuthenticated):
+        return before  # what cannot be read is refused as a whole
+    if before is not None and not config.ssl_allow_dn_changes and names.subject != before.subject:
+        raise InvalidConfig(
+            f"the new certificate is for {name_text(names.subject)}, the one in use for {name_text(before.subject)}; "
+            "set ssl.allow.dn.changes=true to allow this",
+            setting="ssl.allow.dn.changes",
+        )
+    if before is not None and not config.ssl_allow_san_changes and not names.alternative >= before.alternative:
+        raise InvalidConfig(
+            "the new certificate lacks names or addresses (SAN) of the one in use; set ssl.allow.san.changes=true to "
+            "allow this",
+            setting="ssl.allow.san.changes",
+        )
+    return names
+
+
 def _check_own_principal(config: BrokerConfig) -> None:
     """Otherwise no broker would serve this one, and nothing but timeouts would show it."""
-    text = Path(config.ssl_keystore_location).read_text(encoding="ascii", errors="replace")
-    first = _CERTIFICATE.search(text)
-    certificate = b"" if first is None else ssl.PEM_cert_to_DER_cert(first[0])
     try:
-        own = PrincipalMapping(config.ssl_principal_mapping_rules).principal(certificate)
+        own = PrincipalMapping(config.ssl_principal_mapping_rules).principal(_own_certificate(config))
     except NotAuthenticated as error:
         raise InvalidConfig(f"the broker's own certificate: {error}", setting="ssl.keystore.location") from error
     if own not in config.super_principals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,11 +17,11 @@ from minikafka.config import parse_broker
 from minikafka.hosting.certificates import CertificateFolder
 from minikafka.ports import RequestContext
 from minikafka.types import Address
-from minikafka.world import connections, tls_listener
+from minikafka.world import connections, http_server, tls_listener
 from minikafka.world.connections import HANDSHAKES, MAX_CONNECTIONS_PER_IP, ConnectionQuota
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
-from minikafka.world.tls import ServerTls, server_context
+from minikafka.world.tls import Reloaded, ServerTls, server_context
 
 PATIENCE_S = 60.0
 HALF_A_HELLO = bytes.fromhex("1603010200010001fc0303")
@@ -96,7 +97,7 @@ def play(request: pytest.FixtureRequest, certificates: CertificateFolder):
 
             limiter = EventLimiter(lambda kind, /, **_: events.append(kind), asyncio.get_running_loop().time)
             quota = ConnectionQuota(**limits)
-            tls = ServerTls(server_context(config), PrincipalMapping(), limiter)
+            tls = ServerTls(Reloaded(lambda: server_context(config), ()), PrincipalMapping(), limiter)
             network = HttpNetwork(quota=quota, tls={"": tls})
             server = await network.serve(Address("127.0.0.1", 0), echo)
             port = Port(server, quota, client_context(cafile=str(certificates.ca)))
@@ -227,3 +228,32 @@ def test_a_host_name_has_a_socket_for_each_of_its_addresses():
             each.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("closes", ["the client's end is awaited", "the time is up"])
+def test_a_client_that_does_not_end_its_connection_does_not_outlive_the_server(
+    play, monkeypatch: pytest.MonkeyPatch, closes: str
+):
+    """The server has closed it, as after a failed login, and the client sends no close_notify: it is gone when the
+    server is, and the loop closes no socket that is still open.
+    """
+    if closes == "the time is up":
+        monkeypatch.setattr(http_server, "CLOSE_GRACE_S", 0.05)
+    clients: list[socket.socket] = []
+
+    def refused(port: Port) -> None:
+        plain = socket.create_connection(port.server.address, PATIENCE_S)
+        client = port.context.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
+        clients.append(client)
+        client.sendall(b"GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert client.recv(8) == b"HTTP/1.1"
+
+    async def story(port: Port) -> None:
+        await asyncio.to_thread(refused, port)
+
+    try:
+        play(story)
+        gc.collect()  # an open socket would be reported here
+    finally:
+        for each in clients:
+            each.close()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,10 +19,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from minikafka import AdminClient
 from minikafka.errors import BrokerNotAvailable, InvalidConfig, NetworkException, RequestTimedOut
 from minikafka.hosting import cluster_files
 from minikafka.hosting.cluster_files import TemporaryFolder
 from minikafka.ports import Buffers
+from minikafka.quorum import records
+from minikafka.security.quotas import PRODUCE, USER, Entity
 from minikafka.testing import sync
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.types import Address, TopicPartition
@@ -445,3 +449,20 @@ def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(tmp_path: P
         for process, _ in processes:
             process.kill()
             process.communicate()
+
+
+def test_an_older_build_does_not_start_on_metadata_that_it_does_not_know(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """Hostile test 25: what it cannot read may be the very quota or ACL that it must use. It says which record."""
+    with LocalCluster(1, tmp_path) as cluster:
+        quotas = {((USER, "ann"),): {PRODUCE: 1e6}}
+        cluster.run(lambda: alter_quotas(cluster, quotas))
+    monkeypatch.delitem(records._LAYOUTS, records._KEYS[records.ClientQuota])
+    with pytest.raises(
+        BrokerNotAvailable, match="metadata record with key 14 and version 1 is not known to this build"
+    ):
+        LocalCluster(1, tmp_path).start()
+
+
+async def alter_quotas(cluster: LocalCluster, quotas: Mapping[Entity, Mapping[str, float | None]]) -> None:
+    async with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        await admin.alter_client_quotas(quotas)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import re
+import resource
 import socket
 import ssl
 import struct
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -44,11 +46,21 @@ from tests.e2e.listeners import running, two_free_ports
 pytestmark = [pytest.mark.e2e]
 
 PATIENCE_S = 60.0
+STRANGERS = 1000
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 PASSWORD = 'p"ass,w=ord\\ Ⅸ'
 JAAS = (
     'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="p\\"ass,w=ord\\\\ Ⅸ" user_stranger="x";'
 )
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """This process holds both ends of each connection."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * STRANGERS)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @asynccontextmanager
@@ -397,6 +409,39 @@ async def test_strangers_do_not_keep_clients_out(tmp_path: Path):
                 assert await reader.read() == b""
         for _, writer in strangers:
             writer.close()
+
+
+async def test_a_thousand_half_logins_disturb_no_client(tmp_path: Path, many_files: None):
+    """Hostile test 11: from several addresses, beside a producer whose connection stays and whose records arrive."""
+    async with broker(tmp_path) as (_, clients):
+        host, _, port = clients.partition(":")
+        errors: list[KafkaError] = []
+        producer = Producer({**librdkafka(clients, "SCRAM-SHA-256"), "error_cb": errors.append, "log_level": 0})
+        delivered: list[KafkaError | None] = []
+
+        def produce_one() -> None:
+            wanted = len(delivered) + 1
+            producer.produce("orders", b"v", on_delivery=lambda error, _: delivered.append(error))
+            while len(delivered) < wanted:
+                producer.poll(PATIENCE_S)
+
+        await asyncio.to_thread(produce_one)
+        strangers = []
+        for number in range(STRANGERS):
+            source = (f"127.0.0.{2 + number % 20}", 0)
+            reader, writer = await asyncio.open_connection(host, int(port), local_addr=source)
+            writer.write(struct.pack(">ihhih", 30, 17, 1, number, -1))
+            strangers.append((reader, writer))
+            if number % 10 == 0:
+                await asyncio.to_thread(produce_one)
+        for reader, writer in strangers:
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(PATIENCE_S):
+                    assert await reader.read() == b""
+            writer.close()
+        await asyncio.to_thread(produce_one)
+        assert delivered == [None] * len(delivered)
+        assert errors == []
 
 
 async def test_a_login_costs_the_broker_no_key_derivation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

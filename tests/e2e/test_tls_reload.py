@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -59,7 +60,7 @@ REFUSED = (urllib.error.URLError, ssl.SSLError, ConnectionError)
 
 
 async def test_new_connections_use_new_files_and_a_removed_ca_is_refused(folder, tmp_path):
-    """SECURITY 8.7, tests 18 and 19: a CA is replaced; clients of the old one get no further connection."""
+    """Hostile test 18: a CA is replaced; clients of the old one get no further connection."""
     files = Certificates(folder.ca, folder.path("broker"), folder.path("client"), folder.path("client"))
     async with broker(files, tmp_path / "data", ssl_client_auth="required") as port:
         old = context_of(folder)
@@ -72,8 +73,111 @@ async def test_new_connections_use_new_files_and_a_removed_ca_is_refused(folder,
             await asyncio.to_thread(principal, port, old)
 
 
+def whoami_over(
+    port: int, context: ssl.SSLContext, session: ssl.SSLSession | None
+) -> tuple[bytes, ssl.SSLSession, bool]:
+    """The answer to a request, the session of its connection, and whether that one was resumed."""
+    with (
+        socket.create_connection(("localhost", port), 60) as plain,
+        context.wrap_socket(plain, server_hostname="localhost", session=session) as connection,
+    ):
+        connection.sendall(b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        assert connection.session is not None
+        return answer, connection.session, bool(connection.session_reused)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["TLS 1.2", "TLS 1.3"])
+async def test_a_session_does_not_outlive_its_ca(folder, tmp_path, version: ssl.TLSVersion):
+    """Hostile test 18: a session of a certificate whose CA was removed is not resumed, and a new one is refused.
+
+    A resumed session is not verified again. TLS 1.3 has none without tickets; TLS 1.2 has sessions with an id.
+    """
+    files = Certificates(folder.ca, folder.path("broker"), folder.path("client"), folder.path("client"))
+    async with broker(files, tmp_path / "data", ssl_client_auth="required") as port:
+        old = context_of(folder)
+        old.minimum_version = old.maximum_version = version
+        _, session, _ = await asyncio.to_thread(whoami_over, port, old, None)
+        assert not session.has_ticket
+        answer, session, is_resumed = await asyncio.to_thread(whoami_over, port, old, session)
+        assert b"User:CN=client" in answer
+        assert is_resumed == (version == ssl.TLSVersion.TLSv1_2)
+        (tmp_path / "others").mkdir()
+        others = CertificateFolder(tmp_path / "others")
+        others.make_ca()
+        # The broker's own certificate stays: the client, which trusts its CA, would go on.
+        replace(files.ca, others.ca.read_bytes())
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.to_thread(whoami_over, port, old, session)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.to_thread(whoami_over, port, old, None)
+
+
+async def test_other_names_are_refused_unless_they_are_allowed(folder, tmp_path, capsys):
+    """Hostile test 19, as in Kafka: the subject stays, and no alternative name is lost; more of them are right."""
+    files = Certificates(folder.ca, folder.path("broker"), folder.path("client"), folder.path("client"))
+
+    def make(name: str, *hosts: str) -> bytes:
+        folder.make_broker(name, list(hosts), force=True)
+        return folder.path(name).read_bytes()
+
+    before = files.broker.read_bytes()
+    lost, other = make("broker", "127.0.0.1"), make("another", "localhost")
+    more = make("broker", "localhost", "127.0.0.1")
+    replace(files.broker, before)
+
+    def served(port: int) -> frozenset[tuple[str, str]]:
+        with (
+            socket.create_connection(("127.0.0.1", port), 60) as plain,
+            context_of(folder).wrap_socket(plain, server_hostname="localhost") as connection,
+        ):
+            names = connection.getpeercert() or {}
+            return frozenset(names["subjectAltName"])
+
+    async with broker(files, tmp_path / "data", ssl_client_auth="required", mk_log_level="warning") as port:
+        for wrong in (lost, other):
+            replace(files.broker, wrong)
+            assert await asyncio.to_thread(served, port) == {("DNS", "localhost")}
+        replace(files.broker, more)
+        assert await asyncio.to_thread(served, port) == {("DNS", "localhost"), ("IP Address", "127.0.0.1")}
+        replace(files.broker, before)
+        assert await asyncio.to_thread(served, port) == {("DNS", "localhost"), ("IP Address", "127.0.0.1")}
+    logged = [line for line in capsys.readouterr().err.splitlines() if "tls_reload_failed" in line]
+    assert [name in line for name, line in zip(("ssl.allow.san.changes", "ssl.allow.dn.changes"), logged, strict=False)]
+    assert len(logged) == 3
+    allowed = {"ssl_allow_san_changes": "true", "ssl_allow_dn_changes": "true"}
+    async with broker(files, tmp_path / "more", ssl_client_auth="required", **allowed) as port:
+        replace(files.broker, make("another", "localhost", "127.0.0.2"))
+        assert await asyncio.to_thread(served, port) == {("DNS", "localhost"), ("IP Address", "127.0.0.2")}
+
+
+async def test_a_hundred_reloads_while_clients_connect(folder, tmp_path):
+    """Hostile test 19: each handshake has one certificate or the other, and none fails."""
+    files = Certificates(folder.ca, folder.path("broker"), folder.path("client"), folder.path("client"))
+    one = files.broker.read_bytes()
+    folder.make_broker("broker", ["localhost"], force=True)
+    two = files.broker.read_bytes()
+    assert one != two
+    async with broker(files, tmp_path / "data", ssl_client_auth="required") as port:
+        context, is_over = context_of(folder), asyncio.Event()
+
+        async def connect() -> int:
+            handshakes = 0
+            while not is_over.is_set() or not handshakes:
+                assert await asyncio.to_thread(principal, port, context) == "User:CN=client"
+                handshakes += 1
+            return handshakes
+
+        clients = [asyncio.create_task(connect()) for _ in range(4)]
+        for number in range(100):
+            replace(files.broker, (one, two)[number % 2])
+            assert await asyncio.to_thread(principal, port, context) == "User:CN=client"
+        is_over.set()
+        assert all(await asyncio.gather(*clients))
+
+
 async def test_files_that_cannot_be_used_leave_the_old_ones_in_use(folder, tmp_path, capsys):
-    """SECURITY 8.7, test 19: a key that does not fit, half a file, none at all; each is logged once, with the reason."""
+    """Hostile test 19: a key that does not fit, half a file, none at all; each is logged once, with the reason."""
     files = Certificates(folder.ca, folder.path("broker"), folder.path("client"), folder.path("client"))
     async with broker(files, tmp_path / "data", ssl_client_auth="required", mk_log_level="warning") as port:
         context, good = context_of(folder), files.broker.read_bytes()

@@ -215,3 +215,21 @@ def test_a_listener_beyond_loopback_must_encrypt_authenticate_and_authorize() ->
         with pytest.raises(InvalidConfig, match="beyond loopback"):
             parse_broker(safe | unsafe)
         assert parse_broker(safe | unsafe | {"mk.insecure": "true"}).config.insecure
+
+
+def test_testing_endpoints_stay_on_loopback() -> None:
+    """Hostile test 25: they kill brokers and show everything. A network of one's own is another matter."""
+    secured = {
+        **BASE,
+        "listeners": "BROKERS://127.0.0.1:1,CLIENTS://0.0.0.0:2",
+        "listener.security.protocol.map": "CLIENTS:SASL_SSL",
+        "ssl.keystore.location": "broker.pem",
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:admin",
+        "mk.testing.endpoints.enable": "true",
+    }
+    with pytest.raises(InvalidConfig, match=r"mk\.testing\.endpoints\.enable=true, but CLIENTS listens") as caught:
+        parse_broker(secured)
+    assert caught.value.facts["setting"] == "mk.testing.endpoints.enable"
+    assert parse_broker(secured | {"mk.insecure": "true"}).config.testing_endpoints_enable
+    assert parse_broker(secured | {"listeners": "BROKERS://127.0.0.1:1,CLIENTS://127.0.0.1:2"}).config

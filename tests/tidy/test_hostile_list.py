@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 import pytest
 
@@ -22,9 +23,14 @@ HOSTILE = {
     3: (
         "an Envelope, and other ways to name another principal",
         "e2e/test_tls_cluster.py::test_a_client_cannot_act_as_another_principal",
+        "rules/test_envelopes.py::test_only_brokers_at_their_own_listener_send_envelopes",
+        "rules/test_envelopes.py::test_what_brokers_do_not_send_on_is_refused",
     ),
     4: (
-        "a produce through another broker than the leader",
+        "a produce through another broker than the leader, also one with old metadata",
+        "e2e/test_forwarded_requests.py::test_hostile_test_4",
+        "e2e/test_tls_cluster.py::test_a_revoked_client_does_not_pass_through_a_broker_with_old_metadata",
+        "rules/test_envelopes.py::test_a_revoked_client_does_not_pass_through_a_broker_with_old_metadata",
         "rest/test_route_permissions.py::test_what_is_not_allowed_is_not_sent_to_a_broker",
         "rules/test_permissions.py::test_produce_writes_what_is_allowed",
     ),
@@ -62,6 +68,8 @@ HOSTILE = {
     11: (
         "half a ClientHello, half a login",
         "e2e/test_hostile_tls.py::test_half_a_client_hello_each",
+        "e2e/test_sasl.py::test_a_thousand_half_logins_disturb_no_client",
+        "e2e/test_sasl.py::test_strangers_do_not_keep_clients_out",
         "kafka/test_login.py::test_a_client_that_does_not_log_in_is_disconnected",
     ),
     12: ("sizes that no login needs", "e2e/test_sasl.py::test_hostile_frames_before_a_login"),
@@ -92,11 +100,14 @@ HOSTILE = {
         "rules/test_principals.py::test_a_dn_without_a_name_of_its_own_is_not_authenticated",
     ),
     18: (
-        "a CA that was removed",
+        "a CA that was removed, and a session that was verified by it",
+        "e2e/test_tls_reload.py::test_a_session_does_not_outlive_its_ca",
         "e2e/test_tls_reload.py::test_new_connections_use_new_files_and_a_removed_ca_is_refused",
     ),
     19: (
-        "files that cannot be used",
+        "files that cannot be used, other names, and a hundred reloads under load",
+        "e2e/test_tls_reload.py::test_other_names_are_refused_unless_they_are_allowed",
+        "e2e/test_tls_reload.py::test_a_hundred_reloads_while_clients_connect",
         "e2e/test_tls_reload.py::test_files_that_cannot_be_used_leave_the_old_ones_in_use",
     ),
     20: (
@@ -123,7 +134,9 @@ HOSTILE = {
         "e2e/test_sasl.py::test_passwords_are_in_no_output",
     ),
     25: (
-        "settings that start no broker",
+        "settings that start no broker, and a build that does not know the metadata",
+        "e2e/test_local_cluster.py::test_an_older_build_does_not_start_on_metadata_that_it_does_not_know",
+        "rules/test_listener_settings.py::test_testing_endpoints_stay_on_loopback",
         "e2e/test_tls.py::test_files_that_cannot_be_used_are_refused_by_setting",
         "rules/test_authorizer_settings.py::test_an_authorizer_that_cannot_work_is_refused",
         "rules/test_listener_settings.py::test_a_listener_beyond_loopback_must_encrypt_authenticate_and_authorize",
@@ -131,16 +144,24 @@ HOSTILE = {
 }
 """Number -> what it tries, and the tests."""
 
+WITHOUT_SECURITY = {
+    "1, 2, 3": ("e2e/test_tls_cluster.py::test_without_an_authorizer_clients_may_act_as_brokers",),
+    "4": ("rules/test_envelopes.py::test_the_planted_bug_lets_a_revoked_client_pass",),
+    "20, 21": ("e2e/test_http_login.py::test_without_security_the_same_requests_are_served",),
+}
+"""Numbers -> tests that show that the attacks succeed where nothing stops them."""
+
 
 def test_every_number_has_tests():
     """Twenty-five."""
     assert sorted(HOSTILE) == list(range(1, 26))
 
 
-@pytest.mark.parametrize("number", HOSTILE)
-def test_the_tests_exist(number: int):
+@pytest.mark.parametrize(
+    "tests", [*(tests for _, *tests in HOSTILE.values()), *WITHOUT_SECURITY.values()], ids=[*HOSTILE, *WITHOUT_SECURITY]
+)
+def test_the_tests_exist(tests: Sequence[str]):
     """By file and name."""
-    _what, *tests = HOSTILE[number]
     assert tests
     for each in tests:
         file, name = each.split("::")
