@@ -290,6 +290,7 @@ _KINDS: Final = (
     _kind("compaction_put_off", "partition why", "puts compaction off", WARNING),
     _kind("torn_tail_dropped", "partition size reason", "recovery drops {size} bytes: {reason}", WARNING),
     _kind("damage_read", "partition why", "damage was found while reading the log", WARNING),
+    _kind("index_rebuilt", "partition why", "rebuilds the indexes of a segment in memory: {why}", WARNING),
     _kind("checkpoint_unreadable", "path error", "{path} cannot be read: {error}", WARNING),
     _kind("unclean_close", "partition error", "the log could not be closed in good order: {error}", WARNING),
     _kind("data_directory_opened", "clean logs", "has opened its data directory: {logs} logs"),

@@ -272,6 +272,10 @@ class Disk(Protocol):
         """When the file was last written, milliseconds since 1970."""
         ...
 
+    def size_of(self, path: str) -> int:
+        """Bytes in the file, without opening it; FileNotFoundError when it is missing."""
+        ...
+
     def read_file(self, path: str) -> bytes:
         """The whole of a small file; FileNotFoundError when it is missing."""
         ...

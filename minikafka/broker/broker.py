@@ -262,12 +262,13 @@ class Broker:
         """Serve. Raises DiskFailed (locked or broken data directory), InvalidConfig, OSError-like WorldErrors."""
         world, config = self.world, self.config
         self.cluster_id = self._cluster_id()
+        topic_defaults = config.topic_defaults()
         self.logs = await LogDirectory.open(
             world.disk,
             node_id=config.node_id,
             cluster_id=self.cluster_id,
             directory_id=self._new_id(),
-            config_of=lambda name: METADATA_LOG_CONFIG if name == METADATA_PARTITION else config.topic_defaults(),
+            config_of=lambda name: METADATA_LOG_CONFIG if name == METADATA_PARTITION else topic_defaults,
             events=world.events,
             tail_budget_bytes=config.memory_tails_bytes,
             pause=lambda: asyncio.sleep(0),

@@ -7,7 +7,7 @@ fails takes its replica offline at once and is reported to the broker, which lea
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -124,6 +124,10 @@ class ReplicaManager:
         self._started_with = live.started_with.topic_defaults()
         self._spawn = spawn
         self._on_storage_failure = on_storage_failure
+        self._topic_configs: dict[str, tuple[Mapping[str, str], Mapping[str, Mapping[str, str]], TopicConfig]] = {}
+        """By topic: its settings and those of brokers in the metadata, and what they were parsed to, once for all its
+        partitions.
+        """
         self._to_unlink: list[tuple[float, str]] = []
         self._to_take_up: dict[TopicPartition, None] = {}
         """New replicas that wait for a later turn of the loop."""
@@ -286,12 +290,17 @@ class ReplicaManager:
         """The topic's settings over this broker's defaults, those set at run time included. The controller has checked
         them when they were set.
         """
-        base = topic_defaults(self._image(), self.config.node_id, self._started_with)
+        image = self._image()
+        known = self._topic_configs.get(topic.name)
+        if known is not None and known[0] is topic.configs and known[1] is image.broker_configs:
+            return known[2]
+        config = base = topic_defaults(image, self.config.node_id, self._started_with)
         try:
-            return parse_topic(topic.configs, base=base)
+            config = parse_topic(topic.configs, base=base)
         except InvalidConfig as error:
             self.events("topic_config_unusable", topic=topic.name, why=str(error))
-            return base
+        self._topic_configs[topic.name] = topic.configs, image.broker_configs, config
+        return config
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
         """Bring replicas and roles to the new image, except for new replicas beyond ``NEW_PER_TURN_MAX``.
@@ -322,6 +331,8 @@ class ReplicaManager:
             self._missing = None
         self._apply_configs(old, new)
         self.traffic.keep_topics(new.topics)
+        for gone in self._topic_configs.keys() - new.topics.keys():
+            del self._topic_configs[gone]
         # Who may join an ISR may have changed with the brokers; and a broker that left no longer counts.
         if old.brokers is not new.brokers:
             for partition in list(self.partitions.values()):

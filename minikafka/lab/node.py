@@ -121,6 +121,9 @@ class LabDisk:
             raise FileNotFoundError(path)
         return 0
 
+    def size_of(self, path: str) -> int:
+        return len(self.read_file(path))
+
     def read_file(self, path: str) -> bytes:
         inode = self._files.get(checked_path(path))
         if inode is None:

@@ -47,7 +47,6 @@ from minikafka.log.names import (
     SWAP,
     TEMPORARY,
     is_deleted_folder,
-    offsets_in,
     partition_of,
     retired_folder,
 )
@@ -137,11 +136,12 @@ class LogDirectory:
         starts = self._read_offsets(LOG_START_OFFSET_CHECKPOINT)
         self._high_watermarks = self._read_offsets(REPLICATION_OFFSET_CHECKPOINT) or {}
         clean_ends = self._read_offsets(CLEANER_OFFSET_CHECKPOINT) or {}
-        for name in self._disk.names(""):
+        names = self._disk.names("")
+        for name in names:
             if is_deleted_folder(name) or name.endswith(TEMPORARY):
                 self._disk.remove(name)
-        for partition in sorted(filter(None, map(partition_of, self._disk.names("")))):
-            if not self.was_clean and offsets_in(self._disk.names(str(partition)), LOG + SWAP):
+        for partition in sorted(filter(None, map(partition_of, names))):
+            if not self.was_clean and any(name.endswith(LOG + SWAP) for name in self._disk.names(str(partition))):
                 # After kill -9 the name may be in the page cache only. Opening the log finishes the swap, and the
                 # removal of the old segments must not reach the disk before this name does.
                 await self._disk.sync_folder(str(partition))

@@ -66,6 +66,16 @@ def offsets_in(names: Iterable[str], suffix: str) -> list[Offset]:
     return sorted(offset for offset in found if offset is not None)
 
 
+def offsets_by_suffix(names: Iterable[str]) -> dict[str, list[Offset]]:
+    """Base offsets by the suffix of their files, in the order of ``names``."""
+    found: dict[str, list[Offset]] = {}
+    for name in names:
+        stem, suffix = name[:_OFFSET_DIGITS], name[_OFFSET_DIGITS:]
+        if suffix and len(stem) == _OFFSET_DIGITS and stem.isascii() and stem.isdigit():
+            found.setdefault(suffix, []).append(int(stem))
+    return found
+
+
 def partition_of(folder: str) -> TopicPartition | None:
     """``orders-0`` -> (orders, 0), cut at the last ``-``; None for folders that are not, or no longer, a replica's."""
     if _SUFFIXED_FOLDER.match(folder):

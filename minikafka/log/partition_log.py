@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple
 
 from minikafka.config import LONG_MAX, TopicConfig
@@ -152,6 +153,7 @@ class PartitionLog:
             recovery_point=recovery_point,
             start_offset=start_offset,
             high_watermark=high_watermark,
+            on_rebuilt=partial(_tell_rebuilt, events, folder),
         )
         point = recovery_point or 0
         synced_end = loaded.trusted_end if clean else min(point, loaded.trusted_end)
@@ -592,12 +594,17 @@ class PartitionLog:
     def expired_segments(self, now_ms: int, high_watermark: Offset) -> list[Segment]:
         """The oldest segments that retention lets go, none that ends above ``high_watermark``."""
         segments = [segment for segment in self._store.segments if segment.size]
-        ages = [
+        ages = (
             SegmentAge(end_offset=segment.next_offset, size=segment.size, newest_ms=self._newest_ms(segment))
             for segment in segments
-        ]
+        )
         count = expired_count(
-            ages, self.config, now_ms=now_ms, start_offset=self._start_offset, high_watermark=high_watermark
+            ages,
+            self.config,
+            size=self.size_bytes,
+            now_ms=now_ms,
+            start_offset=self._start_offset,
+            high_watermark=high_watermark,
         )
         return segments[:count]
 
@@ -784,12 +791,13 @@ class PartitionLog:
         self._store.close()
 
 
+def _tell_rebuilt(events: Events, partition: str, why: str) -> None:
+    events("index_rebuilt", partition=partition, why=why)
+
+
 def topic_id_of(disk: Disk, partition: TopicPartition) -> TopicId:
     """Return the topic id in the partition's folder; NO_TOPIC_ID if there is none that can be read."""
-    path = f"{partition}/{PARTITION_METADATA}"
-    if not disk.exists(path):
-        return NO_TOPIC_ID
     try:
-        return parse_partition_metadata(disk.read_file(path))
-    except BadCheckpoint:
+        return parse_partition_metadata(disk.read_file(f"{partition}/{PARTITION_METADATA}"))
+    except (FileNotFoundError, BadCheckpoint):
         return NO_TOPIC_ID

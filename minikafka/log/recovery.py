@@ -20,7 +20,7 @@ Rules for this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from minikafka.config import TopicConfig
 from minikafka.errors import CorruptMessage, DiskFailed, DiskFull
@@ -43,8 +43,7 @@ from minikafka.log.names import (
     TIME_INDEX,
     TRANSACTION_INDEX,
     offset_name,
-    offset_of,
-    offsets_in,
+    offsets_by_suffix,
 )
 from minikafka.log.producer_replay import replay_producers
 from minikafka.log.producer_state import BadSnapshot, ProducerState, parse_snapshot
@@ -76,8 +75,10 @@ class _Loader:
         recovery_point: Offset | None,
         start_offset: Offset,
         high_watermark: Offset | None,
+        on_rebuilt: Callable[[str], None],
     ) -> None:
         self.disk = disk
+        self.on_rebuilt = on_rebuilt
         self.folder = folder
         self.config = config
         self.clean = clean
@@ -92,18 +93,23 @@ class _Loader:
         self.trusted_end = 0
         self._names: dict[str, None] | None = None
         """Files in the folder; None: not known, or changed since. A folder may hold thousands, and is listed once."""
+        self._bases: dict[str, list[Offset]] = {}
+        """Their base offsets by suffix, ascending."""
         self.has_gaps = GAPS in self.names
         self.gaps = self.has_gaps or may_have_gaps(config)
         self.unfinished: set[Offset] = set()
         """Bases of segments whose transaction index was being swapped in."""
+        self.indexed: set[Offset] = set()
+        """Bases of segments with both index files."""
         self.unindexed: list[Segment] = []
         """Segments that were walked and hold markers: their transaction indexes come from the replay of producers."""
 
     def load(self) -> LoadedLog:
         self._finish_swaps()
         self._remove_leftovers()
-        self.segments = [Segment(self.disk, self.folder, base) for base in offsets_in(self.names, LOG)]
-        with_transactions = set(offsets_in(self.names, TRANSACTION_INDEX))
+        self.segments = [Segment(self.disk, self.folder, base) for base in self._bases_of(LOG)]
+        self.indexed = set(self._bases_of(INDEX)).intersection(self._bases_of(TIME_INDEX))
+        with_transactions = set(self._bases_of(TRANSACTION_INDEX))
         for segment in self.segments:
             segment.transactions.has_file = segment.base_offset in with_transactions
         self._check_beginning()
@@ -142,7 +148,12 @@ class _Loader:
         """Names of the files in the log's folder, in order."""
         if self._names is None:
             self._names = dict.fromkeys(self.disk.names(self.folder))
+            self._bases = offsets_by_suffix(self._names)
         return self._names
+
+    def _bases_of(self, suffix: str) -> list[Offset]:
+        """Base offsets of all files with ``suffix``, ascending."""
+        return self._bases.get(suffix, []) if self.names else []
 
     def _remove(self, path: str) -> None:
         self._names = None
@@ -154,7 +165,7 @@ class _Loader:
 
     def _finish_swaps(self) -> None:
         """What compaction had made durable takes its name; it was synced before it was called so."""
-        for base in offsets_in(self.names, LOG + SWAP):
+        for base in self._bases_of(LOG + SWAP):
             # Rebuilt: those of the old file must not stand beside the new one.
             for suffix in (INDEX, TIME_INDEX, TRANSACTION_INDEX):
                 self._remove(f"{self.folder}/{offset_name(base, suffix)}")
@@ -163,16 +174,17 @@ class _Loader:
             self.report.notes.append(f"{path}: a compacted segment takes its place")
 
     def _remove_leftovers(self) -> None:
-        names = self.names
-        self.unfinished.update(offsets_in(names, TRANSACTION_INDEX + CLEANED))
-        for name in names:
-            stem, dot, suffix = name.rpartition(".")
-            is_index = (
-                dot + suffix in (INDEX, TIME_INDEX, TRANSACTION_INDEX) and offset_of(name, dot + suffix) is not None
-            )
-            is_orphan = is_index and f"{stem}{LOG}" not in names
-            if is_orphan or name.endswith((DELETED, CLEANED, SWAP, TEMPORARY)):
-                self._remove(f"{self.folder}/{name}")
+        self.unfinished.update(self._bases_of(TRANSACTION_INDEX + CLEANED))
+        logs = set(self._bases_of(LOG))
+        orphans = [
+            offset_name(base, suffix)
+            for suffix in (INDEX, TIME_INDEX, TRANSACTION_INDEX)
+            for base in self._bases_of(suffix)
+            if base not in logs
+        ]
+        leftovers = [name for name in self.names if name.endswith((DELETED, CLEANED, SWAP, TEMPORARY))]
+        for name in sorted(orphans + leftovers):
+            self._remove(f"{self.folder}/{name}")
 
     def _drop(self, first: int, reason: str, *, keep: bool = False) -> None:
         """Remove segments from number ``first`` on, or rename their log files (``keep``)."""
@@ -233,7 +245,7 @@ class _Loader:
 
     def _check_beginning(self) -> None:
         """Where does the log begin, and are the segments before the first one rightly absent?"""
-        restarts = offsets_in(self.names, RESTARTED)
+        restarts = self._bases_of(RESTARTED)
         if not self.clean and self.segments:
             if self.segments[0].base_offset in restarts and self.segments[0].base_offset < self.start_offset:
                 # It was restarted below the start that the checkpoint knows.
@@ -416,33 +428,26 @@ class _Loader:
 
     def _believe(self, segment: Segment, number: int) -> bool:
         """Take a synced segment as it stands; False when its indexes cannot be, so that it must be walked."""
-        segment.size = segment.file.size()
-        is_last = number == len(self.segments) - 1
-        try:
-            index, time_index = (self.disk.read_file(segment.path(suffix)) for suffix in (INDEX, TIME_INDEX))
-            is_missing = segment.base_offset in self.unfinished
-        except FileNotFoundError:
-            index, time_index, is_missing = b"", b"", True
-        if is_missing:
+        base, is_last = segment.base_offset, number == len(self.segments) - 1
+        if base not in self.indexed or base in self.unfinished:
             self.report.notes.append(f"{segment.path(LOG)}: index missing")
             return False
-        segment.index = OffsetIndex(segment.base_offset, index)
-        segment.time_index = TimeIndex(segment.base_offset, time_index)
         if segment.transactions.has_file and not self._believe_transactions(segment):
             return False
         end = None if is_last or self.gaps else self.segments[number + 1].base_offset
-        if not (
-            segment.index.is_sane(size=segment.size, end_offset=end) and segment.time_index.is_sane(end_offset=end)
-        ):
+        if self.clean and end is not None:
+            segment.believe(size=self.disk.size_of(segment.path(LOG)), next_offset=end, on_rebuilt=self.on_rebuilt)
+            return True
+        segment.size = segment.file.size()
+        index = OffsetIndex(base, self.disk.read_file(segment.path(INDEX)))
+        time_index = TimeIndex(base, self.disk.read_file(segment.path(TIME_INDEX)))
+        if not (index.is_sane(size=segment.size, end_offset=end) and time_index.is_sane(end_offset=end)):
             self.report.notes.append(f"{segment.path(LOG)}: index damaged")
             return False
-        if self.clean and end is not None:
-            segment.next_offset = end
-        elif not self._find_end(segment):
+        segment.take_indexes(index, time_index)
+        if not self._find_end(segment):
             self.report.notes.append(f"{segment.path(LOG)}: its end is not where its index leads")
             return False
-        segment.max_timestamp = segment.time_index.last_timestamp
-        segment.offset_of_max_timestamp = segment.time_index.last_offset
         segment.synced_writes = segment.writes
         return True
 
@@ -467,8 +472,7 @@ class _Loader:
 
     def _rescan(self, segment: Segment, number: int) -> bool:
         """Walk all batches, rebuild the indexes, cut at damage; True when there was none. Raises MisfitLog."""
-        segment.index.clear()
-        segment.time_index.clear()
+        segment.take_indexes(OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset))
         segment.transactions.entries.clear()
         size = segment.file.size()
         segment.size = 0
@@ -512,7 +516,7 @@ class _Loader:
 
     def _load_epochs(self) -> None:
         path = f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}"
-        if self.disk.exists(path):
+        if LEADER_EPOCH_CHECKPOINT in self.names:
             try:
                 self.epochs = EpochCache(parse_epochs(self.disk.read_file(path)))
             except BadCheckpoint as error:
@@ -550,7 +554,7 @@ class _Loader:
         state = ProducerState()
         bases = {segment.base_offset for segment in self.segments}
         kept: list[Offset] = []
-        for offset in offsets_in(self.names, SNAPSHOT):
+        for offset in self._bases_of(SNAPSHOT):
             if offset > end or not (self.clean or (offset in bases and offset <= self.trusted_end)):
                 self._remove(f"{self.folder}/{offset_name(offset, SNAPSHOT)}")
             else:
@@ -578,8 +582,9 @@ def load(
     recovery_point: Offset | None,
     start_offset: Offset,
     high_watermark: Offset | None = None,
+    on_rebuilt: Callable[[str], None] = lambda _: None,
 ) -> LoadedLog:
-    """Open the log in ``folder``.
+    """Open the log in ``folder``. ``on_rebuilt`` is called when indexes are rebuilt later, at first use.
 
     ``recovery_point`` and ``high_watermark`` are the checkpointed ones. Recovery point 0: none was ever written for
     this log; None: the checkpoint itself is lost. High watermark None: everything that is there is committed. Raises
@@ -593,4 +598,5 @@ def load(
         recovery_point=recovery_point,
         start_offset=start_offset,
         high_watermark=high_watermark,
+        on_rebuilt=on_rebuilt,
     ).load()

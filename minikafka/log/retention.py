@@ -6,7 +6,7 @@ whatever its age.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minikafka.config import TopicConfig
@@ -24,14 +24,21 @@ class SegmentAge:
 
 
 def expired_count(
-    segments: Sequence[SegmentAge], config: TopicConfig, *, now_ms: int, start_offset: Offset, high_watermark: Offset
+    segments: Iterable[SegmentAge],
+    config: TopicConfig,
+    *,
+    size: int,
+    now_ms: int,
+    start_offset: Offset,
+    high_watermark: Offset,
 ) -> int:
-    """How many of the oldest ``segments`` may be deleted: all may, the active one too.
+    """How many of the oldest ``segments``, which hold ``size`` bytes, may be deleted: all may, the active one too.
 
+    No segment behind the first that stays is looked at: its newest timestamp may have to be read from the disk.
     Where ``cleanup.policy`` has ``delete``: by time, older than ``retention.ms``; by size, while what is left holds
     ``retention.bytes`` without it. Everywhere: by start, wholly below the log start offset (DeleteRecords).
     """
-    excess = sum(segment.size for segment in segments) - config.retention_bytes
+    excess = size - config.retention_bytes
     deletes = "delete" in config.cleanup_policy
     count = 0
     for segment in segments:

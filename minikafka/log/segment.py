@@ -7,11 +7,13 @@ Rules for this file:
 2. Positions come from an index entry and a walk over batch headers; a read ends at a batch boundary.
 3. The indexes live in memory while the segment is active. They are written when it is sealed; after a crash the last
    segments are walked again and their indexes rebuilt.
+4. After a clean stop the indexes of a sealed segment are read at first use (:meth:`Segment.believe`): a start would
+   read two files for each segment, most of which nobody reads from. Wrong ones are rebuilt then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from minikafka.errors import CorruptMessage
@@ -25,6 +27,9 @@ from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, MAGIC, NO_TIMESTAMP, R
 
 RELATIVE_MAX = 2**31 - 1
 """Offsets and positions in an index are int32, relative to the segment."""
+
+REBUILT_INTERVAL_BYTES = 4096
+"""Between two entries of indexes that are rebuilt at first use: the default of ``index.interval.bytes``."""
 
 _WALK_SIZE_MIN = 8 * 1024
 _WALK_SIZE_MAX = 256 * 1024
@@ -71,17 +76,18 @@ class Segment:
         "_disk",
         "_file",
         "_first_timestamp",
+        "_index",
+        "_max_timestamp",
+        "_offset_of_max_timestamp",
+        "_on_rebuilt",
+        "_time_index",
         "base_offset",
         "bytes_since_index",
         "folder",
-        "index",
-        "max_timestamp",
         "next_offset",
-        "offset_of_max_timestamp",
         "size",
         "suffix",
         "synced_writes",
-        "time_index",
         "transactions",
         "writes",
     )
@@ -93,13 +99,15 @@ class Segment:
         self.suffix = suffix
         """What its log file's name still ends in while compaction writes it and swaps it in."""
         self._file: File | None = None
-        self.index = OffsetIndex(base_offset)
-        self.time_index = TimeIndex(base_offset)
+        self._index: OffsetIndex | None = OffsetIndex(base_offset)
+        """None: neither index, nor the largest timestamp, was read yet."""
+        self._time_index = TimeIndex(base_offset)
+        self._on_rebuilt: Callable[[str], None] | None = None
         self.transactions = TransactionIndex()
         self.size = 0
         self.next_offset = base_offset
-        self.max_timestamp = NO_TIMESTAMP
-        self.offset_of_max_timestamp = base_offset
+        self._max_timestamp = NO_TIMESTAMP
+        self._offset_of_max_timestamp = base_offset
         self.bytes_since_index = 0
         self.writes = 1
         """Counts changes of the file's content; the creation is one."""
@@ -141,13 +149,104 @@ class Segment:
             self._file = self._disk.open(self.path(LOG) + self.suffix)
         return self._file
 
+    # ------------------------------------------------------------------------------------- indexes
+
+    @property
+    def index(self) -> OffsetIndex:
+        """The offset index."""
+        index = self._index
+        return self._read_indexes() if index is None else index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index."""
+        if self._index is None:
+            self._read_indexes()
+        return self._time_index
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of its batches, -1 if none has one."""
+        if self._index is None:
+            self._read_indexes()
+        return self._max_timestamp
+
+    @property
+    def offset_of_max_timestamp(self) -> Offset:
+        """Last offset of the batch with the largest timestamp; the base offset if none has one."""
+        if self._index is None:
+            self._read_indexes()
+        return self._offset_of_max_timestamp
+
+    def load_indexes(self) -> None:
+        """Read the indexes now, for their files will be gone."""
+        if self._index is None:
+            self._read_indexes()
+
+    def take_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
+        """Use these indexes, whose last time entry has the largest timestamp, from now on."""
+        self._index, self._time_index = index, time_index
+        self._max_timestamp = time_index.last_timestamp
+        self._offset_of_max_timestamp = time_index.last_offset
+
+    def believe(self, *, size: int, next_offset: Offset, on_rebuilt: Callable[[str], None]) -> None:
+        """Take the sealed segment as a clean stop left it, and its index files, unread.
+
+        ``on_rebuilt`` is called with the reason when these cannot be believed and are rebuilt in memory.
+        """
+        self.size = size
+        self.next_offset = next_offset
+        self.synced_writes = self.writes
+        self._index = None
+        self._on_rebuilt = on_rebuilt
+
+    def _read_indexes(self) -> OffsetIndex:
+        try:
+            index = OffsetIndex(self.base_offset, self._disk.read_file(self.path(INDEX)))
+            time_index = TimeIndex(self.base_offset, self._disk.read_file(self.path(TIME_INDEX)))
+        except FileNotFoundError:
+            return self._rebuild_indexes("index missing")
+        if not (
+            index.is_sane(size=self.size, end_offset=self.next_offset)
+            and time_index.is_sane(end_offset=self.next_offset)
+        ):
+            return self._rebuild_indexes("index damaged")
+        self.take_indexes(index, time_index)
+        return index
+
+    def _rebuild_indexes(self, why: str) -> OffsetIndex:
+        """Make both from the headers of the batches.
+
+        They end where a header is damaged: who reads behind it walks there and finds the damage, and nobody else does.
+        """
+        walked = Segment(self._disk, self.folder, self.base_offset)
+        try:
+            for _, header in headers(self.file, 0, self.size):
+                walked.note(
+                    size=header.size,
+                    last_offset=header.last_offset,
+                    max_timestamp=header.newest_timestamp,
+                    offset_of_max=header.last_offset,
+                    index_interval_bytes=REBUILT_INTERVAL_BYTES,
+                )
+        except CorruptMessage as damage:
+            why = f"{why}, and {damage.message}"
+        index = walked.index
+        self._index, self._time_index = index, walked.time_index
+        self._max_timestamp = walked.max_timestamp
+        self._offset_of_max_timestamp = walked.offset_of_max_timestamp
+        if self._on_rebuilt is not None:
+            self._on_rebuilt(f"{self.path(LOG)}: {why}")
+        return index
+
     def take_file(self) -> File | None:
         """Hand over the open file, for its new owner to close."""
         file, self._file = self._file, None
         return file
 
     def __repr__(self) -> str:
-        return f"<segment {self.base_offset}..{self.next_offset} size={self.size} index={len(self.index)}>"
+        entries = "unread" if self._index is None else len(self._index)
+        return f"<segment {self.base_offset}..{self.next_offset} size={self.size} index={entries}>"
 
     # ------------------------------------------------------------------------------------- writing
 
@@ -182,11 +281,11 @@ class Segment:
         if self._first_timestamp is None:
             self._first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-            self.offset_of_max_timestamp = offset_of_max
+            self._max_timestamp = max_timestamp
+            self._offset_of_max_timestamp = offset_of_max
         if self.bytes_since_index > index_interval_bytes:
             self.index.append(last_offset, self.size)
-            self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+            self.time_index.append_if_later(self._max_timestamp, self._offset_of_max_timestamp)
             self.bytes_since_index = 0
         self.bytes_since_index += size
         self.size += size
@@ -231,13 +330,12 @@ class Segment:
 
     def reload_max_timestamp(self) -> None:
         """From the last time entry and a walk over what came after it."""
-        self.max_timestamp = self.time_index.last_timestamp
-        self.offset_of_max_timestamp = self.time_index.last_offset
-        start = self.index.position_before(self.offset_of_max_timestamp) if len(self.time_index) else 0
+        self.take_indexes(self.index, self.time_index)
+        start = self.index.position_before(self._offset_of_max_timestamp) if len(self.time_index) else 0
         for _, header in headers(self.file, start, self.size):
-            if header.newest_timestamp > self.max_timestamp:
-                self.max_timestamp = header.newest_timestamp
-                self.offset_of_max_timestamp = header.last_offset
+            if header.newest_timestamp > self._max_timestamp:
+                self._max_timestamp = header.newest_timestamp
+                self._offset_of_max_timestamp = header.last_offset
 
     # ------------------------------------------------------------------------------------- reading
 

@@ -334,6 +334,7 @@ class SegmentStore:
 
     def remove_indexes(self, segment: Segment) -> None:
         """Its index files only; those in memory serve on."""
+        segment.load_indexes()
         for path in segment.index_paths:
             self._remove(path)
 

@@ -346,6 +346,9 @@ class FencedDisk:
     def modified_ms(self, path: str) -> int:
         return self._live().modified_ms(checked_path(path))
 
+    def size_of(self, path: str) -> int:
+        return len(self._live().inode(checked_path(path)).content)
+
     def read_file(self, path: str) -> bytes:
         return bytes(self._live().inode(checked_path(path)).content)
 

@@ -34,6 +34,9 @@ TEMPORARY = ".tmp"
 # writev takes this many buffers at most (IOV_MAX of Linux).
 BUFFERS_PER_WRITE = 1024
 
+READ_SIZE = 64 * 1024
+"""Bytes of a small file that are read in one call. Fewer than that came: the file ends there."""
+
 WARMED_SIZE = 1024 * 1024
 """Bytes that are read at a time into the page cache."""
 
@@ -322,15 +325,31 @@ class OsDisk:
     def modified_ms(self, path: str) -> int:
         return os.stat(self._full(path)).st_mtime_ns // 1_000_000
 
-    def read_file(self, path: str) -> bytes:
-        """The whole file; FileNotFoundError when it is missing."""
+    def size_of(self, path: str) -> int:
+        """Bytes in the file, without opening it; FileNotFoundError when it is missing."""
         try:
-            with open(self._full(path), "rb") as file:
-                return file.read()
+            return os.stat(self._full(path)).st_size
         except FileNotFoundError:
             raise
         except OSError as error:
             _fail(error, path)
+
+    def read_file(self, path: str) -> bytes:
+        """The whole file; FileNotFoundError when it is missing."""
+        # Without a file object, which takes three more system calls: a start reads thousands of small files.
+        try:
+            descriptor = os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                pieces = [os.read(descriptor, READ_SIZE)]
+                while len(pieces[-1]) == READ_SIZE:
+                    pieces.append(os.read(descriptor, READ_SIZE))
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            _fail(error, path)
+        return b"".join(pieces)
 
     def replace_file(self, path: str, data: bytes) -> None:
         """Write a temporary file and rename it over ``path``."""

@@ -108,6 +108,9 @@ class ReadDisk:
     def modified_ms(self, path: str) -> int:
         return self._full(path).stat().st_mtime_ns // 1_000_000
 
+    def size_of(self, path: str) -> int:
+        return self._full(path).stat().st_size
+
     def read_file(self, path: str) -> bytes:
         """The whole of a small file; FileNotFoundError when it is missing."""
         return self._full(path).read_bytes()

@@ -169,6 +169,29 @@ async def test_modification_times_are_milliseconds_of_the_calendar(arm: Arm):
 
 
 @contract
+async def test_sizes_are_known_without_opening_files(arm: Arm):
+    """A start looks at the size of each segment."""
+    world = arm.world("n1")
+    file = world.disk.open("orders-0/log")
+    file.append([b"ab", b"c"])
+    assert world.disk.size_of("orders-0/log") == 3
+    file.truncate(1)
+    assert world.disk.size_of("orders-0/log") == 1
+    with pytest.raises(FileNotFoundError):
+        world.disk.size_of("orders-0/missing")
+
+
+@contract
+async def test_small_files_are_read_whole(arm: Arm):
+    """Checkpoints and indexes are read in pieces that divide none of these sizes, or just do."""
+    world = arm.world("n1")
+    for size in (0, 1, 65_535, 65_536, 65_537, 200_000):
+        data = bytes(number % 251 for number in range(size))
+        world.disk.replace_file("data", data)
+        assert world.disk.read_file("data") == data
+
+
+@contract
 async def test_the_data_directory_has_one_owner_at_a_time(arm: Arm):
     """Two brokers on one directory would destroy it; kill -9 frees it."""
     first = arm.world("n1")

@@ -163,6 +163,9 @@ class MemoryDisk:
     def modified_ms(self, path: str) -> int:
         return self.clock_ms
 
+    def size_of(self, path: str) -> int:
+        return len(self.read_file(path))
+
     def read_file(self, path: str) -> bytes:
         if path not in self.inodes:
             raise FileNotFoundError(path)

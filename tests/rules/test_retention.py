@@ -36,20 +36,35 @@ AGES = [SegmentAge(end_offset=10 * n, size=100, newest_ms=1000 * n) for n in (1,
 def test_what_may_go(retention_ms: int, retention_bytes: int, now: int, start: int, high_watermark: int, count: int):
     """KAFKA-FACTS 1.5, value by value: oldest first, none after the first that stays."""
     config = TopicConfig(retention_ms=retention_ms, retention_bytes=retention_bytes)
-    assert expired_count(AGES, config, now_ms=now, start_offset=start, high_watermark=high_watermark) == count
+    assert expired_count(AGES, config, size=300, now_ms=now, start_offset=start, high_watermark=high_watermark) == count
 
 
 @pytest.mark.parametrize("policy, count", [("delete", 3), ("compact", 1), ("compact,delete", 3)])
 def test_a_compacted_topic_keeps_what_is_old(policy: str, count: int):
     """cleanup.policy=compact: age and size delete nothing; DeleteRecords still does."""
     config = TopicConfig(retention_ms=1, retention_bytes=0, cleanup_policy=policy)
-    assert expired_count(AGES, config, now_ms=9000, start_offset=10, high_watermark=30) == count
+    assert expired_count(AGES, config, size=300, now_ms=9000, start_offset=10, high_watermark=30) == count
 
 
 def test_a_young_segment_protects_the_older_ones_behind_it():
     """Oldest first, stop at the first that does not qualify: the log never gets a hole."""
     ages = [SegmentAge(end_offset=10, size=1, newest_ms=9000), SegmentAge(end_offset=20, size=1, newest_ms=0)]
-    assert expired_count(ages, TopicConfig(retention_ms=1), now_ms=9000, start_offset=0, high_watermark=99) == 0
+    config = TopicConfig(retention_ms=1)
+    assert expired_count(ages, config, size=2, now_ms=9000, start_offset=0, high_watermark=99) == 0
+
+
+def test_segments_behind_the_first_that_stays_are_not_looked_at():
+    """Their newest timestamps would be read from the disk, for each segment of thousands of logs."""
+    looked_at = []
+
+    def ages():
+        for age in AGES:
+            looked_at.append(age)
+            yield age
+
+    config = TopicConfig(retention_ms=1)
+    assert expired_count(ages(), config, size=300, now_ms=1002, start_offset=0, high_watermark=30) == 1
+    assert looked_at == AGES[:2]
 
 
 def test_segments_go_from_the_log_and_then_from_the_disk():
