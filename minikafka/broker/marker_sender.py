@@ -35,6 +35,11 @@ ANSWER_WAIT_S = 40.0
 MARKERS_MAX = 1_000
 """In one request."""
 
+ANSWER_TURNS = 4
+"""Turns of the loop that the response to EndTxn takes to its socket: its task, its end, the session, the flush. Markers
+are sent after that. They take longer, and the client would wait for them.
+"""
+
 PAUSE_S = 0.1
 """Without a session with the controller, between two looks for one."""
 
@@ -92,11 +97,13 @@ class MarkerSender:
             self._woken.clear()
             if due > now:
                 await self._pause(due - now)
-            elif not self._session_alive():
-                await asyncio.sleep(PAUSE_S)
-            else:
-                self._send_due()
+                continue
+            for _ in range(ANSWER_TURNS):
                 await asyncio.sleep(0)
+            if self._session_alive():
+                self._send_due()
+            else:
+                await asyncio.sleep(PAUSE_S)
         self._is_running = False
 
     async def _pause(self, seconds: float) -> None:

@@ -211,7 +211,7 @@ class TransactionManager:
             )
         response: AddedPartitions = await shard.ask(
             lambda ticket, step: shard.coordinator.add_partitions(
-                ticket, asked.transactional_id, producer, partitions, step, version=version
+                ticket, asked.transactional_id, producer, partitions, step, version=version, waits=True
             )
         )
         return response
@@ -232,6 +232,7 @@ class TransactionManager:
                 (request.producer_id, request.producer_epoch),
                 frozenset({partition}),
                 step,
+                waits=True,
             )
         )
         return AddOffsetsToTxnResponse(

@@ -16,8 +16,8 @@ Rules for this file: synchronous; each call fills the step and returns. A reques
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 from minikafka.coordination.regexes import compiled
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
@@ -51,8 +51,21 @@ from minikafka.wire.transaction_messages import (
 RETRY_PAUSE_S = 0.1
 """Pause before a Complete record that the log refused is written again."""
 
+BUSY_WAIT_S = 0.1
+"""How long partitions wait for the change of their transaction that is under way, before CONCURRENT_TRANSACTIONS."""
+
 Committed = Callable[[Step], None]
 Refused = Callable[[ProtocolError, Step], None]
+
+
+class _Adding(NamedTuple):
+    """A request that adds partitions to a transaction."""
+
+    ticket: Ticket
+    producer: tuple[int, int]
+    partitions: frozenset[TopicPartition]
+    version: int
+    deadline: float
 
 
 class TransactionCoordinator:
@@ -71,6 +84,8 @@ class TransactionCoordinator:
         self._open: dict[str, Transaction] = {}
         self._incomplete: dict[str, Transaction] = {}
         """Every marker is written, and the log refused the Complete record."""
+        self._waiting: dict[str, list[_Adding]] = {}
+        """By transactional id that is busy: the partitions of its next change."""
         self._retry_at = math.inf
         self._timeouts_at = math.inf
         self._expiration_at = math.inf
@@ -127,10 +142,12 @@ class TransactionCoordinator:
 
     def next_deadline(self) -> float:
         """When :meth:`tick` has something to do; infinity: never."""
-        return min(self._retry_at, self._timeouts_at, self._expiration_at)
+        late_at = min((each.deadline for waiting in self._waiting.values() for each in waiting), default=math.inf)
+        return min(self._retry_at, self._timeouts_at, self._expiration_at, late_at)
 
     def tick(self, step: Step) -> None:
         """Repeat refused Complete records, abort transactions over their timeout, forget ids that were not used."""
+        self._answer_late(step)
         if self._retry_at <= step.now:
             self._retry_at = math.inf
             incomplete, self._incomplete = self._incomplete, {}
@@ -182,14 +199,14 @@ class TransactionCoordinator:
         )
 
         def committed(then: Step) -> None:
-            transaction.is_busy = False
             self._plan_expiration(then)
             then.answer(
                 ticket, InitProducerIdResponse(producer_id=target.producer_id, producer_epoch=target.producer_epoch)
             )
+            self._free(transaction, then)
 
         def refused(error: ProtocolError, then: Step) -> None:
-            self._released(transaction, error)
+            self._released(transaction, error, then)
             then.answer(ticket, InitProducerIdResponse(**_failure(error)))
 
         self._transactions[name] = transaction
@@ -204,7 +221,7 @@ class TransactionCoordinator:
             then.answer(ticket, InitProducerIdResponse(**_failure(error)))
 
         def refused(why: ProtocolError, then: Step) -> None:
-            self._released(transaction, why)
+            self._released(transaction, why, then)
             then.answer(ticket, InitProducerIdResponse(**_failure(why)))
 
         self._write(transaction, transaction.fence(step.wall_ms), step, committed, refused)
@@ -220,24 +237,75 @@ class TransactionCoordinator:
         step: Step,
         *,
         version: int = 0,
+        waits: bool = False,
     ) -> None:
-        """AddPartitionsToTxn, AddOffsetsToTxn: answered with :class:`AddedPartitions` when the record is committed."""
+        """AddPartitionsToTxn, AddOffsetsToTxn: answered with :class:`AddedPartitions` when the record is committed.
+
+        With ``waits`` the partitions wait while another change of the transaction is under way: the end of the last
+        transaction, or what other leaders add to this one. That takes milliseconds, less than the pause after which a
+        client would retry. What has gathered by then is written as one record. The producer is checked after that, as
+        in Kafka (KAFKA-18575): its id may be what the last transaction's end changes.
+        """
         transaction = self._known(transactional_id, producer[0])
-        target = transaction.add(*producer, partitions, version=version, now_ms=step.wall_ms)
+        adding = _Adding(ticket, producer, partitions, version, step.now + BUSY_WAIT_S)
+        if waits and transaction.is_busy:
+            self._waiting.setdefault(transactional_id, []).append(adding)
+        else:
+            self._add(transaction, [adding], step)
+
+    def _add(self, transaction: Transaction, adding: Sequence[_Adding], step: Step) -> None:
+        """Add the partitions of requests that name the same producer and version."""
+        name, first = transaction.transactional_id, adding[0]
+        union = frozenset().union(*(each.partitions for each in adding))
+        target = transaction.add(*first.producer, union, version=first.version, now_ms=step.wall_ms)
+
+        def answer(then: Step) -> None:
+            for each in adding:
+                then.answer(each.ticket, _added(name, each.partitions))
+
         if target is None:
-            step.answer(ticket, _added(transactional_id, partitions))
+            answer(step)
             return
 
         def committed(then: Step) -> None:
-            transaction.is_busy = False
             self._opened(transaction, then)
-            then.answer(ticket, _added(transactional_id, partitions))
+            answer(then)
+            self._free(transaction, then)
 
         def refused(error: ProtocolError, then: Step) -> None:
-            self._released(transaction, error)
-            then.answer(ticket, AddedPartitions(transactional_id=transactional_id, **_failure(error)))
+            self._released(transaction, error, then)
+            for each in adding:
+                then.answer(each.ticket, AddedPartitions(transactional_id=name, **_failure(error)))
 
         self._write(transaction, target, step, committed, refused)
+
+    def _free(self, transaction: Transaction, step: Step) -> None:
+        """No change of the transaction is under way any more: add what has waited for that."""
+        transaction.is_busy = False
+        name = transaction.transactional_id
+        while not transaction.is_busy and (waiting := self._waiting.pop(name, None)):
+            first = waiting[0]
+            alike = [each for each in waiting if (each.producer, each.version) == (first.producer, first.version)]
+            others = [each for each in waiting if each not in alike]
+            if others:
+                self._waiting[name] = others
+            try:
+                self._add(self._known(name, first.producer[0]), alike, step)
+            except ProtocolError as error:
+                for each in alike:
+                    step.answer(each.ticket, AddedPartitions(transactional_id=name, **_failure(error)))
+
+    def _answer_late(self, step: Step) -> None:
+        for name, waiting in list(self._waiting.items()):
+            error = ConcurrentTransactions(f"another change of {name} is still under way: retry")
+            for each in waiting:
+                if each.deadline <= step.now:
+                    step.answer(each.ticket, AddedPartitions(transactional_id=name, **_failure(error)))
+            left = [each for each in waiting if each.deadline > step.now]
+            if left:
+                self._waiting[name] = left
+            else:
+                del self._waiting[name]
 
     def verify(
         self, transactional_id: str, producer: tuple[int, int], partitions: frozenset[TopicPartition]
@@ -275,7 +343,7 @@ class TransactionCoordinator:
             then.answer(ticket, _ended(request, target))
 
         def refused(error: ProtocolError, then: Step) -> None:
-            self._released(transaction, error)
+            self._released(transaction, error, then)
             then.answer(ticket, EndTxnResponse(**_failure(error)))
 
         self._write(transaction, target, step, committed, refused)
@@ -305,8 +373,8 @@ class TransactionCoordinator:
 
     def _complete(self, transaction: Transaction, step: Step) -> None:
         def committed(then: Step) -> None:
-            transaction.is_busy = False
             self._plan_expiration(then)
+            self._free(transaction, then)
 
         def refused(error: ProtocolError, then: Step) -> None:
             if not is_unknown(error):
@@ -338,8 +406,8 @@ class TransactionCoordinator:
         def committed(then: Step) -> None:
             self._send_markers(transaction, then)
 
-        def refused(error: ProtocolError, _: Step) -> None:
-            self._released(transaction, error)
+        def refused(error: ProtocolError, then: Step) -> None:
+            self._released(transaction, error, then)
 
         self._write(transaction, transaction.fence(step.wall_ms), step, committed, refused)
 
@@ -356,12 +424,13 @@ class TransactionCoordinator:
     def _forget(self, transaction: Transaction, step: Step) -> None:
         name = transaction.transactional_id
 
-        def committed(_: Step) -> None:
+        def committed(then: Step) -> None:
             self._transactions.pop(name, None)
+            self._free(transaction, then)
             self._events("transactional_id_expired", transactional_id=name)
 
-        def refused(error: ProtocolError, _: Step) -> None:
-            self._released(transaction, error)
+        def refused(error: ProtocolError, then: Step) -> None:
+            self._released(transaction, error, then)
 
         transaction.is_busy = True
         step.writes.append(Write((TransactionRecord(transactional_id=name, value=None),), committed, refused))
@@ -384,13 +453,13 @@ class TransactionCoordinator:
         record = TransactionRecord(transactional_id=transaction.transactional_id, value=target)
         step.writes.append(Write((record,), advanced, answered))
 
-    def _released(self, transaction: Transaction, error: ProtocolError) -> None:
+    def _released(self, transaction: Transaction, error: ProtocolError, step: Step) -> None:
         """A write failed: unless its record may still be committed, the id is as before."""
         if is_unknown(error):
             return
-        transaction.is_busy = False
         if transaction.is_new:
             self._transactions.pop(transaction.transactional_id, None)
+        self._free(transaction, step)
 
     # ------------------------------------------------------------------------------------------------- showing
 

@@ -23,6 +23,7 @@ from minikafka.errors import (
     TransactionCoordinatorFenced,
     UnsupportedForMessageFormat,
 )
+from minikafka.transactions.coordinator import BUSY_WAIT_S
 from minikafka.transactions.markers import MarkerId
 from minikafka.transactions.records import State
 from minikafka.transactions.settings import TransactionSettings
@@ -77,6 +78,99 @@ def test_every_request_is_answered_when_its_record_is_committed():
     desk.commit()
     assert desk.answers[5].error_code == 0
     assert desk.take() == {1: [A0]}
+
+
+# ---- partitions that wait for a change that is under way ----
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_partitions_wait_for_the_end_of_the_last_transaction(version: int):
+    """The next transaction begins as soon as the last marker is written, not with a client's next attempt."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0, version=version)
+    desk.end(producer, version=version)
+    bumped = producer[0], producer[1] + version // 2
+    later = desk.add_later(bumped, P1, version=version)
+    assert later not in desk.answers
+    desk.settle()
+    assert desk.answers[later].error_code == 0
+    assert (desk.value().state, desk.value().partitions) == (State.ONGOING, {P1})
+
+
+def test_partitions_of_several_leaders_are_written_as_one_record():
+    """KIP-890: each leader of a transaction's first records asks for its own partitions, all at the same time."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.commits_at_once = False
+    first, *others = (desk.add_later(producer, each) for each in (P0, P1, P0))
+    assert len(desk.in_flight) == 1
+    desk.commit()
+    assert desk.answers[first].error_code == 0
+    assert not desk.answers.keys() & set(others)
+    assert len(desk.in_flight) == 1
+    desk.commit()
+    assert [desk.answers[each].error_code for each in others] == [0, 0]
+    assert [each.partition for each in desk.answers[others[0]].partitions] == [P1.partition]
+    assert desk.value().partitions == {P0, P1}
+    assert desk.in_flight == []
+
+
+def test_partitions_that_have_waited_too_long_are_refused():
+    """A client's connection is not held for longer than a retry takes; the transaction is as it was."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0, version=2)
+    desk.end(producer, version=2)
+    later = desk.add_later((producer[0], 1), P1)
+    desk.pass_time(BUSY_WAIT_S)
+    assert desk.answers[later].error_code == ConcurrentTransactions.code
+    desk.settle()
+    assert desk.value().state is State.COMPLETE_COMMIT
+    assert desk.add((producer[0], 1), P1, version=2).error_code == 0
+
+
+def test_producer_of_waiting_partitions_is_checked_when_they_are_added():
+    """KAFKA-18575: a zombie is fenced then, and the producer id that the last transaction's end brings is known then."""
+    desk = Desk(TransactionSettings(epoch_max=3))
+    first = producer = desk.producer()
+    while producer[0] == first[0]:
+        desk.add(producer, P0, version=2)
+        ended = desk.end(producer, version=2)
+        zombie, later = desk.add_later(producer, P0), desk.add_later((ended.producer_id, ended.producer_epoch), P1)
+        desk.settle()
+        code = ProducerFenced.code if ended.producer_id == producer[0] else InvalidProducerIdMapping.code
+        assert desk.answers[zombie].error_code == code
+        assert desk.answers[later].error_code == 0
+        producer = ended.producer_id, ended.producer_epoch
+    assert producer[1] == 0
+    assert desk.value().partitions == {P1}
+
+
+def test_partitions_that_wait_get_their_turn_when_a_write_is_refused():
+    """Whatever becomes of the change that is under way; one of unknown outcome lets nothing pass."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.commits_at_once = False
+    first, later = desk.add_later(producer, P0), desk.add_later(producer, P1)
+    desk.refuse(RequestTimedOut("late", outcome=UNKNOWN), keep=True)
+    assert desk.answers[first].error_code == CoordinatorNotAvailable.code
+    assert later not in desk.answers
+    desk.refuse(NotEnoughReplicas("no"))
+    desk.commit()
+    assert desk.answers[later].error_code == 0
+    assert desk.value().partitions == {P1}
+
+
+def test_partitions_that_wait_for_an_id_that_expires_are_refused():
+    """The tombstone is committed: the producer has to initialize."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.commits_at_once = False
+    desk.pass_time(700_000.0)
+    later = desk.add_later(producer, P0)
+    desk.commit()
+    assert desk.answers[later].error_code == InvalidProducerIdMapping.code
 
 
 REFUSALS = [

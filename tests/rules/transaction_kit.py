@@ -93,13 +93,22 @@ class Desk:
         return answer.producer_id, answer.producer_epoch
 
     def add(self, producer: tuple[int, int], *partitions: TopicPartition, name: str = "a", version: int = 0):
+        return self.answers.get(self._add(producer, partitions, name, version, waits=False))
+
+    def add_later(self, producer: tuple[int, int], *partitions: TopicPartition, version: int = 2) -> int:
+        """As brokers ask: the request may wait. The number of its answer."""
+        return self._add(producer, partitions, "a", version, waits=True)
+
+    def _add(
+        self, producer: tuple[int, int], partitions: Iterable[TopicPartition], name: str, version: int, *, waits: bool
+    ) -> int:
         ticket = next(self.tickets)
         self.run(
             lambda step: self.coordinator.add_partitions(
-                ticket, name, producer, frozenset(partitions), step, version=version
+                ticket, name, producer, frozenset(partitions), step, version=version, waits=waits
             )
         )
-        return self.answers.get(ticket)
+        return ticket
 
     def end(self, producer: tuple[int, int], *, commit: bool = True, name: str = "a", version: int = 0):
         ticket = next(self.tickets)
