@@ -48,6 +48,7 @@ from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord,
 from minikafka.log.verification import VerificationGuard
 from minikafka.ports import Events
 from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicPartition
+from minikafka.wire.batch import NO_TIMESTAMP
 from minikafka.wire.group_messages import (
     ConsumerGroupHeartbeatRequest,
     DeletedGroup,
@@ -161,6 +162,8 @@ class GroupCoordinator:
             self._groups[name] = Group(name)
         for group in self._groups.values():
             group.started(step.now)
+            if group.state is State.STABLE and group.state_timestamp_ms == NO_TIMESTAMP:
+                self._rebalance.prepare(group, step, "it was converted, and has not rebalanced since")
             self._plan(group)
         # Nobody coordinated when these went, or the coordinator did not finish its answers.
         self.topics_deleted([*self._gone_unloaded, *self._missing_topics()], step)

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
-from minikafka.coordination.rule import partition_of
 from minikafka.groups.consumer.group import ConsumerGroup
 from minikafka.groups.consumer.heartbeat import unflat
 from minikafka.groups.consumer.records import (
@@ -36,18 +35,17 @@ from minikafka.groups.consumer.records import (
     unpacked,
 )
 from minikafka.groups.coordinator import GroupCoordinator
-from minikafka.groups.records import OFFSETS_TOPIC
-from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.cluster import SimCluster
 from minikafka.sim.consumer_group_book import ConsumerGroupBook
-from minikafka.sim.log_contents import stored_batches
-from minikafka.sim.replica_view import OfPartition, ReplicaView, Report
+from minikafka.sim.offsets_topic_watch import OffsetsTopicWatch
+from minikafka.sim.replica_view import Report
 from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
-from minikafka.sim.world import Event
-from minikafka.types import NodeId, Offset, TopicId, TopicPartition
+from minikafka.types import TopicPartition
 from minikafka.wire.apis import BY_NAME
+from minikafka.wire.batch import RecordBatch
 from minikafka.wire.codec import decode_request, decode_response
-from minikafka.wire.records import decode_batch
+from minikafka.wire.records import RecordView
 
 DIFFERS: Final = "loaded_consumer_group_differs"
 NO_DEADLINE: Final = "loaded_member_without_deadline"
@@ -69,8 +67,10 @@ def look_at_loaded(
         if found != dict(values):
             report(DIFFERS, f"{name}: the new coordinator loaded {found}, committed is {dict(values)}")
     for held in consumers.all():
-        latest = now + shard.coordinator._settings.consumer_session_timeout_ms / 1000
-        for member in held.group.members:
+        for member, metadata in held.group.members.items():
+            session_ms = shard.coordinator._settings.consumer_session_timeout_ms
+            session_ms = session_ms if metadata.classic is None else metadata.classic.session_timeout_ms
+            latest = now + session_ms / 1000
             deadline = held.sessions.get(member, math.inf)
             if deadline > latest:
                 report(NO_DEADLINE, f"{held.group.group_id}: {member} expires at {deadline}, not by {latest:.3f}")
@@ -90,35 +90,32 @@ def facts_of(group: ConsumerGroup) -> dict[tuple[int, str], ConsumerValue]:
     return facts
 
 
-class ConsumerGroupWatch(OfPartition):
+class ConsumerGroupWatch(OffsetsTopicWatch):
     """All groups of the consumer protocol of one run."""
 
     name: ClassVar[str] = "consumer_groups"
 
-    def __init__(self, cluster: SimCluster, watch: Watch) -> None:
+    def __init__(self, cluster: SimCluster, watch: Watch, migrating: Collection[str] = ()) -> None:
+        """``migrating``: groups whose messages are judged by ``migration_watch.py``."""
+        super().__init__(cluster, watch)
         self.book = ConsumerGroupBook(watch.report)
         self.marks: Counter[str] = Counter()
-        self._cluster = cluster
-        self._watch = watch
-        self._nodes = {node_name(node): node for node in cluster.nodes}
+        self._migrating = migrating
         self._asked: dict[int, Any] = {}
         """Requests by number of the call."""
-        self._read: dict[tuple[TopicPartition, TopicId], Offset] = {}
         self._values: dict[str, dict[tuple[int, str], ConsumerValue]] = {}
-        self._loaded_on: list[str] = []
-        self._loaded: dict[tuple[NodeId, TopicPartition], CoordinatorShard[GroupCoordinator]] = {}
         cluster.sim.network.observers.append(self._on_sent)
         cluster.sim.network.answered.append(self._on_received)
-        cluster.sim.observers.append(self._on_event)
-        cluster.sim.loop.after_step.append(self._after_step)
-        watch.also(self)
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 
     def _on_sent(self, message: Message, _verdict: object) -> None:
         if message.api not in WATCHED or message.kind != "request" or message.call in self._asked:
             return
-        request = self._asked[message.call] = decode_request(BY_NAME[message.api], message.body)
+        request = decode_request(BY_NAME[message.api], message.body)
+        if request.group_id in self._migrating:
+            return
+        self._asked[message.call] = request
         if message.api == "OffsetCommit":
             self.book.commit_sent(message.call, request.group_id, request.member_id)
         else:
@@ -149,23 +146,15 @@ class ConsumerGroupWatch(OfPartition):
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
-    def look(self, view: ReplicaView, _report: Report) -> None:
-        """Read on, as far as this replica knows it to be committed."""
-        if view.name.topic != OFFSETS_TOPIC:
-            return
-        start, end = self._read.get(view.key, 0), view.partition.high_watermark
-        if start >= end:
-            return
-        log = view.partition.log
-        for batch in stored_batches(log, start, end):
-            found: dict[str, list[ConsumerRecord]] = {}
-            for record in decode_batch(batch) if not batch.is_control else ():
-                parsed = unpacked(record.key or b"", record.value) if record.offset >= start else None
-                if parsed is not None:
-                    found.setdefault(parsed.group, []).append(parsed)
-            for group, records in found.items():
-                self._replay(group, records)
-        self._read[view.key] = end
+    def batch_committed(self, _batch: RecordBatch, records: list[RecordView]) -> None:
+        """Replay the records of groups; those of one heartbeat count at once."""
+        found: dict[str, list[ConsumerRecord]] = {}
+        for record in records:
+            parsed = unpacked(record.key or b"", record.value)
+            if parsed is not None:
+                found.setdefault(parsed.group, []).append(parsed)
+        for group, parsed_of in found.items():
+            self._replay(group, parsed_of)
 
     def _replay(self, group: str, records: list[ConsumerRecord]) -> None:
         values = self._values.setdefault(group, {})
@@ -177,33 +166,8 @@ class ConsumerGroupWatch(OfPartition):
         self.marks["consumer_group_recorded"] += 1
         self.book.recorded(group, records)
 
-    def _on_event(self, event: Event) -> None:
-        if event.kind == "group_coordinator_loaded":
-            self._loaded_on.append(event.node)
-
-    def _after_step(self) -> None:
-        while self._loaded_on:
-            node = self._nodes[self._loaded_on.pop()]
-            broker, image = self._cluster.present().get(node), self._cluster.image()
-            if broker is None or image is None or self._watch.forgiven:
-                continue
-            for shard in broker.groups.shards:
-                name = shard.partition.partition
-                if not shard.is_loaded or self._loaded.get((node, name)) is shard:
-                    continue
-                self._loaded[node, name] = shard
-                state = image.partition(name)
-                # A deposed leader may load what its successor's log has changed since.
-                is_newest = state is not None and (state.leader, state.leader_epoch) == (node, shard.leader.epoch)
-                if is_newest and name not in self._watch.were_rotten:
-                    values = {each: found for each, found in self._values.items() if self._partition(each) == name}
-                    self.marks["consumer_group_taken_over"] += bool(values)
-                    look_at_loaded(shard, values, self._cluster.sim.loop.time(), self._watch.report)
-
-    def _partition(self, group: str) -> TopicPartition:
-        image = self._cluster.image()
-        topic = image.topics.get(OFFSETS_TOPIC) if image is not None else None
-        return TopicPartition(OFFSETS_TOPIC, partition_of(group, len(topic.partitions)) if topic is not None else 0)
-
-    def _is_log_known(self, group: str) -> bool:
-        return self._partition(group) not in self._watch.were_rotten
+    def taken_over(self, shard: CoordinatorShard[GroupCoordinator], name: TopicPartition) -> None:
+        """Check the groups that a new coordinator has loaded."""
+        values = {each: found for each, found in self._values.items() if self._partition(each) == name}
+        self.marks["consumer_group_taken_over"] += bool(values)
+        look_at_loaded(shard, values, self._cluster.sim.loop.time(), self._watch.report)

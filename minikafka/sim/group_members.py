@@ -36,7 +36,7 @@ from minikafka.groups.consumer.heartbeat import flat, unflat
 from minikafka.groups.consumer.records import TopicIdPartition
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.group_plans import AFTER, AUTO, CYCLE, PlannedGroup
+from minikafka.sim.group_plans import AFTER, AUTO, CLASSIC, CYCLE, MIGRATING, PlannedGroup
 from minikafka.sim.workload import READ_PAUSE_S, SUCCESSOR, started
 from minikafka.types import Address, Offset, TopicPartition
 from minikafka.wire.group_messages import (
@@ -57,6 +57,9 @@ POLL_MS = 1000
 POLLS_PER_COMMIT = 3
 """Of the style ``after``."""
 
+CLASSIC_SETTINGS: Final = frozenset({"session_timeout_ms", "heartbeat_interval_ms", "partition_assignment_strategy"})
+"""With the consumer protocol the coordinator decides about these."""
+
 
 class WorkloadMember(ConsumerRebalanceListener):
     """One process that belongs to a group."""
@@ -71,10 +74,12 @@ class WorkloadMember(ConsumerRebalanceListener):
         *,
         instance: str | None,
         at_s: float,
+        protocol: str = CLASSIC,
     ) -> None:
         self.process = process
         self.machine = process.partition(SUCCESSOR)[0]
         self.instance = instance
+        self.protocol = protocol
         self.is_ending = False
         self.has_ended = False
         self.stalls_until = 0.0
@@ -95,14 +100,18 @@ class WorkloadMember(ConsumerRebalanceListener):
         self._turn = asyncio.Lock()
         """One commit at a time, as in the consumer: the attempts of one must not count as those of the next."""
         self._world = cluster.sim.of(self.machine)
+        settings = {
+            name: value for name, value in group.settings.items() if protocol == CLASSIC or name not in CLASSIC_SETTINGS
+        }
         self._config = ConsumerConfig(
+            group_protocol="classic" if protocol == CLASSIC else "consumer",
             bootstrap_servers=cluster.bootstrap,
             client_id=process,
             group_id=group.name,
             group_instance_id=instance,
             auto_offset_reset="earliest",
             enable_auto_commit=group.style == AUTO,
-            **group.settings,
+            **settings,
         )
         cluster.sim.spawn(self.machine, self._run())
 
@@ -126,7 +135,7 @@ class WorkloadMember(ConsumerRebalanceListener):
         try:
             while not self.is_ending:
                 await self._poll(consumer)
-        except FencedInstanceId:
+        except (FencedInstanceId, UnreleasedInstanceId):
             self._world.events("crew_member_fenced", group=self._group.name, instance=self.instance)
         else:
             await self._commit(self._uncommitted)
@@ -165,7 +174,9 @@ class WorkloadMember(ConsumerRebalanceListener):
             self._recorder.seek(self.process, name.topic, name.partition, min(first, start))
         self._next[name] = records[-1].offset + 1
         generation = self._reads_in if self.generation >= 0 else -1
-        self._book.handed(self._group.name, generation, self.instance or self.process, name)
+        if generation < 0 or self._group.protocol != MIGRATING:
+            # Where members migrate no number names one set of owners, since the epochs of members differ.
+            self._book.handed(self._group.name, generation, self.instance or self.process, name)
         self._recorder.poll(
             self.process,
             name.topic,

@@ -12,7 +12,7 @@ Rules for this file: data and draws, from the one stream that is given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +27,12 @@ CYCLE, AFTER, AUTO = "cycle", "after", "auto"
 CLASSIC, CONSUMER = "classic", "consumer"
 """The protocols of groups: JoinGroup and SyncGroup, or ConsumerGroupHeartbeat (KIP-848)."""
 
+MIGRATING: Final = "migrating"
+"""A group whose members begin with the classic protocol, and change it while the others work."""
+
 OFFSETS_PARTITIONS: Final = 2
+
+MIGRATE: Final = "migrate_member"
 
 MEMBER_FAULTS: Final = (
     "kill_member",
@@ -38,6 +43,7 @@ MEMBER_FAULTS: Final = (
     "twin_member",
     "lose_member",
     "expel_member",
+    MIGRATE,
 )
 """What happens to members (``group_workload.py``)."""
 
@@ -100,6 +106,7 @@ class DrawnFault(NamedTuple):
     kind: str
     target: str
     lasts_s: float
+    value: float = 0.0
 
 
 class DrawnGroup(NamedTuple):
@@ -186,6 +193,60 @@ def drawn_heartbeat_group(random: Random, duration_s: float, topic: str) -> Draw
         "offsets.topic.segment.bytes": random.choice(("2000", "100000")),
     }
     return DrawnGroup(group, faults, brokers, is_calm=False)
+
+
+def drawn_migrating_group(random: Random, duration_s: float, topic: str) -> DrawnGroup:
+    """A group whose members change their protocol, in both directions, while members and coordinators fail.
+
+    In half of the plans the members go to the consumer protocol and back one after the other, as in a rolling upgrade;
+    in the others any member changes at any time.
+    """
+    drawn = drawn_group(random, duration_s, topic)
+    members = random.choice((2, 3, 3, 4))
+    machines = [f"w{number}" for number in range(1, members + 1)]
+    session_ms = drawn.group.settings["session_timeout_ms"]
+    group = replace(
+        drawn.group,
+        members=members,
+        static=tuple(each for each in machines if random.random() < 0.5) if random.random() < 0.3 else (),
+        late={each: round(random.uniform(0.0, duration_s / 3), 3) for each in machines[1:] if random.random() < 0.4},
+        settings={
+            **drawn.group.settings,
+            "max_poll_interval_ms": random.choice((1500, 2500)),
+            "rebalance_timeout_ms": random.choice((1500, 2500)),
+        },
+        work_s=random.choice((0.05, 0.3, 1.0)),
+        is_calm=False,
+        protocol=MIGRATING,
+    )
+    faults = [each for each in _faults(random, duration_s, group) if random.random() < 0.7]
+    for way in range(2) if random.random() < 0.5 else ():
+        at_s = duration_s * (0.1 + 0.45 * way)
+        for machine in random.sample(machines, len(machines)):
+            at_s += random.uniform(0.01, 0.45 / len(machines)) * duration_s
+            faults.append(_migration(random, at_s, machine))
+    if not any(each.kind == MIGRATE for each in faults):
+        count = random.randint(3, 7)
+        faults += [_migration(random, random.uniform(0.5, duration_s), random.choice(machines)) for _ in range(count)]
+    migrations = [each.at_s for each in faults if each.kind == MIGRATE]
+    coordinator = coordinator_of(group)
+    for _ in range(random.randint(1, 3)):
+        # Most coordinators fail while the group is converted.
+        at_s = random.choice(migrations) + random.expovariate(4.0)
+        kind = random.choice(COORDINATOR_FAULTS)
+        faults.append(DrawnFault(round(at_s, 3), kind, coordinator, round(random.expovariate(1.0) + 0.1, 3)))
+    brokers = {
+        **drawn.settings,
+        "group.initial.rebalance.delay.ms": random.choice(("0", "200")),
+        "group.consumer.session.timeout.ms": str(session_ms),
+        "group.consumer.heartbeat.interval.ms": str(session_ms // 4),
+    }
+    return DrawnGroup(group, faults, brokers, is_calm=False)
+
+
+def _migration(random: Random, at_s: float, machine: str) -> DrawnFault:
+    is_killed = random.random() < 0.2
+    return DrawnFault(round(at_s, 3), MIGRATE, machine, round(random.expovariate(3.0), 3), float(is_killed))
 
 
 def _calm_faults(random: Random, duration_s: float, machines: Sequence[str]) -> list[DrawnFault]:

@@ -17,26 +17,25 @@ over:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.check.groups import GroupBook
-from minikafka.coordination.rule import partition_of
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.group import Group, State
 from minikafka.groups.protocol import Assignment
-from minikafka.groups.records import OFFSETS_TOPIC, GroupValue, OffsetRecord, unpacked
-from minikafka.log.partition_log import PartitionLog
+from minikafka.groups.records import GroupValue, OffsetRecord, unpacked
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.log_contents import stored_batches
-from minikafka.sim.replica_view import OfPartition, ReplicaView, Report
+from minikafka.sim.offsets_topic_watch import OffsetsTopicWatch
+from minikafka.sim.replica_view import Report
 from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
-from minikafka.types import NodeId, Offset, TopicId, TopicPartition
+from minikafka.types import Offset, TopicPartition
 from minikafka.wire.apis import BY_NAME
+from minikafka.wire.batch import RecordBatch
 from minikafka.wire.codec import decode_request, decode_response
 from minikafka.wire.group_messages import (
     HeartbeatRequest,
@@ -48,7 +47,7 @@ from minikafka.wire.group_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from minikafka.wire.records import decode_batch
+from minikafka.wire.records import RecordView
 
 DIFFERS: Final = "loaded_group_differs"
 NO_DEADLINE: Final = "loaded_member_without_deadline"
@@ -127,27 +126,21 @@ class _Asked:
     owed: dict[TopicPartition, Offset]
 
 
-class GroupWatch(OfPartition):
+class GroupWatch(OffsetsTopicWatch):
     """All groups of one run."""
 
     name: ClassVar[str] = "groups"
 
-    def __init__(self, cluster: SimCluster, watch: Watch) -> None:
+    def __init__(self, cluster: SimCluster, watch: Watch, migrating: Collection[str] = ()) -> None:
+        """``migrating``: groups of which only the offsets are judged here (``migration_watch.py`` has the rest)."""
+        super().__init__(cluster, watch)
         self.book = GroupBook(watch.report)
         self.marks: Counter[str] = Counter()
-        self._cluster = cluster
-        self._nodes = {node_name(node): node for node in cluster.nodes}
-        self._watch = watch
+        self._migrating = migrating
         self._asked: dict[int, _Asked] = {}
         """By number of the call."""
-        self._read: dict[tuple[TopicPartition, TopicId], Offset] = {}
-        """Up to where the log was read."""
         self._groups: dict[str, GroupValue | None] = {}
         """The last committed record of each group; None: it was deleted."""
-        self._loaded_on: list[str] = []
-        """Nodes on which a coordinator has taken over in this step."""
-        self._loaded: dict[tuple[NodeId, TopicPartition], CoordinatorShard[GroupCoordinator]] = {}
-        """The coordinator that took over each partition last, by node."""
         self._on_request: dict[str, Callable[[int, Any], None]] = {"OffsetCommit": self._commit_sent}
         self._on_answer: dict[str, Callable[[int, _Asked, Any, str], None]] = {
             "SyncGroup": self._synced,
@@ -156,32 +149,16 @@ class GroupWatch(OfPartition):
             "OffsetFetch": self._fetched,
         }
         cluster.sim.network.observers.append(self._on_message)
-        cluster.sim.observers.append(self._on_event)
-        cluster.sim.loop.after_step.append(self._after_step)
-        watch.also(self)
 
     def _on_event(self, event: Event) -> None:
+        super()._on_event(event)
         if event.kind == "group_coordinator_loaded":
-            self._loaded_on.append(event.node)
             self.marks["group_taken_over"] += bool(event.facts["groups"])
 
-    def _after_step(self) -> None:
-        """Check the groups that a new coordinator has loaded; the log was read up to there in the same step."""
-        while self._loaded_on:
-            node = self._nodes[self._loaded_on.pop()]
-            broker, image = self._cluster.present().get(node), self._cluster.image()
-            if broker is None or image is None or self._watch.forgiven:
-                continue
-            for shard in broker.groups.shards:
-                name = shard.partition.partition
-                if shard.is_loaded and self._loaded.get((node, name)) is not shard:
-                    self._loaded[node, name] = shard
-                    state = image.partition(name)
-                    # A deposed leader may load what its successor's log has changed since.
-                    is_newest = state is not None and (state.leader, state.leader_epoch) == (node, shard.leader.epoch)
-                    if is_newest and name not in self._watch.were_rotten:
-                        groups = {each: value for each, value in self._groups.items() if self._partition(each) == name}
-                        look_at_loaded(shard, groups, self._cluster.sim.loop.time(), self._watch.report)
+    def taken_over(self, shard: CoordinatorShard[GroupCoordinator], name: TopicPartition) -> None:
+        """Check the groups that a new coordinator has loaded."""
+        groups = {each: value for each, value in self._groups.items() if self._partition(each) == name}
+        look_at_loaded(shard, groups, self._cluster.sim.loop.time(), self._watch.report)
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 
@@ -225,6 +202,8 @@ class GroupWatch(OfPartition):
     def _synced(self, _call: int, asked: _Asked, answer: SyncGroupResponse, source: str) -> None:
         request: SyncGroupRequest = asked.request
         self.marks["group_synced"] += 1
+        if request.group_id in self._migrating:
+            return
         self.book.synced(
             request.group_id,
             request.generation_id,
@@ -238,6 +217,8 @@ class GroupWatch(OfPartition):
 
     def _heartbeat(self, _call: int, asked: _Asked, _answer: HeartbeatResponse, _source: str) -> None:
         request: HeartbeatRequest = asked.request
+        if request.group_id in self._migrating:
+            return
         self.book.heartbeat_granted(request.group_id, request.generation_id, request.member_id, asked.fence)
 
     def _committed(self, call: int, asked: _Asked, answer: OffsetCommitResponse, _source: str) -> None:
@@ -258,23 +239,10 @@ class GroupWatch(OfPartition):
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
-    def look(self, view: ReplicaView, _report: Report) -> None:
-        """Read on, as far as this replica knows it to be committed."""
-        if view.name.topic != OFFSETS_TOPIC:
-            return
-        start, end = self._read.get(view.key, 0), view.partition.high_watermark
-        if start < end:
-            self._read[view.key] = self._read_on(view.partition.log, start, end)
-
-    def _read_on(self, log: PartitionLog, start: Offset, end: Offset) -> Offset:
+    def batch_committed(self, batch: RecordBatch, records: list[RecordView]) -> None:
         """Offsets of transactions count by their markers, and are judged with ``loop_anomalies``."""
-        offset = max(start, log.start_offset)
-        for batch in stored_batches(log, start, end):
-            for record in decode_batch(batch) if not batch.is_control and not batch.is_transactional else ():
-                if record.offset >= offset:
-                    self._replay(record.key, record.value)
-            offset = batch.next_offset
-        return offset
+        for record in records if not batch.is_transactional else ():
+            self._replay(record.key, record.value)
 
     def _replay(self, key: bytes | None, value: bytes | None) -> None:
         record = None if key is None else unpacked(key, value)
@@ -283,21 +251,14 @@ class GroupWatch(OfPartition):
         if isinstance(record, OffsetRecord):
             offset = record.value.offset if record.value is not None else None
             self.book.offset_recorded(record.group, record.partition, offset)
-        elif record.value is None:
-            self._groups[record.group] = None
+            return
+        self._groups[record.group] = record.value
+        self.marks["group_recorded"] += record.value is not None
+        if record.group in self._migrating:
+            return
+        if record.value is None:
             self.book.group_deleted(record.group)
         else:
-            self._groups[record.group] = record.value
-            self.marks["group_recorded"] += 1
             members = record.value.members
             dealt = [Assignment.unpacked(each.assignment).partitions for each in members]
             self.book.group_recorded(record.group, record.value.generation, dealt)
-
-    def _partition(self, group: str) -> TopicPartition:
-        image = self._cluster.image()
-        topic = image.topics.get(OFFSETS_TOPIC) if image is not None else None
-        return TopicPartition(OFFSETS_TOPIC, partition_of(group, len(topic.partitions)) if topic is not None else 0)
-
-    def _is_log_known(self, group: str) -> bool:
-        """Was everything that was committed there seen? Not where a disk was damaged."""
-        return self._partition(group) not in self._watch.were_rotten

@@ -8,6 +8,7 @@
 ``isolate_member``   no message from or to it for ``lasts_s``
 ``twin_member``      of a static member: it is stopped by SIGSTOP, and a second process takes its instance id
 ``lose_member``      kill -9 of every process of this member; nobody ever replaces it, so its session has to end
+``migrate_member``   it leaves, in good order or by kill -9, and another process of the other protocol has its place
 ``expel_member``     from its next OffsetFetch on its requests are lost until its session has ended; the answer to that
                      OffsetFetch arrives after it has learned that it is expelled
 ===================  ==================================================================================================
@@ -32,8 +33,9 @@ from minikafka.sim.cluster import SimCluster
 from minikafka.sim.consumer_group_watch import ConsumerGroupWatch
 from minikafka.sim.faults import At
 from minikafka.sim.group_members import HeartbeatMember, WorkloadMember
-from minikafka.sim.group_plans import CONSUMER, PlannedGroup
+from minikafka.sim.group_plans import CLASSIC, CONSUMER, MIGRATE, MIGRATING, PlannedGroup
 from minikafka.sim.group_watch import GroupWatch
+from minikafka.sim.migration_watch import MigrationWatch
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.verdicts import Drop, Message, Verdict
 from minikafka.sim.watch import Watch
@@ -61,6 +63,8 @@ class _Post:
     machine: str
     instance: str | None
     member: Member | None = None
+    protocol: str = CLASSIC
+    """Of its next process, in a group whose members change it."""
     holders: list[Member] = field(default_factory=list)
     """All that ever were."""
     is_lost: bool = False
@@ -99,6 +103,7 @@ class GroupWorkload:
             "twin_member": self._twin,
             "lose_member": self._lose,
             "expel_member": self._expel,
+            MIGRATE: self._migrate,
         }
         self._is_over = False
         self._undo: list[Callable[[], None]] = []
@@ -193,7 +198,14 @@ class GroupWorkload:
             post.member.rests = self._is_over
         else:
             post.member = WorkloadMember(
-                self._cluster, self.group, process, self._recorder, self._book, instance=post.instance, at_s=at_s
+                self._cluster,
+                self.group,
+                process,
+                self._recorder,
+                self._book,
+                instance=post.instance,
+                at_s=at_s,
+                protocol=post.protocol,
             )
         post.holders.append(post.member)
 
@@ -219,6 +231,13 @@ class GroupWorkload:
         member.is_ending = True
         self._later(fault, partial(self._come_back, post))
         return True
+
+    def _migrate(self, post: _Post, member: Member, fault: Fault) -> bool:
+        if self.group.protocol != MIGRATING:
+            return False
+        post.protocol = CONSUMER if post.protocol == CLASSIC else CLASSIC
+        self.marks[f"member_became_{post.protocol}"] += 1
+        return self._kill(post, member, fault) if fault.value else self._stop(post, member, fault)
 
     def _come_back(self, post: _Post) -> None:
         """It may not be through with leaving: who cannot leave in time is killed, as by any supervisor."""
@@ -302,11 +321,13 @@ class GroupWorkloads:
         tell: Callable[[str], None],
     ) -> None:
         self._watch = watch
-        self._group_watch = GroupWatch(cluster, watch) if plan.groups else None
+        migrating = [group.name for group in plan.groups if group.protocol == MIGRATING]
+        self._group_watch = GroupWatch(cluster, watch, migrating) if plan.groups else None
         book = self._group_watch.book if self._group_watch is not None else GroupBook(watch.report)
         self._book = book
-        heartbeats = any(group.protocol == CONSUMER for group in plan.groups)
-        self._consumer_groups = ConsumerGroupWatch(cluster, watch) if heartbeats else None
+        heartbeats = any(group.protocol != CLASSIC for group in plan.groups)
+        self._consumer_groups = ConsumerGroupWatch(cluster, watch, migrating) if heartbeats else None
+        self._migrations = MigrationWatch(cluster, watch, migrating) if migrating else None
         self._crews = [GroupWorkload(group, cluster, recorder, book, at, tell) for group in plan.groups]
 
     def start(self) -> None:
@@ -346,5 +367,5 @@ class GroupWorkloads:
     def marks(self) -> Counter[str]:
         """What happened to members, and what groups did."""
         marks = sum((group_workload.marks for group_workload in self._crews), Counter())
-        watches = [each for each in (self._group_watch, self._consumer_groups) if each is not None]
-        return sum((each.marks for each in watches), marks)
+        watches = [self._group_watch, self._consumer_groups, self._migrations]
+        return sum((each.marks for each in watches if each is not None), marks)

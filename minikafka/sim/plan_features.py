@@ -11,10 +11,18 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from minikafka.faults import ELR, FOLLOWER, ISR, LEADER, MATE
+from minikafka.faults import ALL, CLIENT, ELR, FOLLOWER, ISR, LEADER, MATE
 from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
-from minikafka.sim.group_plans import CONSUMER, MEMBER_FAULTS, drawn_failovers, drawn_group, drawn_heartbeat_group
+from minikafka.sim.group_plans import (
+    CONSUMER,
+    MEMBER_FAULTS,
+    drawn_failovers,
+    drawn_group,
+    drawn_heartbeat_group,
+    drawn_migrating_group,
+)
 from minikafka.sim.kafka_plans import TOMBSTONE, compacted, drawn_key, drawn_settings, with_kafka_clients
+from minikafka.sim.message_faults import DOUBLE, HOLD, LATE, LOSE
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.tenant_plans import TENANT_CHANGES
@@ -277,6 +285,46 @@ def heartbeat_group(plan: Plan, random: Random) -> Plan:
     drawn = drawn_heartbeat_group(random, plan.duration_s, plan.topics[0].name)
     faults = [Fault(**each._asdict()) for each in drawn.faults]
     return _and_faults(plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings}), faults)
+
+
+def migrating_group(plan: Plan, random: Random) -> Plan:
+    """Members of one group change from the classic to the consumer protocol and back, while coordinators die."""
+    if plan.groups:
+        return plan
+    drawn = drawn_migrating_group(random, plan.duration_s, plan.topics[0].name)
+    faults = [Fault(**each._asdict()) for each in drawn.faults]
+    faults += _struck_members(plan, random)
+    return _and_faults(plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings}), faults)
+
+
+MEMBER_MESSAGES: Final = ("JoinGroup", "SyncGroup", "Heartbeat", "ConsumerGroupHeartbeat", "OffsetCommit")
+"""The requests of members of both protocols."""
+
+MEMBER_TROUBLES: Final = (
+    (LOSE, 0.5, ""),
+    (LOSE, 0.9, "answer"),
+    (LATE, 0.8, "request"),
+    (LATE, 0.8, "answer"),
+    (LATE, 0.8, "answer"),
+    (DOUBLE, 0.8, "request"),
+    (HOLD, 0.0, "request"),
+    (HOLD, 0.0, "answer"),
+)
+"""A fault of messages, its value, and which part it strikes."""
+
+
+def _struck_members(plan: Plan, random: Random) -> list[Fault]:
+    """Messages between members and their coordinator that are lost, late, doubled or held."""
+    faults = []
+    for at_s in _moments(plan, random, random.choice((0, 1, 2, 3))):
+        api, (kind, value, part) = random.choice(MEMBER_MESSAGES), random.choice(MEMBER_TROUBLES)
+        links = {"request": (f"{CLIENT}>{ALL}",), "answer": (f"{ALL}>{CLIENT}",)}
+        lasts_s = round(random.uniform(0.5, 3.0), 3)
+        faults += [
+            Fault(at_s=at_s, kind=kind, target=link, lasts_s=lasts_s, value=value, message=f"{api} {part}".strip())
+            for link in links.get(part, (f"{CLIENT}>{ALL}", f"{ALL}>{CLIENT}"))
+        ]
+    return faults
 
 
 def loops(plan: Plan, random: Random) -> Plan:

@@ -42,6 +42,7 @@ from minikafka.sim.report import Report
 from minikafka.sim.sim_clients import SimClients
 from minikafka.sim.tenant_plans import SECRETS, has_tenants
 from minikafka.sim.tenants import Tenants
+from minikafka.sim.transaction_book import CommittedTransactions
 from minikafka.sim.transactor_plans import TRANSACTOR_FAULTS
 from minikafka.sim.transactors import TRANSACTIONAL_TOPICS, Transactors
 from minikafka.sim.verdicts import LinkProfile
@@ -139,6 +140,8 @@ class Run:
         self.transactors = Transactors(
             plan, self.cluster, self.schedule.at, self.report.faults.append, self.watch.report
         )
+        if plan.transactors or plan.loops:
+            self.watch.also(CommittedTransactions(self.watch.report, lambda: self.watch.were_rotten))
         self.tenants = Tenants(plan, self.cluster, self.watch.report) if has_tenants(plan) else None
         if self.tenants is not None:
             self.cluster.on_boot = self.tenants.watch.attach

@@ -23,7 +23,7 @@ from minikafka.faults import CONTROLLER, LEADER
 from minikafka.invariant import invariant
 from minikafka.sim.message_faults import LATE_BY_VALUE
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, VOTERS, Fault, Operation, Plan, PlannedTopic
-from minikafka.sim.plan_features import heartbeat_group, with_features
+from minikafka.sim.plan_features import heartbeat_group, migrating_group, with_features
 from minikafka.sim.tenant_plans import with_tenants
 from minikafka.sim.transactor_plans import (
     with_long_transactions,
@@ -139,6 +139,12 @@ def heartbeat_plan_of(seed: int) -> Plan:
     return slower(heartbeat_group(plan, Random(f"{seed}/plan/heartbeats")))
 
 
+def migration_plan_of(seed: int) -> Plan:
+    """A group whose members change its protocol, in both directions, in every plan (KIP-848)."""
+    plan = _drawn_plan(seed, OPERATIONS_BESIDE, FAULTS_BESIDE, (), None)
+    return slower(migrating_group(plan, Random(f"{seed}/plan/migrations")))
+
+
 def tenant_plan_of(seed: int) -> Plan:
     """Tenants at a listener that is checked, while ACLs, credentials and quotas change: hunts for bugs of security."""
     plan = _drawn_plan(seed, OPERATIONS_BESIDE, FAULTS_BESIDE, (), None)
@@ -153,6 +159,7 @@ FAMILIES: Final[Mapping[str, Callable[[int], Plan]]] = {
     "transaction-messages": transaction_message_plan_of,
     "loops": loop_plan_of,
     "consumer-protocol": heartbeat_plan_of,
+    "group-migration": migration_plan_of,
     "security": tenant_plan_of,
 }
 """By the name that ``sim run --family`` takes."""

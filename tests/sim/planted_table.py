@@ -28,6 +28,7 @@ from tests.sim.planted_compaction import COMPACTION
 from tests.sim.planted_groups import GROUP_CLUSTERS, GROUP_DRILLS
 from tests.sim.planted_kafka import KAFKA
 from tests.sim.planted_messages import MESSAGE_CLUSTERS
+from tests.sim.planted_migrations import MIGRATION_CLUSTERS
 from tests.sim.planted_own import OWN
 from tests.sim.planted_plan_features import EXTRA_CLUSTERS, EXTRA_DRILLS
 from tests.sim.planted_protocols import PROTOCOL_CLUSTERS
@@ -50,6 +51,7 @@ CLUSTERS: Final = (
     *TRANSACTION_LOG_CLUSTERS,
     *SECURITY_CLUSTERS,
     *PROTOCOL_CLUSTERS,
+    *MIGRATION_CLUSTERS,
 )
 """Hunted with plans of the simulator."""
 
@@ -101,6 +103,11 @@ CLASSES: Final = {
     ),
     "loops": ("transactional_commits_of_old_generations", "transactional_offsets_loaded_as_plain_ones"),
     "consumer protocol": ("revocations_without_confirmation", "owners_forgotten"),
+    "group migration": (
+        "upgrade_half_written",
+        "classic_generations_not_fenced_after_an_upgrade",
+        "upgrade_forgets_what_cooperative_members_still_own",
+    ),
     "fencing": ("a_reset_fences", "a_former_process_fences", "two_refusals_of_one_peer"),
 }
 """Classes of schedules and faults, and the planted bugs that show that plans reach them."""

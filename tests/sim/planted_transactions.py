@@ -216,7 +216,7 @@ TRANSACTION_CLUSTERS = (
     family(
         name="markers_for_one_partition",
         story="only the first partition of a transaction gets its marker",
-        caught_by=(*VISIBLE, "not_converged"),
+        caught_by=(*VISIBLE, "complete_without_markers", "not_converged"),
         patches=[(OwedMarkers, "add", of_the_first_partition(OwedMarkers.add))],
         seed=2,
     ),
@@ -266,7 +266,11 @@ TRANSACTION_CLUSTERS = (
     held_open(
         name="timeouts_abort_commits",
         story="the coordinator aborts a transaction over its timeout while the commit is being written",
-        caught_by=("a_transaction_moved_between_states_that_do_not_follow_each_other", *VISIBLE),
+        caught_by=(
+            "transaction_state_illegal",
+            "a_transaction_moved_between_states_that_do_not_follow_each_other",
+            *VISIBLE,
+        ),
         patches=[
             (
                 TransactionCoordinator,
@@ -280,7 +284,7 @@ TRANSACTION_CLUSTERS = (
     held_open(
         name="late_copy_ends_the_next_transaction",
         story="a late copy of a marker ends the next transaction of its producer (KAFKA-19446)",
-        caught_by=VISIBLE,
+        caught_by=(*VISIBLE, "complete_without_markers", "marker_of_another_transaction"),
         patches=[(ProducerState, "check_marker", of_the_known_epoch(ProducerState.check_marker))],
         seed=9,
         within=100,

@@ -13,6 +13,7 @@ refused. Kafka's ``GroupMetadataManager`` does the same (``classicGroupJoinToCon
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -42,6 +43,7 @@ from minikafka.groups.group import Group, Member, State
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.groups.records import GroupRecord
 from minikafka.types import TopicPartition
+from minikafka.wire.batch import NO_TIMESTAMP
 from minikafka.wire.group_messages import (
     GroupProtocol,
     HeartbeatRequest,
@@ -66,19 +68,17 @@ def upgraded(classic: Group, topics: Topics) -> Draft:
         raise GroupIdNotFound(f"group {name} is of type {classic.protocol_type!r}: consumers need a group of their own")
     if classic.state is not State.STABLE or classic.pending:
         raise CoordinatorNotAvailable(f"group {name} rebalances with the classic protocol: try again")
+    read = {member_id: _read(classic, member, topics) for member_id, member in classic.members.items()}
+    every = Counter(each for _, assigned, _ in read.values() for each in assigned)
+    if any(count > 1 for count in every.values()):
+        raise GroupIdNotFound(f"group {name} has a partition that is assigned to two classic members: stop one")
     draft = Draft(ConsumerGroup(name))
     draft.set(GroupEpoch(epoch=classic.generation, metadata_hash=0))
     for member_id, member in classic.members.items():
-        try:
-            subscription = Subscription.unpacked(member.metadata(classic.protocol or ""))
-            given = Assignment.unpacked(member.assignment)
-        except ValueError as error:
-            raise GroupIdNotFound(
-                f"group {name} has a classic member {member_id} with an unreadable subscription or assignment: stop it"
-            ) from error
-        assigned = _with_ids(given.partitions, topics)
-        if not assigned.isdisjoint(draft.group.owners):
-            raise GroupIdNotFound(f"group {name} has a partition that is assigned to two classic members: stop one")
+        subscription, assigned, owned = read[member_id]
+        # A cooperative member that has not yet received its assignment, or works on what it must give up, still owns
+        # partitions that are nobody's by the record. It joins again once it has given them up.
+        revoking = owned - every.keys() - draft.group.owners.keys()
         metadata = MemberMetadata(
             instance_id=member.instance_id,
             client_id=member.client_id,
@@ -92,12 +92,29 @@ def upgraded(classic: Group, topics: Topics) -> Draft:
         current = Current(
             epoch=classic.generation,
             previous_epoch=classic.generation,
-            state=MemberState.STABLE,
+            state=MemberState.UNREVOKED if revoking else MemberState.STABLE,
             assigned=dict.fromkeys(sorted(assigned), classic.generation),
+            revoking=dict.fromkeys(sorted(revoking), classic.generation),
         )
         draft.move(member_id, current)
     draft.set(TargetEpoch(epoch=classic.generation))
     return draft
+
+
+_Read = tuple[Subscription, frozenset[TopicIdPartition], frozenset[TopicIdPartition]]
+"""Of a classic member: its subscription, what it is assigned, and what it owned when it joined."""
+
+
+def _read(classic: Group, member: Member, topics: Topics) -> _Read:
+    try:
+        subscription = Subscription.unpacked(member.metadata(classic.protocol or ""))
+        given = Assignment.unpacked(member.assignment)
+    except ValueError as error:
+        raise GroupIdNotFound(
+            f"group {classic.group_id} has a classic member {member.member_id} with an unreadable subscription or "
+            "assignment: stop it"
+        ) from error
+    return subscription, _with_ids(given.partitions, topics), _with_ids(subscription.owned, topics)
 
 
 def is_all_classic(group: ConsumerGroup) -> bool:
@@ -133,9 +150,12 @@ def downgraded(group: ConsumerGroup, topics: Topics) -> Group:
     return classic
 
 
-def record_of(classic: Group, wall_ms: int) -> GroupRecord:
-    """The record of a classic group with its members' assignments."""
-    return classic.record({each.member_id: each.assignment for each in classic.members.values()}, wall_ms)
+def record_of(classic: Group) -> GroupRecord:
+    """The record of a converted group with its members' assignments.
+
+    Without a time of its state: the group has to rebalance, and a coordinator that loads this record sees that by it.
+    """
+    return classic.record({each.member_id: each.assignment for each in classic.members.values()}, NO_TIMESTAMP)
 
 
 # ---- what such a member sends ----------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ class ConsumerGroups:
             self.forget(changed.group_id)
             done(changed, then)
 
-        self.write(held, draft, committed, step, also=(classic.record_of(changed, step.wall_ms),))
+        self.write(held, draft, committed, step, also=(classic.record_of(changed),))
 
     def write(
         self,
