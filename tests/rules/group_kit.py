@@ -31,12 +31,15 @@ from minikafka.wire.transaction_messages import TxnOffsetCommitRequest
 WALL_MS = 1_700_000_000_000
 
 
-def subscription(*topics: str) -> bytes:
-    return Subscription(topics=topics).packed()
+def subscription(*topics: str, owned: tuple[TopicPartition, ...] = ()) -> bytes:
+    return Subscription(topics=topics, owned=owned).packed()
 
 
-def protocols(*names: str, topics: tuple[str, ...] = ("t",)) -> tuple[GroupProtocol, ...]:
-    return tuple(GroupProtocol(name=name, metadata=subscription(*topics)) for name in names or ("range",))
+def protocols(
+    *names: str, topics: tuple[str, ...] = ("t",), owned: tuple[TopicPartition, ...] = ()
+) -> tuple[GroupProtocol, ...]:
+    metadata = subscription(*topics, owned=owned)
+    return tuple(GroupProtocol(name=name, metadata=metadata) for name in names or ("range",))
 
 
 def assignment(*numbers: int, topic: str = "t") -> bytes:
@@ -159,6 +162,7 @@ class Desk:
         rebalance_ms: int = 60_000,
         client: str = "c",
         software: str = "",
+        owned: tuple[TopicPartition, ...] = (),
     ) -> int:
         ticket = next(self.tickets)
         step = self.step()
@@ -168,7 +172,7 @@ class Desk:
             rebalance_timeout_ms=rebalance_ms,
             member_id=member_id,
             group_instance_id=instance,
-            protocols=protocols(*names, topics=topics),
+            protocols=protocols(*names, topics=topics, owned=owned),
             client_id=client,
             software=software,
         )

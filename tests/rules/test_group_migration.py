@@ -10,12 +10,15 @@ from minikafka.errors import (
     IllegalGeneration,
     InconsistentGroupProtocol,
     NotEnoughReplicas,
+    RebalanceInProgress,
     RequestTimedOut,
 )
 from minikafka.groups.consumer.records import ClassicSession, MemberMetadata, packed, record, unpacked
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment
+from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import ListGroupsRequest
+from tests.rules.group_kit import assignment
 from tests.rules.test_consumer_groups import ConsumerDesk, assigned
 
 
@@ -111,6 +114,41 @@ def test_the_last_member_of_the_consumer_protocol_leaves_and_the_group_is_classi
     assert (described.state, described.generation_id, described.protocol) == ("PreparingRebalance", 2, "")
     joined = desk.answers[desk.join(member)]
     assert (joined.error_code, joined.generation_id, joined.leader) == (0, 3, member)
+
+
+def test_an_upgrade_leaves_a_cooperative_member_what_it_has_yet_to_give_up():
+    """KIP-429: what its new assignment lacks is nobody's by the record, and still in use until it joins again."""
+    desk = desk_of()
+    desk.topic(2)
+    [member] = desk.stable(1)
+    desk.join(member, owned=(TopicPartition("t", 0), TopicPartition("t", 1)))
+    desk.pass_time(0)
+    desk.sync(member, 2, {member: assignment(0)})
+    first = desk.enter("new")
+    assert (first.member_epoch, assigned(first)) == (3, set())
+    assert desk.heartbeat(member, 2).error_code == RebalanceInProgress.code
+    assert numbers(desk.answers[desk.sync(member, 2)].assignment) == [0]
+    assert assigned(desk.beat("new", 3, set())) in (None, set())
+    desk.join(member, owned=(TopicPartition("t", 0),))
+    assert assigned(desk.beat("new", 3, set())) == {1}
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["at once", "rebalanced"])
+def test_a_group_that_became_classic_rebalances_under_its_next_coordinator(is_late: bool):
+    """Else what the last member of the consumer protocol had would stay without a member; once is enough."""
+    desk = desk_of()
+    [member] = desk.stable(1)
+    desk.enter("new")
+    desk.join(member)
+    desk.sync(member, 2)
+    desk.send(member_id="new", member_epoch=-1)
+    if is_late:
+        desk.join(member)
+        desk.sync(member, 3, {member: assignment(0, 1, 2, 3)})
+    desk.take_over()
+    assert desk.state() == ("Stable" if is_late else "PreparingRebalance")
+    if not is_late:
+        assert desk.answers[desk.join(member)].generation_id == 3
 
 
 def test_a_rebalancing_group_is_upgraded_when_it_is_stable():
