@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import click
 
 from minikafka import AdminClient
-from minikafka.cli import kafka_groups
+from minikafka.cli import kafka_layout
 from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Failure, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
@@ -105,7 +105,7 @@ def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str
     elif output == "tsv" and (gone or not refused):
         print_table(("GROUP",), [(name,) for name in gone], output)
     elif gone:
-        click.echo(kafka_groups.deleted(gone) if output == "kafka" else f"Deleted {', '.join(gone)}.")
+        click.echo(kafka_layout.groups_deleted(gone) if output == "kafka" else f"Deleted {', '.join(gone)}.")
     elif not refused:
         click.echo("There are no groups.", err=True)
     if refused:
@@ -148,7 +148,7 @@ def delete_offsets(group: str, topics: tuple[str, ...], bootstrap: str, output: 
         deleted = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(partitions).items()]
         print_json({"group": group, "deleted": deleted})
     elif output == "kafka":
-        print_lines(kafka_groups.offsets_deleted(group, partitions))
+        print_lines(kafka_layout.group_offsets_deleted(group, partitions))
     elif output == "tsv":
         print_table(("GROUP", "TOPIC", "PARTITION"), [(group, *each) for each in partitions], output)
     else:
@@ -291,14 +291,14 @@ def _picked(*goals: tuple[str, bool]) -> str:
 def _print(resets: Resets, output: str, *, export: bool, executed: bool) -> None:
     rows = [(group, *each, offset) for group, offsets in resets.items() for each, offset in offsets.items()]
     if export:
-        print_lines(line for offsets in resets.values() for line in kafka_groups.exported(offsets))
+        print_lines(line for offsets in resets.values() for line in kafka_layout.group_offsets_exported(offsets))
     elif output == "json":
         names = ("group", "topic", "partition", "new_offset")
         print_json({"executed": executed, "offsets": [dict(zip(names, row, strict=True)) for row in rows]})
     elif output == "kafka":
-        print_lines(kafka_groups.new_offsets(resets))
+        print_lines(kafka_layout.group_offsets_reset(resets))
     else:
-        print_table(kafka_groups.NEW_OFFSETS, rows, output)
+        print_table(kafka_layout.NEW_OFFSETS, rows, output)
     if not executed and output in ("table", "tsv") and not export:
         click.echo("Nothing was changed: add --execute.", err=True)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from minikafka import AdminClient
-from minikafka.cli import kafka_groups
+from minikafka.cli import kafka_layout
 from minikafka.cli.admin import with_admin
 from minikafka.cli.group_changes import check_choice, chosen, delete, delete_offsets, group_or_all, reset_offsets
 from minikafka.cli.running import Commands, run
@@ -70,7 +70,7 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
             raise click.UsageError(f"--state {each!r}: one of {', '.join(STATES)} is needed")
     groups = run(lambda: with_admin(bootstrap, lambda admin: admin.list_consumer_groups(states=wanted)))
     if output == "kafka":
-        print_lines(kafka_groups.listed(groups, with_states=bool(states)))
+        print_lines(kafka_layout.groups_listed(groups, with_states=bool(states)))
         return
     if output == "json":
         rows = [{"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups]
@@ -101,7 +101,7 @@ def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -
         if output == "kafka":
             print_lines(each.kafka())
     if output in ("table", "tsv"):
-        print_table(kafka_groups.OFFSETS, [row for each in found for row in each.rows()], output)
+        print_table(kafka_layout.OFFSETS, [row for each in found for row in each.rows()], output)
 
 
 @command.command(
@@ -130,9 +130,9 @@ def members(
         for each in found:
             _print_notice(each, output)
             assigned = {one.member_id: _partitions_of(one) for one in each.members}
-            print_lines(kafka_groups.members(each, assigned, verbose=verbose))
+            print_lines(kafka_layout.group_members(each, assigned, verbose=verbose))
     else:
-        columns = (*kafka_groups.MEMBERS, "SOFTWARE", *(("ASSIGNMENT",) if verbose else ()))
+        columns = (*kafka_layout.MEMBERS, "SOFTWARE", *(("ASSIGNMENT",) if verbose else ()))
         print_table(columns, [row for each in found for row in _member_rows(each, verbose=verbose)], output)
 
 
@@ -153,9 +153,9 @@ def state(group: str | None, all_groups: bool, bootstrap: str, output: str) -> N
     elif output == "kafka":
         for each in found:
             _print_notice(each.group, output)
-            print_lines(kafka_groups.state(each.group, f"{each.address}  ({each.coordinator})"))
+            print_lines(kafka_layout.group_state(each.group, f"{each.address}  ({each.coordinator})"))
     else:
-        print_table(kafka_groups.STATE, [each.row() for each in found], output)
+        print_table(kafka_layout.STATE, [each.row() for each in found], output)
 
 
 command.add_command(reset_offsets)
@@ -190,7 +190,7 @@ def _print_groups(groups: list[dict[str, Any]], *, all_groups: bool) -> None:
 
 
 def _print_notice(group: DescribedGroup, output: str) -> None:
-    notice = kafka_groups.notice(group)
+    notice = kafka_layout.groups_notice(group)
     if notice is not None:
         click.echo(notice if output == "kafka" else notice.strip(), err=True)
 
@@ -284,7 +284,7 @@ class Described:
         assigned = {each.member_id: _partitions_of(each) for each in self.group.members}
         committed = {each.partition: each.committed for each in self.lags if each.committed is not None}
         ends = {each.partition: each.log_end for each in self.lags if each.log_end is not None}
-        return list(kafka_groups.offsets(self.group, assigned, committed, ends))
+        return list(kafka_layout.group_offsets(self.group, assigned, committed, ends))
 
     def rows(self) -> list[tuple[object, ...]]:
         """Partitions with their readers; then members that read nothing."""

@@ -38,6 +38,7 @@ from minikafka.rest import (
     console,
     controller,
     docs,
+    fault_script,
     fetch,
     group_history,
     group_members,
@@ -56,7 +57,6 @@ from minikafka.rest import (
     stories,
     testing_actions,
     testing_faults,
-    testing_script,
     testing_waits,
     topic_records,
     topics,
@@ -326,7 +326,7 @@ async def _pump(
 
 TESTING_ROUTES = (
     *testing_faults.ROUTES,
-    *testing_script.ROUTES,
+    *fault_script.ROUTES,
     *testing_actions.ROUTES,
     *testing_faults.MACHINE_ROUTES,
     *testing_waits.ROUTES,

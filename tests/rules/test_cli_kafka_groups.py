@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minikafka.cli import kafka_groups as layout
+from minikafka.cli import kafka_layout as layout
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember, ListedGroup
 
@@ -26,13 +26,13 @@ def test_list():
         ListedGroup(group_id="billing", state="Stable"),
         ListedGroup(group_id="a-group-with-a-long-name", state="Empty"),
     ]
-    assert list(layout.listed(groups, with_states=False)) == ["billing", "a-group-with-a-long-name"]
-    assert list(layout.listed(groups, with_states=True)) == [
+    assert list(layout.groups_listed(groups, with_states=False)) == ["billing", "a-group-with-a-long-name"]
+    assert list(layout.groups_listed(groups, with_states=True)) == [
         "GROUP                              STATE               ",
         "billing                            Stable              ",
         "a-group-with-a-long-name           Empty               ",
     ]
-    assert list(layout.listed([], with_states=True)) == ["GROUP                     STATE               "]
+    assert list(layout.groups_listed([], with_states=True)) == ["GROUP                     STATE               "]
 
 
 def test_describe():
@@ -40,7 +40,7 @@ def test_describe():
     assigned = {"c-1": [O2], "a-member-with-a-name-1": [O0, O1]}
     told = group(member("c"), member("a-member-with-a-name"), member("idle"))
     committed = {O0: 41, O2: 7, T0: 3}
-    assert list(layout.offsets(told, assigned, committed, {O0: 44, O1: 2, O2: 7, T0: 3})) == [
+    assert list(layout.group_offsets(told, assigned, committed, {O0: 44, O1: 2, O2: 7, T0: 3})) == [
         "",
         (
             "GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             "
@@ -63,29 +63,29 @@ def test_describe():
             "-                      -               -"
         ),
     ]
-    assert list(layout.offsets(group(state="Empty"), {}, {}, {})) == []
+    assert list(layout.group_offsets(group(state="Empty"), {}, {}, {})) == []
 
 
 def test_what_the_tool_says_beside_a_table():
     """On standard error, an empty line in front."""
-    assert layout.notice(group()) is None
-    assert layout.notice(group(state="Empty")) == "\nConsumer group 'billing' has no active members."
+    assert layout.groups_notice(group()) is None
+    assert layout.groups_notice(group(state="Empty")) == "\nConsumer group 'billing' has no active members."
     rebalancing = "\nWarning: Consumer group 'billing' is rebalancing."
-    assert layout.notice(group(state="PreparingRebalance")) == rebalancing
-    assert layout.notice(group(state="CompletingRebalance")) == rebalancing
+    assert layout.groups_notice(group(state="PreparingRebalance")) == rebalancing
+    assert layout.groups_notice(group(state="CompletingRebalance")) == rebalancing
 
 
 def test_members():
     """A blank at the end of each line; static members have a column of their own; --verbose has the assignments."""
     told = group(member("c"), member("d"))
     assigned = {"c-1": [O0, O2, T0]}
-    assert list(layout.members(told, assigned, verbose=False)) == [
+    assert list(layout.group_members(told, assigned, verbose=False)) == [
         "",
         "GROUP           CONSUMER-ID     HOST            CLIENT-ID       #PARTITIONS     ",
         "billing         c-1             /127.0.0.1      c               3               ",
         "billing         d-1             /127.0.0.1      d               0               ",
     ]
-    assert list(layout.members(told, assigned, verbose=True)) == [
+    assert list(layout.group_members(told, assigned, verbose=True)) == [
         "",
         (
             "GROUP           CONSUMER-ID     HOST            CLIENT-ID       #PARTITIONS     "
@@ -101,43 +101,43 @@ def test_members():
         ),
     ]
     static = group(member("c", group_instance_id="one"), member("d"))
-    assert list(layout.members(static, assigned, verbose=False)) == [
+    assert list(layout.group_members(static, assigned, verbose=False)) == [
         "",
         "GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     ",
         "billing         c-1             one               /127.0.0.1      c               3               ",
         "billing         d-1                               /127.0.0.1      d               0               ",
     ]
-    assert list(layout.members(group(state="Empty"), {}, verbose=False)) == []
+    assert list(layout.group_members(group(state="Empty"), {}, verbose=False)) == []
 
 
 def test_state():
     """The coordinator with two blanks before its id."""
-    assert list(layout.state(group(member("c")), "127.0.0.1:9092  (1)")) == [
+    assert list(layout.group_state(group(member("c")), "127.0.0.1:9092  (1)")) == [
         "",
         "GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS",
         "billing         127.0.0.1:9092  (1)       range                Stable               1",
     ]
-    assert list(layout.state(group(state="Empty"), "127.0.0.1:9092  (1)"))[2] == (
+    assert list(layout.group_state(group(state="Empty"), "127.0.0.1:9092  (1)"))[2] == (
         "billing         127.0.0.1:9092  (1)       -                    Empty                0"
     )
 
 
 def test_reset_export_and_delete():
     """CSV as --from-file reads it, with the empty line behind it."""
-    assert list(layout.new_offsets({"billing": {O0: 5, O1: 10}, "b": {T0: 3}})) == [
+    assert list(layout.group_offsets_reset({"billing": {O0: 5, O1: 10}, "b": {T0: 3}})) == [
         "",
         "GROUP           TOPIC           PARTITION  NEW-OFFSET",
         "billing         orders          0          5",
         "billing         orders          1          10",
         "b               t               0          3",
     ]
-    assert list(layout.exported({O0: 5, O1: 10})) == ["orders,0,5", "orders,1,10", ""]
-    assert layout.deleted(["a", "b"]) == "Deletion of requested consumer groups ('a', 'b') was successful."
+    assert list(layout.group_offsets_exported({O0: 5, O1: 10})) == ["orders,0,5", "orders,1,10", ""]
+    assert layout.groups_deleted(["a", "b"]) == "Deletion of requested consumer groups ('a', 'b') was successful."
 
 
 def test_delete_offsets():
     """A sentence, an empty line, a table; topics and partitions in order."""
-    assert list(layout.offsets_deleted("billing", [O0, O2, T0])) == [
+    assert list(layout.group_offsets_deleted("billing", [O0, O2, T0])) == [
         "Request succeed for deleting offsets with topic orders, t group billing",
         "",
         "TOPIC                          PARTITION       STATUS         ",
