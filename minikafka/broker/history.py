@@ -19,7 +19,8 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from minikafka.broker.api.describe import describe_replica
 from minikafka.replication.leader import NEVER, LeaderReplica
@@ -44,6 +45,20 @@ _ROW_BYTES = 240
 _VALUE_BYTES = 90
 _PARTITION_BYTES = 8
 _UNFOLLOWED = b"-"
+RARE = (
+    "role",
+    "leader_epoch",
+    "isr",
+    "maximal_isr",
+    "epoch_start_offset",
+    "min_isr",
+    "proposed_isr",
+    "lag_time_max_ms",
+    "failure",
+)
+OFFSETS = ("log_start_offset", "high_watermark", "log_end_offset", "acknowledged_end", "last_stable_offset")
+_rare_of = attrgetter(*RARE)
+_offsets_of = attrgetter(*OFFSETS)
 _FIXED = struct.Struct("<5q")
 _REMOTE = struct.Struct("<3qB")
 
@@ -82,14 +97,18 @@ class ImageChange:
                 brokers[node] = broker
 
 
+_Rare: TypeAlias = tuple[Any, ...]
+"""What changes rarely of a replica: RARE, then the ids of its followers. Rows share it."""
+
+
 class _Row(NamedTuple):
     """A sample in the form in which it is kept."""
 
     at_ms: int
     node: NodeId
     partition: str
-    frame: DescribedReplica | None
-    """What changes rarely: shared by rows."""
+    rare: _Rare | None
+    """None: no replica."""
     numbers: bytes
 
 
@@ -202,16 +221,24 @@ class History:
             return
         key = (node, partition)
         latest = self._latest.get(key)
-        significant = (is_followed,) if replica is None else _significant(replica)
-        if latest is not None and latest.significant == significant:
-            return
-        frame: DescribedReplica | None = None
-        if replica is not None:
-            frame = _frame_of(replica)
-            if latest is not None and latest.row.frame == frame:
-                frame = latest.row.frame
-        numbers = _UNFOLLOWED if not is_followed else b"" if replica is None else _numbers_of(replica)
-        row = _Row(at_ms, node, partition, frame, numbers)
+        rare: _Rare | None = None
+        if replica is None:
+            significant: tuple[Any, ...] = (is_followed,)
+        else:
+            remotes = replica.remotes
+            rare = (*_rare_of(replica), tuple([each.broker_id for each in remotes]))
+            offsets = _offsets_of(replica)
+            significant = (rare, offsets, *[_significant(each) for each in remotes])
+        if latest is not None:
+            if latest.significant == significant:
+                return
+            if latest.row.rare == rare:
+                rare = latest.row.rare
+        if replica is None:
+            numbers = b"" if is_followed else _UNFOLLOWED
+        else:
+            numbers = _FIXED.pack(*offsets) + b"".join([_packed(each) for each in remotes])
+        row = _Row(at_ms, node, partition, rare, numbers)
         self._latest[key] = _Latest(row, significant)
         self._rows.append(row)
         self._grow(at_ms, _size_of(row))
@@ -250,7 +277,7 @@ class History:
         before = self._before.pop(key, None)
         if before is not None:
             self.size_bytes -= _size_of(before)
-        if row.frame is not None:
+        if row.rare is not None:
             self._before[key] = row
             self.size_bytes += _size_of(row)
         elif self._latest[key].row is row:
@@ -340,34 +367,13 @@ def _doublings(ms: int) -> int:
     return max(0, ms // GROWING_MS).bit_length()
 
 
-def _significant(replica: DescribedReplica) -> tuple[Any, ...]:
-    """Whatever makes a sample differ from the one before."""
+def _significant(remote: RemoteReplica) -> tuple[int, ...]:
+    """Whatever of a follower makes a sample differ from the one before."""
     return (
-        _rare(replica),
-        replica.log_start_offset,
-        replica.high_watermark,
-        replica.log_end_offset,
-        replica.acknowledged_end,
-        replica.last_stable_offset,
-        *(
-            (each.log_end_offset, _doublings(each.caught_up_ms_ago), _doublings(each.last_fetch_ms_ago), _flags(each))
-            for each in replica.remotes
-        ),
-    )
-
-
-def _rare(replica: DescribedReplica) -> tuple[Any, ...]:
-    return (
-        replica.role,
-        replica.leader_epoch,
-        replica.isr,
-        replica.maximal_isr,
-        replica.epoch_start_offset,
-        replica.min_isr,
-        replica.proposed_isr,
-        replica.lag_time_max_ms,
-        replica.failure,
-        *(each.broker_id for each in replica.remotes),
+        remote.log_end_offset,
+        _doublings(remote.caught_up_ms_ago),
+        _doublings(remote.last_fetch_ms_ago),
+        _flags(remote),
     )
 
 
@@ -375,49 +381,22 @@ def _flags(remote: RemoteReplica) -> int:
     return remote.in_sync | remote.holds_watermark << 1 | remote.may_join << 2
 
 
-def _frame_of(replica: DescribedReplica) -> DescribedReplica:
-    """The replica without what :func:`_numbers_of` has."""
-    return replace(
-        replica,
-        log_start_offset=0,
-        high_watermark=0,
-        log_end_offset=0,
-        acknowledged_end=0,
-        last_stable_offset=0,
-        remotes=tuple(_remote_of(each.broker_id, (0, 0, 0, 0)) for each in replica.remotes),
-    )
-
-
-def _numbers_of(replica: DescribedReplica) -> bytes:
-    own = _FIXED.pack(
-        replica.log_start_offset,
-        replica.high_watermark,
-        replica.log_end_offset,
-        replica.acknowledged_end,
-        replica.last_stable_offset,
-    )
-    return own + b"".join(
-        _REMOTE.pack(each.log_end_offset, each.caught_up_ms_ago, each.last_fetch_ms_ago, _flags(each))
-        for each in replica.remotes
-    )
+def _packed(remote: RemoteReplica) -> bytes:
+    return _REMOTE.pack(remote.log_end_offset, remote.caught_up_ms_ago, remote.last_fetch_ms_ago, _flags(remote))
 
 
 def _replica_of(row: _Row) -> DescribedReplica | None:
-    frame = row.frame
-    if frame is None:
+    if row.rare is None:
         return None
-    start, high_watermark, end, acknowledged, stable = _FIXED.unpack_from(row.numbers)
+    *rare, nodes = row.rare
+    topic, _, number = row.partition.rpartition("-")
     remotes = _REMOTE.iter_unpack(memoryview(row.numbers)[_FIXED.size :])
-    return replace(
-        frame,
-        log_start_offset=start,
-        high_watermark=high_watermark,
-        log_end_offset=end,
-        acknowledged_end=acknowledged,
-        last_stable_offset=stable,
-        remotes=tuple(
-            _remote_of(each.broker_id, numbers) for each, numbers in zip(frame.remotes, remotes, strict=True)
-        ),
+    return DescribedReplica(
+        topic=topic,
+        partition=int(number),
+        remotes=tuple(_remote_of(node, numbers) for node, numbers in zip(nodes, remotes, strict=True)),
+        **dict(zip(RARE, rare, strict=True)),
+        **dict(zip(OFFSETS, _FIXED.unpack_from(row.numbers), strict=True)),
     )
 
 

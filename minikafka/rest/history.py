@@ -301,10 +301,15 @@ class _Past:
             self._next += 1
 
     def times(self, to_ms: int, step_ms: int) -> Iterator[int]:
-        """The times after now at which something changes; those within ``step_ms`` are one: the last of them."""
-        at = [each.at_ms for each in self._moments[self._next :] if each.at_ms <= to_ms]
-        for _, group in groupby(at, key=lambda each: each // step_ms if step_ms else each):
-            yield max(group)
+        """The times after now at which something changes; those within ``step_ms`` are one: the last of them.
+
+        An event of a partition has a state of its own, so that its time shows what was then and not a moment before.
+        """
+        moments = [each for each in self._moments[self._next :] if each.at_ms <= to_ms]
+        at = {each.at_ms for each in moments if each.event is not None}
+        for _, group in groupby(moments, key=lambda each: each.at_ms // step_ms if step_ms else each.at_ms):
+            at.add(max(each.at_ms for each in group))
+        yield from sorted(at)
 
     def _apply(self, moment: _Moment) -> None:
         if moment.sample is not None:

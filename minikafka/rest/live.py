@@ -32,7 +32,7 @@ from minikafka.rest.partitions import partition_out, watermark_sentence
 from minikafka.rest.route import Route, Stream, Visit, text_answer
 from minikafka.rest.sentences import cluster_summary, partition_summary, why_fenced_or_up, why_the_stable_offset
 from minikafka.rest.transactions import producer_out
-from minikafka.rest.views import PATIENCE_S, Views, leaders_view
+from minikafka.rest.views import Views, leaders_view, patience_with
 from minikafka.rpc import call
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
@@ -353,10 +353,11 @@ class _PartitionChannel(_Channel):
         try:
             if node == host.node_id:
                 view = await host.answer("ExplainPartition", request)
-            elif address is None or not host.image.alive(node):
+            elif address is None:
                 return None
             else:
-                view = await call(host.world.network, address, request, deadline=host.world.clock.now() + PATIENCE_S)
+                deadline = host.world.clock.now() + patience_with(host.image, node)
+                view = await call(host.world.network, address, request, deadline=deadline)
         except (ProtocolError, WorldError):
             return None
         return None if view.error_code else view

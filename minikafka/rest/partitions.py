@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from minikafka.broker.api.describe import LOADING
 from minikafka.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -113,7 +114,7 @@ class _Replica(Model):
     """One replica."""
 
     id: NodeId = member(ref("NodeId"), 3)
-    role: str = member(one_of("", "leader", "follower", "idle", "offline", "unknown"), "unknown")
+    role: str = member(one_of("", "leader", "follower", "idle", "offline", LOADING, "unknown"), "unknown")
     in_sync: bool = member(flag("Is it in the ISR?"), example=False)
     why: str = member(
         text("Why it is, or is not, in one sentence."),
@@ -218,7 +219,7 @@ def _replica_of(
         id=node,
         role="leader" if node == image.leader else own.role if own is not None else "unknown",
         in_sync=in_sync,
-        why=why_in_or_out(node, host.image, image, seen, "" if in_sync else why_it_left(story, node)),
+        why=why_in_or_out(node, host.image, image, seen, "" if in_sync else why_it_left(story, node), own),
         leo=own.log_end_offset if own is not None else None,
         own_leo=own.log_end_offset if own is not None else None,
         hw=own.high_watermark if own is not None else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from minikafka.broker.api.describe import LOADING
 from minikafka.quorum.image import NO_DIR, BrokerImage, MetadataImage, PartitionImage
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.messages import DescribedReplica, RemoteReplica, UnstableTransaction
@@ -19,21 +20,34 @@ NEVER_MS = 2**31 * 1000
 
 
 def why_in_or_out(
-    node: NodeId, image: MetadataImage, partition: PartitionImage, seen: DescribedReplica | None, left_because: str
+    node: NodeId,
+    image: MetadataImage,
+    partition: PartitionImage,
+    seen: DescribedReplica | None,
+    left_because: str,
+    own: DescribedReplica | None = None,
 ) -> str:
-    """Why a replica is, or is not, in sync. ``seen``: what the leader knows; ``left_because``: what story tells."""
+    """Why a replica is, or is not, in sync. ``seen``: what the leader knows; ``left_because``: what story tells;
+    ``own``: what the replica reports of itself.
+    """
     in_sync = node in partition.isr
     if node == partition.leader:
         return f"it leads epoch {partition.leader_epoch}"
     remote = next((each for each in seen.remotes if each.broker_id == node), None) if seen is not None else None
     if in_sync:
-        return _why_in(node, image, seen, remote)
-    reason = _why_out(node, image, seen, remote)
+        return _why_in(node, image, seen, remote, own)
+    reason = _why_out(node, image, seen, remote, own)
     return f"{reason}; it left the ISR because {left_because}" if left_because else reason
 
 
-def _why_in(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, remote: RemoteReplica | None) -> str:
-    absent = _absence(node, image)
+def _why_in(
+    node: NodeId,
+    image: MetadataImage,
+    seen: DescribedReplica | None,
+    remote: RemoteReplica | None,
+    own: DescribedReplica | None,
+) -> str:
+    absent = _absence(node, image, own)
     if absent:
         return f"{absent}, and is in the ISR still: the controller has not taken it out yet, or nobody else is left"
     if seen is None or remote is None:
@@ -52,8 +66,14 @@ def _why_in(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, r
     return f"{lag_text}, longer than {limit}: the leader " + ("has asked" if proposed else "asks") + " to let it go"
 
 
-def _why_out(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, remote: RemoteReplica | None) -> str:
-    absent = _absence(node, image)
+def _why_out(
+    node: NodeId,
+    image: MetadataImage,
+    seen: DescribedReplica | None,
+    remote: RemoteReplica | None,
+    own: DescribedReplica | None,
+) -> str:
+    absent = _absence(node, image, own)
     if absent:
         return absent
     if seen is None or remote is None:
@@ -68,6 +88,8 @@ def _why_out(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, 
         limit = f"replica.lag.time.max.ms={seen.lag_time_max_ms}"
         have += f", has not caught up for {remote.caught_up_ms_ago} ms (more than {limit}{fetched})"
     if remote.log_end_offset < seen.high_watermark:
+        if 0 <= remote.last_fetch_ms_ago <= seen.lag_time_max_ms:
+            have = f"it is catching up: {have}"
         return f"{have}, and comes in when it reaches the high watermark {seen.high_watermark}"
     if remote.log_end_offset < seen.epoch_start_offset:
         return f"{have}, and comes in when it reaches {seen.epoch_start_offset}, where epoch {seen.leader_epoch} begins"
@@ -76,10 +98,21 @@ def _why_out(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, 
     return f"{have}: its next fetch brings it in"
 
 
-def _absence(node: NodeId, image: MetadataImage) -> str:
+def _absence(node: NodeId, image: MetadataImage, own: DescribedReplica | None = None) -> str:
+    """Why a broker cannot be in an ISR or lead; empty if it can. ``own``: its report, None if it does not answer."""
     broker = image.brokers.get(node)
     if broker is None:
         return f"broker {node} is not registered"
+    if broker.fenced and own is not None:
+        if own.role == LOADING:
+            return (
+                f"broker {node} is loading: its log ends at {own.log_end_offset}, and the replica takes up its role "
+                "when the broker has registered and has read the metadata"
+            )
+        return (
+            f"broker {node} answers, but is fenced: its heartbeats do not reach the controller, or it has not caught "
+            "up with the metadata since its start"
+        )
     if broker.fenced:
         return f"broker {node} is fenced: it is down or silent, or has not caught up with the metadata since its start"
     return f"broker {node} is shutting down" if broker.in_controlled_shutdown else ""

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from minikafka.errors import ProtocolError, WorldError
 from minikafka.events import sentence_of
+from minikafka.quorum.image import MetadataImage
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import ask
 from minikafka.rest.route import Visit
@@ -24,6 +25,8 @@ from minikafka.wire.messages import DescribedReplica, ExplainPartitionRequest, E
 
 # A broker that lives answers in milliseconds; a longer wait ends without the one that does not.
 PATIENCE_S = 1.0
+FENCED_PATIENCE_S = 0.25
+"""A fenced broker answers while it loads. One that is down must not hold up the values of the others."""
 
 Views: TypeAlias = dict[NodeId, ExplainPartitionResponse]
 
@@ -60,14 +63,16 @@ class Event:
 
 
 async def views_of(visit: Visit, name: TopicPartition, nodes: Iterable[NodeId]) -> Views:
-    """The views of those of ``nodes`` that live and answer."""
+    """The views of those of ``nodes`` that answer."""
     image = visit.host.image
-    asked = [node for node in dict.fromkeys(nodes) if node == visit.host.node_id or image.alive(node)]
+    asked = [node for node in dict.fromkeys(nodes) if node == visit.host.node_id or node in image.brokers]
     request = ExplainPartitionRequest(topic=name.topic, partition=name.partition)
 
     async def view(node: NodeId) -> ExplainPartitionResponse | None:
         try:
-            view: ExplainPartitionResponse = await ask(visit, node, request, wait_s=PATIENCE_S, slack_s=0.0)
+            view: ExplainPartitionResponse = await ask(
+                visit, node, request, wait_s=patience_with(image, node), slack_s=0.0
+            )
         except ProtocolError:
             # Visible in the answer: `told_by` has those that answered.
             return None
@@ -75,6 +80,11 @@ async def views_of(visit: Visit, name: TopicPartition, nodes: Iterable[NodeId]) 
 
     found = await asyncio.gather(*(view(node) for node in asked))
     return {node: view for node, view in zip(asked, found, strict=True) if view is not None}
+
+
+def patience_with(image: MetadataImage, node: NodeId) -> float:
+    """How long to wait for a view of a broker, in seconds."""
+    return PATIENCE_S if image.alive(node) else FENCED_PATIENCE_S
 
 
 async def gather_from(host: Host, nodes: Iterable[NodeId], request: Any) -> dict[NodeId, Any]:

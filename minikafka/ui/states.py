@@ -248,7 +248,7 @@ def _sampled(before: Replica, facts: Facts) -> Replica:
     role = str(facts["role"])
     return replace(
         before,
-        process=OFFLINE if role == "offline" else PAUSED if before.process == PAUSED else UP,
+        process=role if role in (OFFLINE, LOADING) else PAUSED if before.process == PAUSED else UP,
         role=role if role in (LEADER, FOLLOWER) else NO_ROLE,
         leader=_int(facts["leader"]),
         epoch=epoch,

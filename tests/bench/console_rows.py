@@ -1,4 +1,5 @@
-"""What the console costs: the history of brokers that nobody watches, and five viewers while records are written.
+"""What the console costs: the history of brokers that nobody watches, five viewers while records are written, the first
+state of a viewer, and what a viewer receives when a broker is killed.
 
 CPU is compared, not time: two clusters, one with and one without, run side by side through the same seconds, so that both
 see the same machine.
@@ -8,11 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import json
 import statistics
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import aiohttp
 
+from minikafka import AdminClient
+from minikafka.types import NodeId
 from minikafka.world.real import real_world
 from tests.bench.arms import Ours, cluster
 from tests.bench.loads import Writing
@@ -33,6 +39,11 @@ FAST_BATCH_BYTES = 5_000
 """About 50 records: 20 a second are 1,000 records/s."""
 ONE_PARTITION_MAX, CLUSTER_MAX = 3.0, 4.0
 """Points of a core that five viewers may cost the broker that serves them, of one partition and of the cluster."""
+SNAPSHOT_MS_MAX, SNAPSHOT_KB_MAX = 15.0, 28.0
+KILL_KB_MAX = 6.0
+SNAPSHOTS = 10
+CLOSED_S = 6.0
+"""A broker notices with its next heartbeat that a viewer has gone."""
 
 
 async def console_rows(*, rounds: int, seconds: float, megabytes: int) -> list[Row]:
@@ -55,7 +66,8 @@ async def console_rows(*, rounds: int, seconds: float, megabytes: int) -> list[R
         async with fast_load(kept):
             name = "one partition with 1,000 records/s"
             found.append(await _viewers_row(name, kept, ["busy-0"] * VIEWERS, ONE_PARTITION_MAX, rounds, seconds))
-        return [*found, await _viewed_row(kept, rounds, megabytes)]
+        found += [await _viewed_row(kept, rounds, megabytes), await _snapshot_row(kept, rounds)]
+        return [*found, await _kill_row(kept)]
 
 
 async def _history_row(name: str, kept: Ours, forgetful: Ours, rounds: int, seconds: float) -> Row:
@@ -171,6 +183,110 @@ async def _viewed_row(arm: Ours, rounds: int, megabytes: int) -> Row:
         note=f"bare: without viewers; half of the rounds' ratios are {pair.quartiles[0]:.2f} to {pair.quartiles[1]:.2f}",
         same_work=False,
     )
+
+
+async def _snapshot_row(arm: Ours, rounds: int) -> Row:
+    """CPU of the serving broker for the first state of each of some viewers, of the cluster and of a partition."""
+    serving = CpuMeter(arm.pids[:1])
+
+    async def first(scope: str) -> bytes:
+        async with _events(arm, scope) as events:
+            return await _snapshot(events)
+
+    async def lap(scope: str) -> tuple[float, bytes]:
+        serving.lap()
+        snapshots = await asyncio.gather(*(first(scope) for _ in range(SNAPSHOTS)))
+        spent = serving.lap() / SNAPSHOTS * 1000
+        await asyncio.sleep(CLOSED_S)
+        return spent, snapshots[0]
+
+    found = [(await lap("cluster"), await lap("busy-0")) for _ in range(rounds)]
+    whole, one = (statistics.median(each[at][0] for each in found) for at in (0, 1))
+    snapshot = found[-1][0][1]
+    return Row(
+        f"first state of the cluster, {IDLE_PARTITIONS + BUSY_PARTITIONS:,} partitions: CPU of the broker",
+        "ms",
+        whole,
+        one,
+        whole / one,
+        at_least=False,
+        note=f"of each of {SNAPSHOTS} viewers that come at once; bare: of one partition; at most {SNAPSHOT_MS_MAX:g} ms are the aim; "
+        f"{len(snapshot) / 1000:.1f} kB ({len(gzip.compress(snapshot)) / 1000:.1f} kB with gzip), at most {SNAPSHOT_KB_MAX:g} kB "
+        "are the aim",
+        same_work=False,
+    )
+
+
+async def _kill_row(arm: Ours) -> Row:
+    """What a viewer of the cluster receives from the death of a broker until no partition has it in its ISR."""
+    async with AdminClient(bootstrap_servers=arm.running.bootstrap) as admin:
+        controller = (await admin.describe_quorum()).leader_id
+    victim: NodeId = next(node for node in list(arm.running.brokers)[1:] if node != controller)
+    async with _events(arm, "cluster") as events:
+        state: dict[str, Any] = json.loads(await _snapshot(events))
+        whole = len(json.dumps(state)) / 1000
+        await arm.running.kill9(victim)
+        size = count = 0
+        while any(victim in each["isr"] for topic in state["topics"].values() for each in topic.values()):
+            kind, data = await anext(events)
+            size += len(data)
+            if kind == "frame":
+                count += 1
+                _apply(state, json.loads(data)["changes"])
+        async with aiohttp.ClientSession() as http:
+            query = {"states": "false", "kind": "leader_elected,isr_shrunk", "limit": "5000"}
+            async with http.get(f"http://{arm.first}/v1/history", params=query) as response:
+                steps = (await response.json(content_type=None))["steps"]
+    return Row(
+        f"a broker is killed, {IDLE_PARTITIONS + BUSY_PARTITIONS:,} partitions: received by a viewer of the cluster",
+        "kB",
+        size / 1000,
+        whole,
+        size / 1000 / whole,
+        at_least=False,
+        note=f"bare: the first state; {count} frames; at most {KILL_KB_MAX:g} kB are the aim; elections and changes of the ISR are "
+        f"{len(steps)} lines of Events",
+        same_work=False,
+    )
+
+
+async def _snapshot(events: AsyncIterator[tuple[str, bytes]]) -> bytes:
+    async for kind, data in events:
+        if kind == "snapshot":
+            return data
+    raise RuntimeError("the live stream ended before its snapshot")
+
+
+def _apply(state: dict[str, Any], changes: list[list[Any]]) -> None:
+    for path, *value in changes:
+        place = state
+        for name in path[:-1]:
+            place = place[name]
+        if value:
+            place[path[-1]] = value[0]
+        else:
+            del place[path[-1]]
+
+
+@contextlib.asynccontextmanager
+async def _events(arm: Ours, scope: str) -> AsyncIterator[AsyncIterator[tuple[str, bytes]]]:
+    """A live stream at the first broker: kind and data of each event."""
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**22) as http,
+        http.get(f"http://{arm.first}/v1/live", params={"scope": scope}) as response,
+    ):
+        response.raise_for_status()
+
+        async def events() -> AsyncIterator[tuple[str, bytes]]:
+            kind = ""
+            async for line in response.content:
+                name, _, value = line.rstrip(b"\n").partition(b": ")
+                if name == b"event":
+                    kind = value.decode()
+                elif name == b"data":
+                    yield kind, value
+
+        yield events()
 
 
 @contextlib.asynccontextmanager

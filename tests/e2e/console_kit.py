@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Locator, Page
 
 from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.conftest import EXPECT_TIMEOUT_MS
@@ -18,6 +18,13 @@ from tests.e2e.conftest import EXPECT_TIMEOUT_MS
 PICTURES = Path("build/console")
 REFUSAL = "the server responded with a status of"
 HEIGHT = "Math.max(document.documentElement.scrollHeight, document.getElementById('faults').scrollHeight)"
+ATTEMPTS = 12
+"""Of a measurement on a machine that does other work too: one of them must be within the budget."""
+LOOK = """(place) => {
+    const look = () => document.querySelector(place) ? window.shownMs = performance.now() : requestAnimationFrame(look);
+    look();
+}"""
+"""Notes when an element is first there, in milliseconds since the page was opened."""
 HOSTILE = "<img src=x onerror=window.ran=1>"
 
 
@@ -34,8 +41,8 @@ def watched_tab(browser: Browser, cluster: Reachable, *, refusals: bool = False)
 
     ``refusals``: the test provokes problems of the API, which browsers report on the console.
     """
-    tab = browser.new_page(viewport={"width": 1400, "height": 900})
-    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    tab = patient_tab(browser)
+    tab.set_viewport_size({"width": 1400, "height": 900})
     wrong: list[str] = []
     home = url_of(cluster)
     tab.on("console", lambda each: None if refusals and REFUSAL in each.text else wrong.append(each.text))
@@ -44,6 +51,13 @@ def watched_tab(browser: Browser, cluster: Reachable, *, refusals: bool = False)
     yield tab
     tab.close()
     assert wrong == [], wrong
+
+
+def patient_tab(browser: Browser) -> Page:
+    """A tab whose actions wait as long as `expect` does: a machine may stand still for longer than Playwright's 30 s."""
+    tab = browser.new_page()
+    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    return tab
 
 
 def url_of(cluster: Reachable) -> str:
@@ -85,6 +99,34 @@ def hold_fetches(cluster: LocalCluster, path: str, leader: int) -> None:
     while held.hits < 2:
         assert time.monotonic() < deadline, held
         time.sleep(0.01)
+
+
+def until(page: Page, met: Callable[[], object]) -> None:
+    """Return when ``met()`` is true; AssertionError when patience ends. The tab's own events go on meanwhile."""
+    deadline = time.monotonic() + EXPECT_TIMEOUT_MS / 1000
+    while not met():
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        page.wait_for_timeout(50)
+
+
+def within(measure: Callable[[], dict[str, float]], **budget: float) -> dict[str, float]:
+    """The first measurement that is within the budget; AssertionError with all of them if none is."""
+    found = []
+    for _ in range(ATTEMPTS):
+        found.append(measure())
+        if all(found[-1][name] <= most for name, most in budget.items()):
+            return found[-1]
+    raise AssertionError(f"wanted {budget}, measured {found}")
+
+
+def end_of(page: Page, node: int) -> Locator:
+    """The cell with the log end offset of a replica."""
+    return page.locator(f"[data-values='{node}'] td").nth(3)
+
+
+def watermark_of(page: Page, node: int) -> Locator:
+    """The cell with the high watermark of a replica."""
+    return page.locator(f"[data-values='{node}'] td").nth(5)
 
 
 def take_pictures(page: Page, name: str) -> None:

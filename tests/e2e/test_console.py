@@ -14,8 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.wire.differences import difference
-from tests.e2e.conftest import EXPECT_TIMEOUT_MS
-from tests.e2e.console_kit import HOSTILE, call, take_pictures, url_of, watched_tab
+from tests.e2e.console_kit import HOSTILE, LOOK, call, patient_tab, take_pictures, url_of, watched_tab, within
 from tests.e2e.test_processes import run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
@@ -29,7 +28,7 @@ MEASURE_CLICK = """() => addEventListener("click", () => {
     const look = () => document.querySelector("[data-replica] .cell.committed") ? window.movedMs = performance.now() - begun : requestAnimationFrame(look);
     look();
 }, { once: true, capture: true })"""
-LANES_MOVE_MS = 2000
+LANES_MOVE_MS, EMPTY_MS = 2000, 1000
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +45,38 @@ def page(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
 
 def test_first_click_creates_a_topic_whose_lanes_move(page: Page, cluster: LocalCluster):
     """PAGE 9.1 and 9.3: an empty cluster shows its brokers and one button; the button starts a stream of records."""
-    page.goto(url_of(cluster))
+    page.add_init_script(f"({LOOK})('main button.main')")
+    create, stop = page.get_by_role("button", name="Create orders"), page.get_by_role("button", name="Stop sending")
+
+    def show() -> dict[str, float]:
+        page.goto(url_of(cluster))
+        expect(create).to_be_visible()
+        page.wait_for_function("window.shownMs > 0")
+        return {"shown": page.evaluate("window.shownMs")}
+
+    within(show, shown=EMPTY_MS)
     expect(page.locator("#health")).to_contain_text("3 of 3 brokers are up.")
+    expect(page.get_by_role("region", name="Brokers").locator("tbody tr")).to_have_count(3)
     expect(page.get_by_text("There are no topics yet.")).to_be_visible()
     take_pictures(page, "empty")
-    page.evaluate(MEASURE_CLICK)
-    page.get_by_role("button", name="Create orders").click()
-    expect(page.get_by_role("heading", name="orders-0")).to_be_visible()
-    expect(page.locator("[data-replica] .cell.committed").first).to_have_text("0")
-    page.wait_for_function("window.movedMs > 0")  # set with the next frame, which may follow what is seen here
-    moved_ms = page.evaluate("window.movedMs")
-    assert moved_ms < LANES_MOVE_MS, moved_ms
+
+    def click() -> dict[str, float]:
+        if call(cluster, "/v1/topics")["topics"]:
+            stop.click()
+            call(cluster, "/v1/topics/orders", method="DELETE")
+            show()
+        page.evaluate("window.movedMs = 0")
+        page.evaluate(MEASURE_CLICK)
+        create.click()
+        expect(page.get_by_role("heading", name="orders-0")).to_be_visible()
+        expect(page.locator("[data-replica] .cell.committed").first).to_have_text("0")
+        page.wait_for_function("window.movedMs > 0")  # set with the next frame, which may follow what is seen here
+        return {"moved": page.evaluate("window.movedMs")}
+
+    within(click, moved=LANES_MOVE_MS)
     expect(page.locator("[data-replica] .cell.committed", has_text="3").first).to_be_visible()
-    page.get_by_role("button", name="Stop sending").click()
-    expect(page.get_by_role("button", name="Stop sending")).to_have_count(0)
+    stop.click()
+    expect(stop).to_have_count(0)
     take_pictures(page, "partition")
 
 
@@ -189,8 +206,7 @@ def test_an_open_transaction_is_a_mark_in_the_leaders_lane(page: Page, cluster: 
 def test_a_lost_stream_is_shown_and_resumed(browser: Browser, cluster: LocalCluster):
     """The last state stays while the broker of the page is down, marked as old; the page continues when it is back."""
     call(cluster, "/v1/topics", {"name": "outage", "partitions": 1, "replication_factor": 3})
-    tab = browser.new_page()
-    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    tab = patient_tab(browser)
     tab.goto(f"{url_of(cluster)}/#/t/outage/0")
     expect(tab.locator("#live")).to_have_text("● LIVE")
     expect(tab.locator("[data-replica]")).to_have_count(3)
@@ -221,8 +237,7 @@ def test_cluster_view_lists_partitions_and_opens_one(page: Page, cluster: LocalC
 
 def test_another_page_cannot_frame_the_console(browser: Browser, cluster: LocalCluster):
     """Clickjacking: a page of another origin that frames the console gets nothing to click on."""
-    tab = browser.new_page()
-    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    tab = patient_tab(browser)
     tab.set_content(f"<iframe src='{url_of(cluster)}/'></iframe>")
     frame = tab.locator("iframe").element_handle().content_frame()
     assert frame is not None
@@ -233,8 +248,7 @@ def test_another_page_cannot_frame_the_console(browser: Browser, cluster: LocalC
 def test_a_page_of_another_origin_can_neither_read_nor_write(browser: Browser, cluster: LocalCluster):
     """PAGE 9.12: reading, the live stream, JSON, a body without preflight and a form are five attempts that fail."""
     call(cluster, "/v1/topics", {"name": "guarded", "partitions": 1, "replication_factor": 3})
-    tab = browser.new_page()
-    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    tab = patient_tab(browser)
     records = f"{url_of(cluster)}/v1/topics/guarded/partitions/0/records"
     outcomes = tab.evaluate(
         """async ([home, records]) => {

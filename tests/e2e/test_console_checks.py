@@ -9,31 +9,41 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from minikafka.cli.root import root
 from minikafka.testing.local_cluster import LocalCluster
-from tests.e2e.console_kit import call, create, led_by_another, produce, take_pictures, url_of, watched_tab
+from tests.e2e.console_kit import (
+    LOOK,
+    call,
+    create,
+    hold_fetches,
+    led_by_another,
+    patient_tab,
+    produce,
+    take_pictures,
+    until,
+    url_of,
+    watched_tab,
+    within,
+)
 from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
 CONFIG = {**SHORT_SESSIONS, "mk.testing.endpoints.enable": "true"}
-ATTEMPTS = 12
-"""Of a measurement on a machine that does other work too: one of them must be within the budget."""
-
 PAINT_MS, LANES_MS, MATRIX_MS = 300, 600, 1000
 TASK_MS, FREEZE_MS = 50, 100
 RECORD_SEEN_MS = 200
 FRAMES_PER_S = 50
-MOVED_S = 5.0
+MOVED_S, SILENT_S = 5.0, 8.0
 PARTITIONS = 1_000
 PHONE = {"width": 400, "height": 800}
 
@@ -42,10 +52,7 @@ TASKS = """() => {
     new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((each) => Math.round(each.duration))))
         .observe({ type: "longtask", buffered: true });
 }"""
-LOOK = """(place) => {
-    const look = () => document.querySelector(place) ? window.shownMs = performance.now() : requestAnimationFrame(look);
-    look();
-}"""
+FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]"
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +68,6 @@ def page(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
     cluster.faults.heal()
 
 
-def within(measure: Callable[[], dict[str, float]], **budget: float) -> dict[str, float]:
-    """The first measurement that is within the budget; AssertionError with all of them if none is."""
-    found = []
-    for _ in range(ATTEMPTS):
-        found.append(measure())
-        if all(found[-1][name] <= most for name, most in budget.items()):
-            return found[-1]
-    raise AssertionError(f"wanted {budget}, measured {found}")
-
-
 # ---- budget ----------------------------------------------------------------------------------------------------------
 
 
@@ -83,8 +80,13 @@ def test_first_paint_and_lanes_are_within_their_budget_and_no_task_is_long(brows
             page.add_init_script(f"({TASKS})(); ({LOOK})('[data-replica]')")
             page.goto(f"{url_of(cluster)}/#/t/quick/0")
             page.wait_for_function("() => window.shownMs > 0")
-            paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-            return {"paint": paint, "lanes": page.evaluate("window.shownMs"), "task": _longest(page)}
+            # The browser reports a paint after it, which may be after the script that runs here.
+            page.wait_for_function(f"() => {FIRST_PAINT}")
+            return {
+                "paint": page.evaluate(f"{FIRST_PAINT}.startTime"),
+                "lanes": page.evaluate("window.shownMs"),
+                "task": _longest(page),
+            }
 
     within(load, paint=PAINT_MS, lanes=LANES_MS, task=TASK_MS)
 
@@ -208,7 +210,7 @@ def test_page_of_another_origin_can_neither_set_a_fault_nor_kill_a_broker(browse
     """PAGE 9.12, with test hooks: JSON, a body without preflight, a form, an iframe and a link, and all are in vain."""
     home = url_of(cluster)
     fault = json.dumps({"kind": "hold", "link": "2>1"})
-    tab = browser.new_page()
+    tab = patient_tab(browser)
     with _foreign_site() as address:
         tab.goto(address)
         outcomes = tab.evaluate(
@@ -275,14 +277,21 @@ def test_page_is_at_another_broker_within_five_seconds(browser: Browser):
     with LocalCluster(brokers=3, config=SHORT_SESSIONS) as cluster:
         create(cluster, "moved")
         home, *others = [f"http://{each}" for each in cluster.bootstrap.split(",")]
-        tab = browser.new_page()
-        tab.goto(f"{home}/#/t/moved/0")
-        expect(tab.locator("[data-replica]")).to_have_count(3)
-        begun = time.monotonic()
-        cluster.kill(1)
-        tab.wait_for_url(lambda url: any(url == f"{each}/#/t/moved/0" for each in others))
-        expect(tab.locator("[data-replica]")).to_have_count(3)
-        assert time.monotonic() - begun < MOVED_S
+        tab = patient_tab(browser)
+
+        def move() -> dict[str, float]:
+            with tab.expect_response(f"{home}/v1/brokers"):  # the addresses of the others
+                tab.goto(f"{home}/#/t/moved/0")
+            expect(tab.locator("[data-replica]")).to_have_count(3)
+            begun = time.monotonic()
+            cluster.kill(1)
+            tab.wait_for_url(lambda url: any(url == f"{each}/#/t/moved/0" for each in others))
+            expect(tab.locator("[data-replica]")).to_have_count(3)
+            moved_s = time.monotonic() - begun
+            cluster.restart(1)
+            return {"moved": moved_s}
+
+        within(move, moved=MOVED_S)
         tab.close()
 
 
@@ -317,6 +326,77 @@ def test_produce_form_says_what_became_of_a_record_whose_leader_is_dead(page: Pa
     expect(lane).to_contain_text("✓ in the ISR")
     lane.get_by_role("button", name="in the ISR").click()
     expect(page.locator("#explain")).not_to_be_empty()
+
+
+def test_lane_of_a_killed_leader_has_no_word_within_eight_seconds(page: Page, cluster: LocalCluster):
+    """PAGE 9.6: its offsets are unknown, and no longer those of before."""
+    number, leader = led_by_another(cluster, "silenced")
+    lane = page.locator(f"[data-replica='{leader}']")
+    page.goto(f"{url_of(cluster)}/#/t/silenced/{number}")
+
+    def silence() -> dict[str, float]:
+        expect(lane).not_to_contain_text("no word")
+        begun = time.monotonic()
+        cluster.kill(leader)
+        expect(lane).to_contain_text(f"no word from broker {leader}")
+        silent_s = time.monotonic() - begun
+        expect(page.locator(f"[data-values='{leader}'] td").nth(3)).to_have_text("unknown")
+        cluster.restart(leader)
+        return {"silent": silent_s}
+
+    within(silence, silent=SILENT_S)
+
+
+def explanation(page: Page, lane: Locator) -> str:
+    """What a replica's chip explains now."""
+    lane.get_by_role("button", name="the ISR").click()
+    text = page.locator("#explain p").inner_text()
+    page.get_by_role("button", name="Close").click()
+    return text
+
+
+def test_each_stage_of_a_dead_leaders_return_has_a_sentence(page: Page, cluster: LocalCluster):
+    """PAGE 9.7: it loads, cuts what nobody else has, catches up and is in the ISR again."""
+    number, leader = led_by_another(cluster, "returning")
+    path = f"/v1/topics/returning/partitions/{number}"
+    produce(cluster, path, {"value": "kept"})
+    hold_fetches(cluster, path, leader)
+    produce(cluster, path, {"value": "of this leader alone"}, acks="1")
+    cluster.kill(leader)
+    cluster.faults.heal()
+    page.goto(f"{url_of(cluster)}/#/t/returning/{number}")
+    lane = page.locator(f"[data-replica='{leader}']")
+    expect(page.locator(".lane.leader")).to_contain_text("epoch 1")
+    expect(lane).to_contain_text(f"no word from broker {leader}")
+    # How much of the second record was replicated is a matter of time.
+    end = call(cluster, path)["log_end_offset"]
+    catching_up = f"it is catching up: it has everything below {end}"
+    produce(cluster, path, {"value": "of the next leader"})
+    registration = cluster.faults.hold(f"{leader}>*", api="BrokerRegistration", message="request")
+    fetches = cluster.faults.hold(f"{leader}>*", api="Fetch", message="request")
+    with ThreadPoolExecutor(1) as pool:
+        back = pool.submit(cluster.restart, leader)
+        try:
+            expect(lane).to_contain_text(f"{leader} loading")
+            until(page, lambda: f"roker {leader} is loading: its log ends at 3" in explanation(page, lane))
+            take_pictures(page, "loading")
+            registration.heal()
+            until(page, lambda: "has not fetched from the leader of epoch 1 yet" in explanation(page, lane))
+            while True:
+                # One fetch at a time: the first one learns where the logs part, the next one asks from there.
+                until(page, fetches.held)
+                if catching_up in next(each["why"] for each in call(cluster, path)["replicas"] if each["id"] == leader):
+                    break
+                fetches.release(1, latest=True)
+            until(page, lambda: catching_up in explanation(page, lane))
+            take_pictures(page, "catching-up")
+        finally:
+            cluster.faults.heal()
+            back.result()
+    expect(lane).to_contain_text("✓ in the ISR")
+    until(page, lambda: "it has everything" in explanation(page, lane))
+    page.get_by_role("navigation", name=f"Views of returning-{number}").get_by_role("link", name="Events").click()
+    expect(page.locator("[data-event='tail_truncated']")).to_contain_text(f"The log was cut from 3 to {end}")
 
 
 # ---- keyboard, contrast, a phone -------------------------------------------------------------------------------------
@@ -372,8 +452,11 @@ def test_lanes_keep_their_marks_with_forced_colors_and_reduced_motion(page: Page
     bar = page.locator(".lane.leader .cell.hw")
     expect(bar).to_have_css("border-left-width", "5px")
     expect(page.locator(".lane.leader .cell.committed")).to_have_css("border-top-style", "solid")
-    moving = "document.getAnimations().length"
-    assert page.evaluate(moving) == 0
+    # Some may have begun before the setting changed.
+    page.wait_for_function("() => document.getAnimations().length === 0")
+    produce(cluster, path, {"value": "milk"})
+    expect(page.locator(".cell.committed", has_text="1").first).to_be_visible()
+    assert page.evaluate("document.getAnimations().length") == 0
 
 
 def test_lanes_are_understood_without_colors(page: Page, cluster: LocalCluster):

@@ -11,8 +11,23 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from minikafka.testing.local_cluster import LocalCluster
-from tests.e2e.console_kit import HOSTILE, call, create, produce, take_pictures, url_of, watched_tab
+from tests.e2e.conftest import EXPECT_TIMEOUT_MS
+from tests.e2e.console_kit import (
+    HOSTILE,
+    call,
+    create,
+    end_of,
+    led_by_another,
+    patient_tab,
+    produce,
+    take_pictures,
+    until,
+    url_of,
+    watched_tab,
+    watermark_of,
+)
 from tests.e2e.haste import SHORT_SESSIONS
+from tests.e2e.test_replay_page import STEP_THROUGH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
@@ -30,11 +45,6 @@ def cluster() -> Iterator[LocalCluster]:
 def page(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
     with watched_tab(browser, cluster) as tab:
         yield tab
-
-
-def end_of(page: Page, node: int) -> Any:
-    """The cell with the log end offset of a replica."""
-    return page.locator(f"[data-values='{node}'] td").nth(3)
 
 
 def word(value: int | None) -> str:
@@ -129,12 +139,161 @@ def test_events_are_jumped_to_linked_and_exported(page: Page, cluster: LocalClus
     saved.value.save_as(file)
     assert file.stat().st_size < 2_000_000
     requested: list[str] = []
-    tab = browser.new_page()
+    tab = patient_tab(browser)
     tab.on("request", lambda request: requested.append(request.url))
     tab.goto(file.as_uri())
     expect(tab.locator("h1")).to_contain_text("told-0")
     assert requested == [file.as_uri()]
     tab.close()
+
+
+def test_exported_page_has_the_states_and_events_of_the_live_page(
+    page: Page, cluster: LocalCluster, tmp_path: Path, browser: Browser
+):
+    """PAGE 9.14: through records, the death and the return of a leader: for each state that the console shows of these
+    minutes, the file shows the same offsets at that time, without a network; its events are the console's.
+    """
+    number, leader = led_by_another(cluster, "carried")
+    path = f"/v1/topics/carried/partitions/{number}"
+    page.goto(f"{url_of(cluster)}/#/t/carried/{number}")
+    expect(end_of(page, 1)).to_have_text("0")
+    for count in (1, 2, 3):
+        produce(cluster, path, {"value": "not-in-the-file"})
+        for node in (1, 2, 3):
+            expect(watermark_of(page, node)).to_have_text(str(count))
+    cluster.kill(leader)
+    try:
+        expect(page.locator(".lane.leader")).to_contain_text("epoch 1")
+        produce(cluster, path, {"value": "not-in-the-file"})
+    finally:
+        cluster.restart(leader)
+    expect(page.locator(f"[data-replica='{leader}']")).to_contain_text("✓ in the ISR")
+    produce(cluster, path, {"value": "not-in-the-file"})
+    for node in (1, 2, 3):
+        expect(watermark_of(page, node)).to_have_text("5")
+    with page.expect_response("**/v1/history?scope=carried-*") as answered:
+        page.get_by_role("button", name="Pause").click()
+    past = answered.value.json()
+    assert past["next"] is None
+    slider, link = page.get_by_role("slider", name="Time"), page.get_by_role("link", name="Export replay")
+    with page.expect_download() as saved:
+        link.click()
+    began = int((link.get_attribute("href") or "").partition("from=")[2].partition("&")[0])
+    file = tmp_path / "replay.html"
+    saved.value.save_as(file)
+    shown: dict[int, list[list[str]]] = {}
+    for at in sorted(each["t"] for each in past["samples"]):
+        slider.fill(str(at))
+        until(page, lambda at=at: shown_ms(page) == at)  # type: ignore[misc]
+        shown[at] = page.evaluate(READ_VALUES)
+
+    with browser.new_context(offline=True) as context:
+        tab = context.new_page()
+        tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+        tab.goto(file.as_uri())
+        run = json.loads(tab.locator("#run").text_content() or "")
+        tab.keyboard.press("Home")
+        tables = [table for _, table, _ in tab.evaluate(STEP_THROUGH)]
+    assert len(tables) == len(run["steps"]) + 1
+    compared = 0
+    for at, rows in shown.items():
+        steps = [each for each in run["steps"] if began + round(each["t"] * 1000) <= at]
+        # Between an event and the next sample the file is ahead: it applies what the event says.
+        sampled = {node: each["k"] == "replica_sampled" for each in steps for node in each.get("d", {})}
+        for node, _, _, end, _, watermark in rows:
+            if sampled.get(node) and end != "unknown":
+                assert [end, watermark] == tables[len(steps)][node][2:4], (at, node)
+                compared += 1
+    assert compared >= 3 * 5
+    # At the end, when nothing moves any more, all is equal.
+    for node, role, in_sync, end, _, watermark in shown[max(shown)]:
+        assert tables[-1][node][:4] == [role, "1", end, watermark]
+        assert in_sync == "yes"
+    new_leader = next(row for row in shown[max(shown)] if row[1] == "leader")[0]
+    assert sorted(tables[-1][new_leader][4].split(",")) == ["1", "2", "3"]
+    events = [(each["t"], each["n"], each["k"], each["w"]) for each in past["steps"]]
+    assert {"became_leader", "leader_elected", "isr_shrunk", "isr_expanded"} <= {kind for _, _, kind, _ in events}
+    in_file = [(began + round(each["t"] * 1000), each["n"], each["k"], each["w"]) for each in run["steps"]]
+    assert sorted(each for each in in_file if each[2] != "replica_sampled") == sorted(events)
+    # What the file says that it leaves out is not there.
+    assert any(each.startswith("Records' contents are not recorded") for each in run["notes"])
+    assert "not-in-the-file" not in file.read_text(encoding="utf-8")
+
+
+AGO_MS, JUMP_MS = 120_000, 300_000
+
+
+def test_two_minutes_back_lanes_groups_and_faults_are_of_that_time(browser: Browser):
+    """PAGE 9.13: the slider goes back two minutes of the brokers' calendars, which jump ahead meanwhile; one step leads
+    to what happened after the jump, and space to now, without loss.
+    """
+    config = {**SHORT_SESSIONS, "mk.testing.endpoints.enable": "true"}
+    with LocalCluster(brokers=3, config=config) as cluster, watched_tab(browser, cluster) as page:
+        path = create(cluster, "aged")
+
+        def commit(offset: int) -> None:
+            """Return when the coordinator has recorded it, and all brokers the ends of their logs."""
+            one = {"topic": "aged", "partition": 0, "offset": offset}
+            call(cluster, "/v1/groups/aged/offsets", {"offsets": [one]}, "PUT")
+            until(page, lambda: _recorded(cluster, "aged") == ([offset], [str(offset + 1)] * 3))
+
+        def later(at: int) -> None:
+            """The calendars of all brokers are now ahead."""
+            for node in (1, 2, 3):
+                call(cluster, f"/v1/machine?broker={node}", {"calendar_ahead_ms": at}, "PUT")
+
+        produce(cluster, path, {"value": "first"}, {"value": "second"})
+        commit(1)
+        call(cluster, "/v1/faults", {"kind": "hold", "link": "client>1", "api": "Vote"})
+        before = call(cluster, "/v1/history?states=false")["to"]
+        later(JUMP_MS)
+        jumped = call(cluster, "/v1/history?states=false")["to"]
+        assert jumped - before >= JUMP_MS
+        call(cluster, "/v1/faults", method="DELETE")
+        produce(cluster, path, {"value": "third"})
+        commit(2)
+        page.goto(f"{url_of(cluster)}/#/t/aged/0")
+        for node in (1, 2, 3):
+            expect(watermark_of(page, node)).to_have_text("3")
+        page.get_by_role("button", name="Pause").click()
+        slider = page.get_by_role("slider", name="Time")
+        expect(slider).to_be_visible()
+        now = shown_ms(page)
+        slider.fill(str(now - AGO_MS))
+        for node in (1, 2, 3):
+            expect(watermark_of(page, node)).to_have_text("2")
+        at = shown_ms(page)
+        assert now - at == AGO_MS
+        assert before < at < jumped
+        past = call(cluster, f"/v1/history?scope=aged-0&from={at}&to={at}")["before"]
+        assert page.evaluate(READ_VALUES) == rows_of(past["partition"])
+        expect(page.locator("#bar")).to_contain_text("active at this time")
+        expect(page.locator("#bar")).to_contain_text("hold client>1 Vote")
+        produce(cluster, path, {"value": "while the page shows the past"})
+        page.get_by_role("navigation").get_by_role("link", name="Groups").click()
+        page.get_by_role("link", name="aged", exact=True).click()
+        expect(page.get_by_text("The group is 1 record behind.")).to_be_visible()
+        expect(page.locator("#live")).to_have_text("❚❚ PAUSED")
+        page.goto(f"{url_of(cluster)}/#/t/aged/0?at={at}")
+        expect(watermark_of(page, 1)).to_have_text("2")
+        take_pictures(page, "two-minutes-ago")
+        page.locator("main").focus()
+        page.keyboard.press("ArrowRight")
+        until(page, lambda: shown_ms(page) > jumped)
+        expect(page.locator("#bar")).not_to_contain_text("active at this time")
+        page.keyboard.press("Space")
+        expect(page.locator("#live")).to_have_text("● LIVE")
+        for node in (1, 2, 3):
+            expect(watermark_of(page, node)).to_have_text("4")
+
+
+def _recorded(cluster: LocalCluster, group: str) -> tuple[list[int], list[str]]:
+    """The committed offsets of a group and the high watermarks of the partition of that name, as the history has them."""
+    groups = call(cluster, "/v1/history/groups")["groups"]
+    now = call(cluster, "/v1/history?states=false")["to"]
+    state = call(cluster, f"/v1/history?scope={group}-0&from={now}&to={now}")["before"]
+    offsets = [one["committed"] for each in groups if each["group"] == group for one in each["offsets"]]
+    return offsets, [row[5] for row in rows_of(state["partition"])] if "partition" in state else []
 
 
 def test_records_events_and_groups_are_those_of_the_time_shown(page: Page, cluster: LocalCluster):
@@ -145,14 +304,15 @@ def test_records_events_and_groups_are_those_of_the_time_shown(page: Page, clust
     def sample(offset: int) -> int:
         """Commit an offset; a time at which the coordinator has recorded it."""
         call(cluster, "/v1/groups/then/offsets", {"offsets": [{**commit, "offset": offset}]}, "PUT")
-        while True:
-            found = call(cluster, "/v1/history/groups")
-            offsets = [
-                one["committed"] for each in found["groups"] if each["group"] == "then" for one in each["offsets"]
-            ]
-            if offsets == [offset]:
-                return int(found["at"])
-            page.wait_for_timeout(100)
+        found: dict[str, Any] = {}
+
+        def is_recorded() -> bool:
+            found.update(call(cluster, "/v1/history/groups"))
+            mine = [each["offsets"] for each in found["groups"] if each["group"] == "then"]
+            return [one["committed"] for each in mine for one in each] == [offset]
+
+        until(page, is_recorded)
+        return int(found["at"])
 
     page.goto(f"{url_of(cluster)}/#/t/then/0")
     produce(cluster, path, {"value": "first"}, {"value": "second"})

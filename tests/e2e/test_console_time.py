@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from minikafka.testing.local_cluster import LocalCluster
-from tests.e2e.console_kit import HOSTILE, call, create, produce, take_pictures, url_of, watched_tab
+from tests.e2e.console_kit import (
+    HOSTILE,
+    call,
+    create,
+    end_of,
+    patient_tab,
+    produce,
+    take_pictures,
+    url_of,
+    watched_tab,
+)
 from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
@@ -28,11 +37,6 @@ def page(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
     with watched_tab(browser, cluster) as tab:
         yield tab
     cluster.faults.heal()
-
-
-def end_of(page: Page, node: int) -> Any:
-    """The cell with the log end offset of a replica."""
-    return page.locator(f"[data-values='{node}'] td").nth(3)
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
@@ -91,8 +95,9 @@ def test_the_page_moves_to_another_broker_when_its_own_stops(browser: Browser):
     with LocalCluster(brokers=3, config=SHORT_SESSIONS) as cluster:
         create(cluster, "moved")
         others = [f"http://{each}" for each in cluster.bootstrap.split(",")[1:]]
-        tab = browser.new_page()
-        tab.goto(f"{url_of(cluster)}/#/t/moved/0")
+        tab = patient_tab(browser)
+        with tab.expect_response("**/v1/brokers"):  # the addresses of the others
+            tab.goto(f"{url_of(cluster)}/#/t/moved/0")
         expect(tab.locator("[data-replica]")).to_have_count(3)
         cluster.kill(1)
         tab.wait_for_url(lambda url: any(url == f"{each}/#/t/moved/0" for each in others))

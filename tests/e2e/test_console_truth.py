@@ -71,8 +71,7 @@ class Recorder:
             return
         image = server.image.partition(ORDERS)
         assert image is not None
-        heard = {each.node_id: each for each in self._present() if each is server or server.image.alive(each.node_id)}
-        views = {node: view for node, each in heard.items() if (view := _view(each)) is not None}
+        views = {each.node_id: view for each in self._present() if (view := _view(each)) is not None}
         state = partition_state(server, ORDERS, image, views)  # type: ignore[arg-type]
         self.frames.append(difference(self._state, state))
         self._state = state
@@ -84,10 +83,9 @@ class Recorder:
     def _truth(self, node: NodeId, leader: NodeId, isr: tuple[NodeId, ...], views: Views) -> list[str | None]:
         """The row of one replica, of the objects that are the replicas themselves."""
         role = "leader" if node == leader else views[node].replica.role if _has(views, node) else "unknown"  # type: ignore[union-attr]
-        replica = self.cluster.brokers[node].partitions[ORDERS] if _has(views, node) else None
-        end = None if replica is None else replica.log.end_offset
-        watermark = None if replica is None else replica.high_watermark
-        leads = self.cluster.brokers[leader].partitions[ORDERS].role if _has(views, leader) else None
+        end, watermark = self._ends(node) if _has(views, node) else (None, None)
+        led = self.cluster.brokers[leader].partitions.get(ORDERS) if _has(views, leader) else None
+        leads = None if led is None else led.role
         known = None
         if isinstance(leads, LeaderReplica):
             known = end if node == leader else leads.remotes[node].end_offset if node in leads.remotes else None
@@ -101,6 +99,16 @@ class Recorder:
             *values,
             *self._cells(end, watermark, views),
         ]
+
+    def _ends(self, node: NodeId) -> tuple[int, int]:
+        """Log end and high watermark; of a broker that has just started, those that its disk has."""
+        broker = self.cluster.brokers[node]
+        replica = broker.partitions.get(ORDERS)
+        if replica is not None:
+            return replica.log.end_offset, replica.high_watermark
+        log = broker.logs.get(ORDERS)
+        assert log is not None
+        return log.end_offset, min(broker.logs.checkpointed_high_watermark(ORDERS), log.end_offset)
 
     def _cells(self, end: int | None, watermark: int | None, views: Views) -> tuple[str | None, str | None]:
         """The last solid cell and the last hatched one."""
@@ -179,5 +187,6 @@ def test_the_page_shows_what_the_replicas_are_at_every_step(page: Page, cluster:
     assert {"yes", "no"} == {row[2] for row in rows}
     assert {"1", "2", "3"} >= {row[0] for row in rows if row[1] == "leader"} != {"1"}
     assert any(row[3] == "unknown" for row in rows)
+    assert any(row[1] == "loading" for row in rows)
     assert any(row[3] != row[4] for row in rows if row[1] == "follower")
     assert any(row[7] is not None for row in rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage
@@ -49,4 +51,23 @@ def test_a_lagging_follower_is_out_with_its_lag_and_the_setting(
     )
     said = why_in_or_out(3, IMAGE, PARTITION, seen, "")
     reason = reason.format(limit="replica.lag.time.max.ms=30000")
-    assert said == f"it has everything below 799{reason}, and comes in when it reaches the high watermark 811"
+    start = "it is catching up: " if last_fetch_ms_ago == 100 else ""
+    assert said == f"{start}it has everything below 799{reason}, and comes in when it reaches the high watermark 811"
+
+
+def test_a_fenced_broker_that_answers_is_loading_or_not_heard_by_the_controller():
+    """PAGE 9.7: a broker that has just started has its log, and no role before it has read the metadata."""
+    fenced = MetadataImage(brokers={3: replace(IMAGE.brokers[3], fenced=True)})
+    own = DescribedReplica(
+        topic="orders",
+        partition=0,
+        role="loading",
+        leader_epoch=4,
+        log_start_offset=0,
+        high_watermark=799,
+        log_end_offset=800,
+    )
+    assert why_in_or_out(3, fenced, PARTITION, None, "", own).startswith("broker 3 is loading: its log ends at 800")
+    own = replace(own, role="follower")
+    assert why_in_or_out(3, fenced, PARTITION, None, "", own).startswith("broker 3 answers, but is fenced")
+    assert "it is down or silent" in why_in_or_out(3, fenced, PARTITION, None, "")

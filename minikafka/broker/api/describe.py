@@ -12,7 +12,6 @@ stands; the active controller knows why it decided. ReadHistory has the same of 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minikafka import __version__
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.log.partition_log import PartitionLog
 
+LOADING = "loading"
+"""The role of a replica whose broker has not read the metadata since its start."""
 PRODUCERS_SHOWN = 20
 PRODUCERS_LOOKED_AT = 1_000
 """A partition with more of them does not show them in its state: they are looked at four times a second."""
@@ -89,46 +90,59 @@ def handle_describe_replicas(
 
 def describe_replica(partition: Partition, now: float) -> DescribedReplica:
     """One replica as its own broker knows it."""
-    role = partition.role
-    replica = DescribedReplica(
+    role, log = partition.role, partition.log
+    leader = role if isinstance(role, LeaderReplica) else None
+    return DescribedReplica(
         topic=partition.partition.topic,
         partition=partition.partition.partition,
-        role="offline" if partition.failed else "leader" if isinstance(role, LeaderReplica) else "follower",
+        role="offline" if partition.failed else "leader" if leader else "follower" if role else "idle",
         leader_epoch=partition.epoch,
-        log_start_offset=partition.log.start_offset,
+        log_start_offset=log.start_offset,
         high_watermark=partition.high_watermark,
-        log_end_offset=partition.log.end_offset,
+        log_end_offset=log.end_offset,
         isr=role.isr if role else (),
         lag_time_max_ms=int(partition.lag_time_max_s * 1000),
         failure=partition.failed or "",
         last_stable_offset=partition.last_stable_offset,
+        # Of leaders alone; for all others as the message has it.
+        maximal_isr=leader.maximal_isr if leader else (),
+        acknowledged_end=leader.own_end if leader else -1,
+        epoch_start_offset=leader.epoch_start if leader else -1,
+        min_isr=leader.min_isr if leader else -1,
+        proposed_isr=leader.proposal.isr if leader and leader.proposal is not None else None,
+        remotes=_followers(leader, now) if leader else (),
     )
-    if isinstance(role, LeaderReplica):
-        return _with_followers(replica, role, now)
-    return replica if role or partition.failed else replace(replica, role="idle")
 
 
-def _with_followers(replica: DescribedReplica, leader: LeaderReplica, now: float) -> DescribedReplica:
+def _describe_loading(replicas: ReplicaManager, name: TopicPartition) -> DescribedReplica | None:
+    """The log of a replica that takes up its role when this broker, which has just started, has read the metadata."""
+    log = replicas.logs.get(name)
+    if log is None:
+        return None
+    return DescribedReplica(
+        topic=name.topic,
+        partition=name.partition,
+        role=LOADING,
+        leader_epoch=log.epochs.latest,
+        log_start_offset=log.start_offset,
+        high_watermark=max(log.start_offset, min(replicas.logs.checkpointed_high_watermark(name), log.end_offset)),
+        log_end_offset=log.end_offset,
+    )
+
+
+def _followers(leader: LeaderReplica, now: float) -> tuple[RemoteReplica, ...]:
     holding = leader.watermark_holders(now)
-    return replace(
-        replica,
-        maximal_isr=leader.maximal_isr,
-        acknowledged_end=leader.own_end,
-        epoch_start_offset=leader.epoch_start,
-        min_isr=leader.min_isr,
-        proposed_isr=leader.proposal.isr if leader.proposal is not None else None,
-        remotes=tuple(
-            RemoteReplica(
-                broker_id=node,
-                log_end_offset=remote.end_offset,
-                caught_up_ms_ago=_ms_ago(remote.caught_up_at(), now),
-                in_sync=node in leader.isr,
-                last_fetch_ms_ago=_ms_ago(remote.fetched_at(), now) if remote.fetched_at() != NEVER else -1,
-                holds_watermark=node in holding,
-                may_join=leader.may_join(node),
-            )
-            for node, remote in leader.remotes.items()
-        ),
+    return tuple(
+        RemoteReplica(
+            broker_id=node,
+            log_end_offset=remote.end_offset,
+            caught_up_ms_ago=_ms_ago(remote.caught_up_at(), now),
+            in_sync=node in leader.isr,
+            last_fetch_ms_ago=_ms_ago(remote.fetched_at(), now) if remote.fetched_at() != NEVER else -1,
+            holds_watermark=node in holding,
+            may_join=leader.may_join(node),
+        )
+        for node, remote in leader.remotes.items()
     )
 
 
@@ -251,7 +265,9 @@ def handle_explain_partition(
     leader = replica.role if replica is not None and isinstance(replica.role, LeaderReplica) else None
     return ExplainPartitionResponse(
         broker_id=replicas.config.node_id,
-        replica=describe_replica(replica, replicas.clock.now()) if replica is not None else None,
+        replica=_describe_loading(replicas, name)
+        if replica is None
+        else describe_replica(replica, replicas.clock.now()),
         unstable=None if leader is None else _unstable(leader),
         producers=() if leader is None else _latest_producers(leader.log),
         producer_count=0 if leader is None else len(leader.log.producers),
