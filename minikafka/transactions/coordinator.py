@@ -244,7 +244,7 @@ class TransactionCoordinator:
         With ``waits`` the partitions wait while another change of the transaction is under way: the end of the last
         transaction, or what other leaders add to this one. That takes milliseconds, less than the pause after which a
         client would retry. What has gathered by then is written as one record. The producer is checked after that, as
-        in Kafka (KAFKA-18575): its id may be what the last transaction's end changes.
+        in Kafka (KAFKA-18660): its id may be what the last transaction's end changes.
         """
         transaction = self._known(transactional_id, producer[0])
         adding = _Adding(ticket, producer, partitions, version, step.now + BUSY_WAIT_S)

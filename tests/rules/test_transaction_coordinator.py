@@ -131,7 +131,7 @@ def test_partitions_that_have_waited_too_long_are_refused():
 
 
 def test_producer_of_waiting_partitions_is_checked_when_they_are_added():
-    """KAFKA-18575: a zombie is fenced then, and the producer id that the last transaction's end brings is known then."""
+    """KAFKA-18660: a zombie is fenced then, and the producer id that the last transaction's end brings is known then."""
     desk = Desk(TransactionSettings(epoch_max=3))
     first = producer = desk.producer()
     while producer[0] == first[0]:
