@@ -508,13 +508,18 @@ class KafkaSession:
         """Close the connection of a client whose certificate gives no principal.
 
         TLS has no alert for what is found after the handshake. Clients send ApiVersions first, whose response has an
-        error; there is none for other requests.
+        error; there is none for other requests. A version that is not offered gets the error that each client can read,
+        and the client sends another one.
         """
         header = pending.header
         if header.key == API_VERSIONS_KEY:
-            version = header.version if API_VERSIONS_FIRST <= header.version <= API_VERSIONS_LAST else 0
+            if not API_VERSIONS_FIRST <= header.version <= API_VERSIONS_LAST:
+                self._done(pending, self._api_versions(header, pending.frame))
+                self._send()
+                return
             refused = {"error_code": SaslAuthenticationFailed.code, "api_keys": []}
-            self._done(pending, sized(encode("ApiVersions", "response", version, refused, response_head(header))))
+            answer = encode("ApiVersions", "response", header.version, refused, response_head(header))
+            self._done(pending, sized(answer))
             self._send()
         self._hang_up()
 

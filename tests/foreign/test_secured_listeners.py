@@ -35,6 +35,8 @@ OUTCOMES: Mapping[str, Mapping[str, str]] = {
     "java": {
         "wrong": "SaslAuthenticationException",
         "certificate.wrong": "SslAuthenticationException",
+        # After an error of ApiVersions it connects again until its time is up, whatever the error is.
+        "certificate.unmapped": "TimeoutException",
         "denied": "TopicAuthorizationException",
     },
     "franz": {
@@ -42,6 +44,7 @@ OUTCOMES: Mapping[str, Mapping[str, str]] = {
         # It reads no JSON of a refused token (RFC 7628), from any broker.
         "OAUTHBEARER.wrong": "unexpected data in oauth response",
         "certificate.wrong": "remote error: tls: unknown certificate authority",
+        "certificate.unmapped": "SASL_AUTHENTICATION_FAILED",
         "denied": "TOPIC_AUTHORIZATION_FAILED",
     },
 }
@@ -54,7 +57,9 @@ class Login:
 
     way: str
     case: str
-    """``right``, ``wrong`` (credential), ``denied`` (no ACL) or ``renewed`` (the session)."""
+    """``right``, ``wrong`` (credential), ``denied`` (no ACL), ``renewed`` (the session) or ``unmapped`` (a certificate of
+    the right CA for which no rule gives a principal).
+    """
 
     @property
     def name(self) -> str:
@@ -73,8 +78,8 @@ class Login:
 LOGINS = [
     Login(way, case)
     for way in (*WITH_PASSWORD, OAUTHBEARER, CERTIFICATE)
-    for case in ("right", "wrong", "denied", "renewed")
-    if (way, case) != (CERTIFICATE, "renewed")
+    for case in ("right", "wrong", "denied", "renewed", "unmapped")
+    if (way == CERTIFICATE and case != "renewed") or (way != CERTIFICATE and case != "unmapped")
 ]
 
 
@@ -105,6 +110,8 @@ class Secured:
         if login.case == "wrong":
             return self.other_ca.make_client(login.user).path
         assert self.cluster.certificates is not None
+        if login.case == "unmapped":
+            return CertificateFolder(self.ca.parent).make_client("elsewhere", subject="CN=shop,O=Elsewhere").path
         return self.cluster.certificates.client(login.user)
 
 
@@ -122,6 +129,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "sasl.oauthbearer.expected.issuer": ISSUER,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
         "ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": "RULE:^CN=([a-z]+)$/$1/",
     }
     with LocalCluster(1, config=config, security_protocol="SASL_SSL", users=USERS) as cluster:
         cluster.sync.create_topic(TOPIC, partitions=1, replicas=1)

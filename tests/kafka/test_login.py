@@ -241,20 +241,28 @@ async def test_a_listener_without_sasl_has_no_time_for_a_login():
     assert (len(it.asked), it.is_closed) == (1, False)
 
 
-@pytest.mark.parametrize("version", [0, 2, 3, 4, 99])
+@pytest.mark.parametrize("version", [0, 2, 3, 4])
 async def test_a_client_whose_certificate_gives_no_principal_gets_an_authentication_error(version: int):
     """TLS has no alert for it; ApiVersions comes first and has an error. Nothing is handled, then or later."""
     it = Line(refusal="no rule matches")
-    if version == 99:
-        it.session.received(memoryview(struct.pack(">hhih", 18, 99, 1, 1) + b"c\0"))
-    else:
-        names = {"client_software_name": "x", "client_software_version": "1"} if version >= 3 else {}
-        it.ask("ApiVersions", version, names)
+    names = {"client_software_name": "x", "client_software_version": "1"} if version >= 3 else {}
+    it.ask("ApiVersions", version, names)
     (sent,) = it.sent
-    read = decode("ApiVersions", "response", 0 if version == 99 else version, memoryview(sent), 8)
+    read = decode("ApiVersions", "response", version, memoryview(sent), 8)
     assert (read["error_code"], it.is_closed) == (FAILED, True)
     it.heartbeat(2)
     assert (it.asked, len(it.sent)) == ([], 1)
+
+
+async def test_a_newer_client_whose_certificate_gives_no_principal_can_read_its_error():
+    """The layout of version 0 is for UNSUPPORTED_VERSION alone: a client asks again in a version that it names."""
+    it = Line(refusal="no rule matches")
+    it.session.received(memoryview(struct.pack(">hhih", 18, 99, 1, 1) + b"c\0"))
+    read = decode("ApiVersions", "response", 0, memoryview(it.sent[-1]), 8)
+    assert (read["error_code"], it.is_closed) == (35, False)
+    it.ask("ApiVersions", 4, {"client_software_name": "x", "client_software_version": "1"})
+    read = decode("ApiVersions", "response", 4, memoryview(it.sent[-1]), 8)
+    assert (read["error_code"], it.is_closed) == (FAILED, True)
 
 
 @pytest.mark.parametrize("first", ["Heartbeat", "SaslHandshake", "SaslAuthenticate"])
