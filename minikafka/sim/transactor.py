@@ -58,6 +58,7 @@ class Transactor:
         self._places = places
         self._random = Random(f"{plan.seed}/transactor/{process}")
         self._world = cluster.sim.of(machine)
+        self.begun_s = self._world.clock.now()
         settings: dict[str, Any] = {**plan.client_settings, **self._settings()}
         self._hold_s = settings.pop(HOLD_MS, 0) / 1000
         self._config = ProducerConfig(

@@ -280,7 +280,8 @@ class Transactors:
     def _judge_death(self, process: Transactor) -> None:
         """Only a rival or a timeout fences a producer, and it keeps its producer id for as long as it lives.
 
-        A rival is a process that initialized later, or may have. It may have begun earlier: it was paused meanwhile.
+        A rival is a process that initialized later, or may have: its response came after this one had begun. Either may
+        have been paused before it saw its own response.
         A late copy of a process's own InitProducerId is a rival too: the coordinator cannot know better.
         """
         error = process.died_of
@@ -289,7 +290,7 @@ class Transactors:
         rivals = [
             each
             for each in self._processes[process.transactional_id]
-            if each is not process and each.known.initialized_s >= process.known.initialized_s
+            if each is not process and each.known.initialized_s >= process.begun_s
         ]
         is_doubled = any(
             message.api == "InitProducerId" and message.source == process.machine
