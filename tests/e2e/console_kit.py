@@ -79,6 +79,11 @@ def create(cluster: Reachable, topic: str, *, partitions: int = 1) -> str:
     return f"/v1/topics/{topic}/partitions/0"
 
 
+def delete_topic(cluster: Reachable, topic: str) -> None:
+    """The response has no body."""
+    urllib.request.urlopen(urllib.request.Request(f"{url_of(cluster)}/v1/topics/{topic}", method="DELETE")).close()
+
+
 def led_by_another(cluster: Reachable, topic: str, node: int = 1) -> tuple[int, int]:
     """A partition of a new topic that ``node`` does not lead, and its leader. Broker 1 serves the page."""
     create(cluster, topic, partitions=3)

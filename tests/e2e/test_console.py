@@ -14,7 +14,17 @@ from playwright.sync_api import Browser, Page, expect
 
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.wire.differences import difference
-from tests.e2e.console_kit import HOSTILE, LOOK, call, patient_tab, take_pictures, url_of, watched_tab, within
+from tests.e2e.console_kit import (
+    HOSTILE,
+    LOOK,
+    call,
+    delete_topic,
+    patient_tab,
+    take_pictures,
+    url_of,
+    watched_tab,
+    within,
+)
 from tests.e2e.test_processes import run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
@@ -51,7 +61,7 @@ def test_first_click_creates_a_topic_whose_lanes_move(page: Page, cluster: Local
     def show() -> dict[str, float]:
         page.goto(url_of(cluster))
         expect(create).to_be_visible()
-        page.wait_for_function("window.shownMs > 0")
+        page.wait_for_function("() => window.shownMs > 0")
         return {"shown": page.evaluate("window.shownMs")}
 
     within(show, shown=EMPTY_MS)
@@ -63,14 +73,17 @@ def test_first_click_creates_a_topic_whose_lanes_move(page: Page, cluster: Local
     def click() -> dict[str, float]:
         if call(cluster, "/v1/topics")["topics"]:
             stop.click()
-            call(cluster, "/v1/topics/orders", method="DELETE")
+            # From another view: this one would report that its topic is gone.
+            page.goto(url_of(cluster))
+            delete_topic(cluster, "orders")
             show()
         page.evaluate("window.movedMs = 0")
         page.evaluate(MEASURE_CLICK)
         create.click()
         expect(page.get_by_role("heading", name="orders-0")).to_be_visible()
         expect(page.locator("[data-replica] .cell.committed").first).to_have_text("0")
-        page.wait_for_function("window.movedMs > 0")  # set with the next frame, which may follow what is seen here
+        # Set with the next frame, which may follow what is seen here. A function: the page forbids evaluated text.
+        page.wait_for_function("() => window.movedMs > 0")
         return {"moved": page.evaluate("window.movedMs")}
 
     within(click, moved=LANES_MOVE_MS)

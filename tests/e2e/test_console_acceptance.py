@@ -184,7 +184,7 @@ def test_the_first_view_needs_few_requests(browser: Browser, cluster: LocalClust
         page.on("request", lambda request: requested.append(request.url))
         page.goto(f"{url_of(cluster)}/#/t/quick/0")
         expect(page.locator("[data-replica]")).to_have_count(3)
-        page.wait_for_function("window.measured.lanes > 0")
+        page.wait_for_function("() => window.measured.lanes > 0")
         page.wait_for_function(f"() => {FIRST_PAINT}")
         paint = page.evaluate(f"{FIRST_PAINT}.startTime")
         measured = page.evaluate("window.measured")
