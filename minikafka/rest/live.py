@@ -406,6 +406,7 @@ async def get_live(visit: Visit) -> Stream:
         json_text.EVENT_STREAM,
         farewell=json_text.FAREWELL,
         headers={"X-Accel-Buffering": "no"},
+        repeats_itself=True,
     )
 
 

@@ -74,12 +74,15 @@ class Stream:
 
     ``farewell`` is sent when the broker stops. A chunk is written when the reader has taken the ones before it: what is
     held for a slow reader is one chunk and the socket's buffer. The generator is closed in every case.
+
+    ``repeats_itself``: it is compressed for readers that accept gzip, each chunk so that it can be read at once.
     """
 
     chunks: AsyncGenerator[bytes, None]
     media_type: str
     farewell: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    repeats_itself: bool = False
 
 
 Metrics: TypeAlias = Callable[[], Awaitable[bytes]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -142,6 +143,25 @@ async def test_differences_give_what_the_api_shows(viewers: Viewers):
         assert shown["order"] == [each["id"] for each in partition["replicas"]]
         assert "frame" in reader.kinds
         assert reader.kinds.count("snapshot") == 1
+
+
+async def test_stream_is_compressed_for_readers_that_accept_gzip(cluster: LocalCluster) -> None:
+    """PAGE 5.3: each event can be read when it arrives, compressed or not, and compressed ones are a fraction of the size."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False) as http:
+        viewers = Viewers(http, cluster)
+        await viewers.call("POST", "/v1/topics", {"name": "packed", "partitions": 100, "replication_factor": 3})
+        for accepted, is_packed in (("gzip", True), ("br, gzip;q=0.5", True), ("gzip;q=0.0, br", False), ("", False)):
+            unpack = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            read, received = b"", 0
+            async with http.get(f"{viewers.urls[0]}/v1/live", headers={"Accept-Encoding": accepted}) as response:
+                assert response.headers.get("Content-Encoding") == ("gzip" if is_packed else None)
+                async with asyncio.timeout(PATIENCE_S):
+                    while b'"packed"' not in read or not read.endswith(b"\n\n"):
+                        part = await response.content.readany()
+                        assert part, "the stream ended"
+                        received += len(part)
+                        read += unpack.decompress(part) if is_packed else part
+            assert received < len(read) / 5 if is_packed else received == len(read)
 
 
 async def test_viewers_share_one_reader_and_nothing_runs_without_them(viewers: Viewers, cluster: LocalCluster):
