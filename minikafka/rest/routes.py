@@ -77,6 +77,8 @@ from minikafka.world.http_connections import AUTHENTICATE, PRINCIPAL
 from minikafka.world.instruments import Instruments
 
 API_VERSION = "1"
+LOOK_S = 0.5
+"""Interval at which a stream notices that its reader has left, also while there is nothing to write."""
 RECHECK_S = 5.0
 """Interval at which the credentials and permissions of a stream's reader are checked again."""
 PIECE_BYTES = 512 * KIB
@@ -300,10 +302,17 @@ async def _end_of_stream(
     """Wait until the chunks end (empty), or return what is written last: the server closes, or the client may not
     read any more.
     """
+    clock = visit.host.world.clock
+    checked = clock.now()
     while True:
-        done, _ = await asyncio.wait({writing, closing}, timeout=RECHECK_S, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({writing, closing}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         if done:
             return stream.farewell if writing not in done else b""
+        if visit.http.transport is None:
+            raise ConnectionResetError("the reader has left")
+        if clock.now() - checked < RECHECK_S:
+            continue
+        checked = clock.now()
         error = await _refusal_now(route, visit)
         if error is not None:
             is_events = stream.media_type == json_text.EVENT_STREAM

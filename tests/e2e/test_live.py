@@ -266,6 +266,17 @@ async def test_only_so_many_viewers_are_served(
                 assert (response.status, (await response.json(content_type=None))["error"]) == (status, error)
 
 
+async def test_viewer_that_has_left_counts_no_more_although_nothing_is_written(
+    viewers: Viewers, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Quick reloads of a page do not use up the streams: a broker looks whether readers are there, and does not wait for a write."""
+    await until_nobody_watches(cluster)
+    monkeypatch.setattr(live, "HEARTBEAT_S", 10 * PATIENCE_S)
+    async with viewers.watch() as reader:
+        await reader.until(lambda _: True)
+    await until_nobody_watches(cluster)
+
+
 async def test_an_open_transaction_is_in_the_state(viewers: Viewers, cluster: LocalCluster):
     """Its producer with the first offset, and why the last stable offset stands there; committed, it is over."""
     await viewers.topic("transacted")
