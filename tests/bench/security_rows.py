@@ -11,13 +11,14 @@ import contextlib
 import ssl
 import struct
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 
-from minikafka import AdminClient
+from minikafka import AdminClient, LocalCluster
 from minikafka.blocking.tls import client_context
 from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.hosting.cluster_files import LOOPBACK, ClusterFiles, Ports, lay_out, write
@@ -34,6 +35,7 @@ from minikafka.hosting.secured import (
     ClusterTls,
 )
 from minikafka.ports import Network
+from minikafka.security.authorizer import AclIndex, Action, Authorizer, Caller
 from minikafka.types import ANONYMOUS, Address, NodeId
 from minikafka.wire.acls import Acl, AclOperation, PatternType, ResourceType
 from minikafka.world.real import real_world
@@ -49,6 +51,7 @@ LITERAL_ACLS, PREFIXED_ACLS = 1000, 20
 HUGE = 1e15
 """A quota that nobody reaches."""
 HTTP_LANES = 8
+USERS = {"alice": "the password of a bench"}
 
 
 class Guarded(Ours):
@@ -283,8 +286,48 @@ async def login_rows(*, rounds: int, logins: int, requests: int) -> list[Row]:
     return rows
 
 
+async def decision_rows(*, rounds: int) -> list[Row]:
+    """One decision of the authorizer, for an action that it has not decided before and for one that it has."""
+    caller, authorizer = Caller(ANONYMOUS, LOOPBACK), Authorizer()
+    actions = [Action(AclOperation.WRITE, ResourceType.TOPIC, f"t{number}") for number in range(LITERAL_ACLS - 1)]
+    index = AclIndex()
+
+    async def decide() -> float:
+        began = time.perf_counter()
+        for action in actions:
+            authorizer.authorize(index, caller, action)
+        return (time.perf_counter() - began) * 1e6 / len(actions)
+
+    async def first_time() -> float:
+        nonlocal index
+        index = AclIndex(acls())
+        return await decide()
+
+    pair = await in_turn(first_time, decide, rounds=4 * rounds, warm_up=2)
+    name = f"a decision of the authorizer, {LITERAL_ACLS + PREFIXED_ACLS} ACLs"
+    row = Row(name, "µs", pair.ours, pair.bare, pair.ratio, at_least=False, note="5 and 0.5 µs at most are the aims")
+    return beside([row], "the same decision again")
+
+
+async def start_rows(*, rounds: int) -> list[Row]:
+    """Three brokers in the caller's process, as a test has them; certificates are made once."""
+
+    async def start(protocol: str) -> float:
+        cluster = LocalCluster(3, security_protocol=protocol, users=USERS if protocol == SASL_SSL else None)
+        began = time.perf_counter()
+        await asyncio.to_thread(cluster.start)
+        spent = time.perf_counter() - began
+        await asyncio.to_thread(cluster.stop)
+        return spent * 1000
+
+    pair = await in_turn(lambda: start(SASL_SSL), lambda: start(PLAINTEXT), rounds=2 * rounds, warm_up=2)
+    name = "start of 3 brokers in a test's process, TLS, authorizer and a user"
+    return beside([Row(name, "ms", pair.ours, pair.bare, pair.ratio, 1.5, at_least=False)], "without security")
+
+
 async def security_rows(*, rounds: int, megabytes: int, count: int) -> list[Row]:
     """All of them."""
     rows = await tls_rows(rounds=rounds, megabytes=megabytes, count=count)
     rows += await access_rows(rounds=2 * rounds, count=10 * count)
-    return rows + await login_rows(rounds=rounds, logins=count, requests=4 * count)
+    rows += await login_rows(rounds=rounds, logins=count, requests=4 * count)
+    return rows + await decision_rows(rounds=rounds) + await start_rows(rounds=rounds)
