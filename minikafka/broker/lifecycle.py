@@ -166,7 +166,7 @@ class Lifecycle:
         controller = self._controller()
         if controller is None:
             return False
-        sent = self.world.clock.now()
+        sent, heard_at = self.world.clock.now(), self._controller_heard_at()
         request = BrokerRegistrationRequest(
             broker_id=self.config.node_id,
             cluster_id=self.cluster_id,
@@ -196,7 +196,7 @@ class Lifecycle:
         self.world.events("registered", node=self.config.node_id, broker_epoch=self.broker_epoch)
         if not response.is_fenced:
             self._resumes_at = self.broker_epoch + 1
-            self._begin_session(sent)
+            self._begin_session(sent, heard_at)
             self._set_fenced(fenced=False)
             if self._controller() == controller and not self._wants_to_leave:
                 # What has moved meanwhile was this registration: there is nothing that a heartbeat could add.
@@ -205,7 +205,7 @@ class Lifecycle:
         return not self.is_fenced
 
     async def _beat(self) -> bool:
-        sent = self.world.clock.now()
+        sent, heard_at = self.world.clock.now(), self._controller_heard_at()
         request = BrokerHeartbeatRequest(
             broker_id=self.config.node_id,
             broker_epoch=self.broker_epoch,
@@ -228,7 +228,7 @@ class Lifecycle:
             return False
         if not self._is_in_time():
             self._resumes_at = response.metadata_offset
-        self._begin_session(sent)
+        self._begin_session(sent, heard_at)
         if self.is_fenced != response.is_fenced:
             self._set_fenced(fenced=response.is_fenced)
             self._on_change()
@@ -247,12 +247,16 @@ class Lifecycle:
         self._on_change()
         return False
 
-    def _begin_session(self, sent: float) -> None:
+    def _begin_session(self, sent: float, heard_at: float) -> None:
         """What was ``sent`` then was answered. A controller in this same process answers also when both are cut off
         together: it counts only as far as the quorum's majority has followed it, since from then on another may have
-        been elected.
+        been elected. It may have resigned since it answered, so what counts then is ``heard_at``, when a majority had
+        followed it at the time of sending.
         """
-        self._session_from = max(self._session_from, min(sent, self._controller_heard_at()))
+        heard_since = self._controller_heard_at()
+        if heard_since == float("inf"):
+            heard_since = heard_at
+        self._session_from = max(self._session_from, min(sent, heard_since))
 
     def _set_fenced(self, *, fenced: bool) -> None:
         self.world.events("session_fenced" if fenced else "session_unfenced", node=self.config.node_id)

@@ -12,6 +12,9 @@ from minikafka.sim.world import SimWorld
 from minikafka.types import TopicPartition
 from tests.rules.controller_kit import Cluster
 from tests.rules.replication_kit import follower, log_of
+from tests.rules.test_broker_session import (
+    test_a_controller_that_resigned_before_its_answer_was_read_does_not_vouch as resigned_does_not_vouch,
+)
 from tests.sim.cluster_kit import ORDERS, Client, simulated, values
 from tests.sim.test_cluster_leaders import test_a_leader_that_was_away_refuses_until_it_knows_what_it_missed as was_away
 
@@ -51,6 +54,11 @@ def a_snapshot_holds_every_topic() -> None:
 def a_zombie_acknowledges_nothing() -> None:
     """A leader whose session has run out, with acks=1."""
     was_away(1)
+
+
+def a_resigned_controller_does_not_vouch() -> None:
+    """Between its answer to a heartbeat of its own process and the moment when that is read, another one took over."""
+    resigned_does_not_vouch(is_first=False)
 
 
 def an_idle_cluster_acknowledges_at_once() -> None:

@@ -268,6 +268,13 @@ def always_alive(self: Lifecycle) -> bool:
     return True
 
 
+def vouched_by_who_resigned(original: Callable[[Lifecycle, float, float], None]) -> Callable[..., None]:
+    def begin_session(self: Lifecycle, sent: float, heard_at: float) -> None:
+        original(self, sent, float("inf"))
+
+    return begin_session
+
+
 LOG = ("recovered_what_was_never_written", "damaged_batch_served", "synced_record_lost", "hole_in_the_log")
 LOST = ("isr_member_lacks_committed", "exposed_record_changed", "acknowledged_record_gone")
 METADATA = (
@@ -507,6 +514,14 @@ OWN = (
         (Lifecycle, "session_alive", always_alive),
         ground="drill",
         told_in=drills.a_zombie_acknowledges_nothing,
+    ),
+    _own(
+        "brokers",
+        "resigned_controller_vouches",
+        "the session counts although the controller in the same process had not been followed for long, and resigned",
+        (Lifecycle, "_begin_session", vouched_by_who_resigned(Lifecycle._begin_session)),
+        ground="drill",
+        told_in=drills.a_resigned_controller_does_not_vouch,
     ),
     _own(
         "idempotence",

@@ -1,0 +1,127 @@
+"""A broker's session with the controller, by its own clock: from when it counts, and who may vouch for it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from minikafka.broker.lifecycle import Lifecycle
+from minikafka.config import BrokerConfig
+from minikafka.ports import World
+from minikafka.sim.world import SimWorld
+from minikafka.types import Address
+from minikafka.wire.codec import encode_response
+from minikafka.wire.messages import BrokerHeartbeatResponse, BrokerRegistrationResponse
+
+SESSION_S: Final = BrokerConfig().broker_session_timeout_ms / 1000
+NOT_LEADING: Final = float("inf")
+"""What the quorum's member says of itself when it does not lead: others vouch then."""
+
+
+class Controller:
+    """The active controller, in the broker's own process or not: a network that answers for it."""
+
+    def __init__(self, *, heard_at: float) -> None:
+        self.heard_at = heard_at
+        """When a majority of voters last followed this process."""
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens between its answer and the moment when that is read."""
+
+    async def call(self, _peer: Address, api: str, _body: object, **_: Any) -> bytes:
+        await asyncio.sleep(0.001)
+        answers = {
+            "BrokerRegistration": BrokerRegistrationResponse(broker_epoch=0, is_fenced=False),
+            "BrokerHeartbeat": BrokerHeartbeatResponse(is_fenced=False, metadata_offset=1),
+        }
+        body = b"".join(bytes(each) for each in encode_response(answers[api]))
+        self.meanwhile()
+        return body
+
+
+class Life:
+    """One broker that was registered at once, and has beaten once since."""
+
+    def __init__(self, sim: SimWorld, world: World, controller: Controller) -> None:
+        self.sim, self.controller = sim, controller
+        self.lifecycle = Lifecycle(
+            BrokerConfig(),
+            dataclasses.replace(world, network=controller),  # type: ignore[arg-type]
+            cluster_id="c",
+            incarnation_id="i",
+            previous_broker_epoch=-1,
+            log_dirs=(),
+            advertised=lambda: Address("n1", 9092),
+            other_listeners=lambda: "",
+            controller=lambda: Address("n1", 9092),
+            applied_offset=lambda: 5,
+            on_change=lambda: None,
+            controller_heard_at=lambda: controller.heard_at,
+            leads_any=lambda: True,
+            missing_replicas=lambda: (),
+        )
+
+    @property
+    def now(self) -> float:
+        return self.sim.loop.time()
+
+    def run_for(self, duration_s: float) -> None:
+        self.sim.loop.run_until(self.now + duration_s)
+
+    def step_down(self) -> None:
+        """Another one was elected, and this process has just heard of it."""
+        self.controller.heard_at = NOT_LEADING
+
+
+@contextmanager
+def living(*, heard_at: float, meanwhile: Callable[[Life], None] = lambda _: None) -> Iterator[Life]:
+    with SimWorld(1) as sim:
+        world = sim.of("n1")
+        life = Life(sim, world, Controller(heard_at=heard_at))
+        life.controller.meanwhile = lambda: meanwhile(life)
+        sim.spawn("n1", life.lifecycle.run())
+        life.run_for(0.1)
+        yield life
+
+
+def test_another_process_vouches_from_when_it_was_asked() -> None:
+    """S14: each heartbeat that is answered counts from when it was sent."""
+    with living(heard_at=NOT_LEADING) as life:
+        for _ in range(30):
+            assert life.lifecycle.session_alive()
+            life.run_for(1.0)
+
+
+def test_a_controller_in_the_same_process_vouches_as_far_as_a_majority_followed_it() -> None:
+    """KAFKA-15489: a controller that is cut off answers its own broker, too."""
+    with living(heard_at=0.0) as life:
+        life.run_for(SESSION_S - 0.2)
+        assert life.lifecycle.session_alive()
+        life.run_for(0.2)
+        assert not life.lifecycle.session_alive()
+        life.controller.heard_at = life.now
+        life.run_for(2.1)
+        assert life.lifecycle.session_alive()
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["at registration", "by a heartbeat"])
+def test_a_controller_that_resigned_before_its_answer_was_read_does_not_vouch(is_first: bool) -> None:
+    """A stopped process wakes: its controller still answers its own broker, then hears that another was elected, and
+    the answer is read. It would have counted from the wake-up, and this broker's leaders would have taken records.
+    """
+    with living(heard_at=float("-inf"), meanwhile=Life.step_down if is_first else _nothing) as life:
+        if not is_first:
+            life.controller.meanwhile = life.step_down
+            while life.controller.heard_at != NOT_LEADING:
+                life.run_for(0.01)
+        assert not life.lifecycle.session_alive()
+        life.run_for(2.1)
+        assert life.lifecycle.session_alive(), "the next one was answered by another process"
+
+
+def _nothing(_: Life) -> None:
+    return
