@@ -43,12 +43,13 @@ class Writing:
         self._acks = acks
         self._count = count
         self._numbers = itertools.count()
-        self._cpu: list[float] = []
+        self.cpu: list[float] = []
+        """All brokers' CPU of each round: milliseconds a MB."""
 
     @property
     def cpu_ms_per_mb(self) -> float:
         """All brokers' CPU, of the round that took the least."""
-        return min(self._cpu)
+        return min(self.cpu)
 
     async def __call__(self) -> float:
         topic = f"t{len(self._batch)}.{next(self._numbers)}"
@@ -60,7 +61,7 @@ class Writing:
             concurrency=CONCURRENCY,
         )
         megabytes = self._count * len(self._batch) / 1e6
-        self._cpu.append(meter.lap() * 1000 / megabytes)
+        self.cpu.append(meter.lap() * 1000 / megabytes)
         await self._arm.delete(topic)
         return megabytes / run.seconds
 
@@ -74,12 +75,13 @@ class Reading:
         self._batch = batch
         self._records = records
         self._count = count
-        self._cpu: list[float] = []
+        self.cpu: list[float] = []
+        """All brokers' CPU of each round: milliseconds a MB."""
 
     @property
     def cpu_ms_per_mb(self) -> float:
         """The broker's CPU, of the round that took the least."""
-        return min(self._cpu)
+        return min(self.cpu)
 
     async def fill(self) -> None:
         """Make the topic, and write what will be read."""
@@ -99,7 +101,7 @@ class Reading:
         meter = CpuMeter(self._arm.pids)
         run = await closed_loop(one, count=self._count, concurrency=CONCURRENCY)
         megabytes = self._count * len(self._batch) / 1e6
-        self._cpu.append(meter.lap() * 1000 / megabytes)
+        self.cpu.append(meter.lap() * 1000 / megabytes)
         return megabytes / run.seconds
 
 
@@ -112,12 +114,13 @@ class _SmallBatches:
         self._batch = batch
         self._acks = acks
         self._count = count
-        self._cpu: list[float] = []
+        self.cpu: list[float] = []
+        """All brokers' CPU of each round: µs a request."""
 
     @property
     def cpu_us(self) -> float:
         """All brokers' CPU of a request, of the round that took the least."""
-        return min(self._cpu)
+        return min(self.cpu)
 
     async def _round(self, *, partitions: int, concurrency: int) -> Run:
         meter = CpuMeter(self._arm.pids)
@@ -126,7 +129,7 @@ class _SmallBatches:
             count=self._count,
             concurrency=concurrency,
         )
-        self._cpu.append(meter.lap() * 1e6 / self._count)
+        self.cpu.append(meter.lap() * 1e6 / self._count)
         return run
 
 
