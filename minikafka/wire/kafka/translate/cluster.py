@@ -1,34 +1,148 @@
-"""DescribeQuorum (0 to 2) and DescribeLogDirs (1 to 5)."""
+"""Settings of brokers and topics, their list, features, and what DescribeQuorum and DescribeLogDirs report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
+from minikafka.errors import UnsupportedVersion
 from minikafka.types import METADATA_TOPIC
-from minikafka.wire.admin import DescribeLogDirsRequest, PartitionName
+from minikafka.wire.admin import (
+    BROKER,
+    TOPIC,
+    AlterConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlteredConfigs,
+    DescribeConfigsRequest,
+    DescribedConfig,
+    DescribedConfigs,
+    DescribeLogDirsRequest,
+    IncrementalAlterConfigsRequest,
+    PartitionName,
+    ReplicaSize,
+)
+from minikafka.wire.features import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
-from minikafka.wire.kafka.translate.common import Exchange, Translation, by_topic, each_once
-from minikafka.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse, QuorumReplica
+from minikafka.wire.kafka.translate.common import NONE, Exchange, Translation, each_once
+from minikafka.wire.kafka.translate.shapes import each_answer, error_of, flat, nested, plain, request_of, typed
+from minikafka.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse, MetadataRequest, QuorumReplica
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+
+def _describe_configs_response(message: Message, response: Any, _exchange: Exchange) -> Message:
+    def config(each: DescribedConfig) -> Message:
+        return {**plain(each), "value": None if each.is_sensitive else each.value}
+
+    results = each_answer(response, response.results, DescribedConfigs, _named(message))
+    return {"results": [{**plain(each), "configs": [config(one) for one in each.configs]} for each in results]}
+
+
+def _named(message: Message) -> list[Message]:
+    """The resources of a request, without what it says of them."""
+    return [
+        {"resource_type": each["resource_type"], "resource_name": each["resource_name"]}
+        for each in message["resources"]
+    ]
+
+
+def _increment_request(message: Message, _exchange: Exchange) -> IncrementalAlterConfigsRequest:
+    resources = tuple(
+        typed(
+            AlterConfigsResource,
+            resource,
+            configs=tuple(typed(AlterConfig, each, operation=each["config_operation"]) for each in resource["configs"]),
+        )
+        for resource in message["resources"]
+    )
+    return typed(IncrementalAlterConfigsRequest, message, resources=resources)
+
+
+def _alter_response(message: Message, response: Any, _exchange: Exchange) -> Message:
+    answers = each_answer(response, response.responses, AlteredConfigs, _named(message))
+    return {"responses": [plain(each) for each in answers]}
+
+
+DESCRIBE_CONFIGS = Translation("DescribeConfigs", 1, 4, request_of(DescribeConfigsRequest), _describe_configs_response)
+ALTER_CONFIGS = Translation("AlterConfigs", 0, 2, request_of(AlterConfigsRequest), _alter_response)
+INCREMENTAL_ALTER_CONFIGS = Translation("IncrementalAlterConfigs", 0, 1, _increment_request, _alter_response)
+
+# ---- ListConfigResources (KIP-1142) ----------------------------------------------------------------------------------
+
+BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
+"""Kinds of resources that Kafka lists and of which there are none here."""
+
+_LISTED = ({CLIENT_METRICS}, {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+"""Kinds of resources by version."""
+
+
+def _kinds(message: Message, exchange: Exchange) -> set[int]:
+    return set(message.get("resource_types", ())) or _LISTED[exchange.version]
+
+
+def _resources_request(message: Message, exchange: Exchange) -> MetadataRequest:
+    kinds = _kinds(message, exchange)
+    unknown = sorted(kinds - _LISTED[exchange.version])
+    if unknown:
+        raise UnsupportedVersion(f"resource_type={unknown[0]} is not a kind of resource that can be listed")
+    return MetadataRequest(topics=None if TOPIC in kinds else ())
+
+
+def _resources_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    if response.error_code:
+        return {"error_code": response.error_code, "config_resources": []}
+    kinds = _kinds(message, exchange)
+    found = [(topic.name, TOPIC) for topic in response.topics] if TOPIC in kinds else []
+    if BROKER in kinds:
+        found += [(str(broker.node_id), BROKER) for broker in response.brokers]
+    return {
+        "error_code": 0,
+        "config_resources": [{"resource_name": name, "resource_type": kind} for name, kind in found],
+    }
+
+
+LIST_CONFIG_RESOURCES = Translation(
+    "ListConfigResources", 0, 1, _resources_request, _resources_response, serves="Metadata"
+)
+
+# ---- UpdateFeatures (KIP-584, KIP-1022); ApiVersions, which the session answers, describes features ------------------
+
+
+def _features_request(message: Message, exchange: Exchange) -> UpdateFeaturesRequest:
+    def update(each: Message) -> FeatureUpdate:
+        is_downgrade = exchange.version == 0 and each["allow_downgrade"]
+        return FeatureUpdate(
+            name=each["feature"],
+            level=each["max_version_level"],
+            upgrade_type=SAFE_DOWNGRADE if is_downgrade else each["upgrade_type"],
+        )
+
+    return typed(UpdateFeaturesRequest, message, updates=tuple(map(update, message["feature_updates"])))
+
+
+def _features_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    # One refused feature refuses all: then there are no results of single features, as in Kafka.
+    named = [each["feature"] for each in message["feature_updates"]] if not response.error_code else []
+    results = [{"feature": name, "error_code": NONE, "error_message": None} for name in named]
+    return {**error_of(response), "results": results if exchange.version < 2 else []}
+
+
+UPDATE_FEATURES = Translation("UpdateFeatures", 0, 2, _features_request, _features_response)
+
+# ---- DescribeQuorum --------------------------------------------------------------------------------------------------
 
 CONTROLLER_LISTENER = "CONTROLLER"
 """Name under which the voters' endpoints are shown."""
 
 
-def _quorum_request(_message: Message, _exchange: Exchange) -> DescribeQuorumRequest:
-    return DescribeQuorumRequest()
-
-
 def _quorum_response(message: Message, response: DescribeQuorumResponse, exchange: Exchange) -> Message:
     if response.error_code:
-        return {
-            "error_code": response.error_code,
-            "error_message": response.error_message or None,
-            "topics": [],
-            "nodes": [],
-        }
+        return {**error_of(response), "topics": [], "nodes": []}
     wall_ms = exchange.directory.wall_ms()
+    asked = each_once(
+        (topic["topic_name"], [each["partition_index"] for each in topic["partitions"]]) for topic in message["topics"]
+    )
     return {
         "error_code": 0,
         "topics": [
@@ -36,103 +150,64 @@ def _quorum_response(message: Message, response: DescribeQuorumResponse, exchang
                 "topic_name": name,
                 "partitions": [_quorum_partition(name, each, response, wall_ms) for each in partitions],
             }
-            for name, partitions in each_once(
-                (topic["topic_name"], [each["partition_index"] for each in topic["partitions"]])
-                for topic in message["topics"]
-            ).items()
+            for name, partitions in asked.items()
         ],
         "nodes": [
-            {
-                "node_id": each.node_id,
-                "listeners": [{"name": CONTROLLER_LISTENER, "host": each.host, "port": each.port}],
-            }
-            for each in response.endpoints
+            {**plain(each), "listeners": [{"name": CONTROLLER_LISTENER, **plain(each)}]} for each in response.endpoints
         ],
     }
 
 
 def _quorum_partition(topic: str, partition: int, response: DescribeQuorumResponse, wall_ms: int) -> Message:
-    if (topic, partition) != (METADATA_TOPIC, 0):
+    def replica(each: QuorumReplica) -> Message:
+        fetched, caught_up = (
+            wall_ms - ago if ago >= 0 else -1 for ago in (each.last_fetch_ms_ago, each.last_caught_up_ms_ago)
+        )
         return {
-            "partition_index": partition,
-            "error_code": 3,
-            "error_message": f"only {METADATA_TOPIC}-0 has a quorum",
-            "leader_id": -1,
-            "leader_epoch": -1,
-            "high_watermark": -1,
-            "current_voters": [],
-            "observers": [],
+            **plain(each),
+            "replica_directory_id": ZERO_UUID,
+            "last_fetch_timestamp": fetched,
+            "last_caught_up_timestamp": caught_up,
         }
+
+    if (topic, partition) != (METADATA_TOPIC, 0):
+        error = {"error_code": 3, "error_message": f"only {METADATA_TOPIC}-0 has a quorum"}
+        response = DescribeQuorumResponse()
+    else:
+        error = {"error_code": 0}
     return {
+        **error,
         "partition_index": partition,
-        "error_code": 0,
         "leader_id": response.leader_id,
         "leader_epoch": response.leader_epoch,
         "high_watermark": response.high_watermark,
-        "current_voters": _replicas(response.voters, wall_ms),
-        "observers": _replicas(response.observers, wall_ms),
+        "current_voters": list(map(replica, response.voters)),
+        "observers": list(map(replica, response.observers)),
     }
 
 
-def _replicas(replicas: Iterable[QuorumReplica], wall_ms: int) -> list[Message]:
-    def at(ms_ago: int) -> int:
-        return wall_ms - ms_ago if ms_ago >= 0 else -1
-
-    return [
-        {
-            "replica_id": each.replica_id,
-            "replica_directory_id": ZERO_UUID,
-            "log_end_offset": each.log_end_offset,
-            "last_fetch_timestamp": at(each.last_fetch_ms_ago),
-            "last_caught_up_timestamp": at(each.last_caught_up_ms_ago),
-        }
-        for each in replicas
-    ]
-
-
-DESCRIBE_QUORUM = Translation("DescribeQuorum", 0, 2, _quorum_request, _quorum_response)
+DESCRIBE_QUORUM = Translation("DescribeQuorum", 0, 2, request_of(DescribeQuorumRequest), _quorum_response)
 
 # ---- DescribeLogDirs -------------------------------------------------------------------------------------------------
 
 
 def _dirs_request(message: Message, _exchange: Exchange) -> DescribeLogDirsRequest:
     topics = message["topics"]
-    return DescribeLogDirsRequest(
-        partitions=None
-        if topics is None
-        else tuple(
-            PartitionName(topic=topic["topic"], partition=each) for topic in topics for each in topic["partitions"]
-        )
-    )
+    return DescribeLogDirsRequest(partitions=None if topics is None else flat(PartitionName, topics, topic="topic"))
 
 
 def _dirs_response(_message: Message, response: Any, _exchange: Exchange) -> Message:
+    def row(replica: ReplicaSize) -> Message:
+        return {
+            "partition_index": replica.partition,
+            "partition_size": replica.size_bytes,
+            "offset_lag": replica.offset_lag,
+            "is_future_key": False,
+        }
+
     return {
         "error_code": response.error_code,
-        "results": [
-            {
-                "error_code": each.error_code,
-                "log_dir": each.log_dir,
-                "topics": [
-                    {
-                        "name": name,
-                        "partitions": [
-                            {
-                                "partition_index": replica.partition,
-                                "partition_size": replica.size_bytes,
-                                "offset_lag": replica.offset_lag,
-                                "is_future_key": False,
-                            }
-                            for replica in group
-                        ],
-                    }
-                    for name, group in by_topic(each.replicas).items()
-                ],
-                "total_bytes": each.total_bytes,
-                "usable_bytes": each.usable_bytes,
-            }
-            for each in response.results
-        ],
+        "results": [{**plain(each), "topics": nested(each.replicas, row)} for each in response.results],
     }
 
 

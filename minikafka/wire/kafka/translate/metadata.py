@@ -15,6 +15,7 @@ from minikafka.wire.kafka.translate.common import (
     Translation,
     id_bytes,
 )
+from minikafka.wire.kafka.translate.shapes import plain
 from minikafka.wire.messages import MetadataPartition, MetadataRequest, MetadataResponse, MetadataTopic
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -64,9 +65,7 @@ def _response(message: Message, response: MetadataResponse, exchange: Exchange) 
         for each in message["topics"] or ()
         if not each["name"] and exchange.topic_name(each["topic_id"]) is None
     ]
-    brokers = [
-        {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack} for each in response.brokers
-    ]
+    brokers = [plain(each) for each in response.brokers]
     if response.error_code:
         # Clients look at topics for errors (before version 13 the request has no error of its own), and ignore a
         # response without brokers.
@@ -152,10 +151,7 @@ def _cluster_response(message: Message, response: MetadataResponse, exchange: Ex
         "controller_id": response.controller_id if not code else NO_NODE,
         "brokers": []
         if code
-        else [
-            {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "is_fenced": False}
-            for each in response.brokers
-        ],
+        else [{**plain(each), "broker_id": each.node_id, "is_fenced": False} for each in response.brokers],
         "cluster_authorized_operations": _cluster_operations(message, exchange),
     }
 

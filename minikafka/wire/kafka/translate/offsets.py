@@ -8,6 +8,7 @@ from typing import Any
 from minikafka.errors import UnsupportedVersion
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import NONE, Exchange, Translation, code_for
+from minikafka.wire.kafka.translate.shapes import flat, in_request_order, plain
 from minikafka.wire.messages import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -15,12 +16,9 @@ from minikafka.wire.messages import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
-    DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
-    EpochAnswer,
     EpochQuery,
-    ListedOffset,
     ListOffsetsPartition,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
@@ -30,31 +28,27 @@ from minikafka.wire.messages import (
 _CODES = {9: (99, 6), 78: (5, 5)}
 
 
-def _per_partition(
-    message: Message,
-    response: Any,
-    *,
-    partitions: str,
-    index: str,
-    row_of: Callable[[Any], Message],
-    failed: Callable[[int, int], Message],
-    refused: Callable[[Message], int] = lambda _: NONE,
-) -> list[Message]:
-    """Kafka's topics, each with the answers for its partitions in the order of the request.
+def _response_of(
+    *, topic: str = "name", index: str = "partition_index", refused: Callable[[Message, int], int] = lambda *_: NONE
+) -> Callable[[Message, Any, Exchange], Message]:
+    """The translation of a response whose rows have our names, but for the number of the partition.
 
     ``refused`` returns the error code of a partition that was left out of the typed request, else 0.
     """
-    answers = {(each.topic, each.partition): each for each in response.partitions}
-    topics = []
-    for topic in message["topics"]:
-        name = topic["name"] if "name" in topic else topic["topic"]
-        rows = []
-        for each in topic[partitions]:
-            number = each[index]
-            code = response.error_code or refused(each)
-            rows.append(failed(number, code) if code else row_of(answers[name, number]))
-        topics.append({"name": name, "topic": name, partitions: rows})
-    return topics
+
+    def response_of(message: Message, response: Any, exchange: Exchange) -> Message:
+        answers = {(each.topic, each.partition): each for each in response.partitions}
+
+        def row(name: str, asked: Message) -> Message:
+            number = asked[index]
+            code = response.error_code or refused(asked, exchange.version)
+            answer: Message = {"low_watermark": -1} if code else plain(answers[name, number])
+            code = code_for(code or answer["error_code"], exchange.version, _CODES)
+            return {**answer, index: number, "error_code": code}
+
+        return {"topics": in_request_order(message["topics"], row, topic=topic)}
+
+    return response_of
 
 
 # ---- ListOffsets -----------------------------------------------------------------------------------------------------
@@ -80,123 +74,27 @@ def _unsupported(partition: Message, version: int) -> int:
 
 
 def _list_request(message: Message, exchange: Exchange) -> ListOffsetsRequest:
-    return ListOffsetsRequest(
-        isolation_level=message["isolation_level"],
-        partitions=tuple(
-            ListOffsetsPartition(
-                topic=topic["name"],
-                partition=each["partition_index"],
-                current_leader_epoch=each["current_leader_epoch"],
-                timestamp=each["timestamp"],
-            )
-            for topic in message["topics"]
-            for each in topic["partitions"]
-            if not _unsupported(each, exchange.version)
-        ),
+    supported = (
+        {**topic, "partitions": [each for each in topic["partitions"] if not _unsupported(each, exchange.version)]}
+        for topic in message["topics"]
     )
-
-
-def _list_response(message: Message, response: Any, exchange: Exchange) -> Message:
-    def row_of(answer: ListedOffset) -> Message:
-        return {
-            "partition_index": answer.partition,
-            "error_code": code_for(answer.error_code, exchange.version, _CODES),
-            "timestamp": answer.timestamp,
-            "offset": answer.offset,
-            "leader_epoch": answer.leader_epoch,
-        }
-
-    def failed(number: int, code: int) -> Message:
-        return {"partition_index": number, "error_code": code_for(code, exchange.version, _CODES)}
-
-    return {
-        "topics": _per_partition(
-            message,
-            response,
-            partitions="partitions",
-            index="partition_index",
-            row_of=row_of,
-            failed=failed,
-            refused=lambda partition: _unsupported(partition, exchange.version),
-        )
-    }
-
-
-LIST_OFFSETS = Translation("ListOffsets", 1, 11, _list_request, _list_response)
-
-# ---- OffsetForLeaderEpoch --------------------------------------------------------------------------------------------
+    return ListOffsetsRequest(
+        isolation_level=message["isolation_level"], partitions=flat(ListOffsetsPartition, supported)
+    )
 
 
 def _epoch_request(message: Message, _exchange: Exchange) -> OffsetForLeaderEpochRequest:
-    return OffsetForLeaderEpochRequest(
-        partitions=tuple(
-            EpochQuery(
-                topic=topic["topic"],
-                partition=each["partition"],
-                current_leader_epoch=each["current_leader_epoch"],
-                leader_epoch=each["leader_epoch"],
-            )
-            for topic in message["topics"]
-            for each in topic["partitions"]
-        )
-    )
-
-
-def _epoch_response(message: Message, response: Any, exchange: Exchange) -> Message:
-    def row_of(answer: EpochAnswer) -> Message:
-        return {
-            "error_code": code_for(answer.error_code, exchange.version, _CODES),
-            "partition": answer.partition,
-            "leader_epoch": answer.leader_epoch,
-            "end_offset": answer.end_offset,
-        }
-
-    def failed(number: int, code: int) -> Message:
-        return {"error_code": code_for(code, exchange.version, _CODES), "partition": number}
-
-    return {
-        "topics": _per_partition(
-            message, response, partitions="partitions", index="partition", row_of=row_of, failed=failed
-        )
-    }
-
-
-OFFSET_FOR_LEADER_EPOCH = Translation("OffsetForLeaderEpoch", 2, 4, _epoch_request, _epoch_response)
-
-# ---- DeleteRecords ---------------------------------------------------------------------------------------------------
+    return OffsetForLeaderEpochRequest(partitions=flat(EpochQuery, message["topics"], topic="topic", index="partition"))
 
 
 def _delete_request(message: Message, _exchange: Exchange) -> DeleteRecordsRequest:
     return DeleteRecordsRequest(
-        timeout_ms=message["timeout_ms"],
-        partitions=tuple(
-            DeleteRecordsPartition(topic=topic["name"], partition=each["partition_index"], offset=each["offset"])
-            for topic in message["topics"]
-            for each in topic["partitions"]
-        ),
+        timeout_ms=message["timeout_ms"], partitions=flat(DeleteRecordsPartition, message["topics"])
     )
 
 
-def _delete_response(message: Message, response: Any, exchange: Exchange) -> Message:
-    def row_of(answer: DeletedRecords) -> Message:
-        return {
-            "partition_index": answer.partition,
-            "low_watermark": answer.low_watermark,
-            "error_code": code_for(answer.error_code, exchange.version, _CODES),
-        }
-
-    def failed(number: int, code: int) -> Message:
-        return {
-            "partition_index": number,
-            "low_watermark": -1,
-            "error_code": code_for(code, exchange.version, _CODES),
-        }
-
-    return {
-        "topics": _per_partition(
-            message, response, partitions="partitions", index="partition_index", row_of=row_of, failed=failed
-        )
-    }
-
-
-DELETE_RECORDS = Translation("DeleteRecords", 0, 2, _delete_request, _delete_response)
+LIST_OFFSETS = Translation("ListOffsets", 1, 11, _list_request, _response_of(refused=_unsupported))
+OFFSET_FOR_LEADER_EPOCH = Translation(
+    "OffsetForLeaderEpoch", 2, 4, _epoch_request, _response_of(topic="topic", index="partition")
+)
+DELETE_RECORDS = Translation("DeleteRecords", 0, 2, _delete_request, _response_of())

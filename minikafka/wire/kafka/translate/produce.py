@@ -17,6 +17,7 @@ from minikafka.wire.kafka.translate.common import (
     endpoints_of,
     leader_of,
 )
+from minikafka.wire.kafka.translate.shapes import plain, request_of
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import (
     DescribeProducersPartition,
@@ -168,26 +169,13 @@ PRODUCE = Translation(
 )
 
 
-def _init_request(message: Message, _exchange: Exchange) -> InitProducerIdRequest:
-    return InitProducerIdRequest(
-        transactional_id=message["transactional_id"],
-        transaction_timeout_ms=message["transaction_timeout_ms"],
-        producer_id=message["producer_id"],
-        producer_epoch=message["producer_epoch"],
-    )
-
-
 def _init_response(_message: Message, response: InitProducerIdResponse, exchange: Exchange) -> Message:
-    return {
-        "error_code": code_for(response.error_code, exchange.version, _INIT_CODES),
-        "producer_id": response.producer_id,
-        "producer_epoch": response.producer_epoch,
-    }
+    return {**plain(response), "error_code": code_for(response.error_code, exchange.version, _INIT_CODES)}
 
 
 _INIT_CODES = {ProducerFenced.code: (4, InvalidProducerEpoch.code)}
 
-INIT_PRODUCER_ID = Translation("InitProducerId", 0, 5, _init_request, _init_response)
+INIT_PRODUCER_ID = Translation("InitProducerId", 0, 5, request_of(InitProducerIdRequest), _init_response)
 
 # ---- DescribeProducers -----------------------------------------------------------------------------------------------
 
@@ -225,17 +213,7 @@ def _producers(partition: int, answer: Any) -> Message:
         "partition_index": partition,
         "error_code": code_for(answer.error_code, 0, _CODES),
         "error_message": answer.error_message or None,
-        "active_producers": [
-            {
-                "producer_id": each.producer_id,
-                "producer_epoch": each.producer_epoch,
-                "last_sequence": each.last_sequence,
-                "last_timestamp": each.last_timestamp,
-                "coordinator_epoch": each.coordinator_epoch,
-                "current_txn_start_offset": each.current_txn_start_offset,
-            }
-            for each in (() if answer.error_code else answer.active)
-        ],
+        "active_producers": [] if answer.error_code else [plain(each) for each in answer.active],
     }
 
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from minikafka.errors import InvalidConfig, TopicAuthorizationFailed
 from minikafka.wire.acls import ResourceType
 from minikafka.wire.admin import (
     AlterPartitionReassignmentsRequest,
+    CreatedPartitions,
     CreatePartitionsRequest,
     ListPartitionReassignmentsRequest,
-    NewPartitionReplicas,
-    NewPartitions,
     PartitionName,
     ReassignedPartition,
 )
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
-from minikafka.wire.kafka.translate.common import (
-    NOT_ASKED,
-    UNKNOWN_TOPIC_ID,
-    Exchange,
-    Translation,
-    by_topic,
-    id_bytes,
-)
+from minikafka.wire.kafka.translate.common import NOT_ASKED, UNKNOWN_TOPIC_ID, Exchange, Translation, id_bytes
 from minikafka.wire.kafka.translate.metadata import INTERNAL_TOPICS
+from minikafka.wire.kafka.translate.shapes import (
+    each_answer,
+    error_of,
+    flat,
+    in_request_order,
+    nested,
+    plain,
+    request_of,
+    typed,
+)
 from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -36,25 +38,10 @@ from minikafka.wire.messages import (
     DescribedTopic,
     DescribeTopicsRequest,
     ElectLeadersRequest,
-    Failed,
     ForgottenPartition,
     NewTopic,
     ReplicaAssignment,
 )
-
-
-def error_of(answer: Failed) -> Message:
-    """Code and message of one item."""
-    return {"error_code": answer.error_code, "error_message": answer.error_message or None}
-
-
-def _grouped(answers: Iterable[Any], index: str, name: str, partitions: str) -> list[Message]:
-    """Answers for partitions, in Kafka's topics."""
-    return [
-        {name: topic, partitions: [{index: each.partition, **error_of(each)} for each in group]}
-        for topic, group in by_topic(answers).items()
-    ]
-
 
 # ---- CreateTopics ----------------------------------------------------------------------------------------------------
 
@@ -70,54 +57,23 @@ def _create_request(message: Message, exchange: Exchange) -> CreateTopicsRequest
             if each["value"] is None:
                 raise InvalidConfig(f"{each['name']} of topic {topic['name']!r} has no value", setting=each["name"])
             configs[each["name"]] = each["value"]
-        topics.append(
-            NewTopic(
-                name=topic["name"],
-                num_partitions=topic["num_partitions"],
-                replication_factor=topic["replication_factor"],
-                assignments=tuple(
-                    ReplicaAssignment(partition=each["partition_index"], broker_ids=tuple(each["broker_ids"]))
-                    for each in topic["assignments"]
-                ),
-                configs=configs,
-            )
+        assignments = tuple(
+            typed(ReplicaAssignment, each, partition=each["partition_index"]) for each in topic["assignments"]
         )
-    return CreateTopicsRequest(
-        topics=tuple(topics),
-        timeout_ms=message["timeout_ms"],
-        validate_only=message["validate_only"],
-        include_configs=exchange.version >= CONFIGS_FROM,
-    )
+        topics.append(typed(NewTopic, topic, assignments=assignments, configs=configs))
+    return typed(CreateTopicsRequest, message, topics=tuple(topics), include_configs=exchange.version >= CONFIGS_FROM)
 
 
 def _create_response(message: Message, response: Any, _exchange: Exchange) -> Message:
-    if response.error_code:
-        answers = [
-            CreatedTopic(name=name, error_code=response.error_code, error_message=response.error_message)
-            for name in dict.fromkeys(topic["name"] for topic in message["topics"])
-        ]
-    else:
-        answers = list(response.topics)
+    asked: list[Message] = [{"name": name} for name in dict.fromkeys(topic["name"] for topic in message["topics"])]
     return {
         "topics": [
             {
-                "name": each.name,
+                **plain(each),
                 "topic_id": id_bytes(each.topic_id),
-                **error_of(each),
-                "num_partitions": each.num_partitions,
-                "replication_factor": each.replication_factor,
-                "configs": [
-                    {
-                        "name": config.name,
-                        "value": config.value,
-                        "read_only": False,
-                        "config_source": config.config_source,
-                        "is_sensitive": False,
-                    }
-                    for config in each.configs
-                ],
+                "configs": [{**plain(config), "read_only": False, "is_sensitive": False} for config in each.configs],
             }
-            for each in answers
+            for each in each_answer(response, response.topics, CreatedTopic, asked)
         ]
     }
 
@@ -169,30 +125,12 @@ DELETE_TOPICS = Translation("DeleteTopics", 1, 6, _delete_request, _delete_respo
 # ---- CreatePartitions ------------------------------------------------------------------------------------------------
 
 
-def _grow_request(message: Message, _exchange: Exchange) -> CreatePartitionsRequest:
-    return CreatePartitionsRequest(
-        topics=tuple(
-            NewPartitions(
-                name=topic["name"],
-                count=topic["count"],
-                assignments=None
-                if topic["assignments"] is None
-                else tuple(NewPartitionReplicas(broker_ids=tuple(each["broker_ids"])) for each in topic["assignments"]),
-            )
-            for topic in message["topics"]
-        ),
-        timeout_ms=message["timeout_ms"],
-        validate_only=message["validate_only"],
-    )
-
-
 def _grow_response(message: Message, response: Any, _exchange: Exchange) -> Message:
-    if response.error_code:
-        return {"results": [{"name": topic["name"], **error_of(response)} for topic in message["topics"]]}
-    return {"results": [{"name": each.name, **error_of(each)} for each in response.results]}
+    asked: list[Message] = [{"name": topic["name"]} for topic in message["topics"]]
+    return {"results": [plain(each) for each in each_answer(response, response.results, CreatedPartitions, asked)]}
 
 
-CREATE_PARTITIONS = Translation("CreatePartitions", 0, 3, _grow_request, _grow_response)
+CREATE_PARTITIONS = Translation("CreatePartitions", 0, 3, request_of(CreatePartitionsRequest), _grow_response)
 
 # ---- ElectLeaders ----------------------------------------------------------------------------------------------------
 
@@ -204,30 +142,21 @@ def _elect_request(message: Message, exchange: Exchange) -> ElectLeadersRequest:
     topics = message["topic_partitions"]
     return ElectLeadersRequest(
         election_type=ELECTIONS.get(kind, str(kind)),
-        partitions=None
-        if topics is None
-        else tuple(
-            ForgottenPartition(topic=topic["topic"], partition=each) for topic in topics for each in topic["partitions"]
-        ),
+        partitions=None if topics is None else flat(ForgottenPartition, topics, topic="topic"),
     )
 
 
 def _elect_response(message: Message, response: Any, exchange: Exchange) -> Message:
     if response.error_code and exchange.version == 0:
         # No place for an error of the whole request: each partition carries it.
-        return {
-            "replica_election_results": [
-                {
-                    "topic": topic["topic"],
-                    "partition_result": [{"partition_id": each, **error_of(response)} for each in topic["partitions"]],
-                }
-                for topic in message["topic_partitions"] or ()
-            ]
-        }
-    return {
-        "error_code": response.error_code,
-        "replica_election_results": _grouped(response.partitions, "partition_id", "topic", "partition_result"),
-    }
+        def refused(_topic: str, number: int) -> Message:
+            return {"partition_id": number, **error_of(response)}
+
+        topics = message["topic_partitions"] or ()
+        results = in_request_order(topics, refused, topic="topic", into="partition_result")
+    else:
+        results = nested(response.partitions, _row("partition_id"), topic="topic", rows="partition_result")
+    return {"error_code": response.error_code, "replica_election_results": results}
 
 
 ELECT_LEADERS = Translation("ElectLeaders", 0, 2, _elect_request, _elect_response)
@@ -235,27 +164,21 @@ ELECT_LEADERS = Translation("ElectLeaders", 0, 2, _elect_request, _elect_respons
 # ---- reassignments (KIP-455) -----------------------------------------------------------------------------------------
 
 
+def _row(index: str) -> Callable[[Any], Message]:
+    """A row of our names, but for the number of its partition."""
+    return lambda answer: {**plain(answer), index: answer.partition}
+
+
 def _reassign_request(message: Message, _exchange: Exchange) -> AlterPartitionReassignmentsRequest:
-    return AlterPartitionReassignmentsRequest(
-        partitions=tuple(
-            ReassignedPartition(
-                topic=topic["name"],
-                partition=each["partition_index"],
-                replicas=None if each["replicas"] is None else tuple(each["replicas"]),
-            )
-            for topic in message["topics"]
-            for each in topic["partitions"]
-        ),
-        timeout_ms=message["timeout_ms"],
-        allow_replication_factor_change=message["allow_replication_factor_change"],
-    )
+    partitions = flat(ReassignedPartition, message["topics"])
+    return typed(AlterPartitionReassignmentsRequest, message, partitions=partitions)
 
 
 def _reassign_response(message: Message, response: Any, _exchange: Exchange) -> Message:
     return {
         "allow_replication_factor_change": message["allow_replication_factor_change"],
         **error_of(response),
-        "responses": _grouped(response.responses, "partition_index", "name", "partitions"),
+        "responses": nested(response.responses, _row("partition_index")),
     }
 
 
@@ -265,36 +188,13 @@ ALTER_PARTITION_REASSIGNMENTS = Translation("AlterPartitionReassignments", 0, 1,
 def _ongoing_request(message: Message, _exchange: Exchange) -> ListPartitionReassignmentsRequest:
     topics = message["topics"]
     return ListPartitionReassignmentsRequest(
-        partitions=None
-        if topics is None
-        else tuple(
-            PartitionName(topic=topic["name"], partition=each)
-            for topic in topics
-            for each in topic["partition_indexes"]
-        ),
+        partitions=None if topics is None else flat(PartitionName, topics, rows="partition_indexes"),
         timeout_ms=message["timeout_ms"],
     )
 
 
 def _ongoing_response(_message: Message, response: Any, _exchange: Exchange) -> Message:
-    return {
-        **error_of(response),
-        "topics": [
-            {
-                "name": name,
-                "partitions": [
-                    {
-                        "partition_index": each.partition,
-                        "replicas": each.replicas,
-                        "adding_replicas": each.adding_replicas,
-                        "removing_replicas": each.removing_replicas,
-                    }
-                    for each in group
-                ],
-            }
-            for name, group in by_topic(response.partitions).items()
-        ],
-    }
+    return {**error_of(response), "topics": nested(response.partitions, _row("partition_index"))}
 
 
 LIST_PARTITION_REASSIGNMENTS = Translation("ListPartitionReassignments", 0, 0, _ongoing_request, _ongoing_response)
