@@ -105,46 +105,52 @@ class Pipelines:
 
 
 async def frame_rows(
-    ours: Ours, theirs: Theirs, *, rounds: int, megabytes: int, latencies: int, requests: int
+    ours: Ours, theirs: Theirs, brokers: int, *, acks: int, rounds: int, megabytes: int, latencies: int, requests: int
 ) -> list[Row]:
-    """One broker on each side, acks=1."""
+    """Records on all brokers of each side; large batches only without replication."""
     framed = Framed(ours)
+    what = f"acks={'all' if acks == -1 else acks} RF {brokers}"
     try:
-        rows = await _small_rows(framed, theirs, rounds, requests)
-        rows += await _latency_rows(framed, theirs, rounds, latencies)
-        for size in LARGE_SIZES:
+        rows = await _small_rows(framed, theirs, what, brokers, acks, rounds, requests)
+        rows += await _latency_rows(framed, theirs, what, brokers, acks, rounds, latencies)
+        for size in LARGE_SIZES if brokers == 1 else ():
             rows += await _large_rows(framed, theirs, size, rounds, megabytes)
     finally:
         framed.connections.close()
     return rows
 
 
-async def _small_rows(framed: Framed, theirs: Theirs, rounds: int, requests: int) -> list[Row]:
+async def _small_rows(
+    framed: Framed, theirs: Theirs, what: str, brokers: int, acks: int, rounds: int, requests: int
+) -> list[Row]:
     rows = []
     batch = small_batch(100)
     for arm in (framed, theirs):
-        await arm.create("fs", 1)
+        await arm.create("fs", brokers)
         for partition in range(PARTITIONS):
-            await arm.produce("fs", partition, batch, 1)
+            await arm.produce("fs", partition, batch, acks)
     for connections, depth, ceiling in PIPELINES:
         mine, peer = (
-            Pipelines(arm, "fs", batch, acks=1, count=requests, connections=connections, depth=depth)
+            Pipelines(arm, "fs", batch, acks=acks, count=requests, connections=connections, depth=depth)
             for arm in (framed, theirs)
         )
         pair = await in_turn(mine, peer, rounds=rounds, warm_up=2)
-        name = f"frames: produce acks=1 RF 1, 100 B, {connections} connections x {depth}"
+        name = f"frames: produce {what}, 100 B, {connections} connections x {depth}"
         rows.append(Row(name, "requests/s", pair.ours, pair.bare, pair.ratio))
         cpu = (mine.cpu_us, peer.cpu_us)
-        rows.append(Row(f"CPU of {name}", "µs", *cpu, cpu[0] / cpu[1], ceiling, at_least=False))
+        most = ceiling if acks == 1 else None
+        rows.append(Row(f"CPU of {name}", "µs", *cpu, cpu[0] / cpu[1], most, at_least=False))
     return rows
 
 
-async def _latency_rows(framed: Framed, theirs: Theirs, rounds: int, latencies: int) -> list[Row]:
+async def _latency_rows(
+    framed: Framed, theirs: Theirs, what: str, brokers: int, acks: int, rounds: int, latencies: int
+) -> list[Row]:
     batch = batch_of(KIB + 16)
     for arm in (framed, theirs):
-        await arm.create("fl", 1, 1)
-    mine, peer = (OneAtATime(arm, "fl", batch, acks=1, count=latencies) for arm in (framed, theirs))
-    rows = await two_rows("frames: acks=1 RF 1, one 1 KiB record, c=1", mine, peer, rounds=rounds, ceiling=None)
+        await arm.create("fl", brokers, 1)
+    mine, peer = (OneAtATime(arm, "fl", batch, acks=acks, count=latencies) for arm in (framed, theirs))
+    rows = await two_rows(f"frames: {what}, one 1 KiB record, c=1", mine, peer, rounds=rounds, ceiling=None)
     note = f"brokers' CPU {mine.cpu_us:.0f} / {peer.cpu_us:.0f} µs a record"
     return [dataclasses.replace(row, note=note) for row in rows]
 

@@ -127,14 +127,7 @@ async def _with_one_broker(sides: Both, effort: Effort) -> list[Row]:
     rows.append(await _fetch_row(sides, effort))
     rows += await _latency_rows(sides, "acks=1 RF 1", 1, effort)
     rows.append(await _rate_row(sides, "acks=1 RF 1", 1, effort))
-    rows += await frame_rows(
-        sides.ours,
-        sides.kafka,
-        rounds=effort.rounds,
-        megabytes=effort.megabytes,
-        latencies=effort.latencies,
-        requests=effort.requests,
-    )
+    rows += await _frame_rows(sides, 1, effort)
     rows += await client_rows(
         sides.ours, sides.kafka, sides.ours.running.bootstrap, rounds=effort.rounds, megabytes=effort.client_megabytes
     )
@@ -146,6 +139,7 @@ async def _with_three_brokers(java: Java, sides: Both, effort: Effort) -> list[R
     rows = await _produce_rows(sides, -1, effort)
     rows += await _latency_rows(sides, "acks=all RF 3", -1, effort)
     rows.append(await _rate_row(sides, "acks=all RF 3", -1, effort))
+    rows += await _frame_rows(sides, -1, effort)
     rows += await confluent_rows(
         sides.ours, sides.kafka, sides.brokers, rounds=effort.rounds, megabytes=effort.client_megabytes
     )
@@ -227,6 +221,19 @@ async def _rate_row(sides: Both, what: str, acks: int, effort: Effort) -> Row:
     note = f"brokers' CPU {ours.cpu_us:.0f} / {theirs.cpu_us:.0f} µs a request"
     name = f"small requests, {what}, 100 B, c={SMALL_LANES}"
     return Row(name, "requests/s", pair.ours, pair.bare, pair.ratio, note=note)
+
+
+async def _frame_rows(sides: Both, acks: int, effort: Effort) -> list[Row]:
+    return await frame_rows(
+        sides.ours,
+        sides.kafka,
+        sides.brokers,
+        acks=acks,
+        rounds=effort.rounds,
+        megabytes=effort.megabytes,
+        latencies=effort.latencies,
+        requests=effort.requests,
+    )
 
 
 async def _memory_row(sides: Both, what: str) -> Row:
