@@ -96,7 +96,7 @@ def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
 Examples:
   minikafka produce orders --ledger orders.jsonl -b 127.0.0.1:9092 < orders.txt
   minikafka audit orders.jsonl -b 127.0.0.1:9092
-  minikafka audit orders.jsonl --data-dir /tmp/mk     brokers stopped; /tmp/mk/broker-1 and its siblings
+  minikafka audit orders.jsonl --data-dir /tmp/mk     # brokers stopped; /tmp/mk/broker-1 and its siblings
   minikafka audit ledgers/*.jsonl -b 127.0.0.1:9092
 
 Several ledgers are judged as one history: give those of all producers of a topic, or the others' records are nobody's.

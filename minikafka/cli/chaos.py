@@ -52,7 +52,7 @@ class Duration(click.ParamType[float]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if seconds < 0:
-            self.fail(f"{value!r}: less than nothing", param, ctx)
+            self.fail(f"{value!r}: a duration cannot be negative", param, ctx)
         return seconds
 
 

@@ -247,7 +247,7 @@ def alter(
 
 def _resource(topic: str | None, broker: int | None, *, all_brokers: bool) -> ConfigResource:
     if sum((topic is not None, broker is not None, all_brokers)) != 1:
-        raise Misuse("say whose: one of --topic T, --broker ID, --all-brokers")
+        raise Misuse("name exactly one of --topic T, --broker ID and --all-brokers")
     if topic is not None:
         return ConfigResource("topic", topic)
     return ConfigResource("broker", "" if broker is None else str(broker))

@@ -238,7 +238,7 @@ def command(
         raise click.UsageError("--from-beginning and --offset are two ways to say the same: keep one of them")
     if group is not None and (only or start is not None):
         raise click.UsageError(
-            "a --group says which partitions and where: --partition and --offset are for readers alone"
+            "--partition and --offset do not go with --group: the group assigns partitions and keeps offsets"
         )
     try:
         begin = parse_start(start) if start is not None else BEGINNING if from_beginning else END

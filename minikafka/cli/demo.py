@@ -178,10 +178,10 @@ SETTINGS = {
 @click.command(
     epilog="""\b
 Examples:
-  minikafka demo                      all 336,776 flights
-  minikafka demo --fast               20,000 of them, for CI
-  minikafka demo --no-spark           without the Spark job at the end
-  minikafka demo --data-dir /tmp/mk   keep logs, history.jsonl and verdict.json
+  minikafka demo                      # all 336,776 flights
+  minikafka demo --fast               # 20,000 of them, for CI
+  minikafka demo --no-spark           # without the Spark job at the end
+  minikafka demo --data-dir /tmp/mk   # keep logs, history.jsonl and verdict.json
 
 Exit code 0: every acknowledged flight was read back exactly once and in order, and the three replicas are
 equal byte by byte below their high watermarks, and Spark's aggregation of the topic is the data set's own."""

@@ -291,7 +291,7 @@ def _topic(topic: DescribedTopic, settings: Mapping[str, str], living: list[Node
             NOTE,
             "replication",
             topic.topic,
-            "each partition has one copy: with its broker its records are away",
+            "each partition has one replica: while its broker is down, its records cannot be read",
             "`minikafka reassign generate --brokers ... --replication-factor 3`",
         )
 

@@ -35,11 +35,15 @@ from minikafka.cli.running import (
     somebody_listens,
 )
 from minikafka.cli.tables import OutputFile, bootstrap_option, console, many, print_json, topic_argument
+from minikafka.config.setting import MIB
 from minikafka.errors import UNKNOWN, InvalidRecord, MessageTooLarge, ProtocolError, UnknownTopicOrPartition
 from minikafka.rest import json_text
 from minikafka.rest.records import record_in
 from minikafka.web.problems import Fault
 from minikafka.wire.records import Headers
+
+LINE_SIZE_MAX = 32 * MIB
+"""The limit of a record is its topic's max.message.bytes; this one keeps an input without line ends out of memory."""
 
 OLD_PLACE = ("topic", "partition", "offset")
 
@@ -120,7 +124,7 @@ CHUNKS_AHEAD = 4
 async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
     """The lines of a descriptor without their line ends, as many at a time as were read; the last may lack its end.
 
-    OSError when reading fails.
+    A line of more than LINE_SIZE_MAX bytes is cut after one byte more. OSError when reading fails.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -130,7 +134,7 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
     )
     thread.daemon = True
     thread.start()
-    rest = b""
+    rest = bytearray()  # the begin of a line; a pipe has it in thousands of pieces
     while True:
         chunk = await chunks.get()
         room.release()
@@ -138,11 +142,13 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
             raise chunk
         if not chunk:
             break
-        *lines, rest = (rest + chunk).split(b"\n")
-        if lines:
-            yield [line.removesuffix(b"\r") for line in lines]
+        first, *others = chunk.split(b"\n")
+        rest += first[: LINE_SIZE_MAX + 1 - len(rest)]
+        if others:
+            yield [line.removesuffix(b"\r") for line in (bytes(rest), *others[:-1])]
+            rest[:] = others[-1]
     if rest:
-        yield [rest]
+        yield [bytes(rest)]
 
 
 def _read(descriptor: int, room: threading.Semaphore, give: Callable[[bytes | OSError], object]) -> None:
@@ -171,7 +177,7 @@ Examples:
   minikafka produce orders -b 127.0.0.1:9092 --rate 100 < orders.txt
   echo tea | minikafka produce orders --key ann --header trace=7 --partition 2
   minikafka consume orders --from-beginning --exit-at-end -o json | minikafka produce copies --json
-  minikafka produce orders -b 127.0.0.1:9092 --ledger orders.jsonl < orders.txt    then: minikafka audit
+  minikafka produce orders -b 127.0.0.1:9092 --ledger orders.jsonl < orders.txt    # for minikafka audit
 
 The last line of output is {"sent":2,"acknowledged":2,"failed":0,"unknown":0}; the exit code is 0 only if all
 were acknowledged.
@@ -315,6 +321,7 @@ async def _produce(tally: Tally, asked: Sending, signals: Signals) -> None:
         ledger=asked.ledger,
         acks="all" if asked.acks == "all" else int(asked.acks),
         default_api_timeout_ms=ANSWER_TIMEOUT_MS,
+        max_request_size=LINE_SIZE_MAX,
     )
     await somebody_listens(asked.bootstrap)
     await producer.start()
@@ -347,6 +354,9 @@ async def _send_all(producer: Producer, asked: Sending, tally: Tally) -> None:
             if rate is not None:
                 await asyncio.sleep(max(0.0, started + tally.sent / rate - loop.time()))
             tally.sent += 1
+            if len(line) > LINE_SIZE_MAX:
+                tally.refused(MessageTooLarge(f"line {tally.sent} has more than {LINE_SIZE_MAX} bytes"))
+                continue
             try:
                 value, key, timestamp_ms, headers = record_of(line, tally.sent)
                 future = await producer.send(topic, value, key, partition, timestamp_ms, headers)

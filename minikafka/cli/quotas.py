@@ -173,7 +173,7 @@ def set_quotas(
     if not values:
         raise Misuse("name a quota: --produce, --consume, --request, --mutations or --connections")
     run(lambda: with_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: values})))
-    click.echo(f"{_in_words(entity)}: {', '.join(f'{key}={value:g}' for key, value in values.items())}")
+    click.echo(f"{_in_words(entity)}: {', '.join(f'{key}={value:.12g}' for key, value in values.items())}")
 
 
 @command.command(
@@ -250,4 +250,4 @@ def remove(
     )
     keys = [OPTIONS[each] for each in quotas] or list(IP_KEYS if entity[0][0] == IP else KEYS)
     run(lambda: with_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: dict.fromkeys(keys)})))
-    click.echo(f"{_in_words(entity)}: {', '.join(keys)} removed")
+    click.echo(f"{_in_words(entity)}: no longer limited by {', '.join(keys)}")

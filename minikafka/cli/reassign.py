@@ -129,10 +129,20 @@ def generate(
     names: list[str] = list(topics)
     if topics_file is not None:
         names += [str(each.get("topic")) for each in read_json(topics_file, "topics")]
-    described = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_topics(names or None)))
+
+    async def asked(admin: Any) -> tuple[Any, set[NodeId]]:
+        live = {each["node_id"] for each in (await admin.describe_cluster())["brokers"]}
+        return await admin.describe_topics(names or None), live
+
+    described, live = run(lambda: with_admin(bootstrap, asked))
     current = _assignments(described)
     if not current:
         raise Failure("there is no topic whose partitions could be moved")
+    known = live.union(*current.values())
+    for node in wanted:
+        if node not in known:
+            brokers_known = ", ".join(map(str, sorted(known)))
+            raise Misuse(f"--brokers {brokers}: no broker {node} is running; the cluster's brokers are {brokers_known}")
     try:
         proposed = spread(current, wanted, replication_factor=replication_factor)
     except ProtocolError as error:

@@ -148,7 +148,8 @@ def told_as_sentences() -> Any:
 def _sentence(error: Exception, text: str) -> str:
     for kind, step in NEXT_STEPS:
         if isinstance(error, kind):
-            return f"{text}; {step}"
+            # What the client advises of its own parameter is -b here.
+            return f"{text.partition('; check bootstrap_servers')[0]}; {step}"
     return text
 
 

@@ -228,7 +228,7 @@ def archive_command(
     epilog="""\b
 Examples:
   minikafka spark audit orders.jsonl -b 127.0.0.1:9092 --data-dir /tmp/mk
-  minikafka spark audit orders.jsonl --data-dir /tmp/mk      brokers stopped
+  minikafka spark audit orders.jsonl --data-dir /tmp/mk      # brokers stopped
 
 Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early. The same
 without a JVM: minikafka audit.""",

@@ -32,7 +32,7 @@ Examples:
   minikafka up
   minikafka up --brokers 3 --data-dir /tmp/mk --config min.insync.replicas=2
   minikafka up --brokers 1 --data-dir /tmp/one --base-port 19092
-  kill -9 PID, then: minikafka serve /tmp/mk/broker-1/broker.properties
+  minikafka serve /tmp/mk/broker-1/broker.properties     # restarts a broker that was killed
 
 The first start writes DIR/broker-N/broker.properties; later starts read the ports and the cluster id from there.
 The log of a broker is DIR/broker-N/broker.log."""

@@ -151,7 +151,9 @@ def remove(name: str, mechanisms: tuple[str, ...], bootstrap: str) -> None:
     """Delete a user's credentials, or those of some mechanisms. Its sessions end; its ACLs stay."""
 
     async def work(admin: Any) -> list[str]:
-        known = (await admin.describe_user_scram_credentials([name]))[name]
+        known = (await admin.describe_user_scram_credentials()).get(name)
+        if known is None:
+            raise ResourceNotFound(f"there is no user {name}; `minikafka users list` shows the users")
         for mechanism in mechanisms:
             if mechanism not in known:
                 raise ResourceNotFound(f"User {name} has no credential of {mechanism}.")

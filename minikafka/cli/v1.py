@@ -479,5 +479,5 @@ def heal(faults: tuple[str, ...], bootstrap: str) -> None:
 def _named(text: str) -> tuple[int, int]:
     node, colon, number = text.partition(":")
     if not colon or not is_number(node) or not is_number(number):
-        raise Misuse(f"{text!r}: BROKER:NUMBER is needed, as `minikafka faults list` tells them")
+        raise Misuse(f"{text!r}: BROKER:NUMBER is needed, as `minikafka faults list` shows it")
     return int(node), int(number)

@@ -421,7 +421,8 @@ class Accumulator(Generic[Sink]):
             failure = self._timed_out(batch, in_flight=False)
         else:
             outcome = UNKNOWN if batch.once_unknown else error.outcome
-            failure = type(error)(f"{batch.topic_partition}: {error.message}", outcome=outcome, **error.facts)
+            name = f"{batch.topic_partition}: "  # messages of the leader's log begin with it
+            failure = type(error)(name + error.message.removeprefix(name), outcome=outcome, **error.facts)
         identity = queue.identity
         self._remove(batch, fate=fate_of(batch))
         if isinstance(error, InvalidProducerEpoch | ProducerFenced) and queue.identity == identity:

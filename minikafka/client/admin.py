@@ -376,7 +376,7 @@ class AdminClient(Operations, GroupOperations, TransactionOperations):
             patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
             try:
                 if address is None:
-                    raise BrokerNotAvailable(f"broker {node} is not known, or does not live")
+                    raise BrokerNotAvailable(f"broker {node} is not registered, or is down")
                 return await caller.call(address, request, deadline=patience)
             except (BrokerNotAvailable, NetworkException) as error:
                 attempts += 1

@@ -86,7 +86,7 @@ class Caller:
         except Unreachable as error:
             raise NetworkException(f"{api} to {peer}: no connection: {error}", outcome=NOT_WRITTEN) from error
         except LoginRefused as error:
-            raise SaslAuthenticationFailed(f"{api} to {peer}: {error}") from error
+            raise SaslAuthenticationFailed(str(error)) from error  # its reason names API and peer already
         except RequestRefused as error:
             raise NetworkException(f"{api} to {peer}: refused: {error}", outcome=NOT_WRITTEN) from error
         except OutcomeUnknown as error:

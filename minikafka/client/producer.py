@@ -653,7 +653,11 @@ class Producer:
 
     def _running(self) -> Sender:
         if self._sender is None or self._stopping:
-            raise InvalidRequest("the producer is not started" if self._sender is None else "the producer was stopped")
+            raise InvalidRequest(
+                "the producer was stopped"
+                if self._sender is not None
+                else "the producer is not started; use `async with Producer(...)`, or await its start() first"
+            )
         self._sender.check()
         return self._sender
 

@@ -46,7 +46,9 @@ MakeRequest = Callable[[list[tuple[TopicPartition, Item, Leader]]], Any]
 
 def named(name: object, message: str) -> str:
     """The message with ``name`` in front, unless it says it by itself."""
-    return message if message.startswith(f"{name}: ") or f"{str(name)!r}" in message else f"{name}: {message}"
+    return (
+        message if not name or message.startswith(f"{name}: ") or f"{str(name)!r}" in message else f"{name}: {message}"
+    )
 
 
 class Leaders:

@@ -29,9 +29,15 @@ def check_limits(batch: RecordBatch, config: TopicConfig, *, wall_ms: int, log: 
     """
     size = batch.size
     if size > config.max_message_bytes:
-        raise MessageTooLarge(f"{log}: a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}")
+        raise MessageTooLarge(
+            f"{log}: a batch of {size} bytes is larger than the topic's max.message.bytes={config.max_message_bytes}; "
+            "raise it, or send smaller batches"
+        )
     if size > config.segment_bytes:
-        raise RecordListTooLarge(f"{log}: a batch of {size} bytes, segment.bytes is {config.segment_bytes}")
+        raise RecordListTooLarge(
+            f"{log}: a batch of {size} bytes is larger than the topic's segment.bytes={config.segment_bytes}; "
+            "raise it, or send smaller batches"
+        )
     if uses_append_time(config) or batch.timestamp_type != CREATE_TIME:
         return
     low = wall_ms - config.message_timestamp_before_max_ms

@@ -291,6 +291,7 @@ class _Check:
         self._kinds = schema["type"] if type(schema["type"]) is list else [schema["type"]]
         self._types = frozenset(each for kind in self._kinds for each in _TYPES[kind].types)
         self._low, self._high = schema.get("minimum", -INT64_MAX - 1), schema.get("maximum", INT64_MAX)
+        self._above = schema.get("exclusiveMinimum")
         self._words = schema.get("enum")
         self._items = _Check(schema["items"]) if "items" in schema else None
         self._members = {name: _Check(inner) for name, inner in schema.get("properties", {}).items()}
@@ -303,8 +304,8 @@ class _Check:
         if kind not in self._types:
             faults.append(_fault(path, f"{self._needed()} is needed, not {shown(value)}"))
         elif kind is int or (kind is float and "maximum" in self._schema):
-            if not self._low <= value <= self._high:
-                needed = f"a {'' if 'number' in self._kinds else 'whole '}number from {self._low} to {self._high}"
+            if not self._low <= value <= self._high or (self._above is not None and value <= self._above):
+                needed = f"a {'' if 'number' in self._kinds else 'whole '}number {self._range()}"
                 faults.append(_fault(path, f"{needed} is needed, not {shown(value)}"))
         elif self._words is not None and value is not None and value not in self._words:
             faults.append(_fault(path, _other_word(self._words, value)))
@@ -313,9 +314,14 @@ class _Check:
 
     def _needed(self) -> str:
         if self._kinds == ["integer"] and "minimum" in self._schema:
-            return f"a whole number from {self._low} to {self._high}"
+            return f"a whole number {self._range()}"
         *most, last = [word for kind in self._kinds for word in _TYPES[kind].words]
         return f"{', '.join(most)} or {last}" if most else last
+
+    def _range(self) -> str:
+        if self._above is not None:
+            return f"above {self._above} and at most {self._high}"
+        return f"from {self._low} to {self._high}"
 
     def _check_parts(self, value: Any, path: _Path, faults: list[Fault]) -> None:
         least, most, what = _LIMITS[type(value)]

@@ -89,7 +89,12 @@ async def post_fault(call: HookCall) -> Reply:
     """Set a fault; it strikes from now on, until it is deleted or has done its count."""
     faults = call.instruments.faults
     spec = _spec(call.document)
-    if not Link.parse(spec.link).ends_at(faults.nodes):
+    link = Link.parse(spec.link)
+    try:
+        link.check_brokers({*call.host.image.brokers, *map(int, faults.nodes)})
+    except InvalidRequest as error:
+        raise unacceptable([{"pointer": "/link", "detail": error.message}]) from None
+    if not link.ends_at(faults.nodes):
         here = ", ".join(sorted(faults.nodes))
         detail = f"broker {here} is at neither end of {spec.link}: set it at one of these two, with ?broker="
         raise unacceptable([{"pointer": "/link", "detail": detail}])

@@ -23,7 +23,7 @@ from minikafka.faults import MessageKind
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.world import states
 from minikafka.world.events import Line, Wanted
-from minikafka.world.faults import COUNT_MAX, REORDER_MS, Fault, FaultSpec, Held, paused, paused_fetching
+from minikafka.world.faults import COUNT_MAX, REORDER_MS, Fault, FaultSpec, Held, Link, paused, paused_fetching
 from minikafka.world.instruments import Instruments
 from minikafka.world.states import ANY, SomeNode, State, Wish
 
@@ -39,6 +39,9 @@ class Stage(Protocol):
 
     @property
     def instruments(self) -> Instruments: ...
+
+    @property
+    def node_ids(self) -> tuple[NodeId, ...]: ...
 
     def at_once(self, work: Callable[[], Result]) -> Result:
         """Call on the brokers' loop, and wait for the result; at once when there is no loop."""
@@ -226,6 +229,7 @@ class ClusterFaults(Generic[Handle]):
         return self._stage.at_once(self._stage.instruments.faults.clear)
 
     def _add(self, spec: FaultSpec) -> Handle:
+        Link.parse(spec.link).check_brokers(self._stage.node_ids)
         return self._handle(self._stage, self._stage.at_once(lambda: self._stage.instruments.faults.add(spec)))
 
 

@@ -181,6 +181,9 @@ class LocalCluster:
     def broker(self, node: NodeId) -> Broker:
         """The running broker; look at it only from inside :meth:`run`. BrokerNotAvailable when it is down."""
         if node not in self._nodes:
+            if node not in self.node_ids:
+                brokers = ", ".join(map(str, self.node_ids))
+                raise BrokerNotAvailable(f"there is no broker {node}, only {brokers}")
             raise BrokerNotAvailable(f"broker {node} is not running")
         return self._nodes[node].broker
 

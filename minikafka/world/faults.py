@@ -209,6 +209,13 @@ class Link(NamedTuple):
             return True
         return self.both_ways and _is_at(self.source, target) and _is_at(self.target, source)
 
+    def check_brokers(self, known: Collection[int]) -> None:
+        """Raise InvalidRequest if an end is the number of a broker that is not among these: it would never strike."""
+        for end in (self.source, self.target):
+            if end.isdecimal() and int(end) not in known:
+                brokers = ", ".join(map(str, sorted(known)))
+                raise InvalidRequest(f"link {str(self)!r}: there is no broker {end}, only {brokers}", field="link")
+
     def ends_at(self, nodes: Collection[str]) -> bool:
         """Does it begin or end at one of these?"""
         return any(_is_at(end, node) for end in (self.source, self.target) for node in nodes)
@@ -281,10 +288,12 @@ class FaultSpec:
             if self.error is not None:
                 raise InvalidRequest(f"error belongs to kind 'error', not to {self.kind!r}", field="error")
             return
+        if self.error is None:
+            raise InvalidRequest("kind 'error' needs Kafka's name of an error, such as 'NOT_CONTROLLER'", field="error")
         if self.error not in ERRORS:
             otherwise = "Kafka's name of an error is needed, such as 'NOT_CONTROLLER'"
-            hint = did_you_mean(str(self.error).upper(), ERRORS, quoted=True, otherwise=otherwise)
-            raise InvalidRequest(f"error={str(self.error)[:40]!r}{hint}", field="error")
+            hint = did_you_mean(self.error.upper(), ERRORS, quoted=True, otherwise=otherwise)
+            raise InvalidRequest(f"error={self.error[:40]!r}{hint}", field="error")
         if self.api == EVERY_API:
             raise InvalidRequest("kind 'error' needs an api: no error code suits all of them", field="api")
         if self.api in _WITHOUT_ERRORS:

@@ -432,7 +432,9 @@ def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(tmp_path: P
         command = [sys.executable, "-c", program, str(tmp_path)]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        return process, Path(process.stdout.readline().strip())
+        folder = process.stdout.readline().strip()
+        assert folder, "the process ended before it had a folder; the test would write into the working directory"
+        return process, Path(folder)
 
     processes = []
     try:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from minikafka import Producer
-from minikafka.errors import InvalidRequest, NotEnoughReplicas, ProtocolError, RequestTimedOut
+from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotEnoughReplicas, ProtocolError, RequestTimedOut
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.ui.journal import read_journals
 from minikafka.ui.page import replay_of
@@ -94,6 +94,17 @@ def test_the_same_without_a_loop(cluster):
         if len(told.value.facts["seen"]) == 2:
             break
     assert [record.value for record in told.value.facts["seen"]] == [b"tea", b"milk"]
+
+
+async def test_a_broker_that_does_not_exist_is_named(cluster):
+    """A misspelt number in a test is an error there, and not a fault that never strikes."""
+    with pytest.raises(InvalidRequest, match="link '1>9': there is no broker 9, only 1, 2, 3"):
+        cluster.faults.cut("1>9")
+    with pytest.raises(InvalidRequest, match="there is no broker 9"):
+        cluster.faults.isolate(9)
+    with pytest.raises(BrokerNotAvailable, match="there is no broker 9, only 1, 2, 3"):
+        cluster.kill(9)
+    assert cluster.faults.active() == []
 
 
 async def test_a_lost_answer_is_an_unknown_outcome_and_a_retry_is_a_duplicate(cluster):

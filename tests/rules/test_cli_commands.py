@@ -51,6 +51,7 @@ from minikafka.config import BrokerConfig, table
 from minikafka.errors import (
     GroupIdNotFound,
     MessageTooLarge,
+    NetworkException,
     NotEnoughReplicas,
     OutcomeUnknown,
     ProtocolError,
@@ -124,6 +125,16 @@ def test_help_shows_examples_everywhere(path):
     assert f"  minikafka {' '.join(path)}".rstrip() in text
     assert told(*path, "-h").output == text
     assert "...\n" not in text.partition("Commands:")[2].partition("Examples:")[0], "a command's sentence is cut"
+
+
+@pytest.mark.parametrize("path", paths(), ids=" ".join)
+def test_examples_can_be_pasted(path):
+    """Remarks beside an example are shell comments: pasted as they are, they would be arguments."""
+    examples = told(*path, "--help").output.partition("Examples:")[2].partition("\n\n")[0]
+    for line in examples.splitlines():
+        command, _, remark = line.strip().partition("    ")
+        assert not remark.strip() or remark.strip().startswith("#"), (command, remark)
+        assert ", then: " not in command
 
 
 def test_the_table_of_commands_names_their_modules():
@@ -295,6 +306,10 @@ def test_nobody_there_is_a_sentence_that_says_what_to_do():
         (TopicAlreadyExists("orders exists"), "TOPIC_ALREADY_EXISTS: orders exists; choose another name"),
         (GroupIdNotFound("no group g"), "GROUP_ID_NOT_FOUND: no group g; `minikafka groups list` shows the groups"),
         (Unreachable("no route"), "no route; check -b"),
+        (
+            NetworkException("no answer; check bootstrap_servers, and that a broker runs there"),
+            "NETWORK_EXCEPTION: no answer; check -b, and that a broker runs there",
+        ),
         (OutcomeUnknown("it broke"), "it broke; look before you send again"),
         (OSError(28, "No space left on device"), "minikafka: the output cannot be written: No space left on device"),
         (OSError(17, "File exists", "/data"), "minikafka: /data: File exists"),

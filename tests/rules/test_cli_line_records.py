@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import threading
 
 import pytest
 
+from minikafka.cli import produce
 from minikafka.cli.formats import to_json_line
 from minikafka.cli.produce import LineForm, LineRecord, parse_header
 from minikafka.client.structs import ConsumerRecord
@@ -77,3 +81,37 @@ def test_headers_of_the_command_line():
     for text in ("a", "=b", ""):
         with pytest.raises(ValueError, match="NAME=VALUE"):
             parse_header(text)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([b"a\nb\n"], [b"a", b"b"]),
+        ([b"a\r", b"\nb", b"", b"c\n\n", b"d"], [b"a", b"bc", b"", b"d"]),
+        ([b"x" * 8, b"\ny\n"], [b"x" * 8, b"y"]),
+        ([b"x" * 5, b"x" * 5, b"x" * 5 + b"\ny\n", b"z" * 12], [b"x" * 9, b"y", b"z" * 9]),
+    ],
+)
+def test_lines_are_joined_from_pieces_and_cut_beyond_the_limit(
+    monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], lines: list[bytes]
+):
+    """An input without line ends neither fills the memory nor costs the square of its length."""
+    monkeypatch.setattr(produce, "LINE_SIZE_MAX", 8)
+    monkeypatch.setattr(produce, "CHUNK_SIZE", 5)
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writing, "wb", buffering=0) as pipe:
+            for piece in pieces:
+                pipe.write(piece)
+
+    async def read() -> list[bytes]:
+        return [line async for some in produce.lines_of(reading) for line in some]
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert asyncio.run(read()) == lines
+    finally:
+        writer.join()
+        os.close(reading)

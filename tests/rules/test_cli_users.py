@@ -128,6 +128,7 @@ def test_list_and_remove(admin: Admin) -> None:
     assert found.output == "User ann can no longer log in with SCRAM-SHA-256.\n"
     assert call("remove", "ann").exit_code == 0
     assert admin.known["ann"] == {}
+    assert "there is no user eve; `minikafka users list` shows the users" in call("remove", "eve").output
     for arguments in (["remove", "eve"], ["remove", "bob", "--mechanism", "SCRAM-SHA-256"]):
         assert call(*arguments).exit_code != 0
     assert admin.known["bob"] == {"SCRAM-SHA-512": 8192}

@@ -80,6 +80,20 @@ def struck(faults: Faults, way: str, api: str = "Fetch", message: str = "request
     return [fault.number for fault in faults.on(source, target, api, message)]
 
 
+@pytest.mark.parametrize("text", ["2>1", "3<>broker", "client:7>1", "*>*"])
+def test_link_between_known_brokers_is_accepted(text: str):
+    """Issue 5: ends without a number, and numbers of client ids, name no broker."""
+    Link.parse(text).check_brokers((1, 2, 3))
+
+
+@pytest.mark.parametrize("text", ["9>1", "1<>9", "client>9"])
+def test_link_of_unknown_broker_is_refused(text: str):
+    """A misspelt number would make a fault that never strikes, and a test that passes for it."""
+    with pytest.raises(InvalidRequest, match="there is no broker 9, only 1, 2, 3") as refused:
+        Link.parse(text).check_brokers((3, 1, 2))
+    assert refused.value.facts["field"] == "link"
+
+
 def test_a_fault_strikes_its_own_api_and_message_only():
     """Issue 5: *2 -> 1, Fetch only*; a request and its answer are different messages."""
     faults = Faults()

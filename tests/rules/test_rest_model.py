@@ -194,6 +194,21 @@ def test_null_is_shown_where_the_member_is_declared_so():
         ]
 
 
+@pytest.mark.parametrize("wrong", [-1, 0, 0.0, 2])
+def test_range_with_excluded_minimum_is_named(wrong: float):
+    """STYLE: an error names the field and the values that are possible."""
+
+    class Chance(Model):
+        """A chance."""
+
+        share: float = member({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, 0.5, default=1.0)
+
+    with pytest.raises(Refused) as refused:
+        Chance.read({"share": wrong})
+    detail = f"a number above 0 and at most 1 is needed, not {wrong}"
+    assert refused.value.members["errors"] == [{"pointer": "/share", "detail": detail}]
+
+
 def test_whole_numbers_have_64_bits_at_most():
     """A larger one cannot travel in a message: it would fail behind the check."""
     assert faults_of({"kind": "unclean", "count": 2**70}) == {
