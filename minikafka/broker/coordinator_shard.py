@@ -1,8 +1,9 @@
 """One led partition of an internal topic: the log behind a coordinator's rules, and who waits for it.
 
 It reads the log from start to end, waits until all of that is committed, and only then answers: what it tells of is
-below the high watermark. Each step of the rules is carried out at once: its records are appended in order, its answers
-handed out. One task follows the watermark and tells the rules which records are committed.
+below the high watermark. Each step of the rules is carried out at once: its records are appended in order, then its
+answers are delivered. Requests are parked, and a waiter of the purgatory follows the watermark: when it has passed a
+record, one callback applies the commit and sends the response. Tasks would delay both by turns of the loop.
 
 - A write that was refused before the append is *not written*. One that is not committed in time is *unknown*: who
   waits gets an error, and the rules apply the commit when it comes, for the log is what is true.
@@ -19,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from minikafka.broker.purgatory import Condition, Mark
+from minikafka.broker.purgatory import Condition, Mark, Waiter
 from minikafka.coordination.packing import versions
 from minikafka.coordination.rule import Coordinator, Step, Ticket, Write
 from minikafka.errors import (
@@ -33,6 +34,7 @@ from minikafka.errors import (
     ProtocolError,
     RequestTimedOut,
 )
+from minikafka.parked import Parked, Result
 from minikafka.replication.leader import ACKS_ALL, LeaderReplica
 from minikafka.types import NO_PRODUCER, Offset
 from minikafka.wire.batch import RecordBatch, iterate
@@ -51,6 +53,9 @@ READ_SIZE = 1 << 20
 
 WAIT_MAX_S = 60.0
 """One wait for the watermark; then it is asked again whether this shard is still wanted."""
+
+_MISSING = object()
+"""A request that is not answered yet."""
 
 
 @dataclass(slots=True)
@@ -72,6 +77,36 @@ class _Marker:
     deadline: float = math.inf
 
 
+class _Request:
+    """A request that waits for its answer."""
+
+    __slots__ = ("_error", "_response", "parked")
+
+    def __init__(self) -> None:
+        self.parked = Parked(self.response)
+        """What the handler returns. If its client goes, what it began goes on."""
+        self._response: Any = _MISSING
+        self._error: ProtocolError | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self._response is not _MISSING
+
+    def answer(self, response: Any) -> None:
+        """Its response is known. The caller delivers it with ``parked.ready``."""
+        self._response = response
+
+    def fail(self, error: ProtocolError) -> None:
+        """It will not be answered."""
+        self._error, self._response = error, None
+
+    def response(self) -> Any:
+        """The response; raises what it failed with."""
+        if self._error is not None:
+            raise self._error
+        return self._response
+
+
 class CoordinatorShard(Generic[C]):
     """Drives ``coordinator`` for one partition, for as long as ``leader`` is its role."""
 
@@ -84,7 +119,7 @@ class CoordinatorShard(Generic[C]):
         *,
         commit_timeout_s: float,
         spawn: Spawn,
-        on_step: Callable[[], None],
+        on_step: Callable[[CoordinatorShard[C]], None],
     ) -> None:
         self.partition = partition
         self.leader = leader
@@ -95,9 +130,14 @@ class CoordinatorShard(Generic[C]):
         self._commit_timeout_s = commit_timeout_s
         self._on_step = on_step
         self._tickets = itertools.count(1)
-        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._waiting: dict[Ticket, _Request] = {}
+        self._answered: list[_Request] = []
+        """Their responses are delivered in the next turn of the loop, or at the end of the present callback."""
         self._in_flight: deque[_InFlight | _Marker] = deque()
-        self._appended = asyncio.Event()
+        self._watching: Waiter | None = None
+        """For the watermark to reach the first write in flight."""
+        self._bug: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails with what a rule raised that it must not raise."""
         self._ended = False
         self._task = spawn(self._run(), f"{coordinator.kind} coordinator {partition.partition}")
 
@@ -130,23 +170,32 @@ class CoordinatorShard(Generic[C]):
             applied.set_result(not self._ended)
             return applied
         self._in_flight.append(_Marker(marker, end_offset, applied))
-        self._appended.set()
+        self._watch()
         return applied
 
     async def ask(self, begin: Callable[[Ticket, Step], None]) -> Any:
-        """Begin a request that is answered later, and await its answer; what ``begin`` raises is raised.
+        """As :meth:`begin`; returns the response."""
+        answer = self.begin(begin)
+        return await answer if isinstance(answer, Parked) else answer
 
-        What it decided before it raised is carried out all the same.
+    def begin(self, begin: Callable[[Ticket, Step], None]) -> Any:
+        """Begin a request. What ``begin`` raises is raised; what it decided before that is carried out all the same.
+
+        Returns:
+            The response if it is known at once, else a :class:`Parked` of it.
         """
-        ticket = next(self._tickets)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = answer
+        ticket, request = next(self._tickets), _Request()
+        self._waiting[ticket] = request
         try:
             with self.step() as step:
                 begin(ticket, step)
-            return await answer
-        finally:
+        except BaseException:
             self._waiting.pop(ticket, None)
+            raise
+        if not request.is_answered:
+            return request.parked
+        self._answered.remove(request)
+        return request.response()
 
     def step(self) -> _Stepping:
         """``with shard.step() as step:`` runs rules and carries out what they want done."""
@@ -157,14 +206,34 @@ class CoordinatorShard(Generic[C]):
         return Step(self._replicas.clock.now(), self._replicas.clock.wall_ms())
 
     def carry_out(self, step: Step) -> None:
-        """Hand out answers, append writes; a write that is refused makes a step of its own."""
-        for ticket, response in step.answers:
-            waiting = self._waiting.get(ticket)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(response)
+        """Append writes, answer requests; a write that is refused makes a step of its own."""
+        self._answer(step)
         for write in step.writes:
             self._append(write)
-        self._on_step()
+        self._on_step(self)
+
+    def _answer(self, step: Step) -> None:
+        """Note the answers of a step. A connection that receives one may begin its next request: not in mid-step."""
+        for ticket, response in step.answers:
+            request = self._waiting.pop(ticket, None)
+            if request is not None:
+                request.answer(response)
+                self._deliver_soon(request)
+
+    def _deliver_soon(self, request: _Request) -> None:
+        if not self._answered:
+            asyncio.get_running_loop().call_soon(self._deliver)
+        self._answered.append(request)
+
+    def _deliver(self) -> None:
+        answered = iter(self._answered)
+        self._answered = []
+        try:
+            for request in answered:
+                request.parked.ready()
+        finally:
+            for request in answered:  # there are none, unless a bug has ended the loop above
+                self._deliver_soon(request)
 
     # ---- the log ----
 
@@ -201,7 +270,7 @@ class CoordinatorShard(Generic[C]):
             self._replicas.flushers[partition.partition].start()
         self._replicas.advance(partition, leader)
         self._replicas.sync_if_due(partition)
-        self._appended.set()
+        self._watch()
 
     async def _run(self) -> None:
         try:
@@ -216,8 +285,8 @@ class CoordinatorShard(Generic[C]):
                 why=str(error),
             )
             return
-        while not self._ended:
-            await self._follow_watermark()
+        self._watch()
+        await self._bug
 
     async def _load(self) -> None:
         log, offset = self.leader.log, self.leader.log.start_offset
@@ -247,7 +316,7 @@ class CoordinatorShard(Generic[C]):
                 versions=dict(skipped),
                 why="a later release wrote them; what they say does not count here",
             )
-        while not await self._reached(end, math.inf):
+        while not await self._reached(end):
             if self._is_over():
                 return
         self.is_loaded = True
@@ -264,37 +333,63 @@ class CoordinatorShard(Generic[C]):
         except ValueError as error:
             raise CorruptMessage(f"{self.partition.partition}: a record that no coordinator wrote: {error}") from error
 
-    async def _reached(self, end: Offset, deadline: float) -> bool:
-        """Wait until the watermark is at ``end``; False: the deadline came first, or this shard is over."""
+    async def _reached(self, end: Offset) -> bool:
+        """Wait until the watermark is at ``end``; False: not in time, or this shard is over."""
 
         def met() -> bool:
-            return self._is_over() or self.leader.high_watermark >= end
+            return self._is_over() or self.committed_end() >= end
 
         condition = Condition(Mark.HIGH_WATERMARK, self.partition.partition, end)
-        latest = self._replicas.clock.now() + WAIT_MAX_S
-        reached = await self._replicas.purgatory.until([condition], met, min(deadline, latest))
-        return reached and not self._is_over()
+        deadline = self._replicas.clock.now() + WAIT_MAX_S
+        return await self._replicas.purgatory.until([condition], met, deadline) and not self._is_over()
+
+    def committed_end(self) -> Offset:
+        """Offset behind the last record that counts."""
+        return self.leader.high_watermark
 
     def _is_over(self) -> bool:
         return self._ended or self.partition.role is not self.leader
 
-    async def _follow_watermark(self) -> None:
-        if not self._in_flight:
-            self._appended.clear()
-            await self._appended.wait()
+    def _watch(self) -> None:
+        """Wait for the first write in flight to be committed, or for the first deadline of all."""
+        if not self._in_flight or not self.is_loaded or self._is_over():
             return
-        deadline = min(each.deadline for each in self._in_flight)
-        if await self._reached(self._in_flight[0].end_offset, deadline):
-            self._commit_reached()
-        elif self._is_over():
-            # The manager ends this shard as soon as it has seen the same.
-            self._appended.clear()
-            await self._appended.wait()
-        else:
-            self._tell_late()
+        latest = self._replicas.clock.now() + WAIT_MAX_S
+        deadline = next((each.deadline for each in self._in_flight if each.deadline != math.inf), latest)
+        if self._watching is not None:
+            if self._watching.deadline <= deadline:
+                return
+            self._watching.cancel()
+        end = self._in_flight[0].end_offset
+
+        def met() -> bool:
+            return self._is_over() or self.committed_end() >= end
+
+        condition = Condition(Mark.HIGH_WATERMARK, self.partition.partition, end)
+        self._watching = self._replicas.purgatory.park([condition], met, min(deadline, latest))
+        self._watching.when_ready(self._on_watermark)
+        if met():
+            self._watching.wake()
+
+    def _on_watermark(self, is_met: Result) -> None:
+        """The watermark has reached the first write in flight, or its deadline has come, or this shard is over.
+
+        Until the end of this callback ``_watching`` stays: what it appends is watched once, afterwards.
+        """
+        try:
+            if is_met() and not self._is_over():
+                self._commit_reached()
+            elif not self._is_over():
+                self._tell_late()
+            self._watching = None
+            self._watch()
+        except Exception as error:  # noqa: BLE001 - ends the task of this shard, and so the broker
+            if not self._bug.done():
+                self._bug.set_exception(error)
+        self._deliver()
 
     def _commit_reached(self) -> None:
-        while self._in_flight and self._in_flight[0].end_offset <= self.leader.high_watermark:
+        while self._in_flight and self._in_flight[0].end_offset <= self.committed_end():
             done = self._in_flight.popleft()
             if isinstance(done, _Marker):
                 self.coordinator.transaction_ended(done.marker.producer_id, is_commit=done.marker.is_commit)
@@ -327,18 +422,16 @@ class CoordinatorShard(Generic[C]):
             return
         self._ended = True
         self._task.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         self._drop_markers(is_applied=False)
         step = self.new_step()
         self.coordinator.resign(step)
-        for ticket, response in step.answers:
-            waiting = self._waiting.get(ticket)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(response)
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(
-                    NotCoordinator(f"the {self.coordinator.kind} has another coordinator now", outcome=UNKNOWN)
-                )
+        self._answer(step)
+        for request in self._waiting.values():
+            request.fail(NotCoordinator(f"the {self.coordinator.kind} has another coordinator now", outcome=UNKNOWN))
+            self._deliver_soon(request)
+        self._waiting.clear()
 
     def _drop_markers(self, *, is_applied: bool) -> None:
         for each in self._in_flight:

@@ -48,7 +48,7 @@ class CoordinatorShards(Generic[C]):
         session_alive: Callable[[], bool],
         ask_controller: Callable[[object], Awaitable[object | None]],
         spawn: Spawn,
-        on_step: Callable[[], None] = lambda: None,
+        on_step: Callable[[CoordinatorShard[C]], None] | None = None,
     ) -> None:
         self.topic = topic
         self._world = world
@@ -111,7 +111,7 @@ class CoordinatorShards(Generic[C]):
                     self._new_coordinator(),
                     commit_timeout_s=self._commit_timeout_s,
                     spawn=self._spawn,
-                    on_step=self._wake_clock,
+                    on_step=self._stepped,
                 )
 
     def close(self) -> None:
@@ -151,9 +151,11 @@ class CoordinatorShards(Generic[C]):
                 with shard.step() as step:
                     shard.coordinator.tick(step)
 
-    def _wake_clock(self) -> None:
-        self._on_step()
-        if self._next_deadline() < self._due_at:
+    def _stepped(self, shard: CoordinatorShard[C]) -> None:
+        """The coordinator of a shard has made a step; no other shard's work has changed."""
+        if self._on_step is not None:
+            self._on_step(shard)
+        if shard.is_loaded and shard.coordinator.next_deadline() < self._due_at:
             self._moved.set()
 
     # ---- finding ----

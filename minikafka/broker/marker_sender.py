@@ -36,8 +36,8 @@ MARKERS_MAX = 1_000
 """In one request."""
 
 ANSWER_TURNS = 4
-"""Turns of the loop that the response to EndTxn takes to its socket: its task, its end, the session, the flush. Markers
-are sent after that. They take longer, and the client would wait for them.
+"""Turns of the loop that the response to EndTxn takes at most, where tasks await it: the general HTTP server, quotas,
+faults. Markers are sent after that. They take longer, and the client would wait for them.
 """
 
 PAUSE_S = 0.1
@@ -77,9 +77,9 @@ class MarkerSender:
         self._woken = asyncio.Event()
         self._is_running = False
 
-    def wake(self) -> None:
-        """A coordinator has made a step; markers may be due."""
-        if self._next_at() == math.inf:
+    def wake(self, shard: CoordinatorShard[TransactionCoordinator]) -> None:
+        """The coordinator of a shard has made a step; markers may be due."""
+        if shard.coordinator.markers.next_at == math.inf or not shard.is_answering:
             return
         self._woken.set()
         if not self._is_running:

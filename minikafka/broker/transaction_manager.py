@@ -241,10 +241,17 @@ class TransactionManager:
 
     # ---- the end ----
 
-    async def _end(self, request: EndTxnRequest, _: RequestContext) -> EndTxnResponse:
+    def _end(self, request: EndTxnRequest, _: RequestContext) -> Any:
         check_transactional_id(request.transactional_id)
-        known = self.shards.of(request.transactional_id).coordinator.knows(request.transactional_id)
-        fresh = await self._producer_id_for(request.transactional_id) if known else NO_PRODUCER
+        shard = self.shards.of(request.transactional_id)
+        coordinator = shard.coordinator
+        if coordinator.knows(request.transactional_id) and coordinator.needs_producer_id(request.transactional_id):
+            return self._end_at_last_epoch(request)
+        return shard.begin(lambda ticket, step: coordinator.end(ticket, request, step))
+
+    async def _end_at_last_epoch(self, request: EndTxnRequest) -> EndTxnResponse:
+        """The next transaction needs another producer id."""
+        fresh = await self._producer_id_for(request.transactional_id)
         shard = self.shards.of(request.transactional_id)
         response: EndTxnResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.end(ticket, request, step, new_producer_id=fresh)

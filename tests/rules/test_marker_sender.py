@@ -60,7 +60,7 @@ def test_markers_are_sent_behind_the_response_to_the_commit():
                 done.append("response")
 
         loop.call_soon(respond, TURNS_OF_A_RESPONSE - 1)
-        sender.wake()
+        sender.wake(cast("Any", shard))
         await asyncio.gather(*tasks)
 
     asyncio.run(run())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from minikafka.broker import transaction_manager
 from minikafka.broker.coordinator_shard import CoordinatorShard
@@ -82,32 +82,9 @@ def added_at_once(original: Callable[..., None]) -> Callable[..., None]:
     return add
 
 
-async def when_appended(self: CoordinatorShard[Any], _end: int, _deadline: float) -> bool:
-    return not self._is_over()
-
-
-def all_appended(original: Callable[..., None]) -> Callable[..., None]:
+def all_appended(self: CoordinatorShard[Any]) -> int:
     """The coordinator's records count when it has appended them, as with acks=1."""
-
-    def commit(self: CoordinatorShard[Any]) -> None:
-        kept = self.leader
-        self.leader = cast("Any", Appended(kept))
-        try:
-            original(self)
-        finally:
-            self.leader = kept
-
-    return commit
-
-
-class Appended:
-    """A leader that takes the end of its log for the watermark."""
-
-    def __init__(self, leader: Any) -> None:
-        self.high_watermark = leader.log.end_offset
-
-    def check_acknowledged(self, _end_offset: int) -> bool:
-        return True
+    return int(self.leader.log.end_offset)
 
 
 async def not_awaited(self: Sender) -> None:
@@ -258,10 +235,7 @@ TRANSACTION_CLUSTERS = (
         name="decisions_count_when_appended",
         story="markers go out when the decision is appended, not when it is committed",
         caught_by=("marker_without_decision",),
-        patches=[
-            (CoordinatorShard, "_reached", when_appended),
-            (CoordinatorShard, "_commit_reached", all_appended(CoordinatorShard._commit_reached)),
-        ],
+        patches=[(CoordinatorShard, "committed_end", all_appended)],
     ),
     held_open(
         name="timeouts_abort_commits",
