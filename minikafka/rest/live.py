@@ -49,6 +49,8 @@ from minikafka.wire.messages import (
 
 PERIOD_S = 0.25
 """Time between two states of a channel, and between two requests to one broker."""
+FORMAT = 2
+"""Version of the stream's format: a page of another version does not apply its differences."""
 HEARTBEAT_S = 5.0
 """Browsers do not show comments to a page, so that heartbeats are events."""
 FRAMES_KEPT = 40
@@ -80,7 +82,7 @@ Permitted: TypeAlias = Callable[[], Permit | None]
 def hello_out(host: Host) -> dict[str, Any]:
     """The first event of a stream: the serving broker, whether it has test hooks, and its clock."""
     return {
-        "v": 1,
+        "v": FORMAT,
         "node": host.node_id,
         "testing": host.config.testing_endpoints_enable,
         "now_ms": host.world.clock.wall_ms(),
@@ -308,9 +310,10 @@ class _PartitionChannel(_Channel):
         metadata: MetadataResponse = await host.answer("Metadata", MetadataRequest(topics=()))
         image = partition_of(host, name)
         self._read_from({host.node_id, *image.replicas, metadata.controller_id} - {NO_NODE})
-        # The first snapshot waits for the brokers, so that it is not empty, but not for one that is late.
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._all_heard.wait(), PERIOD_S)
+        if not self._all_heard.is_set():
+            # The first snapshot waits for the brokers, so that it is not empty, but not for one that is late.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_heard.wait(), PERIOD_S)
         return partition_state(host, name, partition_of(host, name), self._views)
 
     def _read_from(self, nodes: set[NodeId]) -> None:
@@ -411,7 +414,7 @@ async def get_live(visit: Visit) -> Stream:
 
 
 EXAMPLE = (
-    'retry: 1000\n\nevent: hello\ndata: {"v": 1, "node": 1}\n\n'
+    'retry: 1000\n\nevent: hello\ndata: {"v": 2, "node": 1}\n\n'
     'id: 1a2b-1\nevent: snapshot\ndata: {"summary": "orders-0: ...", "partition": {"high_watermark": 41}}\n\n'
     'id: 1a2b-2\nevent: frame\ndata: {"changes": [[["partition", "high_watermark"], 42]]}\n\n'
 )

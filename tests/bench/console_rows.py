@@ -35,6 +35,8 @@ SETTLE_S = 3.0
 POINTS_MAX = 0.5
 """Percent of a core that the history may cost while nobody watches (PAGE.md 5.3)."""
 VIEWED_FLOOR = 0.97
+OPEN_S = 1.0
+"""After this, viewers have received their first states."""
 FAST_BATCH_BYTES = 5_000
 """About 50 records: 20 a second are 1,000 records/s."""
 ONE_PARTITION_MAX, CLUSTER_MAX = 3.0, 4.0
@@ -125,7 +127,7 @@ async def _viewers_row(name: str, arm: Ours, scopes: list[str], most: float, rou
     for _ in range(rounds):
         without = await lap()
         async with viewers(arm, scopes, received):
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(OPEN_S)
             received[0] = 0
             viewed = await lap()
             rate = received[0] / seconds / len(scopes)
@@ -171,6 +173,8 @@ async def _viewed_row(arm: Ours, rounds: int, megabytes: int) -> Row:
 
     async def viewed() -> float:
         async with viewers(arm):
+            # The streams stay open for hours: what they cost to open is a row of its own.
+            await asyncio.sleep(OPEN_S)
             return await writing()
 
     pair = await in_turn(viewed, writing, rounds=rounds, warm_up=1)
@@ -262,9 +266,11 @@ async def _snapshot(events: AsyncIterator[tuple[str, bytes]]) -> bytes:
 def _apply(state: dict[str, Any], changes: list[list[Any]]) -> None:
     for path, *value in changes:
         place = state
-        for name in path[:-1]:
+        for name in path if len(value) == 2 else path[:-1]:
             place = place[name]
-        if value:
+        if len(value) == 2:
+            place.update(zip(*value, strict=True))
+        elif value:
             place[path[-1]] = value[0]
         else:
             del place[path[-1]]

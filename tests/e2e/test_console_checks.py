@@ -183,7 +183,7 @@ def test_thousand_partitions_are_quick_to_draw_and_an_election_of_many_is_one_li
         cluster.kill(victim)
         try:
             page.goto(f"{url_of(cluster)}/#/e")
-            elected = page.locator("[data-event='leader_elected']", has_text=f"{led} times")
+            elected = page.locator("[data-event='leader_elected']", has_text=f"{led} partitions")
             expect(elected).to_have_count(1)
         finally:
             cluster.restart(victim)
@@ -345,6 +345,32 @@ def test_lane_of_a_killed_leader_has_no_word_within_eight_seconds(page: Page, cl
         return {"silent": silent_s}
 
     within(silence, silent=SILENT_S)
+
+
+ANNOUNCED = """() => {
+    window.announced = [];
+    const place = document.querySelector(".election");
+    new MutationObserver(() => window.announced.push(place.textContent)).observe(place, { childList: true, characterData: true, subtree: true });
+    return place.role;
+}"""
+
+
+def test_election_is_announced_once_with_its_reason(page: Page, cluster: LocalCluster):
+    """PAGE 9.6 and 9.19: a region that screen readers read says who leads, and why; later changes of the ISR add nothing."""
+    number, leader = led_by_another(cluster, "elected")
+    page.goto(f"{url_of(cluster)}/#/t/elected/{number}")
+    lane = page.locator(f"[data-replica='{leader}']")
+    expect(lane).to_contain_text("✓ in the ISR")
+    assert page.evaluate(ANNOUNCED) == "status"
+    cluster.kill(leader)
+    try:
+        expect(page.locator(".election")).to_contain_text(re.compile(rf"^Broker \d leads epoch 1: .*broker {leader}"))
+        take_pictures(page, "election")
+    finally:
+        cluster.restart(leader)
+    expect(lane).to_contain_text("✓ in the ISR")
+    announced = page.evaluate("window.announced")
+    assert [each for each in announced if "epoch 1:" in each] == announced[:1]
 
 
 def explanation(page: Page, lane: Locator) -> str:

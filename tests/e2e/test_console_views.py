@@ -296,11 +296,11 @@ def test_events_of_a_partition_tell_an_election_in_sentences(page: Page, cluster
     take_pictures(page, "events")
 
 
-def test_events_of_the_cluster_are_shown_where_test_hooks_are_on(page: Page, cluster: LocalCluster):
-    """Brokers, topics and elections on one track per broker that reported one; new events come by themselves."""
+def test_events_of_the_cluster_are_sentences_and_new_ones_come_by_themselves(page: Page, cluster: LocalCluster):
+    """Brokers, topics and elections on one track per broker that reported one, also where test hooks are on."""
     page.goto(f"{url_of(cluster)}/#/e")
     expect(page.locator("[data-event='broker_started']").first).to_be_visible()
     expect(page.locator(".track").first).to_be_visible()
     create(cluster, "fresh")
-    expect(page.locator("[data-event='topic_created']", has_text="topic fresh")).to_have_count(1)
+    expect(page.locator("[data-event='topic_created']", has_text="Topic fresh was created")).to_have_count(1)
     take_pictures(page, "events-cluster")

@@ -2,6 +2,7 @@
 import UPlot from "uplot";
 
 const HEIGHT = 160;
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600]; // between two marks of the time axis
 const SECONDS_MIN = 10; // of the time axis: one point alone has no width
 
 export interface Drawing {
@@ -28,7 +29,7 @@ export function draw(place: HTMLElement, label: string): Drawing {
     const axis = { stroke: soft, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
     plot = new UPlot({ width: place.clientWidth, height: HEIGHT, legend: { show: false }, cursor: { show: false }, series: [{}, { label, stroke: line, width: 2, points: { show: false } }],
       scales: { x: { range: (_, first, last) => [Math.min(first, last - SECONDS_MIN), last] }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-      axes: [axis, { ...axis, size: 64, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7, 1e8, 1e9] }] }, data, place);
+      axes: [{ ...axis, space: 80, incrs: SECONDS, values: (_, seconds) => seconds.map((each) => new Date(each * 1000).toLocaleTimeString("sv")) }, { ...axis, size: 64, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7, 1e8, 1e9] }] }, data, place);
   };
   const theme = matchMedia("(prefers-color-scheme: dark)");
   theme.addEventListener("change", make);

@@ -25,6 +25,7 @@ function Lane({ replica, from, to, partition }: Drawn): JSX.Element {
   const leader = partition.leader?.id ?? null;
   const lso = partition.last_stable_offset;
   const leads = replica.id === leader;
+  const known = knownToLeader(replica);
   const [chip, standing] = replica.in_sync ? ["chip", "✓ in the ISR"] : ["chip out", "✗ out of the ISR"];
   const cells: JSX.Element[] = [];
   for (let offset = from; offset <= to; offset++) {
@@ -38,7 +39,7 @@ function Lane({ replica, from, to, partition }: Drawn): JSX.Element {
       {replica.why ? <button class={chip} onClick={() => explain(replica.why)}>{standing}</button> : <span class={chip}>{standing}</span>}
       <span>LEO {shown(leo)}</span><span>HW {shown(hw)}</span>
       {leads ? <>{lso !== undefined && <span>LSO {shown(lso)}</span>}<span>epoch {partition.leader_epoch}</span></>
-        : <span class="soft">leader {shown(leader)} knows {shown(knownToLeader(replica))}</span>}
+        : leader !== null && <span class="soft">{known === null ? `leader ${leader} does not know its LEO` : `leader ${leader} knows ${known}`}</span>}
       <span class="soft">{leo === null ? `no word from broker ${replica.id}` : replica.lag_records ? `${replica.lag_records} behind` : ""}</span>
     </div>
     <div class="cells" aria-hidden="true">{cells}</div>

@@ -8,6 +8,7 @@ const RETRY_MS = 1000;
 const SILENCE_MS = 8000; // the broker sends at least a heartbeat every 5 s
 const KEPT_MS = 600_000;
 const KEPT_MAX = 3000;
+const VERSION = 2; // of the stream's format
 
 export interface Seen {
   /** Milliseconds since 1970, by the broker's clock. */
@@ -25,6 +26,7 @@ export const scopeNow = signal("");
 export const hello = signal<Hello>({ node: 0, testing: false });
 
 export interface Hello {
+  v?: number;
   node: number;
   testing: boolean;
   now_ms?: number;
@@ -39,9 +41,10 @@ export const serverNow = (): number => Date.now() + ahead;
 export function apply<T extends object>(state: T, changes: Change[]): T {
   const root: object = { ...state };
   const copied = new Set<object>([root]);
-  for (const [path, ...value] of changes) {
+  for (const change of changes) {
+    const path = change[0];
     let place = root as Record<string, unknown>;
-    for (const name of path.slice(0, -1)) {
+    for (const name of change.length === 3 ? path : path.slice(0, -1)) {
       let inner = place[name] as Record<string, unknown>;
       if (!copied.has(inner)) {
         inner = { ...inner };
@@ -51,8 +54,9 @@ export function apply<T extends object>(state: T, changes: Change[]): T {
       place = inner;
     }
     const name = path.at(-1) ?? "";
-    if (value.length === 0) delete place[name];
-    else define(place, name, value[0]);
+    if (change.length === 3) change[1].forEach((each, at) => define(place, each, change[2][at]));
+    else if (change.length === 2) define(place, name, change[1]);
+    else delete place[name];
   }
   return root as T;
 }
@@ -107,6 +111,15 @@ async function explainRefusal(scope: string): Promise<void> {
   }
 }
 
+// No state is better than one that is folded by other rules.
+function outdate(): void {
+  source?.close();
+  source = null;
+  clearTimeout(watchdog);
+  lost.value = "not live";
+  health.value = "This broker has another version of the console. Reload the page.";
+}
+
 function watch(scope: string): void {
   let state: object | null = null;
   const opened = new EventSource(`/v1/live?scope=${encodeURIComponent(scope)}`);
@@ -121,6 +134,8 @@ function watch(scope: string): void {
     else keep(next, now);
   };
   on("hello", (said: Hello) => {
+    // A broker of another version has been started in the place of the one that served this page.
+    if (said.v !== VERSION) return outdate();
     if (said.now_ms) ahead = said.now_ms - Date.now();
     hello.value = said;
   });

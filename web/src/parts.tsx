@@ -5,9 +5,9 @@ import { messageOf } from "./api";
 import { pausedAt } from "./live";
 import { link, moment } from "./words";
 
-/** A table that scrolls by itself. Columns are names, with a trailing # for numbers. */
-export function Table({ label, columns, children }: { label: string; columns: string[]; children: ComponentChildren }): JSX.Element {
-  return <div class="scroll" tabIndex={0} role="region" aria-label={label}>
+/** A table that scrolls by itself. Columns are names, with a trailing # for numbers. `cards`: its rows are Cells, and cards in a narrow window. */
+export function Table({ label, columns, cards, children }: { label: string; columns: string[]; cards?: boolean; children: ComponentChildren }): JSX.Element {
+  return <div class={cards ? "scroll cards" : "scroll"} tabIndex={0} role="region" aria-label={label}>
     <table>
       <thead><tr>{columns.map((name) => <th scope="col" class={name.endsWith("#") ? "number" : undefined}>{name.replace(/#$/, "")}</th>)}</tr></thead>
       <tbody>{children}</tbody>
@@ -17,7 +17,8 @@ export function Table({ label, columns, children }: { label: string; columns: st
 
 /** The cells of a row of numbers and texts, aligned as its table's columns. */
 export function Cells({ columns, of }: { columns: string[]; of: ComponentChildren[] }): JSX.Element {
-  return <>{of.map((cell, index) => <td class={columns[index]?.endsWith("#") ? "number" : undefined}>{cell}</td>)}</>;
+  // A narrow window shows a row as a card, in which each value has the name of its column.
+  return <>{of.map((cell, index) => <td class={columns[index]?.endsWith("#") ? "number" : undefined} data-column={columns[index]?.replace(/#$/, "")}>{cell}</td>)}</>;
 }
 
 export function Alert({ children }: { children: ComponentChildren }): JSX.Element {

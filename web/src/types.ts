@@ -72,5 +72,5 @@ export interface Failure {
   problem: { error: string; detail: string };
 }
 
-/** [path, value], or [path] of a member that is gone. */
-export type Change = [path: string[], value?: unknown];
+/** [path, value], [path] of a member that is gone, or [path, names, values] of some members of the object at the path. */
+export type Change = [path: string[]] | [path: string[], value: unknown] | [path: string[], names: string[], values: unknown[]];

@@ -29,3 +29,6 @@ export function bytes(count: number): string {
   const power = Math.min(UNITS.length - 1, count < 1000 ? 0 : Math.floor(Math.log10(count) / 3));
   return power === 0 ? `${count} B` : `${(count / 1000 ** power).toFixed(1)} ${UNITS[power]}`;
 }
+
+/** Sorts topics by name, those of the brokers themselves (__consumer_offsets) behind those of people. */
+export const internalLast = (one: string, other: string): number => Number(one.startsWith("__")) - Number(other.startsWith("__")) || (one < other ? -1 : Number(one > other));

@@ -6,7 +6,7 @@ import { pausedAt } from "../live";
 import { Cells, Table } from "../parts";
 import { byId, explain, health } from "../shell";
 import type { Cell, ClusterView } from "../types";
-import { link } from "../words";
+import { internalLast, link } from "../words";
 
 const BROKER_COLUMNS = ["Broker", "State", "Leads#", "In sync#", "Replicas#"];
 const WORDS_MAX = 24; // partitions of a topic that are shown in words; more are numbers with a sign
@@ -87,7 +87,7 @@ function FirstTopic({ state }: { state: ClusterView }): JSX.Element {
 
 export function Cluster({ state }: { state: ClusterView | null }): JSX.Element {
   if (!state) return <h1>Cluster</h1>;
-  const topics = Object.entries(state.topics);
+  const topics = Object.entries(state.topics).sort(([one], [other]) => internalLast(one, other));
   return <>
     <h1>Cluster</h1>
     <section><h2>Brokers</h2><Brokers state={state} /></section>

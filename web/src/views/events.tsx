@@ -1,6 +1,6 @@
 // What happened: one track per broker, and a list, newest first. The sentences of a partition's events come from the brokers.
 import type { JSX } from "preact";
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { Refused, at, request } from "../api";
 import { hello, pausedAt, serverNow } from "../live";
 import type { Step } from "../time";
@@ -15,15 +15,12 @@ const SETTLE_MS = 200; // while the time is dragged
 const MARKS_MAX = 60;
 const CAUSES_MAX = 3; // sentences of one line
 const LINES_MAX = 200;
-const CLUSTER_MAX = 1000; // events of the cluster in one request of the history
-const PROCESS_MAX = 5000; // events that the page keeps
+const PAGE_SIZE = 5000; // events in one response of the history: what happened to many partitions at once is one line of one response
+const PAGES_MAX = 4;
 const ALIKE_MS = 10_000;
 const UNCAUSED_MS = 1000; // what brokers learn of the metadata has no cause of its own
 const MARKS: Record<string, string> = { leader_elected: "▲", became_leader: "♛", leader_lost: "╳", isr_shrunk: "▼", isr_expanded: "△", tail_truncated: "✂", fetch_diverged: "≠",
   produce_refused: "!", broker_fenced: "⌧", broker_unfenced: "●", replica_failed: "╳", broker_started: "●", controller_activated: "♛" };
-const KINDS = ["broker_started", "broker_stopped", "broker_failed", "broker_registered", "broker_fenced", "broker_unfenced", "controller_activated", "controller_resigned", "topic_created",
-  "topic_deleted", "leader_elected", "leader_lost", "isr_shrunk", "isr_expanded", "tail_truncated", "replica_failed", "produce_refused", "group_state_changed", "settings_changed"];
-
 interface Happened {
   event: string;
   broker: number;
@@ -59,7 +56,10 @@ function grouped(events: Happened[]): Line[] {
 function Tracks({ lines }: { lines: Line[] }): JSX.Element {
   const latest = lines.slice(-MARKS_MAX);
   const brokers = [...new Set(latest.map((each) => each.broker))].sort((one, other) => one - other);
-  return <div class="scroll" tabIndex={0} role="region" aria-label="Events by broker, oldest first">
+  const place = useRef<HTMLDivElement>(null);
+  const newest = latest.at(-1)?.key;
+  useEffect(() => { if (place.current) place.current.scrollLeft = place.current.scrollWidth; }, [newest]);
+  return <div class="scroll" ref={place} tabIndex={0} role="region" aria-label="Events by broker, oldest first">
     {brokers.map((broker) => <div class="track" key={broker}>
       <b>broker {broker}</b>
       <div class="marks">
@@ -112,31 +112,48 @@ function RememberedEvents({ topic, number }: { topic: string; number: number }):
   </>;
 }
 
-interface Told {
-  start: number;
-  next: number;
-  events: Record<string, unknown>[];
-}
-
-function happened({ seq, ts_ms: ms, level: _, node, event, cause, ...facts }: Record<string, unknown>): Happened {
-  const words = Object.entries(facts).map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
-  return { event: String(event), broker: Number(node), ms: Number(ms), cause: String(cause ?? ""), words: words || plain(String(event)), key: String(seq) };
-}
-
 const HISTORY_MS = 600_000;
+
+interface History {
+  steps: Step[];
+  brokers: number[];
+  next: number | null;
+}
+
+// The oldest events come first, and the newest are those that are looked for.
+async function historyOf(scope: string, from: number, until: string): Promise<History> {
+  let steps: Step[] = [];
+  for (let count = 1; ; count++) {
+    const page = await request<History>(`/v1/history?scope=${encodeURIComponent(scope)}&states=false&from=${from}${until}&limit=${PAGE_SIZE}`);
+    steps = [...steps, ...page.steps];
+    if (page.next === null || count === PAGES_MAX) return { ...page, steps };
+    from = page.next;
+  }
+}
+
+// A step has no number of its own, and older ones are forgotten while the page is open.
+function happened(steps: Step[]): Happened[] {
+  const alike = new Map<string, number>();
+  return steps.map((each) => {
+    const name = `${each.t} ${each.n} ${each.k} ${each.p ?? ""}`;
+    const count = alike.get(name) ?? 0;
+    alike.set(name, count + 1);
+    return { event: each.k, broker: Number(each.n), cause: "", ms: each.t, key: `${name} ${count}`,
+      words: `${each.p && !each.count ? `${each.p}: ` : ""}${capital(each.w)}${each.y ? `, ${each.y}` : ""}` };
+  });
+}
 
 // What every broker keeps, also without test hooks: of the last minutes, or of those before the time that the page shows.
 function HistoryEvents({ scope }: { scope: string }): JSX.Element {
   const at = useSettled(pausedAt.value, SETTLE_MS);
   const { value, failed } = usePolled(at === null ? HISTORY_PERIOD_MS : NEVER_MS, () => {
     const until = at === null ? "" : `&to=${Math.round(at)}`;
-    return request<{ steps: Step[]; brokers: number[] }>(`/v1/history?scope=${encodeURIComponent(scope)}&states=false&from=${Math.round(at ?? serverNow()) - HISTORY_MS}${until}&limit=${CLUSTER_MAX}`);
+    return historyOf(scope, Math.round(at ?? serverNow()) - HISTORY_MS, until);
   }, [scope, at]);
-  const events = value?.steps.map((each, index) => ({ event: each.k, broker: Number(each.n), cause: "", ms: each.t, key: `${each.t} ${index}`,
-    words: `${each.p && !each.count ? `${each.p}: ` : ""}${capital(each.w)}${each.y ? `, ${each.y}` : ""}` }));
+  const events = value && happened(value.steps);
   return <>
     {failed instanceof Refused && [404, 503].includes(failed.status)
-      ? <p>Events of the whole cluster need the brokers' history (mk.history.minutes) or mk.testing.endpoints.enable=true. Those of one partition are always kept: open the partition, then Events.</p>
+      ? <p>Events of the whole cluster need the brokers' history (mk.history.minutes). Those of one partition are always kept: open the partition, then Events.</p>
       : failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
     {events && <Events events={events} note={`From the history of brokers ${value?.brokers.join(", ")}: the ten minutes before ${at === null ? "now" : moment(at)}.`} />}
   </>;
@@ -145,21 +162,6 @@ function HistoryEvents({ scope }: { scope: string }): JSX.Element {
 export function ClusterEvents(): JSX.Element {
   return <>
     <h1>Events</h1>
-    <section>{hello.value.testing && pausedAt.value === null ? <ProcessEvents /> : hello.value.node ? <HistoryEvents scope="cluster" /> : null}</section>
-  </>;
-}
-
-function ProcessEvents(): JSX.Element {
-  const read = useRef<{ next: number; events: Happened[] }>({ next: 0, events: [] });
-  const { value: events, failed } = usePolled(PERIOD_MS, async () => {
-    const { next, events: before } = read.current;
-    const told = await request<Told>(`/v1/events?kind=${KINDS.join(",")}&limit=10000&from=${next}`);
-    const kept = told.start > next && next ? [] : before;
-    read.current = { next: told.next, events: [...kept, ...told.events.map(happened)].slice(-PROCESS_MAX) };
-    return read.current.events;
-  });
-  return <>
-    {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-    {events && <Events events={events} note="From the memory of this broker's process: elections, ISRs, brokers, topics, refusals. Traffic is left out." />}
+    <section>{hello.value.node ? <HistoryEvents scope="cluster" /> : null}</section>
   </>;
 }

@@ -97,7 +97,7 @@ function PresentGroups(): JSX.Element {
   const { value: groups, failed } = usePolled(LIST_PERIOD_MS, readGroups);
   return <>
       {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-      {groups && (groups.length ? <Table label="Groups" columns={LIST_COLUMNS}>{groups.map((each) => <GroupRow key={each.group} {...each} />)}</Table>
+      {groups && (groups.length ? <Table cards label="Groups" columns={LIST_COLUMNS}>{groups.map((each) => <GroupRow key={each.group} {...each} />)}</Table>
         : <p>There are no consumer groups. A group begins with its first member or its first commit.</p>)}
   </>;
 }
@@ -127,7 +127,7 @@ function PastGroups({ at }: { at: number }): JSX.Element {
   const { value, failed } = usePast(at);
   return <>
     {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-    {value && (value.groups.length ? <Table label="Groups" columns={PAST_COLUMNS}>
+    {value && (value.groups.length ? <Table cards label="Groups" columns={PAST_COLUMNS}>
       {value.groups.map((each) => <tr key={each.group}><Cells columns={PAST_COLUMNS} of={[<a href={`#/g/${encodeURIComponent(each.group)}`}>{each.group}</a>, each.state, each.members.length,
         each.offsets.filter((one) => one.committed !== null).length, moment(each.sampled_ms)]} /></tr>)}
     </Table> : <p>No consumer group is known of this time.</p>)}
@@ -183,7 +183,7 @@ function GroupTables({ group, trend }: { group: Group; trend: Trend }): JSX.Elem
     <p class="lead">{summary(group, trend)}</p>
     <p class="soft">State {group.state}, generation {group.generation}{group.assignor ? `, assignor ${group.assignor}` : ""}{group.coordinator ? `, coordinator broker ${group.coordinator.id}` : ""}.</p>
     <h2>Partitions</h2>
-    <Table label="Partitions of the group" columns={OFFSET_COLUMNS}>
+    <Table cards label="Partitions of the group" columns={OFFSET_COLUMNS}>
       {group.offsets.map((each) => <OffsetRow key={`${each.topic}-${each.partition}`} each={each} reader={readers.get(`${each.topic}-${each.partition}`) ?? "no member"} />)}
     </Table>
     {trend.length > 0 && <>
@@ -191,7 +191,7 @@ function GroupTables({ group, trend }: { group: Group; trend: Trend }): JSX.Elem
       <Chart label="Lag in records" times={trend.map(([ms]) => ms)} values={trend.map(([, sum]) => sum)} />
     </>}
     <h2>Members</h2>
-    {group.members.length ? <Table label="Members" columns={MEMBER_COLUMNS}>
+    {group.members.length ? <Table cards label="Members" columns={MEMBER_COLUMNS}>
       {group.members.map((each) => <tr key={each.member_id}><Cells columns={MEMBER_COLUMNS} of={[each.member_id, each.client_id, each.host, each.software,
         each.assignment.map((one) => `${one.topic} ${one.partitions.join(",")}`).join("; ") || "none"]} /></tr>)}
     </Table> : <p>The group has no members.</p>}
@@ -218,7 +218,7 @@ function bodyOf(goal: string, value: string): Record<string, unknown> {
 const MOVED_COLUMNS = ["Partition", "Committed#", "New#"];
 
 function MovedTable({ offsets }: { offsets: Moved[] }): JSX.Element {
-  return <Table label="New offsets" columns={MOVED_COLUMNS}>
+  return <Table cards label="New offsets" columns={MOVED_COLUMNS}>
     {offsets.map((each) => <tr><Cells columns={MOVED_COLUMNS} of={[`${each.topic}-${each.partition}`, each.committed ?? "none", each.new_offset]} /></tr>)}
   </Table>;
 }

@@ -36,7 +36,7 @@ export function Stories(): JSX.Element {
     <section>
       <p>Known failures step by step: the rules are those of the brokers, and a script decides what is delivered, cut or killed.</p>
       {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-      {value && <Table label="Stories" columns={COLUMNS}>
+      {value && <Table cards label="Stories" columns={COLUMNS}>
         {value.stories.map((each) => <tr key={each.name}><Cells columns={COLUMNS} of={[<a href={`#/lab/${each.name}`}>{each.name}</a>, <span class="text">{each.about}</span>, each.references.join(", ")]} /></tr>)}
       </Table>}
     </section>

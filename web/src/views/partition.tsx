@@ -1,12 +1,12 @@
 // The lanes of a partition, a form that sends a record, and where that record is.
 import type { JSX } from "preact";
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { at, messageOf, request } from "../api";
 import { pausedAt } from "../live";
 import { Lanes, VALUES, replicasOf, valuesOf } from "../lane";
 import { Cells, PartitionHead, Table } from "../parts";
 import type { Partition, PartitionView } from "../types";
-import { moment } from "../words";
+import { capital, moment } from "../words";
 
 interface Sent {
   offset: number;
@@ -70,6 +70,21 @@ function Producers({ state }: { state: PartitionView }): JSX.Element {
   </section>;
 }
 
+/** The latest election that happened while the view was open, with its reason in the brokers' words: screen readers announce it. */
+function Election({ topic, number, epoch }: { topic: string; number: number; epoch: number | null }): JSX.Element {
+  const [said, setSaid] = useState("");
+  const latest = useRef<number | null>(null);
+  useEffect(() => {
+    const before = latest.current;
+    if (epoch === null || before !== null && epoch <= before) return;
+    latest.current = epoch;
+    if (before === null) return;
+    void request<{ leader: { sentence: string } }>(`${at(topic, number)}/explain`).then(({ leader }) => setSaid(`${capital(leader.sentence)}.`),
+      (error: unknown) => setSaid(`The leader epoch is ${epoch}. Its reason cannot be read: ${messageOf(error)}`));
+  }, [epoch]);
+  return <div class="election" role="status">{epoch !== null && said !== "" && <p class="present">{said}</p>}</div>;
+}
+
 /** What the page shows of a partition's state, and nothing that is kept between states. */
 export function PartitionState({ state }: { state: PartitionView }): JSX.Element {
   return <>
@@ -87,6 +102,7 @@ export function PartitionLanes({ topic, number, state, problem }: { topic: strin
   return <>
     <PartitionHead topic={topic} number={number} present="" />
     {problem && <section><p>{pausedAt.value === null ? "" : "At this time: "}{problem}.</p></section>}
+    <Election topic={topic} number={number} epoch={pausedAt.value === null ? state?.partition.leader_epoch ?? null : null} />
     {state && <PartitionState state={state} />}
     <Produce topic={topic} number={number} partition={state?.partition ?? null} />
     {state?.producers && <Producers state={state} />}

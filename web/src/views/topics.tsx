@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { request, topicPath } from "../api";
 import { Alert, Cells, PresentOnly, Table, sentenceOf, usePolled } from "../parts";
 import type { Cell, ClusterView } from "../types";
-import { bytes, link } from "../words";
+import { bytes, internalLast, link } from "../words";
 
 const PERIOD_MS = 5000;
 
@@ -27,8 +27,8 @@ export function Topics(): JSX.Element {
     <PresentOnly />
     <section>
       {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-      {value && (value.topics.length ? <Table label="Topics" columns={COLUMNS}>
-        {value.topics.map((each) => <tr key={each.topic}><Cells columns={COLUMNS} of={[<a href={`#/t/${encodeURIComponent(each.topic)}`}>{each.topic}</a>, each.partition_count, each.replication_factor,
+      {value && (value.topics.length ? <Table cards label="Topics" columns={COLUMNS}>
+        {[...value.topics].sort((one, other) => internalLast(one.topic, other.topic)).map((each) => <tr key={each.topic}><Cells columns={COLUMNS} of={[<a href={`#/t/${encodeURIComponent(each.topic)}`}>{each.topic}</a>, each.partition_count, each.replication_factor,
           counted(each.under_replicated), counted(each.without_leader), counted(each.records), each.bytes === null || each.bytes === undefined ? "unknown" : bytes(each.bytes)]} /></tr>)}
       </Table> : <p>There are no topics yet. <a href="#/">Cluster</a> creates one.</p>)}
     </section>
@@ -56,7 +56,7 @@ export function TopicView({ name, state }: { name: string; state: ClusterView | 
     {failed !== null && <section><Alert>{sentenceOf(failed)}</Alert></section>}
     {partitions && <section>
       <h2>Partitions</h2>
-      <Table label="Partitions" columns={PARTITION_COLUMNS}>{Object.entries(partitions).map(([number, cell]) => <PartitionRow key={number} topic={name} number={number} cell={cell} />)}</Table>
+      <Table cards label="Partitions" columns={PARTITION_COLUMNS}>{Object.entries(partitions).map(([number, cell]) => <PartitionRow key={number} topic={name} number={number} cell={cell} />)}</Table>
     </section>}
     {value && <section>
       <h2>Settings</h2>

@@ -1,0 +1,87 @@
+"""What a viewer of the cluster receives when a broker dies (issue 19, PAGE 5.3): at most 6 kB for 1,003 partitions."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minikafka.config import BrokerConfig
+from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from minikafka.rest import json_text
+from minikafka.rest.live import cluster_state
+from minikafka.rest.routes import GZIP_MEMORY, GZIP_WINDOW
+from minikafka.types import Address, NodeId
+from minikafka.wire.differences import difference
+from tests.rules.test_differences import applied
+
+SIZES = {"orders": 3, "wide": 1_000}
+FRAME_BYTES_MAX = 6_000
+DEAD = 3
+
+
+@dataclass
+class Scene:
+    """The cluster as a state is written of it."""
+
+    image: MetadataImage
+    config: BrokerConfig
+
+    def address_of(self, node: NodeId) -> Address | None:
+        return self.image.brokers[node].address
+
+
+def partition(number: int) -> PartitionImage:
+    replicas = tuple(1 + (number + each) % 3 for each in range(3))
+    return PartitionImage(
+        partition=number,
+        replicas=replicas,
+        isr=replicas,
+        leader=replicas[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        controller_epoch=1,
+    )
+
+
+def without(each: PartitionImage, node: NodeId) -> PartitionImage:
+    """Another leader, if the broker led, and an ISR without it."""
+    isr = tuple(other for other in each.isr if other != node)
+    return replace(each, isr=isr, leader=isr[0] if each.leader == node else each.leader)
+
+
+def image_of(partitions: dict[str, tuple[PartitionImage, ...]], *, down: tuple[NodeId, ...] = ()) -> MetadataImage:
+    return MetadataImage(
+        brokers={
+            node: BrokerImage(
+                node_id=node,
+                broker_epoch=node,
+                incarnation_id=f"i{node}",
+                host="127.0.0.1",
+                port=9091 + node,
+                fenced=node in down,
+            )
+            for node in (1, 2, 3)
+        },
+        topics={name: TopicImage(name=name, topic_id=name, partitions=each) for name, each in partitions.items()},
+    )
+
+
+def received(packer: Any, event: bytes) -> int:
+    """Bytes of an event in a compressed stream."""
+    return len(packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH))
+
+
+def test_frame_of_a_broker_that_dies_is_small():
+    """A third of the leaders and all ISRs change at once; each partition's path is sent once, not once for each member."""
+    alive = {name: tuple(map(partition, range(count))) for name, count in SIZES.items()}
+    dead = {name: tuple(without(each, DEAD) for each in listed) for name, listed in alive.items()}
+    config = BrokerConfig(node_id=1)
+    before = cluster_state(Scene(image_of(alive), config), 1, None)
+    after = cluster_state(Scene(image_of(dead, down=(DEAD,)), config), 1, None)
+    frame = {"at_ms": 1_795_000_000_000, "changes": difference(before, after)}
+    packer = zlib.compressobj(1, zlib.DEFLATED, GZIP_WINDOW, GZIP_MEMORY)
+    received(packer, json_text.event("snapshot", before, "1a2b-1"))
+    assert received(packer, json_text.event("frame", frame, "1a2b-2")) <= FRAME_BYTES_MAX
+    assert applied(before, json.loads(json.dumps(frame["changes"]))) == after
