@@ -19,16 +19,48 @@ from minikafka.rest.host import Host, Scene, limits_of
 from minikafka.rest.leaders import leader_members
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer
-from minikafka.rest.route import Handler, Page, Reply, Route, Visit, text_answer
+from minikafka.rest.route import Page, Reply, Routes, Visit, text_answer
 from minikafka.rest.schema import flag, nullable, one_of, ref, table, text, whole
 from minikafka.rest.schemas import Broker, BrokerLoad, Leader
 from minikafka.types import NO_NODE, NodeId
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
 from minikafka.world.connections import PROTOCOLS, OpenConnection
 
+ROUTES = Routes("cluster")
 BROKER = Integer(name="broker", place="path", description="The broker's node.id.", high=INT32_MAX, example=1)
 
 
+# Prometheus' text format; what a scraper takes of it stands in its Accept.
+METRICS_TEXT = "text/plain"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@ROUTES.at(
+    "GET /metrics",
+    text_answer("The scrape.", METRICS_TEXT, "kafka_brokers 3.0\n", "Families of samples, with HELP and TYPE."),
+    tag="health",
+)
+async def get_metrics(visit: Visit) -> Page:
+    """What this broker counts and where it stands, in Prometheus' text format (docs/operations.md has the names)."""
+    if visit.metrics is None:
+        raise BrokerNotAvailable("this broker counts nothing")
+    return Page(await visit.metrics(), METRICS_TYPE)
+
+
+class _Cluster(Model):
+    """The cluster, as one broker knows it."""
+
+    cluster_id: str = member(text(), "MkU3OEVBNTcwNTJENDM2Qg")
+    node_id: NodeId = member(ref("NodeId"), 1)
+    version: str = member(text(), __version__)
+    build: str = member(text(enum=[compiled.COMPILED, compiled.PURE]), compiled.COMPILED)
+    controller: Any = one(Leader, or_null=True)
+    brokers: list[Any] = many_of(Broker)
+    metadata_offset: int = member(ref("Offset"), 12)
+    limits: dict[str, int] = member(table(whole(), "What one request may ask for."), {"body_bytes_max": 8_388_608})
+
+
+@ROUTES.at("GET /v1/cluster", _Cluster.answer("The cluster, as this broker knows it."))
 async def get_cluster(visit: Visit) -> Reply:
     """The cluster as this broker knows it."""
     host = visit.host
@@ -55,12 +87,25 @@ def _broker_out(host: Host, broker: BrokerImage) -> dict[str, Any]:
     return Broker.out_of(broker, id=broker.node_id, url=f"{host.config.brokers_scheme}://{broker.address}")
 
 
+class _Brokers(Model):
+    """Every registered broker."""
+
+    brokers: list[Any] = many_of(BrokerLoad)
+
+
+@ROUTES.at("GET /v1/brokers", _Brokers.answer("All brokers."))
 async def get_brokers(visit: Visit) -> Reply:
     """Every registered broker, and how much it leads and holds."""
     brokers = visit.host.image.brokers
     return Reply(_Brokers(brokers=[broker_load(visit.host, brokers[node]) for node in sorted(brokers)]).out())
 
 
+@ROUTES.at(
+    "GET /v1/brokers/{broker}",
+    BrokerLoad.answer("The broker."),
+    parameters=(BROKER,),
+    problems=(BrokerIdNotRegistered,),
+)
 async def get_broker(visit: Visit) -> Reply:
     """One broker."""
     broker = visit.host.image.brokers.get(visit[BROKER])
@@ -83,6 +128,15 @@ def broker_load(host: Scene, broker: BrokerImage) -> dict[str, Any]:
     )
 
 
+class _Health(Model):
+    """How the broker is."""
+
+    status: str = member(text("`alive` or `ready`."))
+    node_id: NodeId = member(ref("NodeId"), 1)
+
+
+@ROUTES.at("GET /healthy", _Health.answer("Yes.", status="alive"), tag="health")
+@ROUTES.at("GET /healthz", _Health.answer("Yes.", status="alive"), tag="health")
 async def get_health(visit: Visit) -> Reply:
     """Alive: the process serves and has not given up."""
     if visit.host.failure is not None:
@@ -90,6 +144,8 @@ async def get_health(visit: Visit) -> Reply:
     return Reply(_Health(status="alive", node_id=visit.host.node_id).out())
 
 
+@ROUTES.at("GET /ready", _Health.answer("Yes.", status="ready"), tag="health")
+@ROUTES.at("GET /readyz", _Health.answer("Yes.", status="ready"), tag="health")
 async def get_readiness(visit: Visit) -> Reply:
     """Ready: clients may be sent here."""
     host = visit.host
@@ -100,60 +156,8 @@ async def get_readiness(visit: Visit) -> Reply:
     return Reply(_Health(status="ready", node_id=host.node_id).out())
 
 
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-
-class _Health(Model):
-    """How the broker is."""
-
-    status: str = member(text("`alive` or `ready`."))
-    node_id: NodeId = member(ref("NodeId"), 1)
-
-
-class _Brokers(Model):
-    """Every registered broker."""
-
-    brokers: list[Any] = many_of(BrokerLoad)
-
-
-class _Cluster(Model):
-    """The cluster, as one broker knows it."""
-
-    cluster_id: str = member(text(), "MkU3OEVBNTcwNTJENDM2Qg")
-    node_id: NodeId = member(ref("NodeId"), 1)
-    version: str = member(text(), __version__)
-    build: str = member(text(enum=[compiled.COMPILED, compiled.PURE]), compiled.COMPILED)
-    controller: Any = one(Leader, or_null=True)
-    brokers: list[Any] = many_of(Broker)
-    metadata_offset: int = member(ref("Offset"), 12)
-    limits: dict[str, int] = member(table(whole(), "What one request may ask for."), {"body_bytes_max": 8_388_608})
-
-
-def _health(path: str, handler: Handler, status: str) -> Route:
-    return Route(
-        method="GET",
-        path=path,
-        handler=handler,
-        tag="health",
-        answers={200: _Health.answer("Yes.", status=status)},
-    )
-
-
-# Prometheus' text format; what a scraper takes of it stands in its Accept.
-METRICS_TEXT = "text/plain"
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-async def get_metrics(visit: Visit) -> Page:
-    """What this broker counts and where it stands, in Prometheus' text format (docs/operations.md has the names)."""
-    if visit.metrics is None:
-        raise BrokerNotAvailable("this broker counts nothing")
-    return Page(await visit.metrics(), METRICS_TYPE)
-
-
 COUNT_MAX = 1000
 """Describing a connection costs the broker some microseconds, during which it does nothing else."""
-
 AFTER = Integer(
     name="after",
     description="Leave out connections with this id or a smaller one, to read the next part of a long list.",
@@ -214,6 +218,7 @@ class _Connections(Model):
     more: bool = member(flag("The list is longer: read the rest with `after`."), False)  # noqa: FBT003 - an example
 
 
+@ROUTES.at("GET /v1/connections", _Connections.answer("Open connections of this broker."), parameters=(AFTER, LIMIT))
 async def get_connections(visit: Visit) -> Reply:
     """The open connections of the broker that answers: who is connected, and what each connection waits for."""
     limit = visit[LIMIT]
@@ -266,6 +271,7 @@ class _WhoAmI(Model):
     super_user: bool = member(flag("The principal is one of `super.users`."), False)  # noqa: FBT003 - an example
 
 
+@ROUTES.at("GET /v1/whoami", _WhoAmI.answer("The caller."))
 async def get_whoami(visit: Visit) -> Reply:
     """The principal of the caller, and whether its requests need permissions."""
     context, config = visit.context, visit.host.config
@@ -281,60 +287,3 @@ async def get_whoami(visit: Visit) -> Reply:
             super_user=context.principal in config.super_principals,
         ).out()
     )
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/metrics",
-        handler=get_metrics,
-        tag="health",
-        answers={
-            200: text_answer(
-                "The scrape.", METRICS_TEXT, "kafka_brokers 3.0\n", "Families of samples, with HELP and TYPE."
-            )
-        },
-    ),
-    _health("/healthz", get_health, "alive"),
-    _health("/healthy", get_health, "alive"),
-    _health("/readyz", get_readiness, "ready"),
-    _health("/ready", get_readiness, "ready"),
-    Route(
-        method="GET",
-        path="/v1/brokers",
-        handler=get_brokers,
-        tag="cluster",
-        answers={200: _Brokers.answer("All brokers.")},
-    ),
-    Route(
-        method="GET",
-        path="/v1/brokers/{broker}",
-        handler=get_broker,
-        tag="cluster",
-        parameters=(BROKER,),
-        answers={200: BrokerLoad.answer("The broker.")},
-        problems=(BrokerIdNotRegistered,),
-    ),
-    Route(
-        method="GET",
-        path="/v1/cluster",
-        handler=get_cluster,
-        tag="cluster",
-        answers={200: _Cluster.answer("The cluster, as this broker knows it.")},
-    ),
-    Route(
-        method="GET",
-        path="/v1/connections",
-        handler=get_connections,
-        tag="cluster",
-        parameters=(AFTER, LIMIT),
-        answers={200: _Connections.answer("Open connections of this broker.")},
-    ),
-    Route(
-        method="GET",
-        path="/v1/whoami",
-        handler=get_whoami,
-        tag="cluster",
-        answers={200: _WhoAmI.answer("The caller.")},
-    ),
-)

@@ -16,12 +16,13 @@ from typing import Final
 from minikafka import __version__
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Text
-from minikafka.rest.route import Answer, Page, Reply, Route, Visit
+from minikafka.rest.route import Answer, Page, Reply, Routes, Visit
 from minikafka.rest.schema import ref, table, text
 from minikafka.types import NodeId
 from minikafka.web.accept import JSON
 from minikafka.web.problems import malformed
 
+ROUTES = Routes("docs")
 HTML: Final = "text/html"
 ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
 CONTENT_POLICY: Final = (
@@ -77,7 +78,6 @@ def _load() -> tuple[bytes, dict[str, bytes]]:
 
 
 PAGE, FILES = _load()
-
 FILE = Text(
     name="file",
     place="path",
@@ -94,6 +94,15 @@ def content_policy(origins: Iterable[str]) -> str:
     return CONTENT_POLICY.format(peers=peers)
 
 
+@ROUTES.at(
+    "GET /",
+    Answer(
+        description="The index, or the page if the client prefers HTML.",
+        schema=_Index.reference(),
+        example=_Index.example(),
+        also={HTML: (text("HTML."), "<!doctype html>")},
+    ),
+)
 async def get_root(visit: Visit) -> Page | Reply:
     """The console if the client prefers HTML to JSON, as browsers do; otherwise an index of the API."""
     if visit.accept.quality(HTML) > visit.accept.quality(JSON):
@@ -107,6 +116,17 @@ async def get_root(visit: Visit) -> Page | Reply:
     return Reply(index.out(), headers={"Vary": "Accept"})
 
 
+@ROUTES.at(
+    "GET /ui/{file}",
+    Answer(
+        description="The file.",
+        schema=text("JavaScript or CSS."),
+        media_type="text/javascript",
+        also={"text/css": (text("CSS."), "body { margin: 0 }")},
+        example="export {};",
+    ),
+    parameters=(FILE,),
+)
 async def get_file(visit: Visit) -> Page:
     """A script or a style sheet of the console."""
     name = visit[FILE]
@@ -114,37 +134,3 @@ async def get_file(visit: Visit) -> Page:
         raise malformed(f"the console has no file {name!r}; reload the page: the broker was updated", status=404)
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
     return Page(FILES[name], MEDIA_TYPES[name.rpartition(".")[2]], headers)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/",
-        handler=get_root,
-        tag="docs",
-        answers={
-            200: Answer(
-                description="The index, or the page if the client prefers HTML.",
-                schema=_Index.reference(),
-                example=_Index.example(),
-                also={HTML: (text("HTML."), "<!doctype html>")},
-            )
-        },
-    ),
-    Route(
-        method="GET",
-        path="/ui/{file}",
-        handler=get_file,
-        tag="docs",
-        parameters=(FILE,),
-        answers={
-            200: Answer(
-                description="The file.",
-                schema=text("JavaScript or CSS."),
-                media_type="text/javascript",
-                also={"text/css": (text("CSS."), "body { margin: 0 }")},
-                example="export {};",
-            )
-        },
-    ),
-)

@@ -23,7 +23,7 @@ from minikafka.rest.leaders import from_controller, leader_members
 from minikafka.rest.logs import FROM, LOG_BYTES_MAX, REPLICA, Log, describe_log
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, Integer
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Route, Visit
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
 from minikafka.rest.schema import anything, flag, nullable, one_of, ref, table, text, whole
 from minikafka.rest.schemas import Leader
 from minikafka.types import METADATA_PARTITION, Epoch, NodeId, Offset
@@ -40,8 +40,8 @@ from minikafka.wire.records import (
     decode_batch,
 )
 
+ROUTES = Routes("cluster")
 DESCRIBE_WAIT_S = 1.0
-
 CONTROL_NAMES = {
     CONTROL_LEADER_CHANGE: "LeaderChange",
     CONTROL_SNAPSHOT_HEADER: "SnapshotHeader",
@@ -49,7 +49,6 @@ CONTROL_NAMES = {
     CONTROL_KRAFT_VERSION: "KRaftVersion",
     CONTROL_KRAFT_VOTERS: "KRaftVoters",
 }
-
 MAX_RECORDS = Integer(name="max_records", description="No more records than this.", default=100, low=1, high=1_000)
 
 
@@ -112,6 +111,12 @@ class _MetadataLog(Log):
     next_offset: int = member(whole("Where the next request should begin."), 21)
 
 
+@ROUTES.at(
+    "GET /v1/controller",
+    _Quorum.answer("The quorum, as its leader knows it.", observers=[]),
+    parameters=(FORWARD,),
+    problems=CONTROLLER_PROBLEMS,
+)
 async def get_controller(visit: Visit) -> Reply:
     """The quorum: its leader, and how far every voter and observer is."""
 
@@ -130,6 +135,26 @@ async def get_controller(visit: Visit) -> Reply:
     )
 
 
+@ROUTES.at(
+    "GET /v1/controller/log",
+    _MetadataLog.answer(
+        "The metadata log from there on.",
+        replica=1,
+        role="leader",
+        leader_epoch=1,
+        high_watermark=21,
+        log_end_offset=21,
+    ),
+    parameters=(FROM, REPLICA, MAX_RECORDS),
+    problems=(
+        CorruptMessage,
+        KafkaStorageError,
+        LeaderNotAvailable,
+        NetworkException,
+        OffsetOutOfRange,
+        ReplicaNotAvailable,
+    ),
+)
 async def get_controller_log(visit: Visit) -> Reply:
     """The metadata log: every decision of the controllers since the last snapshot but one, in order."""
     node = visit[REPLICA] if visit.gives(REPLICA) else visit.host.node_id
@@ -189,43 +214,3 @@ def _fields_out(record: MetadataRecord, names: dict[str, str]) -> dict[str, Any]
     if topic_id in names:
         document["topic"] = names[topic_id]
     return document
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/controller",
-        handler=get_controller,
-        tag="cluster",
-        parameters=(FORWARD,),
-        answers={200: _Quorum.answer("The quorum, as its leader knows it.", observers=[])},
-        problems=CONTROLLER_PROBLEMS,
-    ),
-    Route(
-        method="GET",
-        path="/v1/controller/log",
-        handler=get_controller_log,
-        tag="cluster",
-        parameters=(FROM, REPLICA, MAX_RECORDS),
-        answers={
-            200: _MetadataLog.answer(
-                "The metadata log from there on.",
-                replica=1,
-                role="leader",
-                leader_epoch=1,
-                high_watermark=21,
-                log_end_offset=21,
-            )
-        },
-        problems=(
-            CorruptMessage,
-            KafkaStorageError,
-            LeaderNotAvailable,
-            NetworkException,
-            OffsetOutOfRange,
-            ReplicaNotAvailable,
-        ),
-    ),
-)

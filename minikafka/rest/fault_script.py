@@ -27,7 +27,7 @@ from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.route import Reply
 from minikafka.rest.schema import flag, many, nodes, nullable, one_of, text, whole
 from minikafka.rest.schema import table as table_of
-from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, HookCall, hook_route
+from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, HookCall, HookRoutes
 from minikafka.types import NodeId
 from minikafka.world.faults import ANYONE, BROKER, EVERY_API, FaultSpec, Link
 from minikafka.world.instruments import INJECTIONS_MAX, Act, Injection
@@ -527,14 +527,6 @@ IF_SET: Final = (
 """Settings that decide what faults bring about. Scenarios have other times than Kafka's unless a file says them."""
 
 
-async def get_script(call: HookCall) -> Reply:
-    """What requests to the broker have injected so far, as a test in Python and as a scenario of chaos.
-
-    With `broker=all`, of all brokers that answer. Faults that code of the brokers' own process has set are left out.
-    """
-    return Reply(_script([{"setup": _setup_out(call.host), "injections": list(_injections_out(call))}]))
-
-
 def _script(bodies: Sequence[Any]) -> dict[str, Any]:
     injections = sorted((each for body in bodies for each in body["injections"]), key=lambda each: each["at_ms"])
     parsed = [_injection_in(each) for each in injections]
@@ -617,13 +609,13 @@ class _Script(Model):
     no_answer: list[Any] | None = member(NO_ANSWER, default=None)
 
 
-ROUTES = (
-    hook_route(
-        "GET",
-        "/v1/faults:script",
-        get_script,
-        node_in=AT_OR_ALL,
-        merge=_script,
-        answers={200: _Script.answer("The texts.")},
-    ),
-)
+ROUTES = HookRoutes("testing", testing=True)
+
+
+@ROUTES.hook("GET /v1/faults:script", _Script.answer("The texts."), node_in=AT_OR_ALL, merge=_script)
+async def get_script(call: HookCall) -> Reply:
+    """What requests to the broker have injected so far, as a test in Python and as a scenario of chaos.
+
+    With `broker=all`, of all brokers that answer. Faults that code of the brokers' own process has set are left out.
+    """
+    return Reply(_script([{"setup": _setup_out(call.host), "injections": list(_injections_out(call))}]))

@@ -51,7 +51,7 @@ from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
-from minikafka.rest.route import LEADER_PROBLEMS, Reply, Route, Stream, Visit, text_answer
+from minikafka.rest.route import LEADER_PROBLEMS, Reply, Routes, Stream, Visit, text_answer
 from minikafka.rest.schema import one_of, ref, whole
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicPartition
@@ -79,8 +79,8 @@ from minikafka.wire.messages import (
 )
 from minikafka.wire.records import RecordView, records_one_by_one
 
+ROUTES = Routes("records")
 ISOLATION = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
-
 OFFSET = Integer(
     name="offset",
     description="Where to begin; the answer's `next_offset` is where the next request should.",
@@ -121,7 +121,6 @@ FORMAT = Choice(
     options=FORMATS,
     default="auto",
 )
-
 CONTAINS = Text(
     name="contains",
     description="Only records whose key, value or headers contain this text. One request searches at most `max_bytes` "
@@ -156,6 +155,24 @@ class _Fetched(Place):
     wait: _Wait = one(_Wait)
 
 
+@ROUTES.at(
+    "GET /v1/topics/{topic}/partitions/{partition}/records",
+    _Fetched.answer("Records, or none after `max_wait_ms`."),
+    parameters=(
+        TOPIC,
+        PARTITION,
+        OFFSET,
+        MAX_WAIT_MS,
+        MIN_BYTES,
+        MAX_BYTES,
+        MAX_RECORDS,
+        ISOLATION_LEVEL,
+        FORMAT,
+        CONTAINS,
+        FORWARD,
+    ),
+    problems=(*LEADER_PROBLEMS, OffsetOutOfRange, CorruptMessage, OffsetNotAvailable),
+)
 async def get_records(visit: Visit) -> Reply:
     """Read, waiting for news if there is none."""
     name = name_of(visit)
@@ -461,14 +478,31 @@ LAST_EVENT_ID = Integer(
     description="The offset of the last record that was read; it wins over `offset`.",
     high=INT64_MAX - 1,
 )
+
 # Events that are written before other requests have their turn: some milliseconds.
 EVENTS_AT_ONCE = 500
-
 HEARTBEAT_MS = Integer(
     name="heartbeat_ms", description="A comment after so long without news.", default=15_000, low=100, high=30_000
 )
+EXAMPLE = (
+    'retry: 1000\n\nevent: leader\ndata: {"id": 1, "epoch": 3, "url": "http://127.0.0.1:9092"}\n\n'
+    'id: 41\nevent: record\ndata: {"offset": 41, "timestamp": 1795000000000, "leader_epoch": 3, "key": "ann", '
+    '"value": {"item": "tea"}, "encoding": "json", "headers": []}\n\n'
+    'event: hw\ndata: {"high_watermark": 42, "log_end_offset": 42}\n\n: heartbeat\n\n'
+)
 
 
+@ROUTES.at(
+    "GET /v1/topics/{topic}/partitions/{partition}/stream",
+    text_answer(
+        "Events until the reader leaves: `record`, `hw`, `leader`, `truncated`, `problem`, `end`.",
+        json_text.EVENT_STREAM,
+        EXAMPLE,
+        "Server-Sent Events.",
+    ),
+    parameters=(TOPIC, PARTITION, START, LAST_EVENT_ID, HEARTBEAT_MS, ISOLATION_LEVEL, FORMAT, FORWARD),
+    problems=(*LEADER_PROBLEMS, OffsetOutOfRange, ThrottlingQuotaExceeded),
+)
 async def get_stream(visit: Visit) -> Stream:
     """Committed records as they come; see ``/docs`` for the kinds of events."""
     name = name_of(visit)
@@ -506,52 +540,3 @@ def _chunks_of(changes: list[Change]) -> Iterator[bytes]:
 
 def _written(changes: list[Change]) -> bytes:
     return b"".join(json_text.event(each.kind, each.data, each.number) for each in changes)
-
-
-EXAMPLE = (
-    'retry: 1000\n\nevent: leader\ndata: {"id": 1, "epoch": 3, "url": "http://127.0.0.1:9092"}\n\n'
-    'id: 41\nevent: record\ndata: {"offset": 41, "timestamp": 1795000000000, "leader_epoch": 3, "key": "ann", '
-    '"value": {"item": "tea"}, "encoding": "json", "headers": []}\n\n'
-    'event: hw\ndata: {"high_watermark": 42, "log_end_offset": 42}\n\n: heartbeat\n\n'
-)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition}/records",
-        handler=get_records,
-        tag="records",
-        parameters=(
-            TOPIC,
-            PARTITION,
-            OFFSET,
-            MAX_WAIT_MS,
-            MIN_BYTES,
-            MAX_BYTES,
-            MAX_RECORDS,
-            ISOLATION_LEVEL,
-            FORMAT,
-            CONTAINS,
-            FORWARD,
-        ),
-        answers={200: _Fetched.answer("Records, or none after `max_wait_ms`.")},
-        problems=(*LEADER_PROBLEMS, OffsetOutOfRange, CorruptMessage, OffsetNotAvailable),
-    ),
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition}/stream",
-        handler=get_stream,
-        tag="records",
-        parameters=(TOPIC, PARTITION, START, LAST_EVENT_ID, HEARTBEAT_MS, ISOLATION_LEVEL, FORMAT, FORWARD),
-        answers={
-            200: text_answer(
-                "Events until the reader leaves: `record`, `hw`, `leader`, `truncated`, `problem`, `end`.",
-                json_text.EVENT_STREAM,
-                EXAMPLE,
-                "Server-Sent Events.",
-            )
-        },
-        problems=(*LEADER_PROBLEMS, OffsetOutOfRange, ThrottlingQuotaExceeded),
-    ),
-)

@@ -14,7 +14,7 @@ from minikafka.rest.groups import GENERATION, Lag, Member, assigned_to
 from minikafka.rest.history import Span, watermarks_at
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Integer, Text
-from minikafka.rest.route import Reply, Route, Visit
+from minikafka.rest.route import Reply, Routes, Visit
 from minikafka.rest.schema import nodes, nullable, text, whole
 from minikafka.rest.views import gather_from
 from minikafka.security.authorizer import Action
@@ -23,9 +23,9 @@ from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.group_messages import PastGroup, ReadGroupHistoryRequest
 
+ROUTES = Routes("groups")
 PARTITIONS_MAX = 20
 """Partitions of a group whose high watermark is looked up: each costs a request to each broker."""
-
 AT = Integer(name="at", description="The time, in milliseconds since 1970 (default: now).", high=INT64_MAX)
 GROUP = Text(
     name="group", description="Only this group, with its lag.", pattern=r"[\s\S]+", needed="a name", length_max=32_767
@@ -58,6 +58,12 @@ class _PastGroups(Model):
     groups: list[Any] = many_of(_PastGroup)
 
 
+@ROUTES.at(
+    "GET /v1/history/groups",
+    _PastGroups.answer("The groups at that time."),
+    parameters=(AT, GROUP),
+    problems=(BrokerNotAvailable, GroupIdNotFound),
+)
 async def get_past_groups(visit: Visit) -> Reply:
     """Consumer groups as they were at an earlier time: members, state and committed offsets, sampled once a second."""
     host = visit.host
@@ -123,16 +129,3 @@ def _out(past: PastGroup, ends: dict[TopicPartition, Offset], permit: Permit | N
         members=[Member.described(each) for each in _members_of(past)],
         offsets=lags,
     )
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/history/groups",
-        handler=get_past_groups,
-        tag="groups",
-        parameters=(AT, GROUP),
-        answers={200: _PastGroups.answer("The groups at that time.")},
-        problems=(BrokerNotAvailable, GroupIdNotFound),
-    ),
-)

@@ -55,7 +55,7 @@ from minikafka.rest.host import WAIT_MS_MAX, Host
 from minikafka.rest.leaders import from_coordinator, look_up, unknown_topic
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
-from minikafka.rest.route import Reply, Route, Visit
+from minikafka.rest.route import Reply, Routes, Visit
 from minikafka.rest.schema import flag, many, nullable, one_of, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.types import Offset, TopicPartition
@@ -65,12 +65,13 @@ from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import failure_of
 from minikafka.world.connections import identity_of
 
+ROUTES = Routes("groups")
+
 # Kafka's session.timeout.ms: a person types slower than a program beats, and may ask for more.
 SESSION_MS_DEFAULT = 45_000
 REBALANCE_MS_DEFAULT = 60_000
 ASSIGNORS_DEFAULT = ("range",)
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
-
 MAX_WAIT_MS = Integer(
     name="max_wait_ms",
     description="How long to wait for the rebalance to end; then 409, with the member's id to join again with.",
@@ -162,6 +163,29 @@ class Joined(Model):
     note: str | None = note()
 
 
+MEMBER_PROBLEMS: tuple[type[ProtocolError], ...] = (
+    *COORDINATOR_PROBLEMS,
+    FencedInstanceId,
+    IllegalGeneration,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+
+
+@ROUTES.at(
+    "POST /v1/groups/{group}/members",
+    Joined.answer("It is a member, and these partitions are its own until the next rebalance.", revoked=[]),
+    parameters=(GROUP, MAX_WAIT_MS, FORWARD),
+    body=Wish.body(),
+    problems=(
+        *MEMBER_PROBLEMS,
+        GroupMaxSizeReached,
+        InconsistentGroupProtocol,
+        InvalidRequest,
+        InvalidSessionTimeout,
+        UnknownTopicOrPartition,
+    ),
+)
 async def post_member(visit: Visit) -> Reply:
     """Join the group, or join again; answers when the group has shared out the partitions again.
 
@@ -322,6 +346,13 @@ class _Lives(Model):
     note: str | None = note()
 
 
+@ROUTES.at(
+    "POST /v1/groups/{group}/members/{member}/heartbeat",
+    _Lives.answer("It lives, and nothing has changed."),
+    parameters=(GROUP, MEMBER, FORWARD),
+    body=_Standing.body(),
+    problems=MEMBER_PROBLEMS,
+)
 async def post_heartbeat(visit: Visit) -> Reply:
     """Say that the member lives; 409 REBALANCE_IN_PROGRESS: it is to join again."""
     group, member_id = visit[GROUP], visit[MEMBER]
@@ -359,6 +390,13 @@ class _MemberCommits(_Standing):
     offsets: list[Commit] = many_of(Commit, minItems=1, maxItems=PARTITION_COUNT_MAX)
 
 
+@ROUTES.at(
+    "PUT /v1/groups/{group}/members/{member}/offsets",
+    COMMIT_ANSWERS,
+    parameters=(GROUP, MEMBER, FORWARD),
+    body=_MemberCommits.body(),
+    problems=(*MEMBER_PROBLEMS, *(each for each in COMMIT_PROBLEMS if each not in COORDINATOR_PROBLEMS)),
+)
 async def put_member_offsets(visit: Visit) -> Reply:
     """Commit as a member: the next offsets to read. Counts as a heartbeat; refused when the group has gone on."""
     sent = await _MemberCommits.sent(visit)
@@ -380,6 +418,12 @@ class _Left(Model):
     left: bool = member(flag(), example=True)
 
 
+@ROUTES.at(
+    "DELETE /v1/groups/{group}/members/{member}",
+    _Left.answer("It is no member any more."),
+    parameters=(GROUP, MEMBER, FORWARD),
+    problems=(*COORDINATOR_PROBLEMS, FencedInstanceId, UnknownMemberId),
+)
 async def delete_member(visit: Visit) -> Reply:
     """Leave the group, or remove a member: the others share its partitions at once."""
     group, member_id = visit[GROUP], visit[MEMBER]
@@ -391,67 +435,3 @@ async def delete_member(visit: Visit) -> Reply:
         if each.error_code:
             raise failure_of(each)
     return Reply(_Left(group=group, member_id=member_id, left=True).out())
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-_PATH = "/v1/groups/{group}/members"
-MEMBER_PROBLEMS: tuple[type[ProtocolError], ...] = (
-    *COORDINATOR_PROBLEMS,
-    FencedInstanceId,
-    IllegalGeneration,
-    RebalanceInProgress,
-    UnknownMemberId,
-)
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path=_PATH,
-        handler=post_member,
-        tag="groups",
-        parameters=(GROUP, MAX_WAIT_MS, FORWARD),
-        body=Wish.body(),
-        answers={
-            200: Joined.answer("It is a member, and these partitions are its own until the next rebalance.", revoked=[])
-        },
-        problems=(
-            *MEMBER_PROBLEMS,
-            GroupMaxSizeReached,
-            InconsistentGroupProtocol,
-            InvalidRequest,
-            InvalidSessionTimeout,
-            UnknownTopicOrPartition,
-        ),
-    ),
-    Route(
-        method="POST",
-        path=_PATH + "/{member}/heartbeat",
-        handler=post_heartbeat,
-        tag="groups",
-        parameters=(GROUP, MEMBER, FORWARD),
-        body=_Standing.body(),
-        answers={200: _Lives.answer("It lives, and nothing has changed.")},
-        problems=MEMBER_PROBLEMS,
-    ),
-    Route(
-        method="PUT",
-        path=_PATH + "/{member}/offsets",
-        handler=put_member_offsets,
-        tag="groups",
-        parameters=(GROUP, MEMBER, FORWARD),
-        body=_MemberCommits.body(),
-        answers=COMMIT_ANSWERS,
-        problems=(*MEMBER_PROBLEMS, *(each for each in COMMIT_PROBLEMS if each not in COORDINATOR_PROBLEMS)),
-    ),
-    Route(
-        method="DELETE",
-        path=_PATH + "/{member}",
-        handler=delete_member,
-        tag="groups",
-        parameters=(GROUP, MEMBER, FORWARD),
-        answers={200: _Left.answer("It is no member any more.")},
-        problems=(*COORDINATOR_PROBLEMS, FencedInstanceId, UnknownMemberId),
-    ),
-)

@@ -39,7 +39,7 @@ from minikafka.rest.leaders import from_coordinator, look_up, partition_of, unkn
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import Answer, Reply, Route, Visit
+from minikafka.rest.route import Answer, Reply, Routes, Visit
 from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
@@ -48,6 +48,7 @@ from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import failure_of
 
+ROUTES = Routes("groups")
 TOPIC_QUERY = Text(
     name="topic", description="Of this topic; it must be given.", length_max=249, pattern=r"[^/]+", needed="a name"
 )
@@ -65,6 +66,12 @@ class _GroupOffsets(Model):
     offsets: list[Any] = many_of(CommittedOffset)
 
 
+@ROUTES.at(
+    "GET /v1/groups/{group}/offsets",
+    _GroupOffsets.answer("The offsets."),
+    parameters=(GROUP, FORWARD),
+    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
+)
 async def get_offsets(visit: Visit) -> Reply:
     """All that the group has committed, with the metadata beside it, when, and how far behind it is."""
     group = await described(visit, visit[GROUP])
@@ -112,6 +119,20 @@ class _Outcomes(Model):
     note: str | None = note()
 
 
+COMMIT_ANSWERS = {
+    200: _Outcomes.answer("Committed, on all in-sync replicas of the group's log."),
+    207: Answer(description="Some were committed, each of the others has its problem.", schema=_Outcomes.schema()),
+}
+COMMIT_PROBLEMS = (*COORDINATOR_PROBLEMS, InvalidRequest, OffsetMetadataTooLarge, UnknownTopicOrPartition)
+
+
+@ROUTES.at(
+    "PUT /v1/groups/{group}/offsets",
+    COMMIT_ANSWERS,
+    parameters=(GROUP, FORWARD),
+    body=Commits.body(),
+    problems=(*COMMIT_PROBLEMS, NonEmptyGroup),
+)
 async def put_offsets(visit: Visit) -> Reply:
     """Commit by hand for a group that has no members; a group that does not exist begins with it."""
     partitions = committing((await Commits.sent(visit)).offsets)
@@ -215,6 +236,20 @@ class _ResetDone(Model):
     note: str | None = note()
 
 
+@ROUTES.at(
+    "POST /v1/groups/{group}/offsets:reset",
+    _ResetDone.answer("Where the group goes on, or would."),
+    parameters=(GROUP, FORWARD),
+    body=_Reset.body(topics=[PartitionsOf.example(partitions=[0])]),
+    problems=(
+        *COORDINATOR_PROBLEMS,
+        GroupIdNotFound,
+        LeaderNotAvailable,
+        NonEmptyGroup,
+        RequestTimedOut,
+        UnknownTopicOrPartition,
+    ),
+)
 async def post_reset(visit: Visit) -> Reply:
     """Where the group is to go on, as kafka-consumer-groups says it; with ``"dry_run": true`` it is only shown.
 
@@ -287,6 +322,12 @@ class _Forgotten(Model):
     deleted: list[Any] = many_of(Place)
 
 
+@ROUTES.at(
+    "DELETE /v1/groups/{group}/offsets",
+    _Forgotten.answer("Forgotten."),
+    parameters=(GROUP, TOPIC_QUERY, PARTITION_QUERY, FORWARD),
+    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup, UnknownTopicOrPartition),
+)
 async def delete_offsets(visit: Visit) -> Reply:
     """Forget what the group has committed for a topic that no member reads."""
     group, topic = visit[GROUP], visit[TOPIC_QUERY]
@@ -309,67 +350,3 @@ async def delete_offsets(visit: Visit) -> Reply:
         failed=lambda answer: next((each for each in (answer, *answer.partitions) if each.error_code), None),
     )
     return Reply(_Forgotten(group=group, deleted=partitions).out())
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-COMMIT_ANSWERS = {
-    200: _Outcomes.answer("Committed, on all in-sync replicas of the group's log."),
-    207: Answer(description="Some were committed, each of the others has its problem.", schema=_Outcomes.schema()),
-}
-COMMIT_PROBLEMS = (*COORDINATOR_PROBLEMS, InvalidRequest, OffsetMetadataTooLarge, UnknownTopicOrPartition)
-_PATH = "/v1/groups/{group}/offsets"
-
-ROUTES = (
-    Route(
-        method="GET",
-        path=_PATH,
-        handler=get_offsets,
-        tag="groups",
-        parameters=(GROUP, FORWARD),
-        answers={200: _GroupOffsets.answer("The offsets.")},
-        problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
-    ),
-    Route(
-        method="PUT",
-        path=_PATH,
-        handler=put_offsets,
-        tag="groups",
-        parameters=(GROUP, FORWARD),
-        body=Commits.body(),
-        answers=COMMIT_ANSWERS,
-        problems=(*COMMIT_PROBLEMS, NonEmptyGroup),
-    ),
-    Route(
-        method="DELETE",
-        path=_PATH,
-        handler=delete_offsets,
-        tag="groups",
-        parameters=(GROUP, TOPIC_QUERY, PARTITION_QUERY, FORWARD),
-        answers={200: _Forgotten.answer("Forgotten.")},
-        problems=(
-            *COORDINATOR_PROBLEMS,
-            GroupIdNotFound,
-            GroupSubscribedToTopic,
-            NonEmptyGroup,
-            UnknownTopicOrPartition,
-        ),
-    ),
-    Route(
-        method="POST",
-        path=_PATH + ":reset",
-        handler=post_reset,
-        tag="groups",
-        parameters=(GROUP, FORWARD),
-        body=_Reset.body(topics=[PartitionsOf.example(partitions=[0])]),
-        answers={200: _ResetDone.answer("Where the group goes on, or would.")},
-        problems=(
-            *COORDINATOR_PROBLEMS,
-            GroupIdNotFound,
-            LeaderNotAvailable,
-            NonEmptyGroup,
-            RequestTimedOut,
-            UnknownTopicOrPartition,
-        ),
-    ),
-)

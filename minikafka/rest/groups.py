@@ -25,7 +25,7 @@ from minikafka.groups.protocol import Assignment, Subscription, by_topic
 from minikafka.rest.leaders import coordinator_members, coordinator_of, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Text, states_parameter
-from minikafka.rest.route import Reply, Route, Visit
+from minikafka.rest.route import Reply, Routes, Visit
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
@@ -33,9 +33,10 @@ from minikafka.wire import group_messages as g
 from minikafka.wire.group_messages import DescribedMember
 from minikafka.wire.messages import LATEST
 
+ROUTES = Routes("groups")
+
 # As many as one OffsetCommit names (wire/apis.py).
 PARTITION_COUNT_MAX = 2_500
-
 GROUP = Text(
     name="group",
     place="path",
@@ -140,7 +141,6 @@ class CommittedOffset(Lag):
 
 STATES = tuple(each.value for each in State)
 GROUP_STATE = one_of("Kafka's word.", *STATES)
-
 COORDINATOR_PROBLEMS: tuple[type[ProtocolError], ...] = (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -149,8 +149,6 @@ COORDINATOR_PROBLEMS: tuple[type[ProtocolError], ...] = (
     NotCoordinator,
 )
 """What can go wrong wherever a group's coordinator is asked."""
-
-
 STATE = states_parameter("groups", STATES, example="Stable,Empty")
 
 
@@ -168,6 +166,12 @@ class _Groups(Model):
     groups: list[Any] = many_of(_Listed)
 
 
+@ROUTES.at(
+    "GET /v1/groups",
+    _Groups.answer("All groups, by name."),
+    parameters=(STATE, FORWARD),
+    problems=(CoordinatorNotAvailable,),
+)
 async def get_groups(visit: Visit) -> Reply:
     """Every group of every coordinator, in short; with ``?forward=never`` only of this broker."""
     found = await from_all(visit, g.ListGroupsRequest(states=visit[STATE]), "groups")
@@ -238,6 +242,12 @@ class _Group(Model):
     offsets: list[Any] = many_of(Lag)
 
 
+@ROUTES.at(
+    "GET /v1/groups/{group}",
+    _Group.answer("The group."),
+    parameters=(GROUP, FORWARD),
+    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
+)
 async def get_group(visit: Visit) -> Reply:
     """One group: its state, its members and what each of them has, its offsets and how far behind they are."""
     group = await described(visit, visit[GROUP])
@@ -272,6 +282,12 @@ class _GroupLag(Model):
     partitions: list[Any] = many_of(_ReadPartition)
 
 
+@ROUTES.at(
+    "GET /v1/groups/{group}/lag",
+    _GroupLag.answer("The lag."),
+    parameters=(GROUP, FORWARD),
+    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
+)
 async def get_lag(visit: Visit) -> Reply:
     """How far the group is behind: in all, where it is worst, and who reads each partition."""
     group = await described(visit, visit[GROUP])
@@ -297,6 +313,12 @@ class _Deleted(Model):
     deleted: bool = member(flag("It is gone."), example=True)
 
 
+@ROUTES.at(
+    "DELETE /v1/groups/{group}",
+    _Deleted.answer("It is gone, offsets and all."),
+    parameters=(GROUP, FORWARD),
+    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound, NonEmptyGroup),
+)
 async def delete_group(visit: Visit) -> Reply:
     """Delete a group that has no members, with all that it committed."""
     group = visit[GROUP]
@@ -308,45 +330,3 @@ async def delete_group(visit: Visit) -> Reply:
         repeatable=False,
     )
     return Reply(_Deleted(group=group, deleted=True).out())
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/groups",
-        handler=get_groups,
-        tag="groups",
-        parameters=(STATE, FORWARD),
-        answers={200: _Groups.answer("All groups, by name.")},
-        problems=(CoordinatorNotAvailable,),
-    ),
-    Route(
-        method="GET",
-        path="/v1/groups/{group}",
-        handler=get_group,
-        tag="groups",
-        parameters=(GROUP, FORWARD),
-        answers={200: _Group.answer("The group.")},
-        problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
-    ),
-    Route(
-        method="DELETE",
-        path="/v1/groups/{group}",
-        handler=delete_group,
-        tag="groups",
-        parameters=(GROUP, FORWARD),
-        answers={200: _Deleted.answer("It is gone, offsets and all.")},
-        problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound, NonEmptyGroup),
-    ),
-    Route(
-        method="GET",
-        path="/v1/groups/{group}/lag",
-        handler=get_lag,
-        tag="groups",
-        parameters=(GROUP, FORWARD),
-        answers={200: _GroupLag.answer("The lag.")},
-        problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
-    ),
-)

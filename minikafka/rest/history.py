@@ -31,7 +31,7 @@ from minikafka.rest.leaders import partition_of
 from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_state, needed, partition_state
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Parsed, Text, Wrong
-from minikafka.rest.route import Page, Reply, Route, Visit, text_answer
+from minikafka.rest.route import Page, Reply, Routes, Visit, text_answer
 from minikafka.rest.schema import many, nodes, nullable, text, whole
 from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, told_once
 from minikafka.rpc import call
@@ -54,6 +54,7 @@ from minikafka.wire.messages import (
     StoryEntry,
 )
 
+ROUTES = Routes("cluster")
 WINDOW_MS = 60_000
 """What a request gets that names no start."""
 LIMIT_DEFAULT, LIMIT_MAX = 500, 5_000
@@ -63,7 +64,6 @@ ALIKE_MIN = 5
 """So many events of one kind, with one reason, within ALIKE_MS are one step."""
 ALIKE_MS = 1_000
 PARTITIONS_NAMED = 20
-
 FROM = Integer(
     name="from", description="Start, in milliseconds since 1970 (default: a minute before `to`).", high=INT64_MAX
 )
@@ -437,6 +437,33 @@ def _partition_in(visit: Visit, given: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
+class _History(Model):
+    """Earlier states and what happened between them."""
+
+    scope: str = member(text("As in the request."), "orders-0")
+    start: int = member(whole("What is older is forgotten."), 1_795_270_200_000)
+    exact_from: int = member(whole("From here on the steps of all brokers are complete."), 1_795_270_200_000)
+    from_: int = member(whole("Time of `before`."), 1_795_270_210_000)
+    to: int = member(whole("Time of the last state."), 1_795_270_270_000)
+    next: int | None = member(nullable(whole("`from` of the request that continues; null: there is no more.")))
+    brokers: list[NodeId] = member(nodes("The brokers whose histories are in the response."), [1, 2, 3])
+    before: dict[str, Any] | None = member(
+        nullable({"type": "object", "description": "The state at `from`, as in a live `snapshot`."}),
+        {"summary": "orders-0: ...", "partition": {"high_watermark": 41}},
+    )
+    samples: list[Any] = many_of(_Sample)
+    steps: list[Any] = many_of(_Step, "Oldest first.")
+
+
+_TIMES = (FROM, TO)
+
+
+@ROUTES.at(
+    "GET /v1/history",
+    _History.answer("The state at `from`, its changes up to `to`, and what happened between the two."),
+    parameters=(SCOPE, *_TIMES, LIMIT, STEP_MS, STATES, KIND, BROKER),
+    problems=(UnknownTopicOrPartition, BrokerNotAvailable),
+)
 async def get_history(visit: Visit) -> Reply:
     """Earlier states of the cluster or of one partition, as the live stream showed them, and what happened."""
     host, scope, limit = visit.host, visit[SCOPE], visit[LIMIT]
@@ -485,6 +512,12 @@ async def _fill(document: dict[str, Any], past: _Past, span: Span, limit: int, s
     return span
 
 
+@ROUTES.at(
+    "GET /v1/history/replay",
+    text_answer("The page.", "text/html", "<!doctype html>", "HTML."),
+    parameters=(PARTITION, *_TIMES),
+    problems=(UnknownTopicOrPartition, BrokerNotAvailable),
+)
 async def get_replay(visit: Visit) -> Page:
     """The replay page of a partition: one HTML file that needs no broker and no network."""
     host = visit.host
@@ -563,47 +596,3 @@ def sample_facts(
             "replicas": [] if image is None else list(image.replicas),
         }
     return facts
-
-
-class _History(Model):
-    """Earlier states and what happened between them."""
-
-    scope: str = member(text("As in the request."), "orders-0")
-    start: int = member(whole("What is older is forgotten."), 1_795_270_200_000)
-    exact_from: int = member(whole("From here on the steps of all brokers are complete."), 1_795_270_200_000)
-    from_: int = member(whole("Time of `before`."), 1_795_270_210_000)
-    to: int = member(whole("Time of the last state."), 1_795_270_270_000)
-    next: int | None = member(nullable(whole("`from` of the request that continues; null: there is no more.")))
-    brokers: list[NodeId] = member(nodes("The brokers whose histories are in the response."), [1, 2, 3])
-    before: dict[str, Any] | None = member(
-        nullable({"type": "object", "description": "The state at `from`, as in a live `snapshot`."}),
-        {"summary": "orders-0: ...", "partition": {"high_watermark": 41}},
-    )
-    samples: list[Any] = many_of(_Sample)
-    steps: list[Any] = many_of(_Step, "Oldest first.")
-
-
-_TIMES = (FROM, TO)
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/history",
-        handler=get_history,
-        tag="cluster",
-        parameters=(SCOPE, *_TIMES, LIMIT, STEP_MS, STATES, KIND, BROKER),
-        answers={
-            200: _History.answer("The state at `from`, its changes up to `to`, and what happened between the two.")
-        },
-        problems=(UnknownTopicOrPartition, BrokerNotAvailable),
-    ),
-    Route(
-        method="GET",
-        path="/v1/history/replay",
-        handler=get_replay,
-        tag="cluster",
-        parameters=(PARTITION, *_TIMES),
-        answers={200: text_answer("The page.", "text/html", "<!doctype html>", "HTML.")},
-        problems=(UnknownTopicOrPartition, BrokerNotAvailable),
-    ),
-)

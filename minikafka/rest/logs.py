@@ -23,7 +23,7 @@ from minikafka.rest.leaders import ask, partition_of
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Flag, Integer
 from minikafka.rest.records import record_out
-from minikafka.rest.route import Reply, Route, Visit
+from minikafka.rest.route import Reply, Routes, Visit
 from minikafka.rest.schema import flag, ref, text, whole
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
@@ -32,8 +32,8 @@ from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, verify
 from minikafka.wire.messages import DescribeLogRequest, DescribeLogResponse
 from minikafka.wire.records import control_type_of, records_one_by_one
 
+ROUTES = Routes("partitions")
 ASK_WAIT_S = 2.0
-
 REPLICA = Integer(
     name="replica",
     description="Whose log: a broker's id. Left out: this broker's own, or the leader's where this broker has none.",
@@ -106,6 +106,22 @@ class _Epochs(Log, Place):
     epochs: list[Any] = many_of(_Epoch)
 
 
+PROBLEMS = (
+    CorruptMessage,
+    KafkaStorageError,
+    NetworkException,
+    OffsetOutOfRange,
+    ReplicaNotAvailable,
+    UnknownTopicOrPartition,
+)
+
+
+@ROUTES.at(
+    "GET /v1/topics/{topic}/partitions/{partition}/log",
+    _Batches.answer("The log from there on."),
+    parameters=(TOPIC, PARTITION, REPLICA, FROM, TO, MAX_BATCHES, RECORDS, FORMAT),
+    problems=PROBLEMS,
+)
 async def get_log(visit: Visit) -> Reply:
     """The batches in a chosen replica's log, committed or not."""
     name = name_of(visit)
@@ -127,6 +143,12 @@ async def get_log(visit: Visit) -> Reply:
     )
 
 
+@ROUTES.at(
+    "GET /v1/topics/{topic}/partitions/{partition}/epochs",
+    _Epochs.answer("The epochs, the oldest first."),
+    parameters=(TOPIC, PARTITION, REPLICA),
+    problems=PROBLEMS,
+)
 async def get_epochs(visit: Visit) -> Reply:
     """The leader-epoch cache of a chosen replica: which epoch's leader wrote from where to where (S21)."""
     name = name_of(visit)
@@ -197,35 +219,3 @@ async def _add_records(document: dict[str, Any], batch: RecordBatch, form: str, 
     except CorruptMessage as error:
         records.clear()
         document["detail"] = f"its records cannot be read: {error.message}"
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-PROBLEMS = (
-    CorruptMessage,
-    KafkaStorageError,
-    NetworkException,
-    OffsetOutOfRange,
-    ReplicaNotAvailable,
-    UnknownTopicOrPartition,
-)
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition}/log",
-        handler=get_log,
-        tag="partitions",
-        parameters=(TOPIC, PARTITION, REPLICA, FROM, TO, MAX_BATCHES, RECORDS, FORMAT),
-        answers={200: _Batches.answer("The log from there on.")},
-        problems=PROBLEMS,
-    ),
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition}/epochs",
-        handler=get_epochs,
-        tag="partitions",
-        parameters=(TOPIC, PARTITION, REPLICA),
-        answers={200: _Epochs.answer("The epochs, the oldest first.")},
-        problems=PROBLEMS,
-    ),
-)

@@ -11,7 +11,7 @@ from minikafka.rest.leaders import ask, from_leader, leader_members
 from minikafka.rest.model import Model, member, note, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import LEADER_PROBLEMS, Reply, Route, Visit
+from minikafka.rest.route import LEADER_PROBLEMS, Reply, Routes, Visit
 from minikafka.rest.schema import nullable, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
 from minikafka.rest.topics import TIMEOUT_MS
@@ -41,6 +41,7 @@ from minikafka.wire.messages import (
 )
 from minikafka.wire.outcomes import failure_of
 
+ROUTES = Routes("records")
 LOOK_UP_WAIT_S = 1.0
 
 # Words of ListOffsets, and of what only the leader's replica says.
@@ -103,6 +104,12 @@ class _Offset(Place):
     leader: Any = one(Leader)
 
 
+@ROUTES.at(
+    "GET /v1/topics/{topic}/partitions/{partition}/offsets",
+    _Offset.answer("The offset."),
+    parameters=(TOPIC, PARTITION, AT, EPOCH, FORWARD),
+    problems=(*LEADER_PROBLEMS, OffsetNotAvailable),
+)
 async def get_offsets(visit: Visit) -> Reply:
     """An offset by its name, by time, or by leader epoch."""
     name = name_of(visit)
@@ -173,6 +180,14 @@ class _Truncated(Place):
     note: str | None = note()
 
 
+@ROUTES.at(
+    "POST /v1/topics/{topic}/partitions/{partition}/truncate-before",
+    _Truncated.answer("Deleted on every live replica."),
+    parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
+    body=_Truncation.body(),
+    problems=(*LEADER_PROBLEMS, OffsetOutOfRange, RequestTimedOut),
+    tag="partitions",
+)
 async def post_truncation(visit: Visit) -> Reply:
     """Delete what lies before an offset (DeleteRecords); ``{"offset": -1}``: all that is committed.
 
@@ -218,6 +233,12 @@ class _Earlier(Model):
             yield "producer_epoch" if self.producer_epoch < 0 else "producer_id", "is missing; both or none"
 
 
+@ROUTES.at(
+    "POST /v1/producer-ids",
+    {201: _Producer.answer("The producer's number.")},
+    body=_Earlier.body(required=False),
+    problems=(InvalidRequest,),
+)
 async def post_producer_id(visit: Visit) -> Reply:
     """A number for an idempotent producer (InitProducerId); with its own number, the next epoch, which fences the last.
 
@@ -229,37 +250,3 @@ async def post_producer_id(visit: Visit) -> Reply:
     if given.error_code:
         raise Refused(failure_of(given))
     return Reply(_Producer.out_of(given), 201)
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition}/offsets",
-        handler=get_offsets,
-        tag="records",
-        parameters=(TOPIC, PARTITION, AT, EPOCH, FORWARD),
-        answers={200: _Offset.answer("The offset.")},
-        problems=(*LEADER_PROBLEMS, OffsetNotAvailable),
-    ),
-    Route(
-        method="POST",
-        path="/v1/topics/{topic}/partitions/{partition}/truncate-before",
-        handler=post_truncation,
-        tag="partitions",
-        parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
-        body=_Truncation.body(),
-        answers={200: _Truncated.answer("Deleted on every live replica.")},
-        problems=(*LEADER_PROBLEMS, OffsetOutOfRange, RequestTimedOut),
-    ),
-    Route(
-        method="POST",
-        path="/v1/producer-ids",
-        handler=post_producer_id,
-        tag="records",
-        body=_Earlier.body(required=False),
-        answers={201: _Producer.answer("The producer's number.")},
-        problems=(InvalidRequest,),
-    ),
-)

@@ -22,8 +22,8 @@ from minikafka.errors import (
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.leaders import ask, change, partition_of, unknown_topic
 from minikafka.rest.model import Model, many_of, member, note
-from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC, Parameter
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Handler, Reply, Route, Visit
+from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
 from minikafka.rest.schema import flag, many, nodes, ref, table, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, TIMEOUT_MS, setting_text
@@ -32,54 +32,12 @@ from minikafka.wire import admin as a
 from minikafka.wire.messages import Failed
 from minikafka.wire.outcomes import failure_of
 
+ROUTES = Routes("partitions")
 ALL_BROKERS = ""
 _SOURCE = text("Who says so, in Kafka's words.")
 
+
 # ---- settings --------------------------------------------------------------------------------------------------------
-
-
-async def get_topic_configs(visit: Visit) -> Reply:
-    """Every setting of a topic, as this broker uses it."""
-    topic = visit[TOPIC]
-    if topic not in visit.host.image.topics:
-        raise unknown_topic(topic)
-    return await _configs(visit, a.TOPIC, topic)
-
-
-async def get_broker_configs(visit: Visit) -> Reply:
-    """Every setting of one broker, asked of that broker."""
-    return await _configs(visit, a.BROKER, str(_broker(visit)))
-
-
-async def get_cluster_configs(visit: Visit) -> Reply:
-    """The settings that all brokers were given at run time."""
-    return await _configs(visit, a.BROKER, ALL_BROKERS)
-
-
-async def patch_topic(visit: Visit) -> Reply:
-    """Alter settings of a topic; null takes one back to its default."""
-    topic = visit[TOPIC]
-    if topic not in visit.host.image.topics:
-        raise unknown_topic(topic)
-    return await _alter(visit, a.TOPIC, topic)
-
-
-async def patch_broker_configs(visit: Visit) -> Reply:
-    """Alter settings of one broker."""
-    return await _alter(visit, a.BROKER, str(_broker(visit)))
-
-
-async def patch_cluster_configs(visit: Visit) -> Reply:
-    """Alter settings of all brokers at once."""
-    return await _alter(visit, a.BROKER, ALL_BROKERS)
-
-
-def _broker(visit: Visit) -> int:
-    node = visit[BROKER]
-    known = visit.host.image.brokers
-    if node not in known:
-        raise BrokerIdNotRegistered(f"no broker {node} is registered, only {sorted(known)}")
-    return node
 
 
 class _Synonym(Model):
@@ -115,20 +73,6 @@ class _Configs(Model):
     configs: list[Any] = many_of(_Config)
 
 
-async def _configs(visit: Visit, kind: int, name: str) -> Reply:
-    request = a.DescribeConfigsRequest(
-        resources=(a.DescribeConfigsResource(resource_type=kind, resource_name=name),),
-        include_synonyms=True,
-        include_documentation=True,
-    )
-    node = int(name) if kind == a.BROKER and name else visit.host.node_id
-    response: a.DescribeConfigsResponse = await ask(visit, node, request, wait_s=0.0)
-    (found,) = response.results
-    if found.error_code:
-        raise failure_of(found)
-    return Reply(_Configs(configs=[_Config.described(each) for each in found.configs]).out())
-
-
 class _Changes(Model):
     """Settings to alter."""
 
@@ -150,6 +94,109 @@ class _Altered(Model):
     )
     dry_run: bool = member(flag("Nothing was altered."), example=False)
     note: str | None = note()
+
+
+_CHANGE_PROBLEMS = (*CONTROLLER_PROBLEMS, RequestTimedOut)
+_SHOWN = _Configs.answer("The settings.")
+_ALTERED = _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be.")
+_CHANGE = (DRY_RUN, TIMEOUT_MS, FORWARD)
+
+
+@ROUTES.at(
+    "GET /v1/topics/{topic}/configs",
+    _SHOWN,
+    parameters=(TOPIC,),
+    problems=(*CONTROLLER_PROBLEMS, UnknownTopicOrPartition),
+    tag="topics",
+)
+async def get_topic_configs(visit: Visit) -> Reply:
+    """Every setting of a topic, as this broker uses it."""
+    topic = visit[TOPIC]
+    if topic not in visit.host.image.topics:
+        raise unknown_topic(topic)
+    return await _configs(visit, a.TOPIC, topic)
+
+
+@ROUTES.at(
+    "GET /v1/brokers/{broker}/configs",
+    _SHOWN,
+    parameters=(BROKER,),
+    problems=(*CONTROLLER_PROBLEMS, BrokerIdNotRegistered),
+    tag="cluster",
+)
+async def get_broker_configs(visit: Visit) -> Reply:
+    """Every setting of one broker, asked of that broker."""
+    return await _configs(visit, a.BROKER, str(_broker(visit)))
+
+
+@ROUTES.at("GET /v1/cluster/configs", _SHOWN, problems=CONTROLLER_PROBLEMS, tag="cluster")
+async def get_cluster_configs(visit: Visit) -> Reply:
+    """The settings that all brokers were given at run time."""
+    return await _configs(visit, a.BROKER, ALL_BROKERS)
+
+
+@ROUTES.at(
+    "PATCH /v1/topics/{topic}",
+    _ALTERED,
+    parameters=(TOPIC, *_CHANGE),
+    body=_Changes.body(),
+    problems=(*_CHANGE_PROBLEMS, InvalidConfig, UnknownTopicOrPartition),
+    tag="topics",
+)
+async def patch_topic(visit: Visit) -> Reply:
+    """Alter settings of a topic; null takes one back to its default."""
+    topic = visit[TOPIC]
+    if topic not in visit.host.image.topics:
+        raise unknown_topic(topic)
+    return await _alter(visit, a.TOPIC, topic)
+
+
+@ROUTES.at(
+    "PATCH /v1/brokers/{broker}/configs",
+    _ALTERED,
+    parameters=(BROKER, *_CHANGE),
+    body=_Changes.body(),
+    problems=(*_CHANGE_PROBLEMS, InvalidConfig, BrokerIdNotRegistered),
+    tag="cluster",
+)
+async def patch_broker_configs(visit: Visit) -> Reply:
+    """Alter settings of one broker."""
+    return await _alter(visit, a.BROKER, str(_broker(visit)))
+
+
+@ROUTES.at(
+    "PATCH /v1/cluster/configs",
+    _ALTERED,
+    parameters=_CHANGE,
+    body=_Changes.body(),
+    problems=(*_CHANGE_PROBLEMS, InvalidConfig),
+    tag="cluster",
+)
+async def patch_cluster_configs(visit: Visit) -> Reply:
+    """Alter settings of all brokers at once."""
+    return await _alter(visit, a.BROKER, ALL_BROKERS)
+
+
+def _broker(visit: Visit) -> int:
+    node = visit[BROKER]
+    known = visit.host.image.brokers
+    if node not in known:
+        raise BrokerIdNotRegistered(f"no broker {node} is registered, only {sorted(known)}")
+    return node
+
+
+async def _configs(visit: Visit, kind: int, name: str) -> Reply:
+    request = a.DescribeConfigsRequest(
+        resources=(a.DescribeConfigsResource(resource_type=kind, resource_name=name),),
+        include_synonyms=True,
+        include_documentation=True,
+    )
+    node = int(name) if kind == a.BROKER and name else visit.host.node_id
+    response: a.DescribeConfigsResponse = await ask(visit, node, request, wait_s=0.0)
+    (found,) = response.results
+    if found.error_code:
+        raise failure_of(found)
+    return Reply(_Configs(configs=[_Config.described(each) for each in found.configs]).out())
 
 
 async def _alter(visit: Visit, kind: int, name: str) -> Reply:
@@ -187,6 +234,14 @@ class _MorePartitions(Model):
     note: str | None = note()
 
 
+@ROUTES.at(
+    "POST /v1/topics/{topic}/partitions",
+    _MorePartitions.answer("It has them, and the live brokers know."),
+    parameters=(TOPIC, DRY_RUN, TIMEOUT_MS, FORWARD),
+    body=_Count.body(),
+    problems=(*_CHANGE_PROBLEMS, InvalidPartitions, UnknownTopicOrPartition),
+    tag="topics",
+)
 async def post_partitions(visit: Visit) -> Reply:
     """Give a topic more partitions; records stay where they are, a key may map to another partition from then on."""
     topic, dry_run = visit[TOPIC], visit[DRY_RUN]
@@ -239,6 +294,7 @@ class _Target(Model):
     )
 
 
+@ROUTES.at("GET /v1/reassignments", _Moves.answer("What is under way."))
 async def get_reassignments(visit: Visit) -> Reply:
     """Every partition whose replicas are on the move."""
     response: a.ListPartitionReassignmentsResponse = await visit.host.answer(
@@ -247,12 +303,28 @@ async def get_reassignments(visit: Visit) -> Reply:
     return Reply(_Moves(reassignments=[_Moving.now(visit, each) for each in response.partitions]).out())
 
 
+_MOVED = {200: _Moved.answer("Begun, or cancelled; the live brokers know.")}
+
+
+@ROUTES.at(
+    "PUT /v1/topics/{topic}/partitions/{partition}/reassignment",
+    _MOVED,
+    parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
+    body=_Target.body(),
+    problems=(*_CHANGE_PROBLEMS, InvalidReplicaAssignment, UnknownTopicOrPartition),
+)
 async def put_reassignment(visit: Visit) -> Reply:
     """Begin to move a partition to these replicas; it is complete when all of them are in sync."""
     target = await _Target.sent(visit)
     return await _reassign(visit, tuple(target.replicas), visit.note)
 
 
+@ROUTES.at(
+    "DELETE /v1/topics/{topic}/partitions/{partition}/reassignment",
+    _MOVED,
+    parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
+    problems=(*_CHANGE_PROBLEMS, InvalidReplicaAssignment, NoReassignmentInProgress, UnknownTopicOrPartition),
+)
 async def delete_reassignment(visit: Visit) -> Reply:
     """Cancel: the replicas are as before. Refused where those that stay are not enough in sync."""
     return await _reassign(visit, None, None)
@@ -269,104 +341,3 @@ async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: str | 
         **name._asdict(), replicas=state.replicas, adding_replicas=state.adding, removing_replicas=state.removing
     )
     return Reply(_Moved.now(visit, moving, complete=not state.assignment.under_way, note=note))
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-_CHANGE_PROBLEMS = (*CONTROLLER_PROBLEMS, RequestTimedOut)
-_MOVED = {200: _Moved.answer("Begun, or cancelled; the live brokers know.")}
-
-
-def _settings_routes(
-    path: str, tag: str, *, patch_path: str, get: Handler, patch: Handler, parameters: tuple[Parameter[Any], ...]
-) -> tuple[Route, ...]:
-    problems = tuple(
-        {"{topic}": UnknownTopicOrPartition, "{broker}": BrokerIdNotRegistered}[part]
-        for part in path.split("/")
-        if part.startswith("{")
-    )
-    return (
-        Route(
-            method="GET",
-            path=path,
-            handler=get,
-            tag=tag,
-            parameters=parameters,
-            answers={200: _Configs.answer("The settings.")},
-            problems=(*CONTROLLER_PROBLEMS, *problems),
-        ),
-        Route(
-            method="PATCH",
-            path=patch_path,
-            handler=patch,
-            tag=tag,
-            parameters=(*parameters, DRY_RUN, TIMEOUT_MS, FORWARD),
-            body=_Changes.body(),
-            answers={200: _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be.")},
-            problems=(*_CHANGE_PROBLEMS, InvalidConfig, *problems),
-        ),
-    )
-
-
-ROUTES = (
-    *_settings_routes(
-        "/v1/topics/{topic}/configs",
-        "topics",
-        patch_path="/v1/topics/{topic}",
-        get=get_topic_configs,
-        patch=patch_topic,
-        parameters=(TOPIC,),
-    ),
-    *_settings_routes(
-        "/v1/brokers/{broker}/configs",
-        "cluster",
-        patch_path="/v1/brokers/{broker}/configs",
-        get=get_broker_configs,
-        patch=patch_broker_configs,
-        parameters=(BROKER,),
-    ),
-    *_settings_routes(
-        "/v1/cluster/configs",
-        "cluster",
-        patch_path="/v1/cluster/configs",
-        get=get_cluster_configs,
-        patch=patch_cluster_configs,
-        parameters=(),
-    ),
-    Route(
-        method="POST",
-        path="/v1/topics/{topic}/partitions",
-        handler=post_partitions,
-        tag="topics",
-        parameters=(TOPIC, DRY_RUN, TIMEOUT_MS, FORWARD),
-        body=_Count.body(),
-        answers={200: _MorePartitions.answer("It has them, and the live brokers know.")},
-        problems=(*_CHANGE_PROBLEMS, InvalidPartitions, UnknownTopicOrPartition),
-    ),
-    Route(
-        method="GET",
-        path="/v1/reassignments",
-        handler=get_reassignments,
-        tag="partitions",
-        answers={200: _Moves.answer("What is under way.")},
-    ),
-    Route(
-        method="PUT",
-        path="/v1/topics/{topic}/partitions/{partition}/reassignment",
-        handler=put_reassignment,
-        tag="partitions",
-        parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
-        body=_Target.body(),
-        answers=_MOVED,
-        problems=(*_CHANGE_PROBLEMS, InvalidReplicaAssignment, UnknownTopicOrPartition),
-    ),
-    Route(
-        method="DELETE",
-        path="/v1/topics/{topic}/partitions/{partition}/reassignment",
-        handler=delete_reassignment,
-        tag="partitions",
-        parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
-        answers=_MOVED,
-        problems=(*_CHANGE_PROBLEMS, InvalidReplicaAssignment, NoReassignmentInProgress, UnknownTopicOrPartition),
-    ),
-)

@@ -39,7 +39,7 @@ from minikafka.rest.leaders import (
 )
 from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
-from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Reply, Route, Visit
+from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Reply, Routes, Visit
 from minikafka.rest.schema import flag, nodes, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Event as EventOut
 from minikafka.rest.schemas import Leader, PartitionState, Place
@@ -68,6 +68,7 @@ from minikafka.wire.messages import (
 )
 from minikafka.wire.outcomes import failure_of
 
+ROUTES = Routes("partitions")
 ELECTION_TYPES = ("preferred", "unclean")
 
 
@@ -93,6 +94,12 @@ class _Elected(Place):
     note: str | None = note()
 
 
+@ROUTES.at(
+    "GET /v1/topics/{topic}/partitions",
+    _Partitions.answer("All partitions of the topic."),
+    parameters=(TOPIC,),
+    problems=(UnknownTopicOrPartition,),
+)
 async def get_partitions(visit: Visit) -> Reply:
     """The partitions of a topic, as the controller has recorded them."""
     name = visit[TOPIC]
@@ -156,6 +163,12 @@ _LEADERS = ("log_start_offset", "last_stable_offset", "high_watermark", "log_end
 """What only the leader knows, by the names of its view too."""
 
 
+@ROUTES.at(
+    "GET /v1/topics/{topic}/partitions/{partition}",
+    _Partition.answer("The partition, as its replicas tell it."),
+    parameters=(TOPIC, PARTITION, FORWARD),
+    problems=LEADER_PROBLEMS,
+)
 async def get_partition(visit: Visit) -> Reply:
     """One partition: state, offsets, and each replica with its lag and why it is in or out of sync."""
     name = name_of(visit)
@@ -246,6 +259,21 @@ def _replica_of(
 # ---- elections -------------------------------------------------------------------------------------------------------
 
 
+@ROUTES.at(
+    "POST /v1/topics/{topic}/partitions/{partition}/elections",
+    _Elected.answer("Elected, and known to the live brokers."),
+    parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
+    body=_Election.body(),
+    problems=(
+        *CONTROLLER_PROBLEMS,
+        ElectionNotNeeded,
+        EligibleLeadersNotAvailable,
+        LeaderNotAvailable,
+        PreferredLeaderNotAvailable,
+        RequestTimedOut,
+        UnknownTopicOrPartition,
+    ),
+)
 async def post_election(visit: Visit) -> Reply:
     """Elect a leader: the preferred replica, or, where nobody may lead without loss, any that is alive (unclean)."""
     name = name_of(visit)
@@ -268,9 +296,6 @@ async def post_election(visit: Visit) -> Reply:
             note=visit.note,
         ).out()
     )
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
 
 
 _CHAIN = "What led to it, the oldest first."
@@ -352,6 +377,12 @@ class _Explanation(Place):
     told_by: list[NodeId] = member(nodes("The brokers that answered."), [1, 2])
 
 
+@ROUTES.at(
+    "GET /v1/topics/{topic}/partitions/{partition}/explain",
+    _Explanation.answer("The causes.", last_refusal=None),
+    parameters=(TOPIC, PARTITION, FORWARD),
+    problems=(UnknownTopicOrPartition,),
+)
 async def get_explanation(visit: Visit) -> Reply:
     """Why this leader, this ISR, this high watermark, this last stable offset; and why a producer was refused last.
 
@@ -470,55 +501,3 @@ def _why_no_watermark(image: PartitionImage) -> str:
     if image.leader == NO_NODE:
         return "nobody leads, so the high watermark does not move"
     return f"leader {image.leader} does not answer, and nobody else knows"
-
-
-# ---- the door --------------------------------------------------------------------------------------------------------
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions",
-        handler=get_partitions,
-        tag="partitions",
-        parameters=(TOPIC,),
-        answers={200: _Partitions.answer("All partitions of the topic.")},
-        problems=(UnknownTopicOrPartition,),
-    ),
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition}",
-        handler=get_partition,
-        tag="partitions",
-        parameters=(TOPIC, PARTITION, FORWARD),
-        answers={200: _Partition.answer("The partition, as its replicas tell it.")},
-        problems=LEADER_PROBLEMS,
-    ),
-    Route(
-        method="POST",
-        path="/v1/topics/{topic}/partitions/{partition}/elections",
-        handler=post_election,
-        tag="partitions",
-        parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
-        body=_Election.body(),
-        answers={200: _Elected.answer("Elected, and known to the live brokers.")},
-        problems=(
-            *CONTROLLER_PROBLEMS,
-            ElectionNotNeeded,
-            EligibleLeadersNotAvailable,
-            LeaderNotAvailable,
-            PreferredLeaderNotAvailable,
-            RequestTimedOut,
-            UnknownTopicOrPartition,
-        ),
-    ),
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition}/explain",
-        handler=get_explanation,
-        tag="partitions",
-        parameters=(TOPIC, PARTITION, FORWARD),
-        answers={200: _Explanation.answer("The causes.", last_refusal=None)},
-        problems=(UnknownTopicOrPartition,),
-    ),
-)

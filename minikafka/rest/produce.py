@@ -59,7 +59,7 @@ from minikafka.rest.leaders import (
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import RecordIn, records_in
-from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Reply, Route, Visit
+from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Reply, Routes, Visit
 from minikafka.rest.schema import Schema, flag, many, ref, text, whole
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.accept import JSON
@@ -69,8 +69,8 @@ from minikafka.wire.messages import CurrentLeader, ProducedPartition, ProducePar
 from minikafka.wire.outcomes import failure_of
 from minikafka.wire.records import BatchBuilder
 
+ROUTES = Routes("records")
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
-
 ACKS_PARAMETER = Choice(
     name="acks",
     description="Who must have the records before the answer: `all` in-sync replicas, the leader (`1`), nobody (`0`).",
@@ -107,9 +107,7 @@ OF_A_TRANSACTION = Text(
     "when it is committed (see `POST /v1/transactions`).",
     length_max=8_000,
 )
-
 RAW_HEADER = "Kafka-Header-"
-
 HASHED_AT_ONCE = 128 * 1024
 """Bytes of keys that are hashed between two turns of the event loop: some 5 ms."""
 KEY_COST = 32
@@ -128,11 +126,107 @@ class _Part:
     answer: ProducedPartition | None = None
 
 
+RECORD_IN_EXAMPLE = {"key": "ann", "value": {"item": "tea", "count": 2}, "headers": [["source", "web"]]}
+RAW: Schema = {"type": "string", "format": "binary", "description": "The value itself."}
+RECORDS_BODY = Body(
+    description='One record, a list of records, `{"records": [...]}`, one record a line, or one raw value with its key '
+    "in the request header `Kafka-Key` and its headers in `Kafka-Header-NAME`.",
+    contents={
+        JSON: (
+            {"anyOf": [ref("RecordIn"), ref("RecordsIn"), many(ref("RecordIn"), minItems=1)]},
+            {"records": [RECORD_IN_EXAMPLE]},
+        ),
+        "application/x-ndjson": ({"type": "string"}, '{"value": 1}\n{"value": 2}\n'),
+        "application/octet-stream": (RAW, None),
+        "text/plain": (RAW, "tea"),
+    },
+)
+PROBLEMS = (
+    *LEADER_PROBLEMS,
+    CorruptMessage,
+    InvalidRequiredAcks,
+    InvalidTimestamp,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    RequestTimedOut,
+)
+
+
+class _Batch(Model):
+    """One batch."""
+
+    partition: int = member(ref("PartitionNumber"), 2)
+    record_count: int = member(whole("Records in the batch."), 1)
+    leader_id: NodeId = member(ref("NodeId"), 1)
+    base_offset: Offset | None = member(ref("Offset"), 41, default=None)
+    log_start_offset: Offset | None = member(ref("Offset"), 0, default=None)
+    leader_epoch: Epoch | None = member(ref("Epoch"), 3, default=None)
+    duplicate: bool | None = member(
+        flag("The same batch had been written before; `base_offset` is where."), default=None
+    )
+    problem: Any = member(ref("Problem"), default=None)
+
+
+class _Record(Model):
+    """One record, in the order of the request."""
+
+    partition: int = member(ref("PartitionNumber"), 2)
+    offset: Offset | None = member(ref("Offset"), 41, default=None)
+    timestamp: int | None = member(ref("Timestamp"), 1_795_000_000_000, default=None)
+    error: str | None = member(text("Kafka's name of the error, where its batch failed."), default=None)
+    outcome: str | None = member(ref("Outcome"), default=None)
+
+
+class _Produced(Model):
+    """Where the records came to lie."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    acks: str = member(text("As asked: `all`, `1` or `0`."), "all")
+    partitions: list[Any] = many_of(_Batch)
+    records: list[Any] = many_of(_Record)
+    note: str | None = note()
+
+
+WRITTEN = _Produced.answer("Acknowledged as `acks` asks.")
+SENT = _Produced.answer(
+    "`acks=0`: nothing is known of it.",
+    acks="0",
+    partitions=[{"partition": 2, "record_count": 1, "leader_id": 1}],
+    records=[{"partition": 2}],
+)
+MIXED = Answer(
+    description="Some batches were written, some were not: each has its own problem.", schema=_Produced.schema()
+)
+
+
+@ROUTES.at(
+    "POST /v1/topics/{topic}/records",
+    {200: WRITTEN, 202: SENT, 207: MIXED},
+    parameters=(TOPIC, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY),
+    body=RECORDS_BODY,
+    problems=PROBLEMS,
+)
 async def post_records(visit: Visit) -> Reply:
     """Produce; the partitioner chooses."""
     return await _produce(visit, visit[TOPIC], None)
 
 
+@ROUTES.at(
+    "POST /v1/topics/{topic}/partitions/{partition}/records",
+    {200: WRITTEN, 202: SENT},
+    parameters=(TOPIC, PARTITION, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY, OF_A_TRANSACTION, *IDEMPOTENCE),
+    body=RECORDS_BODY,
+    problems=(
+        *PROBLEMS,
+        ConcurrentTransactions,
+        InvalidProducerEpoch,
+        InvalidProducerIdMapping,
+        InvalidTxnState,
+        OutOfOrderSequenceNumber,
+        TransactionAbortable,
+    ),
+)
 async def post_partition_records(visit: Visit) -> Reply:
     """Produce to the one partition that the address names."""
     name = name_of(visit)
@@ -482,108 +576,3 @@ def _place_out(part: _Part, at: int, acks: int) -> dict[str, Any]:
 
 def _timestamp_of(record: RecordIn, answer: ProducedPartition) -> int:
     return record.timestamp if answer.log_append_time_ms < 0 else answer.log_append_time_ms
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-
-class _Batch(Model):
-    """One batch."""
-
-    partition: int = member(ref("PartitionNumber"), 2)
-    record_count: int = member(whole("Records in the batch."), 1)
-    leader_id: NodeId = member(ref("NodeId"), 1)
-    base_offset: Offset | None = member(ref("Offset"), 41, default=None)
-    log_start_offset: Offset | None = member(ref("Offset"), 0, default=None)
-    leader_epoch: Epoch | None = member(ref("Epoch"), 3, default=None)
-    duplicate: bool | None = member(
-        flag("The same batch had been written before; `base_offset` is where."), default=None
-    )
-    problem: Any = member(ref("Problem"), default=None)
-
-
-class _Record(Model):
-    """One record, in the order of the request."""
-
-    partition: int = member(ref("PartitionNumber"), 2)
-    offset: Offset | None = member(ref("Offset"), 41, default=None)
-    timestamp: int | None = member(ref("Timestamp"), 1_795_000_000_000, default=None)
-    error: str | None = member(text("Kafka's name of the error, where its batch failed."), default=None)
-    outcome: str | None = member(ref("Outcome"), default=None)
-
-
-class _Produced(Model):
-    """Where the records came to lie."""
-
-    topic: str = member(ref("TopicName"), "orders")
-    acks: str = member(text("As asked: `all`, `1` or `0`."), "all")
-    partitions: list[Any] = many_of(_Batch)
-    records: list[Any] = many_of(_Record)
-    note: str | None = note()
-
-
-RECORD_IN_EXAMPLE = {"key": "ann", "value": {"item": "tea", "count": 2}, "headers": [["source", "web"]]}
-RAW: Schema = {"type": "string", "format": "binary", "description": "The value itself."}
-RECORDS_BODY = Body(
-    description='One record, a list of records, `{"records": [...]}`, one record a line, or one raw value with its key '
-    "in the request header `Kafka-Key` and its headers in `Kafka-Header-NAME`.",
-    contents={
-        JSON: (
-            {"anyOf": [ref("RecordIn"), ref("RecordsIn"), many(ref("RecordIn"), minItems=1)]},
-            {"records": [RECORD_IN_EXAMPLE]},
-        ),
-        "application/x-ndjson": ({"type": "string"}, '{"value": 1}\n{"value": 2}\n'),
-        "application/octet-stream": (RAW, None),
-        "text/plain": (RAW, "tea"),
-    },
-)
-PROBLEMS = (
-    *LEADER_PROBLEMS,
-    CorruptMessage,
-    InvalidRequiredAcks,
-    InvalidTimestamp,
-    MessageTooLarge,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    RequestTimedOut,
-)
-WRITTEN = _Produced.answer("Acknowledged as `acks` asks.")
-SENT = _Produced.answer(
-    "`acks=0`: nothing is known of it.",
-    acks="0",
-    partitions=[{"partition": 2, "record_count": 1, "leader_id": 1}],
-    records=[{"partition": 2}],
-)
-MIXED = Answer(
-    description="Some batches were written, some were not: each has its own problem.", schema=_Produced.schema()
-)
-ROUTES = (
-    Route(
-        method="POST",
-        path="/v1/topics/{topic}/records",
-        handler=post_records,
-        tag="records",
-        parameters=(TOPIC, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY),
-        body=RECORDS_BODY,
-        answers={200: WRITTEN, 202: SENT, 207: MIXED},
-        problems=PROBLEMS,
-    ),
-    Route(
-        method="POST",
-        path="/v1/topics/{topic}/partitions/{partition}/records",
-        handler=post_partition_records,
-        tag="records",
-        parameters=(TOPIC, PARTITION, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY, OF_A_TRANSACTION, *IDEMPOTENCE),
-        body=RECORDS_BODY,
-        answers={200: WRITTEN, 202: SENT},
-        problems=(
-            *PROBLEMS,
-            ConcurrentTransactions,
-            InvalidProducerEpoch,
-            InvalidProducerIdMapping,
-            InvalidTxnState,
-            OutOfOrderSequenceNumber,
-            TransactionAbortable,
-        ),
-    ),
-)

@@ -25,13 +25,14 @@ from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
 from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
-from minikafka.rest.route import Answer, Body, ErrorForm, Page, Reply, Route, Visit
+from minikafka.rest.route import Answer, Body, ErrorForm, Page, Reply, Routes, Visit
 from minikafka.rest.schema import anything, many, nullable, one_of, ref, shape, text, whole
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable
 from minikafka.wire.limits import shown
 
+ROUTES = Routes("proxy")
 V2 = "application/vnd.kafka.v2+json"
 EMBEDDED = {
     "application/vnd.kafka.binary.v2+json": "BINARY",
@@ -40,7 +41,6 @@ EMBEDDED = {
 FORMATS = ("BINARY", "JSON", "STRING")
 SCHEMA_FORMATS = ("AVRO", "PROTOBUF", "JSONSCHEMA")
 SCHEMA_MEMBERS = ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema")
-
 NO_REGISTRY = "there is no schema registry here: Avro, Protobuf and JSON Schema are not supported"
 SERVED = (
     "of Confluent REST Proxy's API only produce is (POST /topics/{topic} and POST "
@@ -48,17 +48,14 @@ SERVED = (
 )
 PATHS = re.compile(r"/(topics|consumers|brokers|v3|kafka/v3)(/|$)")
 """Paths of the proxy's API."""
-
 TOPIC_NOT_FOUND = 40401
 PARTITION_NOT_FOUND = 40402
 KAFKA_REFUSED = 40002
 KAFKA_ERROR = 50002
 KAFKA_RETRIABLE_ERROR = 50003
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
-
 CLUSTER_ID = Text(
     name="cluster_id",
     place="path",
@@ -68,9 +65,69 @@ CLUSTER_ID = Text(
 )
 
 
+class _Offset(Model):
+    """What became of a record."""
+
+    partition: int | None = member(nullable(whole("The partition; null when the batch failed.")), 2)
+    offset: Offset | None = member(nullable(whole("The offset; null when the batch failed.")), 41)
+    error_code: int | None = member(nullable(whole("50003: a repetition can help; 50002: it cannot.")))
+    error: str | None = member(nullable(text("Why the batch failed.")))
+
+
+class _Offsets(Model):
+    """One result per record, in the order of the request."""
+
+    offsets: list[Any] = many_of(_Offset)
+    key_schema_id: None = member({"type": "null"})
+    value_schema_id: None = member({"type": "null"})
+
+
+def _error_body(refused: Refused) -> dict[str, Any]:
+    return {"error_code": _code_of(refused), "message": refused.error.message}
+
+
+_RECORDS_V2 = shape(
+    "Records; schemas must be null.",
+    optional=("key_schema", "key_schema_id", "value_schema", "value_schema_id"),
+    records=many(
+        shape(
+            optional=("key", "value", "partition"),
+            key=anything("Base64 in the binary format, any JSON in the json format."),
+            value=anything("As `key`; null makes a tombstone."),
+            partition=nullable(whole("The partition; without it Kafka's partitioner chooses.", minimum=0)),
+        ),
+        minItems=1,
+        maxItems=PRODUCE_RECORD_COUNT_MAX,
+    ),
+    key_schema={"type": "null"},
+    key_schema_id={"type": "null"},
+    value_schema={"type": "null"},
+    value_schema_id={"type": "null"},
+)
+
+
 # ---- v2 --------------------------------------------------------------------------------------------------------------
 
 
+@ROUTES.at(
+    "POST /topics/{topic}",
+    Answer(
+        description="What became of each record.",
+        schema=_Offsets.schema(),
+        example=_Offsets.example(),
+        media_type=V2,
+        also={JSON: (_Offsets.schema(), _Offsets.example())},
+    ),
+    parameters=(TOPIC, FORWARD),
+    body=Body(
+        contents={
+            media_type: (_RECORDS_V2, {"records": [{"key": "YW5u", "value": "dGVh", "partition": 2}]})
+            for media_type in EMBEDDED
+        }
+    ),
+    problems=PROBLEMS,
+    errors=ErrorForm(media_type=V2, schema=ref("ProxyError"), body_of=_error_body),
+)
 async def post_topic(visit: Visit) -> Reply | Page:
     """Produce as in Confluent REST Proxy v2.
 
@@ -126,23 +183,6 @@ def _embedded_format(visit: Visit) -> str:
     return EMBEDDED[given]
 
 
-class _Offset(Model):
-    """What became of a record."""
-
-    partition: int | None = member(nullable(whole("The partition; null when the batch failed.")), 2)
-    offset: Offset | None = member(nullable(whole("The offset; null when the batch failed.")), 41)
-    error_code: int | None = member(nullable(whole("50003: a repetition can help; 50002: it cannot.")))
-    error: str | None = member(nullable(text("Why the batch failed.")))
-
-
-class _Offsets(Model):
-    """One result per record, in the order of the request."""
-
-    offsets: list[Any] = many_of(_Offset)
-    key_schema_id: None = member({"type": "null"})
-    value_schema_id: None = member({"type": "null"})
-
-
 def _offset_out(written: Written) -> dict[str, Any]:
     error = written.error
     if error is None:
@@ -174,6 +214,41 @@ class _Written(Model):
     value: _Data | None = one(_Data, default=None)
 
 
+_DATA = shape(
+    "A key or value.",
+    optional=("data",),
+    type=one_of("The format of `data`.", *FORMATS),
+    data=anything("Base64 (BINARY), any JSON (JSON) or text (STRING); null for no bytes."),
+)
+_RECORD_V3 = shape(
+    "One record.",
+    optional=("partition_id", "headers", "key", "value", "timestamp"),
+    partition_id=nullable(whole("The partition; without it Kafka's partitioner chooses.", minimum=0)),
+    headers=nullable(
+        many(shape(optional=("value",), name=text("The name."), value=nullable(text("Base64.", format="byte"))))
+    ),
+    key=nullable(_DATA),
+    value=nullable(_DATA),
+    timestamp=nullable(text("ISO 8601 with a time zone.", format="date-time")),
+)
+_V3_MEMBERS: dict[str, Any] = {
+    "parameters": (CLUSTER_ID, TOPIC, FORWARD),
+    "body": Body(contents={JSON: (_RECORD_V3, {"value": {"type": "JSON", "data": {"item": "tea"}}})}),
+    "problems": PROBLEMS,
+    "errors": ErrorForm(media_type=JSON, schema=ref("ProxyError"), body_of=_error_body),
+}
+
+
+@ROUTES.at(
+    "POST /v3/clusters/{cluster_id}/topics/{topic}/records",
+    _Written.answer("Written.", value=_Data.example()),
+    **_V3_MEMBERS,
+)
+@ROUTES.at(
+    "POST /kafka/v3/clusters/{cluster_id}/topics/{topic}/records",
+    _Written.answer("Written.", value=_Data.example()),
+    **_V3_MEMBERS,
+)
 async def post_cluster_topic_records(visit: Visit) -> Reply:
     """Produce one record as in Confluent REST Proxy v3."""
     if visit[CLUSTER_ID] != visit.host.image.cluster_id:
@@ -314,10 +389,6 @@ def _check_partitions(visit: Visit, topic: str, partitions: set[int]) -> None:
             raise Refused(error, partition=partition) from None
 
 
-def _error_body(refused: Refused) -> dict[str, Any]:
-    return {"error_code": _code_of(refused), "message": refused.error.message}
-
-
 def _code_of(refused: Refused) -> int:
     error = refused.error
     if isinstance(error, UnknownTopicOrPartition):
@@ -327,82 +398,3 @@ def _code_of(refused: Refused) -> int:
     if refused.status == 400 and not isinstance(error, InvalidRequest):
         return KAFKA_REFUSED
     return refused.status
-
-
-# ---- the routes ------------------------------------------------------------------------------------------------------
-
-_RECORDS_V2 = shape(
-    "Records; schemas must be null.",
-    optional=("key_schema", "key_schema_id", "value_schema", "value_schema_id"),
-    records=many(
-        shape(
-            optional=("key", "value", "partition"),
-            key=anything("Base64 in the binary format, any JSON in the json format."),
-            value=anything("As `key`; null makes a tombstone."),
-            partition=nullable(whole("The partition; without it Kafka's partitioner chooses.", minimum=0)),
-        ),
-        minItems=1,
-        maxItems=PRODUCE_RECORD_COUNT_MAX,
-    ),
-    key_schema={"type": "null"},
-    key_schema_id={"type": "null"},
-    value_schema={"type": "null"},
-    value_schema_id={"type": "null"},
-)
-_DATA = shape(
-    "A key or value.",
-    optional=("data",),
-    type=one_of("The format of `data`.", *FORMATS),
-    data=anything("Base64 (BINARY), any JSON (JSON) or text (STRING); null for no bytes."),
-)
-_RECORD_V3 = shape(
-    "One record.",
-    optional=("partition_id", "headers", "key", "value", "timestamp"),
-    partition_id=nullable(whole("The partition; without it Kafka's partitioner chooses.", minimum=0)),
-    headers=nullable(
-        many(shape(optional=("value",), name=text("The name."), value=nullable(text("Base64.", format="byte"))))
-    ),
-    key=nullable(_DATA),
-    value=nullable(_DATA),
-    timestamp=nullable(text("ISO 8601 with a time zone.", format="date-time")),
-)
-ROUTES = (
-    Route(
-        method="POST",
-        path="/topics/{topic}",
-        handler=post_topic,
-        tag="proxy",
-        parameters=(TOPIC, FORWARD),
-        body=Body(
-            contents={
-                media_type: (_RECORDS_V2, {"records": [{"key": "YW5u", "value": "dGVh", "partition": 2}]})
-                for media_type in EMBEDDED
-            }
-        ),
-        answers={
-            200: Answer(
-                description="What became of each record.",
-                schema=_Offsets.schema(),
-                example=_Offsets.example(),
-                media_type=V2,
-                also={JSON: (_Offsets.schema(), _Offsets.example())},
-            )
-        },
-        problems=PROBLEMS,
-        errors=ErrorForm(media_type=V2, schema=ref("ProxyError"), body_of=_error_body),
-    ),
-    *(
-        Route(
-            method="POST",
-            path=prefix + "/v3/clusters/{cluster_id}/topics/{topic}/records",
-            handler=post_cluster_topic_records,
-            tag="proxy",
-            parameters=(CLUSTER_ID, TOPIC, FORWARD),
-            body=Body(contents={JSON: (_RECORD_V3, {"value": {"type": "JSON", "data": {"item": "tea"}}})}),
-            answers={200: _Written.answer("Written.", value=_Data.example())},
-            problems=PROBLEMS,
-            errors=ErrorForm(media_type=JSON, schema=ref("ProxyError"), body_of=_error_body),
-        )
-        for prefix in ("/kafka", "")
-    ),
-)

@@ -9,7 +9,7 @@ from minikafka.quorum.client_quotas import describe_client_quotas
 from minikafka.rest.leaders import change
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Route, Visit
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
 from minikafka.rest.schema import flag, nullable, table, text
 from minikafka.rest.topics import DRY_RUN, TIMEOUT_MS
 from minikafka.security.quotas import CLIENT_ID, IP, IP_KEYS, KEYS, USER
@@ -22,9 +22,8 @@ from minikafka.wire.quotas import (
     QuotaEntry,
 )
 
+ROUTES = Routes("cluster")
 _TYPES = {"user": USER, "client_id": CLIENT_ID, "ip": IP}
-
-
 _OF_CLIENTS, _OF_ADDRESSES = (", ".join(f"`{key}`" for key in keys) for keys in (KEYS, IP_KEYS))
 _MEANING = f"By Kafka's names: {_OF_CLIENTS}; of IP addresses {_OF_ADDRESSES}."
 _CHANGES = table({"type": ["number", "null"]}, f"{_MEANING} null removes a quota.", minProperties=1)
@@ -81,6 +80,7 @@ class _Altered(_Entity):
     note: str | None = note()
 
 
+@ROUTES.at("GET /v1/quotas", _Quotas.answer("The quotas."))
 async def get_quotas(visit: Visit) -> Reply:
     """All client quotas, by entity, as this broker uses them."""
     found = describe_client_quotas(visit.host.image, DescribeClientQuotasRequest())
@@ -93,6 +93,13 @@ def _quota_of(entry: QuotaEntry) -> _Quota:
     return _Quota(**members, quotas={each.key: each.value for each in entry.values})
 
 
+@ROUTES.at(
+    "PATCH /v1/quotas",
+    _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be."),
+    parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
+    body=_Alteration.body(),
+    problems=(*CONTROLLER_PROBLEMS, RequestTimedOut, InvalidRequest, PolicyViolation),
+)
 async def patch_quotas(visit: Visit) -> Reply:
     """Set quotas of a user, a client id or both, or of an IP address; null removes one."""
     dry_run, sent = visit[DRY_RUN], await _Alteration.sent(visit)
@@ -106,26 +113,3 @@ async def patch_quotas(visit: Visit) -> Reply:
     request = AlterClientQuotasRequest(entries=(entry,), validate_only=dry_run)
     await change(visit, request, lambda response: response.entries, wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
     return Reply(_Altered.out_of(sent, altered=sent.quotas, dry_run=dry_run, note=visit.note))
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/quotas",
-        handler=get_quotas,
-        tag="cluster",
-        answers={200: _Quotas.answer("The quotas.")},
-    ),
-    Route(
-        method="PATCH",
-        path="/v1/quotas",
-        handler=patch_quotas,
-        tag="cluster",
-        parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
-        body=_Alteration.body(),
-        answers={200: _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be.")},
-        problems=(*CONTROLLER_PROBLEMS, RequestTimedOut, InvalidRequest, PolicyViolation),
-    ),
-)

@@ -275,6 +275,44 @@ class Route:
         return frozenset(each for answer in self.answers.values() for each in (answer.media_type, *answer.also))
 
 
+DeclaredHandler = TypeVar("DeclaredHandler", bound=Handler)
+
+
+class Routes(list[Route]):
+    """The routes of a module. Each is declared above its handler, with all that ``/openapi.json`` says of it."""
+
+    def __init__(self, tag: str, *, testing: bool = False) -> None:
+        super().__init__()
+        self._tag = tag
+        self._testing = testing
+
+    def at(
+        self, where: str, answers: Answer | Mapping[int, Answer], *, tag: str | None = None, **more: Any
+    ) -> Callable[[DeclaredHandler], DeclaredHandler]:
+        """Declare the route at ``where``, such as ``GET /v1/topics``; ``more`` are further members of the Route.
+
+        One answer is that of status 200.
+        """
+        method, path = where.split(" ")
+        by_status = {200: answers} if isinstance(answers, Answer) else answers
+
+        def declare(handler: DeclaredHandler) -> DeclaredHandler:
+            self.append(
+                Route(
+                    method=method,
+                    path=path,
+                    handler=handler,
+                    tag=tag or self._tag,
+                    answers=by_status,
+                    testing=self._testing,
+                    **more,
+                )
+            )
+            return handler
+
+        return declare
+
+
 def text_answer(description: str, media_type: str, example: str, words: str = "") -> Answer:
     """An answer that is no JSON; ``words`` say what its text is."""
     return Answer(description=description, schema=text(words), example=example, media_type=media_type)

@@ -15,16 +15,16 @@ from minikafka.lab.table import rendered
 from minikafka.lab.verbs import ScenarioError
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import Choice, Text
-from minikafka.rest.route import Reply, Route, Visit
+from minikafka.rest.route import Reply, Routes, Visit
 from minikafka.rest.schema import many, text, whole
 from minikafka.spelling import did_you_mean
 from minikafka.web.problems import malformed
 from minikafka.wire.differences import difference
 
+ROUTES = Routes("docs")
 STEPS_MAX = 1_000
 AS_IS = "as_written"
 """What the story's own text says."""
-
 STORY = Text(
     name="story",
     place="path",
@@ -100,6 +100,7 @@ class _Played(Model):
     about: str = member(_ABOUT, "Two fast failures lose a record")
 
 
+@ROUTES.at("GET /v1/lab/stories", _Stories.answer("The stories."))
 async def get_stories(_visit: Visit) -> Reply:
     """The stories of the lab."""
     found = sorted(_library().items())
@@ -107,6 +108,11 @@ async def get_stories(_visit: Visit) -> Reply:
     return Reply(_Stories(stories=stories).out())
 
 
+@ROUTES.at(
+    "GET /v1/lab/stories/{story}",
+    _Played.answer("The state before the story, and what each step changes."),
+    parameters=(STORY, TRUNCATION, CONTROL),
+)
 async def get_story(visit: Visit) -> Reply:
     """Play a story: the state before it, and what each step changes."""
     name, options = visit[STORY], {"truncation": visit[TRUNCATION], "control": visit[CONTROL]}
@@ -178,22 +184,3 @@ def _replica(name: str, view: View, known: dict[str, int], isr: list[str]) -> di
         "epoch": view.epoch,
         "asked": view.asked.split(",") if view.asked else None,
     }
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/lab/stories",
-        handler=get_stories,
-        tag="docs",
-        answers={200: _Stories.answer("The stories.")},
-    ),
-    Route(
-        method="GET",
-        path="/v1/lab/stories/{story}",
-        handler=get_story,
-        tag="docs",
-        parameters=(STORY, TRUNCATION, CONTROL),
-        answers={200: _Played.answer("The state before the story, and what each step changes.")},
-    ),
-)

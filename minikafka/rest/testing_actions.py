@@ -21,9 +21,9 @@ from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.body import Members
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.model import Model, member
-from minikafka.rest.route import Reply, Route, Visit, json_body
+from minikafka.rest.route import Reply, Visit, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, text, whole
-from minikafka.rest.testing_hooks import Done, HookCall, hook_route
+from minikafka.rest.testing_hooks import Done, HookCall, HookRoutes
 from minikafka.spelling import one_is_needed
 from minikafka.types import NodeId
 from minikafka.web.problems import Fault as Wrong
@@ -87,6 +87,7 @@ def _count(names: list[str], many: str, one: str) -> str:
     return f"{len(names)} partitions (such as {names[0]}) {many}"
 
 
+ROUTES = HookRoutes("testing", testing=True)
 ACTIONS: Final = ("stop", "kill", "start", "pause", "resume", "pause_fetching", "resume_fetching")
 
 ELSEWHERE: Final[Mapping[str, str]] = {
@@ -108,6 +109,12 @@ class _Ending(Model):
     )
 
 
+@ROUTES.at(
+    "GET /v1/brokers/{broker}/actions",
+    _Ending.answer("What it would mean."),
+    parameters=(BROKER,),
+    problems=(BrokerIdNotRegistered,),
+)
 async def get_actions(visit: Visit) -> Reply:
     """What `stop` and `kill` of a broker would mean now, as sentences."""
     host, node = visit.host, visit[BROKER]
@@ -118,6 +125,46 @@ async def get_actions(visit: Visit) -> Reply:
     return Reply(_Ending.out_of(ending, node_id=node))
 
 
+class _Action(Model):
+    """What was done."""
+
+    node_id: NodeId = member(ref("NodeId"), 1)
+    do: str = member(one_of("What was requested.", *ACTIONS), "pause_fetching")
+    done: bool = member(flag("It is done; if not, it is about to be."), example=True)
+    faults: list[int] = member(many(whole(), "The numbers of the faults that were set, or healed."), [])
+
+
+def starts_here(instruments: Instruments, document: Mapping[str, Any]) -> bool:
+    """A process that has ended cannot serve ``start``; a broker with the same parent lets that start it."""
+    return document.get("do") == "start" and instruments.lives is not None and instruments.lives.starts_others
+
+
+def _injected(done: Done) -> Iterator[Injection]:
+    """What an action did; a pause is a fault."""
+    word = done.document["do"]
+    if word in ("kill", "stop", "start"):
+        yield done.injection(word)
+        return
+    spec = paused_fetching(done.broker or 0) if word.endswith("fetching") else paused(done.broker or 0)
+    for number in done.body["faults"]:
+        if word.startswith("resume"):
+            yield done.injection("heal", fault=number)
+        else:
+            yield done.injection("set", fault=number, spec=spec)
+
+
+@ROUTES.hook(
+    "POST /v1/brokers/{broker}/actions",
+    {
+        200: _Action.answer("It is done.", faults=[1]),
+        202: _Action.answer("The broker is about to end.", do="kill", done=False),
+    },
+    parameters=(BROKER,),
+    node_in=BROKER,
+    served_here=starts_here,
+    body=json_body(shape("What to do to it.", do=one_of("One of these.", *ACTIONS)), {"do": "pause_fetching"}),
+    injects=_injected,
+)
 async def post_action(call: HookCall) -> Reply:
     """Do it, and answer when it is done; 202 when the broker ends itself, right after the answer."""
     node, word = call.node, _word(call.document)
@@ -147,11 +194,6 @@ def _word(document: dict[str, Any]) -> str:
     return word
 
 
-def starts_here(instruments: Instruments, document: Mapping[str, Any]) -> bool:
-    """A process that has ended cannot serve ``start``; a broker with the same parent lets that start it."""
-    return document.get("do") == "start" and instruments.lives is not None and instruments.lives.starts_others
-
-
 def _lives(call: HookCall) -> Lives:
     lives = call.instruments.lives
     if lives is None or (call.node not in lives.nodes() and not starts_here(call.instruments, call.document)):
@@ -169,54 +211,3 @@ def _paused(call: HookCall, word: str) -> list[int]:
             faults.heal(number)
         return standing
     return standing or [faults.add(spec, by=call.software).number]
-
-
-def _injected(done: Done) -> Iterator[Injection]:
-    """What an action did; a pause is a fault."""
-    word = done.document["do"]
-    if word in ("kill", "stop", "start"):
-        yield done.injection(word)
-        return
-    spec = paused_fetching(done.broker or 0) if word.endswith("fetching") else paused(done.broker or 0)
-    for number in done.body["faults"]:
-        if word.startswith("resume"):
-            yield done.injection("heal", fault=number)
-        else:
-            yield done.injection("set", fault=number, spec=spec)
-
-
-class _Action(Model):
-    """What was done."""
-
-    node_id: NodeId = member(ref("NodeId"), 1)
-    do: str = member(one_of("What was requested.", *ACTIONS), "pause_fetching")
-    done: bool = member(flag("It is done; if not, it is about to be."), example=True)
-    faults: list[int] = member(many(whole(), "The numbers of the faults that were set, or healed."), [])
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/brokers/{broker}/actions",
-        handler=get_actions,
-        tag="testing",
-        testing=True,
-        parameters=(BROKER,),
-        answers={200: _Ending.answer("What it would mean.")},
-        problems=(BrokerIdNotRegistered,),
-    ),
-    hook_route(
-        "POST",
-        "/v1/brokers/{broker}/actions",
-        post_action,
-        parameters=(BROKER,),
-        node_in=BROKER,
-        served_here=starts_here,
-        body=json_body(shape("What to do to it.", do=one_of("One of these.", *ACTIONS)), {"do": "pause_fetching"}),
-        answers={
-            200: _Action.answer("It is done.", faults=[1]),
-            202: _Action.answer("The broker is about to end.", do="kill", done=False),
-        },
-        injects=_injected,
-    ),
-)

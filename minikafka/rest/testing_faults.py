@@ -24,7 +24,7 @@ from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import Integer
 from minikafka.rest.route import Reply, json_body
 from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, text, whole
-from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, hook_route
+from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, HookRoutes
 from minikafka.types import NodeId, Offset
 from minikafka.web.problems import malformed, unacceptable
 from minikafka.world.faults import (
@@ -39,7 +39,10 @@ from minikafka.world.faults import (
     Held,
     Link,
 )
-from minikafka.world.instruments import Injection, MachineFaults
+from minikafka.world.instruments import Injection
+
+ROUTES = HookRoutes("testing", testing=True)
+MACHINE_ROUTES = HookRoutes("testing", testing=True)
 
 HELD_SHOWN_MAX = 20
 PLACES_SHOWN_MAX = 20
@@ -74,141 +77,6 @@ TIMEOUT_MS = Integer(
     low=1,
     high=WAIT_MS_MAX,
 )
-
-
-async def get_faults(call: HookCall) -> Reply:
-    """Every fault that is not healed, in the order in which they strike."""
-    return Reply({"faults": [_out(fault, call) for fault in call.instruments.faults.active.values()]})
-
-
-def _all_faults(bodies: Sequence[Any]) -> dict[str, Any]:
-    return {"faults": [fault for each in bodies for fault in each["faults"]]}
-
-
-async def post_fault(call: HookCall) -> Reply:
-    """Set a fault; it strikes from now on, until it is deleted or has done its count."""
-    faults = call.instruments.faults
-    spec = _spec(call.document)
-    link = Link.parse(spec.link)
-    try:
-        link.check_brokers({*call.host.image.brokers, *map(int, faults.nodes)})
-    except InvalidRequest as error:
-        raise unacceptable([{"pointer": "/link", "detail": error.message}]) from None
-    if not link.ends_at(faults.nodes):
-        here = ", ".join(sorted(faults.nodes))
-        detail = f"broker {here} is at neither end of {spec.link}: set it at one of these two, with ?broker="
-        raise unacceptable([{"pointer": "/link", "detail": detail}])
-    fault = faults.add(spec, by=call.software)
-    return Reply(_out(fault, call), 201, {"Location": f"/v1/faults/{fault.number}"})
-
-
-def _spec(document: dict[str, Any]) -> FaultSpec:
-    """422 with pointers for all that is wrong with the members."""
-    given = _Spec.read(document)
-    try:
-        return FaultSpec(**vars(given))
-    except InvalidRequest as error:
-        raise unacceptable([{"pointer": f"/{error.facts['field']}", "detail": error.message}]) from None
-
-
-async def get_fault(call: HookCall) -> Reply:
-    """One fault and how often it struck; ``wait_hits`` waits for that."""
-    fault = _fault(call)
-    if call.gives(WAIT_HITS):
-        wanted, timeout_ms = call[WAIT_HITS], call[TIMEOUT_MS]
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await fault.until_hits(wanted)
-        except TimeoutError:
-            raise RequestTimedOut(
-                f"after {timeout_ms} ms {fault} has {fault.hits} hits, wanted: {wanted}", seen=_out(fault, call)
-            ) from None
-    return Reply(_out(fault, call))
-
-
-async def post_release(call: HookCall) -> Reply:
-    """Let messages go that a fault of kind `hold` holds; it goes on holding later ones."""
-    fault = _fault(call)
-    asked = _Release.read(call.document)
-    if fault.spec.kind != "hold":
-        raise malformed(f"fault {fault.number} is of kind {fault.spec.kind}: only hold holds messages")
-    if unknown := [each for each in asked.ids or () if each not in {held.number for held in fault.held}]:
-        raise malformed(f"fault {fault.number} does not hold message {unknown[0]}: it was released before", status=404)
-    released = call.instruments.faults.release(
-        fault, asked.count, latest=asked.latest, lose=asked.lose, numbers=asked.ids
-    )
-    return Reply({"released": released, "fault": _out(fault, call)})
-
-
-async def delete_fault(call: HookCall) -> Reply:
-    """Heal one fault; what it held back goes on its way."""
-    fault = _fault(call)
-    call.instruments.faults.heal(fault.number)
-    return Reply(_out(fault, call))
-
-
-async def delete_faults(call: HookCall) -> Reply:
-    """Heal all faults."""
-    return Reply({"healed": call.instruments.faults.clear()})
-
-
-def _all_healed(bodies: Sequence[Any]) -> dict[str, Any]:
-    return {"healed": sum(each["healed"] for each in bodies)}
-
-
-async def post_reset(call: HookCall) -> Reply:
-    """Heal all faults, by the name that Toxiproxy's users know.
-
-    The same as `DELETE /v1/faults`.
-    """
-    return await delete_faults(call)
-
-
-def _fault(call: HookCall) -> Fault:
-    number = call[FAULT]
-    fault = call.instruments.faults.active.get(number)
-    if fault is None:
-        raise malformed(
-            f"broker {call.node} has no fault {number}: it was healed, or set at another broker", status=404
-        )
-    return fault
-
-
-class _Release(Model):
-    """Which of the held messages go."""
-
-    ids: list[int] | None = member(
-        many(whole(minimum=1, maximum=COUNT_MAX), "Only these messages, by their `id`.", maxItems=HELD_SHOWN_MAX),
-        default=None,
-    )
-    count: int = member(whole("The most that go.", minimum=1, maximum=COUNT_MAX), example=1, default=COUNT_MAX)
-    latest: bool = member(
-        flag("Begin with the latest message: its sender still waits for the response."), example=True, default=False
-    )
-    lose: bool = member(flag("Lose them; their senders get no response."), example=False, default=False)
-
-
-def _set(done: Done) -> Iterator[Injection]:
-    spec = FaultSpec(**{each.name: done.body[each.name] for each in fields(FaultSpec)})
-    if spec.probability == 1 and not spec.jitter_ms:
-        spec = replace(spec, seed=None)  # nothing is drawn from it
-    yield done.injection("set", fault=done.body["id"], spec=spec)
-
-
-def _healed_one(done: Done) -> Iterator[Injection]:
-    yield done.injection("heal", fault=done.values[FAULT.name])
-
-
-def _healed_all(done: Done) -> Iterator[Injection]:
-    yield done.injection("heal")
-
-
-def _let_go(done: Done) -> Iterator[Injection]:
-    yield done.injection("release", fault=done.values[FAULT.name], facts=dict(done.document))
-
-
-def _made_ill(done: Done) -> Iterator[Injection]:
-    yield done.injection("machine", facts={name: done.body[name] for name in _Faults.example()})
 
 
 class _Spec(Model):
@@ -250,6 +118,20 @@ class _Spec(Model):
     for_ms: float | None = member(
         nullable(_number("It ends by itself.", exclusiveMinimum=0, maximum=int(DELAY_MS_MAX))), default=None, shown=True
     )
+
+
+class _Release(Model):
+    """Which of the held messages go."""
+
+    ids: list[int] | None = member(
+        many(whole(minimum=1, maximum=COUNT_MAX), "Only these messages, by their `id`.", maxItems=HELD_SHOWN_MAX),
+        default=None,
+    )
+    count: int = member(whole("The most that go.", minimum=1, maximum=COUNT_MAX), example=1, default=COUNT_MAX)
+    latest: bool = member(
+        flag("Begin with the latest message: its sender still waits for the response."), example=True, default=False
+    )
+    lose: bool = member(flag("Lose them; their senders get no response."), example=False, default=False)
 
 
 class _Concerned(Model):
@@ -325,6 +207,147 @@ class _Released(Model):
     fault: Any = one(_Fault)
 
 
+def _all_faults(bodies: Sequence[Any]) -> dict[str, Any]:
+    return {"faults": [fault for each in bodies for fault in each["faults"]]}
+
+
+def _all_healed(bodies: Sequence[Any]) -> dict[str, Any]:
+    return {"healed": sum(each["healed"] for each in bodies)}
+
+
+def _set(done: Done) -> Iterator[Injection]:
+    spec = FaultSpec(**{each.name: done.body[each.name] for each in fields(FaultSpec)})
+    if spec.probability == 1 and not spec.jitter_ms:
+        spec = replace(spec, seed=None)  # nothing is drawn from it
+    yield done.injection("set", fault=done.body["id"], spec=spec)
+
+
+@ROUTES.hook("GET /v1/faults", _AllFaults.answer("Every fault."), node_in=AT_OR_ALL, merge=_all_faults)
+async def get_faults(call: HookCall) -> Reply:
+    """Every fault that is not healed, in the order in which they strike."""
+    return Reply({"faults": [_out(fault, call) for fault in call.instruments.faults.active.values()]})
+
+
+@ROUTES.hook(
+    "POST /v1/faults",
+    {201: _Fault.answer("It strikes from now on.")},
+    body=json_body(_Spec.schema(sent=True), {"kind": "cut", "link": "2>1", "api": "Fetch"}),
+    injects=_set,
+)
+async def post_fault(call: HookCall) -> Reply:
+    """Set a fault; it strikes from now on, until it is deleted or has done its count."""
+    faults = call.instruments.faults
+    given = _Spec.read(call.document)
+    try:
+        spec = FaultSpec(**vars(given))
+    except InvalidRequest as error:
+        raise unacceptable([{"pointer": f"/{error.facts['field']}", "detail": error.message}]) from None
+    link = Link.parse(spec.link)
+    try:
+        link.check_brokers({*call.host.image.brokers, *map(int, faults.nodes)})
+    except InvalidRequest as error:
+        raise unacceptable([{"pointer": "/link", "detail": error.message}]) from None
+    if not link.ends_at(faults.nodes):
+        here = ", ".join(sorted(faults.nodes))
+        detail = f"broker {here} is at neither end of {spec.link}: set it at one of these two, with ?broker="
+        raise unacceptable([{"pointer": "/link", "detail": detail}])
+    fault = faults.add(spec, by=call.software)
+    return Reply(_out(fault, call), 201, {"Location": f"/v1/faults/{fault.number}"})
+
+
+@ROUTES.hook(
+    "GET /v1/faults/{fault}",
+    _Fault.answer("The fault.", hits=3),
+    parameters=(FAULT, WAIT_HITS, TIMEOUT_MS),
+    problems=(RequestTimedOut,),
+    wait_s=lambda visit: visit[TIMEOUT_MS] / 1000 if visit.gives(WAIT_HITS) else 0.0,
+)
+async def get_fault(call: HookCall) -> Reply:
+    """One fault and how often it struck; ``wait_hits`` waits for that."""
+    fault = _fault(call)
+    if call.gives(WAIT_HITS):
+        wanted, timeout_ms = call[WAIT_HITS], call[TIMEOUT_MS]
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await fault.until_hits(wanted)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"after {timeout_ms} ms {fault} has {fault.hits} hits, wanted: {wanted}", seen=_out(fault, call)
+            ) from None
+    return Reply(_out(fault, call))
+
+
+@ROUTES.hook(
+    "POST /v1/faults/{fault}:release",
+    _Released.answer("They are released.", fault=_Fault.example(kind="hold", hits=3)),
+    parameters=(FAULT,),
+    body=json_body(_Release.schema(sent=True), {"count": 1, "latest": True}),
+    injects=lambda done: [done.injection("release", fault=done.values[FAULT.name], facts=dict(done.document))],
+)
+async def post_release(call: HookCall) -> Reply:
+    """Let messages go that a fault of kind `hold` holds; it goes on holding later ones."""
+    fault = _fault(call)
+    asked = _Release.read(call.document)
+    if fault.spec.kind != "hold":
+        raise malformed(f"fault {fault.number} is of kind {fault.spec.kind}: only hold holds messages")
+    if unknown := [each for each in asked.ids or () if each not in {held.number for held in fault.held}]:
+        raise malformed(f"fault {fault.number} does not hold message {unknown[0]}: it was released before", status=404)
+    released = call.instruments.faults.release(
+        fault, asked.count, latest=asked.latest, lose=asked.lose, numbers=asked.ids
+    )
+    return Reply({"released": released, "fault": _out(fault, call)})
+
+
+@ROUTES.hook(
+    "DELETE /v1/faults/{fault}",
+    _Fault.answer("It is healed.", hits=3, active=False),
+    parameters=(FAULT,),
+    injects=lambda done: [done.injection("heal", fault=done.values[FAULT.name])],
+)
+async def delete_fault(call: HookCall) -> Reply:
+    """Heal one fault; what it held back goes on its way."""
+    fault = _fault(call)
+    call.instruments.faults.heal(fault.number)
+    return Reply(_out(fault, call))
+
+
+@ROUTES.hook(
+    "DELETE /v1/faults",
+    _Healed.answer("All are healed."),
+    node_in=AT_OR_ALL,
+    merge=_all_healed,
+    injects=lambda done: [done.injection("heal")],
+)
+async def delete_faults(call: HookCall) -> Reply:
+    """Heal all faults."""
+    return Reply({"healed": call.instruments.faults.clear()})
+
+
+@ROUTES.hook(
+    "POST /v1/faults:reset",
+    _Healed.answer("All are healed."),
+    node_in=AT_OR_ALL,
+    merge=_all_healed,
+    injects=lambda done: [done.injection("heal")],
+)
+async def post_reset(call: HookCall) -> Reply:
+    """Heal all faults, by the name that Toxiproxy's users know.
+
+    The same as `DELETE /v1/faults`.
+    """
+    return await delete_faults(call)
+
+
+def _fault(call: HookCall) -> Fault:
+    number = call[FAULT]
+    fault = call.instruments.faults.active.get(number)
+    if fault is None:
+        raise malformed(
+            f"broker {call.node} has no fault {number}: it was healed, or set at another broker", status=404
+        )
+    return fault
+
+
 def _held_out(held: Held) -> dict[str, Any]:
     source, target, message = held.way
     return _Held.out_of(
@@ -353,79 +376,11 @@ def _out(fault: Fault, call: HookCall) -> dict[str, Any]:
     )
 
 
-ROUTES = (
-    hook_route(
-        "GET",
-        "/v1/faults",
-        get_faults,
-        node_in=AT_OR_ALL,
-        merge=_all_faults,
-        answers={200: _AllFaults.answer("Every fault.")},
-    ),
-    hook_route(
-        "POST",
-        "/v1/faults",
-        post_fault,
-        body=json_body(_Spec.schema(sent=True), {"kind": "cut", "link": "2>1", "api": "Fetch"}),
-        answers={201: _Fault.answer("It strikes from now on.")},
-        injects=_set,
-    ),
-    hook_route(
-        "DELETE",
-        "/v1/faults",
-        delete_faults,
-        node_in=AT_OR_ALL,
-        merge=_all_healed,
-        answers={200: _Healed.answer("All are healed.")},
-        injects=_healed_all,
-    ),
-    hook_route(
-        "POST",
-        "/v1/faults:reset",
-        post_reset,
-        node_in=AT_OR_ALL,
-        merge=_all_healed,
-        answers={200: _Healed.answer("All are healed.")},
-        injects=_healed_all,
-    ),
-    hook_route(
-        "GET",
-        "/v1/faults/{fault}",
-        get_fault,
-        parameters=(FAULT, WAIT_HITS, TIMEOUT_MS),
-        problems=(RequestTimedOut,),
-        wait_s=lambda visit: visit[TIMEOUT_MS] / 1000 if visit.gives(WAIT_HITS) else 0.0,
-        answers={200: _Fault.answer("The fault.", hits=3)},
-    ),
-    hook_route(
-        "POST",
-        "/v1/faults/{fault}:release",
-        post_release,
-        parameters=(FAULT,),
-        body=json_body(_Release.schema(sent=True), {"count": 1, "latest": True}),
-        answers={200: _Released.answer("They are released.", fault=_Fault.example(kind="hold", hits=3))},
-        injects=_let_go,
-    ),
-    hook_route(
-        "DELETE",
-        "/v1/faults/{fault}",
-        delete_fault,
-        parameters=(FAULT,),
-        answers={200: _Fault.answer("It is healed.", hits=3, active=False)},
-        injects=_healed_one,
-    ),
-)
-
-
 SYNC_DELAY_MS_MAX = 60_000
 FAILING_SYNCS_MAX = 1_000_000
 
 CALENDAR_MS_MAX = 366 * 86_400_000
 """A year: farther off, timestamps could no longer be distinguished from nonsense."""
-
-
-def _machine(call: HookCall) -> MachineFaults:
-    return call.instruments.machine(str(call.node))
 
 
 class _Faults(Model):
@@ -447,29 +402,23 @@ class _Machine(_Faults):
     struck: int = member(whole("Writes refused, syncs delayed and failed so far."), 3)
 
 
+@MACHINE_ROUTES.hook("GET /v1/machine", _Machine.answer("The machine."))
 async def get_machine(call: HookCall) -> Reply:
     """What is wrong with a broker's machine, and how often it struck."""
-    return Reply(_Machine.out_of(_machine(call)))
+    return Reply(_Machine.out_of(call.instruments.machine(str(call.node))))
 
 
+@MACHINE_ROUTES.hook(
+    "PUT /v1/machine",
+    _Machine.answer("It is so from now on."),
+    body=json_body(_Faults.schema(sent=True), {"disk_full": True}),
+    injects=lambda done: [done.injection("machine", facts={name: done.body[name] for name in _Faults.example()})],
+)
 async def put_machine(call: HookCall) -> Reply:
     """Set all that is wrong with it; what is not named is well again."""
     given = _Faults.read(call.document).out()
-    machine = _machine(call)
+    machine = call.instruments.machine(str(call.node))
     for name, value in given.items():
         setattr(machine, name, value)
     call.host.world.events("machine_faults_set", **given)
     return Reply(_Machine.out_of(machine))
-
-
-MACHINE_ROUTES = (
-    hook_route("GET", "/v1/machine", get_machine, answers={200: _Machine.answer("The machine.")}),
-    hook_route(
-        "PUT",
-        "/v1/machine",
-        put_machine,
-        body=json_body(_Faults.schema(sent=True), {"disk_full": True}),
-        answers={200: _Machine.answer("It is so from now on.")},
-        injects=_made_ill,
-    ),
-)

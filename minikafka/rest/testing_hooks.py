@@ -40,7 +40,7 @@ from minikafka.rest.body import kind_of, object_in, parsed_object, read_body
 from minikafka.rest.host import FORWARD_SLACK_S, Host
 from minikafka.rest.parameters import INT32_MAX, Integer, Parameter, Parsed, Wrong, values_of
 from minikafka.rest.permissions import check_permit
-from minikafka.rest.route import Answer, Body, Reply, Route, Visit
+from minikafka.rest.route import Answer, Body, Reply, Route, Routes, Visit
 from minikafka.rest.schema import many, one_of, shape, text, whole
 from minikafka.rpc import call
 from minikafka.types import NodeId
@@ -125,7 +125,6 @@ class HookCall:
 
 
 Serve: TypeAlias = Callable[[HookCall], Awaitable[Reply]]
-ServedHere: TypeAlias = Callable[[Instruments, Mapping[str, Any]], bool]
 Merge: TypeAlias = Callable[[Sequence[Any]], dict[str, Any]]
 """Bodies of the responses of several brokers -> the body of one response."""
 
@@ -149,13 +148,6 @@ class Done:
         return Injection(at_ms=self.at_ms, act=act, broker=self.broker, is_alone=self.is_alone, **more)
 
 
-Injects: TypeAlias = Callable[[Done], Iterable[Injection]]
-
-
-def _nothing(_done: Done) -> Iterable[Injection]:
-    return ()
-
-
 def instruments_of(visit: Visit) -> Instruments:
     """What the testing doors act with."""
     if visit.instruments is None:
@@ -163,41 +155,40 @@ def instruments_of(visit: Visit) -> Instruments:
     return visit.instruments
 
 
-def hook_route(
-    method: str,
-    path: str,
-    serve: Serve,
-    *,
-    answers: Mapping[int, Answer],
-    parameters: tuple[Parameter[Any], ...] = (),
-    body: Body | None = None,
-    problems: tuple[type[ProtocolError], ...] = (),
-    node_in: Parameter[NodeId] = AT,
-    merge: Merge | None = None,
-    wait_s: Callable[[Visit], float] = lambda _visit: 0.0,
-    served_here: ServedHere = lambda _instruments, _document: False,
-    injects: Injects = _nothing,
-) -> Route:
-    """A testing route that acts on the broker that ``node_in`` names, or with ``broker=all`` on all of them.
+class HookRoutes(Routes):
+    """Testing routes, some of which act on any broker of the cluster."""
 
-    ``serve`` runs at the broker that the request concerns. ``AT_OR_ALL`` needs ``merge``. ``wait_s`` is how long the
-    request itself may wait. ``served_here`` says that this broker can serve a request that concerns another one.
-    ``injects`` says what a request has injected, for ``/v1/faults:script``.
-    """
-    own = () if node_in in parameters else (node_in,)
-    return Route(
-        method=method,
-        path=path,
-        handler=_Anywhere(
-            f"{method} {path}", serve, node_in, merge, wait_s, served_here, injects, reads_body=body is not None
-        ),
-        tag="testing",
-        testing=True,
-        parameters=(*parameters, *own, FORWARD),
-        body=body,
-        problems=tuple(dict.fromkeys((*problems, BrokerIdNotRegistered, BrokerNotAvailable, NetworkException))),
-        answers=answers,
-    )
+    def hook(
+        self,
+        where: str,
+        answers: Answer | Mapping[int, Answer],
+        *,
+        parameters: tuple[Parameter[Any], ...] = (),
+        body: Body | None = None,
+        problems: tuple[type[ProtocolError], ...] = (),
+        node_in: Parameter[NodeId] = AT,
+        merge: Merge | None = None,
+        **more: Any,
+    ) -> Callable[[Serve], Serve]:
+        """Declare a route that acts on the broker that ``node_in`` names, or with ``broker=all`` on all of them.
+
+        The function runs at the broker that the request concerns. ``AT_OR_ALL`` needs ``merge``. ``more`` are the last
+        members of _Anywhere.
+        """
+        own = () if node_in in parameters else (node_in,)
+        declare = self.at(
+            where,
+            answers,
+            parameters=(*parameters, *own, FORWARD),
+            body=body,
+            problems=tuple(dict.fromkeys((*problems, BrokerIdNotRegistered, BrokerNotAvailable, NetworkException))),
+        )
+
+        def declare_hook(serve: Serve) -> Serve:
+            declare(_Anywhere(where, serve, node_in, merge, body is not None, **more))
+            return serve
+
+        return declare_hook
 
 
 # ---- the broker that receives the request ----------------------------------------------------------------------------
@@ -213,40 +204,34 @@ class _Received:
     document: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass
 class _Anywhere:
     """The handler of such a route."""
 
-    def __init__(
-        self,
-        name: str,
-        serve: Serve,
-        node_in: Parameter[NodeId],
-        merge: Merge | None,
-        wait_s: Callable[[Visit], float],
-        served_here: ServedHere,
-        injects: Injects,
-        *,
-        reads_body: bool,
-    ) -> None:
-        self.__doc__ = serve.__doc__
-        self.serve = serve
-        self._name = name
-        self.node_in = node_in
-        self._merge = merge
-        self._wait_s = wait_s
-        self._served_here = served_here
-        self._injects = injects
-        self._reads_body = reads_body
+    name: str
+    serve: Serve
+    node_in: Parameter[NodeId]
+    merge: Merge | None
+    reads_body: bool
+    wait_s: Callable[[Visit], float] = lambda _visit: 0.0
+    """How long the request itself may wait."""
+    served_here: Callable[[Instruments, Mapping[str, Any]], bool] = lambda _instruments, _document: False
+    """Can this broker serve a request that concerns another one?"""
+    injects: Callable[[Done], Iterable[Injection]] = lambda _done: ()
+    """What a request has injected, for ``/v1/faults:script``."""
+
+    def __post_init__(self) -> None:
+        self.__doc__ = self.serve.__doc__
 
     async def __call__(self, visit: Visit) -> Reply:
         received = _Received(visit)
-        if self._reads_body:
+        if self.reads_body:
             kind = kind_of(visit.http)
             body = await read_body(visit.http, visit.host, visit.admission)
             received = _Received(visit, body, kind, parsed_object(body, kind, visit.http))
         node = visit[self.node_in]
-        if node == ALL and self._merge is not None:
-            reply = await self._everywhere(received, self._merge)
+        if node == ALL and self.merge is not None:
+            reply = await self._everywhere(received, self.merge)
             self._record(received, None, reply)
             return reply
         node = visit.host.node_id if node == OWN else node
@@ -262,18 +247,18 @@ class _Anywhere:
         )
         at_ms = visit.host.world.clock.wall_ms()
         done = Done(at_ms, node, is_alone, visit.values, received.document, reply.body)
-        instruments.injections.extend(self._injects(done))
+        instruments.injections.extend(self.injects(done))
 
     async def _at(self, received: _Received, node: NodeId, timeout_s: float) -> Reply:
         visit = received.visit
         instruments = instruments_of(visit)
-        if _is_here(node, visit.host, instruments) or self._served_here(instruments, received.document):
+        if _is_here(node, visit.host, instruments) or self.served_here(instruments, received.document):
             given = (*visit.http.query, *visit.http.match_info)
             reply = await self.serve(
                 HookCall(visit.host, instruments, node, visit.values, given, received.document, _software(visit))
             )
         else:
-            reply = await _forward(self._name, received, node, self._wait_s(visit) + timeout_s)
+            reply = await _forward(self.name, received, node, self.wait_s(visit) + timeout_s)
         location = reply.headers.get("Location")
         return reply if location is None else replace(reply, headers={"Location": f"{location}?broker={node}"})
 

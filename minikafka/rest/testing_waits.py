@@ -21,7 +21,7 @@ from minikafka.errors import RequestTimedOut
 from minikafka.rest import json_text
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer, Parsed, Text, Wrong
-from minikafka.rest.route import Page, Reply, Route, Stream, Visit, text_answer
+from minikafka.rest.route import Page, Reply, Routes, Stream, Visit, text_answer
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, table, text, whole
 from minikafka.rest.testing_faults import TIMEOUT_MS
 from minikafka.rest.testing_hooks import instruments_of
@@ -31,6 +31,7 @@ from minikafka.wire.limits import shown
 from minikafka.world.events import EventRing, Wanted
 from minikafka.world.states import ANY, SomeNode, Wish, until
 
+ROUTES = Routes("testing", testing=True)
 EVENTS_MAX = 10_000
 EVENTS_DEFAULT = 1_000
 
@@ -40,7 +41,6 @@ EVENTS_PER_CHUNK = 200
 # A silent stream says every so often that it is alive: proxies cut what is silent for longer.
 HEARTBEAT_S = 15.0
 HEARTBEAT = b": still here\n\n"
-
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 
@@ -97,6 +97,7 @@ class _Events(Model):
     )
 
 
+@ROUTES.at("GET /v1/events", _Events.answer("A window of the events."), parameters=(FROM, LIMIT, KIND, PARTITION, NODE))
 async def get_events(visit: Visit) -> Reply:
     """A window of the events, oldest first. ``next`` is where to go on; what is older than ``start`` is gone."""
     ring = instruments_of(visit).ring
@@ -106,6 +107,11 @@ async def get_events(visit: Visit) -> Reply:
     return Reply(_Events(start=ring.start, next=next_seq, events=[row.line() for row in rows]).out())
 
 
+@ROUTES.at(
+    "GET /v1/events/journal",
+    text_answer("Lines of JSON, one event each.", NDJSON, '{"event":"isr_shrunk","node":"1"}\n'),
+    parameters=(FROM, KIND, PARTITION, NODE),
+)
 async def get_journal(visit: Visit) -> Page:
     """The same events as lines of JSON: a file that ``minikafka sim show`` opens."""
     ring = instruments_of(visit).ring
@@ -113,6 +119,11 @@ async def get_journal(visit: Visit) -> Page:
     return Page(b"".join(json_text.text_of(row.line()) for row in rows), NDJSON)
 
 
+@ROUTES.at(
+    "GET /v1/events/stream",
+    text_answer("Server-sent events.", SSE, 'id: 7\nevent: isr_shrunk\ndata: {"event":"isr_shrunk","node":"1"}\n\n'),
+    parameters=(FROM, KIND, PARTITION, NODE, LAST_EVENT_ID),
+)
 async def get_stream(visit: Visit) -> Stream:
     """Events as they happen, after those that are kept; ``id`` is the event's number, so that readers can go on."""
     start = visit[LAST_EVENT_ID] + 1 if visit.gives(LAST_EVENT_ID) else visit[FROM]
@@ -228,7 +239,6 @@ CONTROLLER: Parsed[SomeNode | None] = Parsed(
     described=_SOME_NODE,
 )
 CONTROLLER_NOT = _whole("controller_not", "The active controller is known and is not this broker.")
-
 OF_PARTITION = (LEADER, LEADER_NOT, LEADER_EPOCH, ISR, ISR_SIZE, HW, LEO)
 OF_TOPIC = (EXISTS, *OF_PARTITION)
 OF_CLUSTER = (ALIVE, FENCED, CONTROLLER, CONTROLLER_NOT)
@@ -259,6 +269,12 @@ class _Seen(Model):
     waited_ms: int = member(whole("How long it took."), 812)
 
 
+@ROUTES.at(
+    "GET /v1/wait",
+    _Seen.answer("It is so."),
+    parameters=(TOPIC, PARTITION_AWAITED, *OF_TOPIC, REPLICA, *OF_CLUSTER, TIMEOUT_MS),
+    problems=(RequestTimedOut,),
+)
 async def get_wait(visit: Visit) -> Reply:
     """Answer when everything is as asked for; 504 tells what is not, and what was seen last."""
     if not any(visit.gives(each) for each in (*OF_TOPIC, *OF_CLUSTER)):
@@ -287,48 +303,3 @@ async def get_wait(visit: Visit) -> Reply:
     began = clock.now()
     state = await until(wish, instruments_of(visit), timeout_s=visit[TIMEOUT_MS] / 1000)
     return Reply({**state.as_json(), "waited_ms": int((clock.now() - began) * 1000)})
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/wait",
-        handler=get_wait,
-        tag="testing",
-        testing=True,
-        parameters=(TOPIC, PARTITION_AWAITED, *OF_TOPIC, REPLICA, *OF_CLUSTER, TIMEOUT_MS),
-        problems=(RequestTimedOut,),
-        answers={200: _Seen.answer("It is so.")},
-    ),
-    Route(
-        method="GET",
-        path="/v1/events",
-        handler=get_events,
-        tag="testing",
-        testing=True,
-        parameters=(FROM, LIMIT, KIND, PARTITION, NODE),
-        answers={200: _Events.answer("A window of the events.")},
-    ),
-    Route(
-        method="GET",
-        path="/v1/events/journal",
-        handler=get_journal,
-        tag="testing",
-        testing=True,
-        parameters=(FROM, KIND, PARTITION, NODE),
-        answers={200: text_answer("Lines of JSON, one event each.", NDJSON, '{"event":"isr_shrunk","node":"1"}\n')},
-    ),
-    Route(
-        method="GET",
-        path="/v1/events/stream",
-        handler=get_stream,
-        tag="testing",
-        testing=True,
-        parameters=(FROM, KIND, PARTITION, NODE, LAST_EVENT_ID),
-        answers={
-            200: text_answer(
-                "Server-sent events.", SSE, 'id: 7\nevent: isr_shrunk\ndata: {"event":"isr_shrunk","node":"1"}\n\n'
-            )
-        },
-    ),
-)

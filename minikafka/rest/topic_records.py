@@ -48,7 +48,7 @@ from minikafka.rest.leaders import from_leader, unknown_topic
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import LEADER_PROBLEMS, Reply, Route, Stream, Visit
+from minikafka.rest.route import LEADER_PROBLEMS, Reply, Routes, Stream, Visit
 from minikafka.rest.schema import Schema, ref, text, whole
 from minikafka.rest.schemas import PROBLEM_EXAMPLE, TopicRecord
 from minikafka.types import Offset, TopicPartition
@@ -58,12 +58,11 @@ from minikafka.wire.limits import shown
 from minikafka.wire.markers import filter_of
 from minikafka.wire.messages import EARLIEST, LATEST
 
+ROUTES = Routes("records")
 PARTITION_COUNT_MAX = 100
 """Each costs a parked fetch and up to a poll's records."""
-
 NEWS_S = 1.0
 """How often it is looked for partitions that were added."""
-
 Positions: TypeAlias = Mapping[int, Offset]
 
 
@@ -243,8 +242,6 @@ MAX_RECORDS = Integer(
     low=1,
     high=FETCH_RECORD_COUNT_MAX,
 )
-
-
 FOLLOW = Flag(
     name="follow",
     description="Go on with what comes: lines of JSON, or Server-Sent Events where `Accept` says so.",
@@ -276,6 +273,37 @@ class _Part(NamedTuple):
     refused: Refused | None = None
 
 
+FOLLOWED: dict[str, tuple[Schema, str]] = {
+    json_text.NDJSON: (
+        text("A record a line; another line has one member: `problem`, `truncated` or `end`."),
+        '{"partition": 2, "offset": 41, "timestamp": 1795000000000, "key": "ann", "value": "tea", "headers": []}\n',
+    ),
+    json_text.EVENT_STREAM: (
+        text("Events until the reader leaves: `record`, `truncated`, `problem`, `end`; `id` has all positions."),
+        'retry: 1000\n\nid: 0:0,1:7,2:42\nevent: record\ndata: {"partition": 2, "offset": 41, "value": "tea"}\n\n',
+    ),
+}
+
+
+@ROUTES.at(
+    "GET /v1/topics/{topic}/records",
+    replace(
+        _Records.answer(
+            "What is there; with `follow`, that and what comes.",
+            next=[_Next.example(partition=0, next_offset=-1, problem=PROBLEM_EXAMPLE), _Next.example()],
+        ),
+        also=FOLLOWED,
+    ),
+    parameters=(TOPIC, FROM, FOLLOW, MAX_RECORDS, HEARTBEAT_MS, LAST_EVENT_ID, ISOLATION_LEVEL, FORMAT, FORWARD),
+    problems=(
+        *LEADER_PROBLEMS,
+        CorruptMessage,
+        InvalidPartitions,
+        OffsetNotAvailable,
+        OffsetOutOfRange,
+        ThrottlingQuotaExceeded,
+    ),
+)
 async def get_topic_records(visit: Visit) -> Reply | Stream:
     """The records of all partitions, by timestamp; a partition that cannot be read now has its problem in ``next``.
 
@@ -362,45 +390,3 @@ async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
         limit=decompressed_max(visit.host, name.topic),
     )
     return _Part(name.partition, records, next_offset)
-
-
-FOLLOWED: dict[str, tuple[Schema, str]] = {
-    json_text.NDJSON: (
-        text("A record a line; another line has one member: `problem`, `truncated` or `end`."),
-        '{"partition": 2, "offset": 41, "timestamp": 1795000000000, "key": "ann", "value": "tea", "headers": []}\n',
-    ),
-    json_text.EVENT_STREAM: (
-        text("Events until the reader leaves: `record`, `truncated`, `problem`, `end`; `id` has all positions."),
-        'retry: 1000\n\nid: 0:0,1:7,2:42\nevent: record\ndata: {"partition": 2, "offset": 41, "value": "tea"}\n\n',
-    ),
-}
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/records",
-        handler=get_topic_records,
-        tag="records",
-        parameters=(TOPIC, FROM, FOLLOW, MAX_RECORDS, HEARTBEAT_MS, LAST_EVENT_ID, ISOLATION_LEVEL, FORMAT, FORWARD),
-        answers={
-            200: replace(
-                _Records.answer(
-                    "What is there; with `follow`, that and what comes.",
-                    next=[
-                        _Next.example(partition=0, next_offset=-1, problem=PROBLEM_EXAMPLE),
-                        _Next.example(),
-                    ],
-                ),
-                also=FOLLOWED,
-            )
-        },
-        problems=(
-            *LEADER_PROBLEMS,
-            CorruptMessage,
-            InvalidPartitions,
-            OffsetNotAvailable,
-            OffsetOutOfRange,
-            ThrottlingQuotaExceeded,
-        ),
-    ),
-)

@@ -24,7 +24,7 @@ from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX, Host
 from minikafka.rest.leaders import change, unknown_topic
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Choice, Flag, Integer
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Route, Visit
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
 from minikafka.rest.schema import flag, many, nullable, ref, table, text, whole
 from minikafka.rest.schemas import PartitionState
 from minikafka.rest.views import gather_from
@@ -48,9 +48,9 @@ from minikafka.wire.messages import (
 )
 from minikafka.wire.outcomes import failure_of
 
+ROUTES = Routes("topics")
 PARTITION_COUNT_MAX = 100_000
 REPLICA_COUNT_MAX = 32_767
-
 DRY_RUN = Flag(name="dry_run", description="Only check whether it could be done.")
 TIMEOUT_MS = Integer(
     name="timeout_ms",
@@ -59,13 +59,9 @@ TIMEOUT_MS = Integer(
     low=1,
     high=TIMEOUT_MS_MAX,
 )
-
-
 _TOPIC_CONFIG = table(text(), "Settings that differ from the brokers' own.")
 _CONFIG_EXAMPLE = {"min.insync.replicas": "2"}
 _TOPIC_ID_EXAMPLE = "MDEyMzQ1Njc4OWFiY2RlZg"
-
-
 SUMMARY = "summary"
 WITH = Choice(
     name="with",
@@ -128,6 +124,7 @@ class _Deleted(Model):
     deleted: bool = member(flag(), example=True)
 
 
+@ROUTES.at("GET /v1/topics", _Topics.answer("All topics."), parameters=(WITH,))
 async def get_topics(visit: Visit) -> Reply:
     """Every topic, in short."""
     described: DescribeTopicsResponse = await visit.answer(
@@ -175,6 +172,9 @@ async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Seq
         topic.without_leader = sum(part.leader == NO_NODE for part in parts.partitions)
 
 
+@ROUTES.at(
+    "GET /v1/topics/{topic}", _Topic.answer("The topic."), parameters=(TOPIC,), problems=(UnknownTopicOrPartition,)
+)
 async def get_topic(visit: Visit) -> Reply:
     """One topic with its settings and partitions."""
     name = visit[TOPIC]
@@ -214,6 +214,26 @@ class _NewTopic(Model):
     )
 
 
+@ROUTES.at(
+    "POST /v1/topics",
+    {
+        201: _Created.answer("Created: the next request may use it.", dry_run=False),
+        200: _Created.answer("It could be created.", dry_run=True),
+    },
+    parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
+    body=_NewTopic.body(),
+    problems=(
+        *CONTROLLER_PROBLEMS,
+        InvalidConfig,
+        InvalidPartitions,
+        InvalidReplicaAssignment,
+        InvalidReplicationFactor,
+        InvalidTopic,
+        PolicyViolation,
+        RequestTimedOut,
+        TopicAlreadyExists,
+    ),
+)
 async def post_topic(visit: Visit) -> Reply:
     """Create one topic; ``?dry_run=true`` only checks."""
     dry_run, timeout_ms = visit[DRY_RUN], visit[TIMEOUT_MS]
@@ -249,6 +269,12 @@ def setting_text(value: str | float) -> str:
     return value if type(value) is str else str(value).lower()
 
 
+@ROUTES.at(
+    "DELETE /v1/topics/{topic}",
+    _Deleted.answer("Gone, with all that was in it."),
+    parameters=(TOPIC, TIMEOUT_MS, FORWARD),
+    problems=(*CONTROLLER_PROBLEMS, InvalidTopic, RequestTimedOut, UnknownTopicOrPartition),
+)
 async def delete_topic(visit: Visit) -> Reply:
     """Delete one topic with all that is in it."""
     topic, timeout_ms = visit[TOPIC], visit[TIMEOUT_MS]
@@ -259,58 +285,3 @@ async def delete_topic(visit: Visit) -> Reply:
     request = DeleteTopicsRequest(topics=(topic,), timeout_ms=timeout_ms)
     deleted = await change(visit, request, pick, wait_s=timeout_ms / 1000, topic=topic)
     return Reply(_Deleted.out_of(deleted, topic=deleted.name, deleted=True))
-
-
-# ---- the doors -------------------------------------------------------------------------------------------------------
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/topics",
-        handler=get_topics,
-        tag="topics",
-        parameters=(WITH,),
-        answers={200: _Topics.answer("All topics.")},
-    ),
-    Route(
-        method="POST",
-        path="/v1/topics",
-        handler=post_topic,
-        tag="topics",
-        parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
-        body=_NewTopic.body(),
-        answers={
-            201: _Created.answer("Created: the next request may use it.", dry_run=False),
-            200: _Created.answer("It could be created.", dry_run=True),
-        },
-        problems=(
-            *CONTROLLER_PROBLEMS,
-            InvalidConfig,
-            InvalidPartitions,
-            InvalidReplicaAssignment,
-            InvalidReplicationFactor,
-            InvalidTopic,
-            PolicyViolation,
-            RequestTimedOut,
-            TopicAlreadyExists,
-        ),
-    ),
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}",
-        handler=get_topic,
-        tag="topics",
-        parameters=(TOPIC,),
-        answers={200: _Topic.answer("The topic.")},
-        problems=(UnknownTopicOrPartition,),
-    ),
-    Route(
-        method="DELETE",
-        path="/v1/topics/{topic}",
-        handler=delete_topic,
-        tag="topics",
-        parameters=(TOPIC, TIMEOUT_MS, FORWARD),
-        answers={200: _Deleted.answer("Gone, with all that was in it.")},
-        problems=(*CONTROLLER_PROBLEMS, InvalidTopic, RequestTimedOut, UnknownTopicOrPartition),
-    ),
-)

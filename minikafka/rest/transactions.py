@@ -58,7 +58,7 @@ from minikafka.rest.leaders import (
 )
 from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Text, states_parameter
-from minikafka.rest.route import LEADER_PROBLEMS, Reply, Route, Visit
+from minikafka.rest.route import LEADER_PROBLEMS, Reply, Routes, Visit
 from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
 from minikafka.security.authorizer import Action
@@ -86,10 +86,9 @@ from minikafka.wire.transaction_messages import (
     TxnOffsetCommitResponse,
 )
 
+ROUTES = Routes("transactions")
 STATES = tuple(each.value for each in State)
 DESCRIBE_WAIT_S = 1.0
-
-
 STATE = states_parameter("transactional ids", STATES, example="Ongoing")
 PRODUCER_ID = Integer(name="producer_id", description="Only the transactional id of this producer.", high=INT64_MAX)
 RUNNING_MS = Integer(
@@ -164,6 +163,12 @@ class _Producers(Place):
     producers: list[Any] = many_of(_Producer)
 
 
+@ROUTES.at(
+    "GET /v1/transactions",
+    _Transactions.answer("All transactional ids, by name."),
+    parameters=(STATE, PRODUCER_ID, RUNNING_MS, FORWARD),
+    problems=(CoordinatorNotAvailable,),
+)
 async def get_transactions(visit: Visit) -> Reply:
     """Transactional ids of every coordinator; with ``?forward=never`` only of this broker."""
     request = ListTransactionsRequest(
@@ -178,6 +183,12 @@ async def get_transactions(visit: Visit) -> Reply:
     return Reply(_Transactions(transactions=sorted(listed, key=lambda each: str(each["transactional_id"]))).out())
 
 
+@ROUTES.at(
+    "GET /v1/transactions/{transactional_id}",
+    _Transaction.answer("The transactional id."),
+    parameters=(TRANSACTIONAL_ID, FORWARD),
+    problems=(*COORDINATOR_PROBLEMS, TransactionalIdNotFound),
+)
 async def get_transaction(visit: Visit) -> Reply:
     """One transactional id: its state, its producer, and the partitions of its open transaction."""
     name = visit[TRANSACTIONAL_ID]
@@ -200,6 +211,12 @@ def producer_out(producer: ActiveProducer) -> dict[str, Any]:
     return _Producer.out_of(producer, transaction_start_offset=start if start >= 0 else None)
 
 
+@ROUTES.at(
+    "GET /v1/topics/{topic}/partitions/{partition}/producers",
+    _Producers.answer("The producers that the partition's leader knows."),
+    parameters=(TOPIC, PARTITION, FORWARD),
+    problems=LEADER_PROBLEMS,
+)
 async def get_producers(visit: Visit) -> Reply:
     """Producers that the partition's leader knows: their last sequence, and where their open transaction begins."""
     name = name_of(visit)
@@ -220,7 +237,6 @@ TIMEOUT_MS_DEFAULT = 60_000
 """Kafka's default of ``transaction.timeout.ms``."""
 BUSY_PAUSE_S = 0.05
 """Between two attempts while the coordinator ends the last transaction."""
-
 _PRODUCER_ID = whole("Of the transaction.", minimum=0, maximum=INT64_MAX)
 _PRODUCER_EPOCH = whole("Of the transaction.", minimum=0, maximum=2**15 - 1)
 _ADVICE = "the answer to `POST /v1/transactions`, or to the end of the last transaction, has it"
@@ -293,6 +309,13 @@ class _Pending(Model):
     note: str | None = note()
 
 
+@ROUTES.at(
+    "POST /v1/transactions",
+    _Initialized.answer("The producer of the transactional id."),
+    parameters=(FORWARD,),
+    body=_Wanted.body(),
+    problems=(*COORDINATOR_PROBLEMS, ConcurrentTransactions, InvalidRequest, InvalidTransactionTimeout),
+)
 async def post_transaction(visit: Visit) -> Reply:
     """Become the producer of a transactional id: its former producer is fenced, and what that left open is aborted.
 
@@ -312,6 +335,29 @@ async def post_transaction(visit: Visit) -> Reply:
     return Reply(document)
 
 
+_FENCED: tuple[type[ProtocolError], ...] = (InvalidProducerIdMapping, ProducerFenced)
+
+
+@ROUTES.at(
+    "PUT /v1/transactions/{transactional_id}/offsets",
+    _Pending.answer("They count when the transaction is committed."),
+    parameters=(TRANSACTIONAL_ID, FORWARD),
+    body=_Offsets.body(),
+    problems=(
+        *COORDINATOR_PROBLEMS,
+        *_FENCED,
+        ConcurrentTransactions,
+        FencedInstanceId,
+        IllegalGeneration,
+        InvalidProducerEpoch,
+        InvalidRequest,
+        InvalidTxnState,
+        NotEnoughReplicas,
+        OffsetMetadataTooLarge,
+        UnknownMemberId,
+        UnknownTopicOrPartition,
+    ),
+)
 async def put_transaction_offsets(visit: Visit) -> Reply:
     """Commit offsets of a group in the transaction (TxnOffsetCommit): they count when it is committed.
 
@@ -339,6 +385,16 @@ async def put_transaction_offsets(visit: Visit) -> Reply:
     return Reply(_Pending.out_of(sent, transactional_id=name, note=visit.note))
 
 
+_END_PROBLEMS = (*COORDINATOR_PROBLEMS, *_FENCED, ConcurrentTransactions, InvalidTxnState)
+
+
+@ROUTES.at(
+    "POST /v1/transactions/{transactional_id}:commit",
+    _Ended.answer("Committed."),
+    parameters=(TRANSACTIONAL_ID, FORWARD),
+    body=_Sender.body(),
+    problems=_END_PROBLEMS,
+)
 async def post_commit(visit: Visit) -> Reply:
     """Commit: the decision is durable when this is answered, and readers see the records soon after.
 
@@ -347,6 +403,13 @@ async def post_commit(visit: Visit) -> Reply:
     return await _end(visit, is_commit=True)
 
 
+@ROUTES.at(
+    "POST /v1/transactions/{transactional_id}:abort",
+    _Ended.answer("Aborted.", committed=False),
+    parameters=(TRANSACTIONAL_ID, FORWARD),
+    body=_Sender.body(),
+    problems=_END_PROBLEMS,
+)
 async def post_abort(visit: Visit) -> Reply:
     """Abort: no reader of committed records sees any of the transaction, nor what of it is still under way."""
     return await _end(visit, is_commit=False)
@@ -397,92 +460,3 @@ async def _asked(visit: Visit, name: str, request: Any, kind: Coordinated, *, fa
             raise
         else:
             return response
-
-
-_PATH = "/v1/transactions/{transactional_id}"
-_FENCED: tuple[type[ProtocolError], ...] = (InvalidProducerIdMapping, ProducerFenced)
-_END_PROBLEMS = (*COORDINATOR_PROBLEMS, *_FENCED, ConcurrentTransactions, InvalidTxnState)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/transactions",
-        handler=get_transactions,
-        tag="transactions",
-        parameters=(STATE, PRODUCER_ID, RUNNING_MS, FORWARD),
-        answers={200: _Transactions.answer("All transactional ids, by name.")},
-        problems=(CoordinatorNotAvailable,),
-    ),
-    Route(
-        method="GET",
-        path="/v1/transactions/{transactional_id}",
-        handler=get_transaction,
-        tag="transactions",
-        parameters=(TRANSACTIONAL_ID, FORWARD),
-        answers={200: _Transaction.answer("The transactional id.")},
-        problems=(*COORDINATOR_PROBLEMS, TransactionalIdNotFound),
-    ),
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition}/producers",
-        handler=get_producers,
-        tag="transactions",
-        parameters=(TOPIC, PARTITION, FORWARD),
-        answers={200: _Producers.answer("The producers that the partition's leader knows.")},
-        problems=LEADER_PROBLEMS,
-    ),
-    Route(
-        method="POST",
-        path="/v1/transactions",
-        handler=post_transaction,
-        tag="transactions",
-        parameters=(FORWARD,),
-        body=_Wanted.body(),
-        answers={200: _Initialized.answer("The producer of the transactional id.")},
-        problems=(*COORDINATOR_PROBLEMS, ConcurrentTransactions, InvalidRequest, InvalidTransactionTimeout),
-    ),
-    Route(
-        method="PUT",
-        path=_PATH + "/offsets",
-        handler=put_transaction_offsets,
-        tag="transactions",
-        parameters=(TRANSACTIONAL_ID, FORWARD),
-        body=_Offsets.body(),
-        answers={200: _Pending.answer("They count when the transaction is committed.")},
-        problems=(
-            *COORDINATOR_PROBLEMS,
-            *_FENCED,
-            ConcurrentTransactions,
-            FencedInstanceId,
-            IllegalGeneration,
-            InvalidProducerEpoch,
-            InvalidRequest,
-            InvalidTxnState,
-            NotEnoughReplicas,
-            OffsetMetadataTooLarge,
-            UnknownMemberId,
-            UnknownTopicOrPartition,
-        ),
-    ),
-    Route(
-        method="POST",
-        path=_PATH + ":commit",
-        handler=post_commit,
-        tag="transactions",
-        parameters=(TRANSACTIONAL_ID, FORWARD),
-        body=_Sender.body(),
-        answers={200: _Ended.answer("Committed.")},
-        problems=_END_PROBLEMS,
-    ),
-    Route(
-        method="POST",
-        path=_PATH + ":abort",
-        handler=post_abort,
-        tag="transactions",
-        parameters=(TRANSACTIONAL_ID, FORWARD),
-        body=_Sender.body(),
-        answers={200: _Ended.answer("Aborted.", committed=False)},
-        problems=_END_PROBLEMS,
-    ),
-)
