@@ -31,8 +31,7 @@ from aiokafka.errors import KafkaError
 from minikafka.chaos.outcome import Figures
 from minikafka.chaos.scenario import Group, Load, Producers
 from minikafka.check import Checker, Expectations, Recorder, Verdict, compare_replicas, merged, value_id
-from minikafka.check.history import Assign, Operation, Poll, Seek
-from minikafka.check.recorder import header_line, to_line
+from minikafka.check.history import Assign, Operation, Poll, Seek, header_line, to_line
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ProducerConfig, build
 from minikafka.client.structs import ConsumerRebalanceListener, RecordMetadata

@@ -11,8 +11,7 @@ Read history.py (the format), findings.py (what can be wrong, in the words of Je
 from __future__ import annotations
 
 from minikafka.check.findings import Finding
-from minikafka.check.history import Expectations, HistoryError, read_history, value_id
-from minikafka.check.recorder import HistoryWriter, Recorder
+from minikafka.check.history import Expectations, HistoryError, HistoryWriter, Recorder, read_history, value_id
 from minikafka.check.replicas import LogBatch, ReplicaBatches, compare_replicas
 from minikafka.check.verdict import Checker, Verdict, check_history, check_operations, merged
 

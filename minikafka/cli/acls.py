@@ -323,14 +323,7 @@ Describe of the topics, and Read of the groups."""
 @click.option("--idempotent", is_flag=True, help="Add IdempotentWrite on the cluster to --producer.")
 @bootstrap_option
 @list_output_option
-def add(
-    bootstrap: str,
-    output: str,
-    producer: bool,  # noqa: FBT001 - click's form
-    consumer: bool,  # noqa: FBT001
-    idempotent: bool,  # noqa: FBT001
-    **options: Any,
-) -> None:
+def add(bootstrap: str, output: str, producer: bool, consumer: bool, idempotent: bool, **options: Any) -> None:
     """Create ACLs: one for each combination of resource, principal, host and operation."""
     acls = acls_to_add(Chosen(**options), producer=producer, consumer=consumer, idempotent=idempotent)
     run(lambda: with_admin(bootstrap, lambda admin: admin.create_acls(acls)))
@@ -373,7 +366,7 @@ Examples:
 @click.option("--all", "everything", is_flag=True, help="Remove all ACLs of the cluster.")
 @bootstrap_option
 @list_output_option
-def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> None:  # noqa: FBT001 - click's form
+def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> None:
     """Delete the ACLs that match the options, and print them."""
     chosen = Chosen(**options)
     is_narrow = chosen != Chosen(pattern=chosen.pattern)
@@ -413,13 +406,7 @@ of single resources, never patterns. Brokers do not check requests at their own 
 @bootstrap_option
 @list_output_option
 def explain(
-    bootstrap: str,
-    output: str,
-    principal: str,
-    host: str,
-    producer: bool,  # noqa: FBT001 - click's form
-    consumer: bool,  # noqa: FBT001
-    **options: Any,
+    bootstrap: str, output: str, principal: str, host: str, producer: bool, consumer: bool, **options: Any
 ) -> None:
     """Say what a principal may do with resources, and which ACL or setting decides."""
     if not all(principal.partition(":")):

@@ -64,7 +64,7 @@ Examples:
 @DIR
 @FORCE
 @output_option
-def ca(subject: str, days: int, folder: Path, force: bool, output: str) -> None:  # noqa: FBT001 - click's form
+def ca(subject: str, days: int, folder: Path, force: bool, output: str) -> None:
     """Make a CA: ca.pem, which clients trust, and ca.key, which signs.
 
     Keep ca.key away from brokers and clients: it can sign a certificate for each of their names.
@@ -92,15 +92,7 @@ Examples:
 @DIR
 @FORCE
 @output_option
-def broker(
-    name: str,
-    hosts: tuple[str, ...],
-    subject: str,
-    days: int,
-    folder: Path,
-    force: bool,  # noqa: FBT001 - click's form
-    output: str,
-) -> None:
+def broker(name: str, hosts: tuple[str, ...], subject: str, days: int, folder: Path, force: bool, output: str) -> None:
     """Make NAME.pem for a broker's ssl.keystore.location: its private key, then its certificate."""
     made = certificate_folder(folder).make_broker(name, hosts, subject=subject, days=days, force=force)
     _show(made, output)
@@ -118,7 +110,7 @@ Examples:
 @DIR
 @FORCE
 @output_option
-def client(name: str, subject: str, days: int, folder: Path, force: bool, output: str) -> None:  # noqa: FBT001
+def client(name: str, subject: str, days: int, folder: Path, force: bool, output: str) -> None:
     """Make NAME.pem for a client: its private key, then its certificate, whose subject is the principal."""
     _show(certificate_folder(folder).make_client(name, subject=subject, days=days, force=force), output)
 

@@ -160,7 +160,7 @@ Without --interval one broker is killed, once. Containers are started again afte
 def kill_command(
     pids: tuple[int, ...],
     project: str | None,
-    is_random: bool,  # noqa: FBT001 - click passes flags so
+    is_random: bool,
     interval_s: float | None,
     down_s: float,
     count: int | None,

@@ -72,7 +72,7 @@ Nothing is started and nobody is asked: it is what `minikafka serve` would run w
 @config_option
 @click.option("--changed", is_flag=True, help="Only what differs from its default.")
 @list_output_option
-def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str) -> None:  # noqa: FBT001 - click's form
+def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str) -> None:
     """Show every setting of a broker that FILE, the environment and --config give, and where each comes from.
 
     The later one wins: default, FILE, KAFKA_ variables, MK_ variables, --config.
@@ -126,13 +126,7 @@ Examples:
 @kafka_output_option
 @watch_option
 def describe(
-    topic: str | None,
-    broker: int | None,
-    all_brokers: bool,  # noqa: FBT001 - click's form
-    everything: bool,  # noqa: FBT001
-    bootstrap: str,
-    output: str,
-    watch: bool,  # noqa: FBT001
+    topic: str | None, broker: int | None, all_brokers: bool, everything: bool, bootstrap: str, output: str, watch: bool
 ) -> None:
     """Show settings of a topic or broker that were altered at run time (--all: every one), and who says what."""
     resource = _resource(topic, broker, all_brokers=all_brokers)
@@ -205,12 +199,12 @@ Examples:
 def alter(
     topic: str | None,
     broker: int | None,
-    all_brokers: bool,  # noqa: FBT001 - click's form
+    all_brokers: bool,
     sets: tuple[str, ...],
     deletes: tuple[str, ...],
     appends: tuple[str, ...],
     subtracts: tuple[str, ...],
-    dry_run: bool,  # noqa: FBT001
+    dry_run: bool,
     bootstrap: str,
     output: str,
 ) -> None:

@@ -213,11 +213,11 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
 def command(
     topic: str,
     bootstrap: str,
-    from_beginning: bool,  # noqa: FBT001 - click passes flags so
+    from_beginning: bool,
     start: str | None,
     only: tuple[int, ...],
     max_records: int | None,
-    exit_at_end: bool,  # noqa: FBT001
+    exit_at_end: bool,
     timeout_ms: int | None,
     group: str | None,
     assignor: str | None,
@@ -227,7 +227,7 @@ def command(
     isolation_level: str,
     client_id: str | None,
     format_: str | None,
-    raw: bool,  # noqa: FBT001
+    raw: bool,
     ledger: Path | None,
     output: str | None,
 ) -> None:

@@ -195,7 +195,7 @@ equal byte by byte below their high watermarks, and Spark's aggregation of the t
     metavar="DIR",
     help="Keep everything here.  [a temporary directory, removed if all is well]",
 )
-def command(no_spark: bool, fast: bool, data_dir: Path | None) -> None:  # noqa: FBT001 - click passes flags so
+def command(no_spark: bool, fast: bool, data_dir: Path | None) -> None:
     """Kill brokers while flights stream in, and prove that nothing that was acknowledged was lost."""
     folder = data_dir or Path(tempfile.mkdtemp(prefix="minikafka-demo-"))
     well = False

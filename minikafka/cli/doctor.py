@@ -285,7 +285,7 @@ Exit codes: 0 nothing is broken, 1 something is (--strict: or may soon be), 2 ca
 @click.option("--strict", is_flag=True, help="Warnings fail as well.")
 @bootstrap_option
 @list_output_option
-def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
+def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str, output: str) -> None:
     """Look for what is wrong with a cluster; say what to do."""
     if offline and not files:
         raise Misuse("--offline looks at files: name a broker's properties")

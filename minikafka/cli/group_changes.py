@@ -83,7 +83,7 @@ Examples:
 @all_groups_option
 @bootstrap_option
 @kafka_output_option
-def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
+def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str) -> None:
     """Delete groups without members, with all that they committed; the others are reported, and stay."""
     check_choice(group, all_groups=all_groups)
 
@@ -206,19 +206,19 @@ Examples:
 @kafka_output_option
 def reset_offsets(
     group: str | None,
-    all_groups: bool,  # noqa: FBT001 - click's flags
+    all_groups: bool,
     topics: tuple[str, ...],
-    all_topics: bool,  # noqa: FBT001
-    to_earliest: bool,  # noqa: FBT001
-    to_latest: bool,  # noqa: FBT001
-    to_current: bool,  # noqa: FBT001
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
     to_offset: int | None,
     shift_by: int | None,
     to_datetime: str | None,
     by_duration: str | None,
     from_file: Path | None,
-    export: bool,  # noqa: FBT001
-    execute: bool,  # noqa: FBT001
+    export: bool,
+    execute: bool,
     bootstrap: str,
     output: str,
 ) -> None:

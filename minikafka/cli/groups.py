@@ -90,7 +90,7 @@ Examples:
 @group_or_all
 @bootstrap_option
 @kafka_output_option
-def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
+def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:
     """Show committed offsets, log ends, lag and who reads what."""
     found = _asked(described, group, bootstrap, all_groups=all_groups)
     if output == "json":
@@ -114,13 +114,7 @@ Examples:
 @click.option("--verbose", is_flag=True, help="Show the partitions of each member.")
 @bootstrap_option
 @kafka_output_option
-def members(
-    group: str | None,
-    all_groups: bool,  # noqa: FBT001 - click's flags
-    verbose: bool,  # noqa: FBT001
-    bootstrap: str,
-    output: str,
-) -> None:
+def members(group: str | None, all_groups: bool, verbose: bool, bootstrap: str, output: str) -> None:
     """Show the members of GROUP."""
     found = _asked(_group, group, bootstrap, all_groups=all_groups)
     if output == "json":
@@ -145,7 +139,7 @@ Examples:
 @group_or_all
 @bootstrap_option
 @kafka_output_option
-def state(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
+def state(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:
     """Show coordinator, state, generation and assignor of GROUP."""
     found = _asked(_standing, group, bootstrap, all_groups=all_groups)
     if output == "json":

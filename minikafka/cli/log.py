@@ -54,7 +54,7 @@ The words are those of kafka-dump-log. With -o json: one object a line.""",
 @click.argument("path", type=EXISTING)
 @click.option("--records", is_flag=True, help="Also the records of each batch.")
 @output_option
-def dump_(path: Path, records: bool, output: str) -> None:  # noqa: FBT001 - click passes flags so
+def dump_(path: Path, records: bool, output: str) -> None:
     """Print the batches of a segment, or the entries of an index, a snapshot or a checkpoint.
 
     PATH is a file, or a partition's folder: then all of its segments.

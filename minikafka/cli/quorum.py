@@ -48,7 +48,7 @@ Examples:
 @bootstrap_option
 @kafka_output_option
 @watch_option
-def describe(status: bool, replication: bool, bootstrap: str, output: str, watch: bool) -> None:  # noqa: FBT001 - click's form
+def describe(status: bool, replication: bool, bootstrap: str, output: str, watch: bool) -> None:
     """Show leader, epoch, high watermark and replicas of the metadata log."""
     if status and replication:
         raise Misuse("--status or --replication, not both; without either both are shown")

@@ -148,9 +148,9 @@ def set_quotas(
     user: str | None,
     client_id: str | None,
     ip: str | None,
-    default_user: bool,  # noqa: FBT001 - click's form
-    default_client_id: bool,  # noqa: FBT001 - click's form
-    default_ip: bool,  # noqa: FBT001 - click's form
+    default_user: bool,
+    default_client_id: bool,
+    default_ip: bool,
     produce: str | None,
     consume: str | None,
     request: float | None,
@@ -238,9 +238,9 @@ def remove(
     user: str | None,
     client_id: str | None,
     ip: str | None,
-    default_user: bool,  # noqa: FBT001 - click's form
-    default_client_id: bool,  # noqa: FBT001 - click's form
-    default_ip: bool,  # noqa: FBT001 - click's form
+    default_user: bool,
+    default_client_id: bool,
+    default_ip: bool,
     quotas: tuple[str, ...],
     bootstrap: str,
 ) -> None:

@@ -180,12 +180,7 @@ Examples:
 @bootstrap_option
 @kafka_output_option
 def execute(
-    moves: tuple[str, ...],
-    wait: bool,  # noqa: FBT001 - click's form
-    rollback: Path | None,
-    additional: bool,  # noqa: FBT001
-    bootstrap: str,
-    output: str,
+    moves: tuple[str, ...], wait: bool, rollback: Path | None, additional: bool, bootstrap: str, output: str
 ) -> None:
     """Begin to move partitions, as FILE (Kafka's JSON) or the arguments say.
 
@@ -261,7 +256,7 @@ as long as something of it is not complete; without, what `--list` does."""
 @bootstrap_option
 @kafka_output_option
 @watch_option
-def status(moves: tuple[str, ...], bootstrap: str, output: str, watch: bool) -> None:  # noqa: FBT001 - click's form
+def status(moves: tuple[str, ...], bootstrap: str, output: str, watch: bool) -> None:
     """Show what is under way, and what it still waits for."""
     wanted = _wanted(moves) if moves else None
     show(
@@ -382,7 +377,7 @@ Examples:
 @click.option("--all", "everything", is_flag=True, help="All that are under way.")
 @bootstrap_option
 @kafka_output_option
-def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
+def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output: str) -> None:
     """End reassignments that are under way: the replicas are as before.
 
     Refused where the replicas that would stay are not enough in sync.
@@ -517,7 +512,7 @@ Examples:
 @ALL
 @bootstrap_option
 @kafka_output_option
-def preferred(partitions: tuple[str, ...], file: Path | None, everything: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
+def preferred(partitions: tuple[str, ...], file: Path | None, everything: bool, bootstrap: str, output: str) -> None:
     """Let the first replica of the assignment lead, where it is in sync.
 
     Brokers do that by themselves every leader.imbalance.check.interval.seconds; this is at once.
@@ -536,7 +531,7 @@ Examples:
 @ALL
 @bootstrap_option
 @kafka_output_option
-def unclean(partitions: tuple[str, ...], file: Path | None, everything: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
+def unclean(partitions: tuple[str, ...], file: Path | None, everything: bool, bootstrap: str, output: str) -> None:
     """Let any live replica lead a partition that has no leader. ACKNOWLEDGED RECORDS MAY BE LOST.
 
     What only the replicas that are away have is gone when they come back. Bring one of the last in-sync replicas back

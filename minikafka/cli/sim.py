@@ -25,8 +25,8 @@ from minikafka.cli.tables import OutputFile, config_option, console, many, outpu
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
 from minikafka.sim.__main__ import family_option, main
+from minikafka.sim.campaign import read_plan
 from minikafka.sim.plan import Plan
-from minikafka.sim.plan_file import read_plan
 from minikafka.sim.search import FAULTS, OPERATIONS, Found, Search, asked_for, search
 from minikafka.sim.seeds import FAMILIES
 from minikafka.sim.traffic import CONTROL, REPLICATION, ApiTraffic, ClusterTraffic, measure

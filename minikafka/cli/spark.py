@@ -200,14 +200,7 @@ Examples:
 @click.option("--checkpoint", required=True, type=click.Path(file_okay=False), help="Where the query keeps its place.")
 @click.option("--follow", is_flag=True, help="Go on with what comes later, until Ctrl-C.")
 @master_option
-def archive_command(
-    topic: str,
-    bootstrap: str,
-    into: str,
-    checkpoint: str,
-    follow: bool,  # noqa: FBT001 - click passes flags so
-    master: str,
-) -> None:
+def archive_command(topic: str, bootstrap: str, into: str, checkpoint: str, follow: bool, master: str) -> None:
     """Append TOPIC's committed records to Parquet, exactly once; run it again to go on."""
     with session_of("minikafka archive", master) as session:
         rows = run_archive(

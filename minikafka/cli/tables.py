@@ -158,7 +158,7 @@ def _folded(row: tuple[str, ...], room: int) -> Iterator[tuple[str, ...]]:
         cells = [""] * len(cells)
 
 
-def _padded(cell: str, width: int, right: bool) -> str:  # noqa: FBT001 - map() passes it so
+def _padded(cell: str, width: int, right: bool) -> str:
     blanks = " " * (width - cell_len(cell))
     return blanks + cell if right else cell + blanks
 

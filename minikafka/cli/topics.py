@@ -97,7 +97,7 @@ def create(
     topic: str,
     partitions: int | None,
     replication_factor: int | None,
-    if_not_exists: bool,  # noqa: FBT001 - click's form
+    if_not_exists: bool,
     config: tuple[str, ...],
     bootstrap: str,
 ) -> None:
@@ -123,7 +123,7 @@ Examples:
 @exclude_internal_option
 @bootstrap_option
 @kafka_output_option
-def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
+def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:
     """List the topics of the cluster."""
     topics = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_topics()))
     topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
@@ -195,7 +195,7 @@ Examples:
 @bootstrap_option
 @kafka_output_option
 @watch_option
-def describe(topic: str | None, bootstrap: str, output: str, watch: bool, **wanted: bool) -> None:  # noqa: FBT001 - click's form
+def describe(topic: str | None, bootstrap: str, output: str, watch: bool, **wanted: bool) -> None:
     """Show leaders, epochs and in-sync replicas of TOPIC, or of all topics."""
     hidden = INTERNAL_TOPICS if wanted["exclude_internal"] else frozenset()
     overridden = wanted["topics_with_overrides"]
@@ -317,7 +317,7 @@ Examples:
 @click.argument("topic")
 @click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @bootstrap_option
-def delete(topic: str, if_exists: bool, bootstrap: str) -> None:  # noqa: FBT001 - click's form
+def delete(topic: str, if_exists: bool, bootstrap: str) -> None:
     """Delete TOPIC and all of its records."""
     try:
         run(lambda: with_admin(bootstrap, lambda admin: admin.delete_topics([topic])))
@@ -451,7 +451,7 @@ The output of -o kafka is kafka-get-offsets.sh's: TOPIC:PARTITION:OFFSET."""
 @exclude_internal_option
 @bootstrap_option
 @kafka_output_option
-def offsets(topic: str | None, time: str, exclude_internal: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
+def offsets(topic: str | None, time: str, exclude_internal: bool, bootstrap: str, output: str) -> None:
     """Show an offset of each partition of TOPIC, or of all topics: by default where it ends (the high watermark).
 
     -1: no record is that young.

@@ -305,7 +305,7 @@ producer or its timeout: aborted here, it may be committed in its other partitio
 @click.option("--force", is_flag=True, help="Abort the transaction even if a coordinator knows it.")
 @bootstrap_option
 @list_output_option
-def abort(partition: str, start_offset: int, force: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
+def abort(partition: str, start_offset: int, force: bool, bootstrap: str, output: str) -> None:
     """Abort the hanging transaction that begins at an offset of TOPIC-PARTITION."""
     name = parse_partition(partition)
 

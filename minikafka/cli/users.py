@@ -94,12 +94,7 @@ An existing credential of the same mechanism is replaced, and its sessions end."
 @click.option("--generate", is_flag=True, help="Make a random password and print it.")
 @bootstrap_option
 def add(
-    name: str,
-    mechanisms: tuple[str, ...],
-    iterations: int,
-    password_file: Path | None,
-    generate: bool,  # noqa: FBT001 - click's form
-    bootstrap: str,
+    name: str, mechanisms: tuple[str, ...], iterations: int, password_file: Path | None, generate: bool, bootstrap: str
 ) -> None:
     """Create a user, or give it another password (default mechanism: SCRAM-SHA-512)."""
     if generate and password_file is not None:

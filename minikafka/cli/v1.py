@@ -120,7 +120,7 @@ It is what GET /v1/topics/orders/partitions/0/explain answers; events are as old
 @bootstrap_option
 @output_option
 @watch_option
-def explain(partition: str, bootstrap: str, output: str, watch: bool) -> None:  # noqa: FBT001 - click's form
+def explain(partition: str, bootstrap: str, output: str, watch: bool) -> None:
     """Say why PARTITION (orders-0) has this leader, ISR, high watermark and last stable offset."""
     name = parse_partition(partition)
 
@@ -192,7 +192,7 @@ The list of each broker is what GET /v1/connections of that broker returns."""
 @bootstrap_option
 @list_output_option
 @watch_option
-def connections(broker: int | None, protocol: str | None, bootstrap: str, output: str, watch: bool) -> None:  # noqa: FBT001 - click's form
+def connections(broker: int | None, protocol: str | None, bootstrap: str, output: str, watch: bool) -> None:
     """List the open connections of each broker."""
 
     async def listed() -> list[dict[str, Any]]:
@@ -417,14 +417,7 @@ Examples:
 @click.option("--latest", is_flag=True, help="Begin with the latest message, whose sender still waits.")
 @click.option("--lose", is_flag=True, help="Lose the messages; their senders get no response.")
 @bootstrap_option
-def release(
-    fault: str,
-    ids: tuple[int, ...],
-    count: int | None,
-    latest: bool,  # noqa: FBT001 - click passes flags so
-    lose: bool,  # noqa: FBT001 - click passes flags so
-    bootstrap: str,
-) -> None:
+def release(fault: str, ids: tuple[int, ...], count: int | None, latest: bool, lose: bool, bootstrap: str) -> None:
     """Deliver messages that a fault of kind hold holds; the fault goes on holding later ones."""
     node, number = _named(fault)
     document: dict[str, Any] = {"latest": latest, "lose": lose}

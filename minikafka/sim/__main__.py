@@ -17,12 +17,11 @@ from typing import Final
 
 import click
 
-from minikafka.sim.campaign import ALL_PLANS, Campaign, Progress, Task, interruptible, run_tasks
+from minikafka.sim.campaign import ALL_PLANS, Campaign, Progress, Task, interruptible, read_plan, run_tasks
 from minikafka.sim.plan import Plan
-from minikafka.sim.plan_file import read_plan
 from minikafka.sim.run import Run, run
+from minikafka.sim.search import PlanPasses, shrink
 from minikafka.sim.seeds import FAMILIES
-from minikafka.sim.shrink import PlanPasses, shrink
 
 PLAIN: Final = "plain"
 

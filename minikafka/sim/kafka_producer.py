@@ -23,8 +23,7 @@ from typing import Any, Final
 
 from minikafka.check import Recorder, value_id
 from minikafka.errors import BY_CODE
-from minikafka.sim.kafka_cluster import KafkaCluster
-from minikafka.sim.kafka_link import KafkaLink, Report
+from minikafka.sim.kafka_link import KafkaCluster, KafkaLink, Report
 from minikafka.sim.kafka_plans import TOMBSTONE
 from minikafka.sim.plan import Operation
 from minikafka.sim.workload import SUCCESSOR

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from minikafka.check import Recorder, value_id
 from minikafka.errors import CorruptMessage, InvalidRecord, OffsetOutOfRange
-from minikafka.sim.kafka_cluster import KafkaCluster
-from minikafka.sim.kafka_link import KafkaLink, Report
+from minikafka.sim.kafka_link import KafkaCluster, KafkaLink, Report
 from minikafka.sim.workload import CALL_S, READ_PAUSE_S, READ_WAIT_MS, SUCCESSOR
 from minikafka.sim.world import SimWorld
 from minikafka.types import NO_EPOCH, Address, Epoch, Offset, TopicPartition

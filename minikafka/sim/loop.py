@@ -14,6 +14,8 @@ Rules for this file:
 2. The trace names who ran by birth number and function name; ``repr`` shows addresses and is banned.
 3. A dead incarnation never runs again. Its tasks stay referenced until :meth:`SimLoop.close`, or the garbage collector
    would run their ``finally`` blocks in the midst of another's.
+
+The trace is a hash of what a run did: equal runs have equal traces.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import hashlib
 import heapq
 import logging
 import signal
@@ -35,7 +38,29 @@ from typing import Any, TypeVar
 
 from minikafka.invariant import invariant
 from minikafka.sim.tasks import NODE, Incarnation, SimFuture, SimHandle, SimTask, current_node, name_of
-from minikafka.sim.trace import Trace
+
+
+class Trace:
+    """A running sha256 over everything that happened, and the lines themselves when asked for."""
+
+    def __init__(self, *, keep_lines: bool = False) -> None:
+        self.lines: list[str] | None = [] if keep_lines else None
+        self.fresh: list[str] = []
+        """Where a line is added."""
+        self._hash = hashlib.sha256()
+
+    def digest(self) -> None:
+        """Take over what is fresh."""
+        self._hash.update("\n".join([*self.fresh, ""]).encode())
+        if self.lines is not None:
+            self.lines.extend(self.fresh)
+        self.fresh.clear()
+
+    def hexdigest(self) -> str:
+        """The hash so far: equal for equal runs. :attr:`lines` are complete up to here."""
+        self.digest()
+        return self._hash.hexdigest()
+
 
 logger = logging.getLogger(__name__)
 

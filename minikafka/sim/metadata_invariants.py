@@ -26,7 +26,7 @@ from minikafka.quorum.image import MetadataImage, PartitionImage, changes
 from minikafka.quorum.records import decode
 from minikafka.replication.follower import FollowerReplica
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim.log_contents import Batch, stored_batches
+from minikafka.sim.log_invariants import Batch, stored_batches
 from minikafka.sim.replica_view import OfPartition, ReplicaView, Report, number_of
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId, TopicPartition

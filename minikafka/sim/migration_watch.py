@@ -9,34 +9,300 @@ Such groups that a new coordinator has loaded are checked once for each load:
 
 Members and assignments that were loaded are compared by ``group_watch.py`` and ``consumer_group_watch.py``.
 
-Rule for this file: it only looks.
+The watch only looks; the book has no I/O.
+
+The book on groups that change their protocol while members are live: who may own what, across both protocols.
+
+Records come batch by batch, for those of one batch count at once. The state of a group is that of its classic record or
+that of its records of the consumer protocol; a batch that converts the group changes one into the other.
+
+================================  =====================================================================================
+``two_protocols_recorded``        after a committed batch a group has a classic record and records of the consumer
+                                  protocol
+``conversion_changed_owners``     a batch converts the group, and after it a member that was not removed is missing, or
+                                  has lost a partition or its epoch
+``members_vanished``              a batch deletes a group that has members, and leaves it in neither protocol
+``two_owners_recorded``           committed records give a partition to two members, assigned or to be revoked
+``member_epoch_fell``             the epoch (the generation) of a member falls, though it was not removed
+``given_before_revoked``          a member receives a partition, and another one that received it, by either protocol,
+                                  has neither given it up nor been removed
+``assignment_unrecorded``         a member receives an assignment or an epoch that is not committed
+``stale_generation_committed``    a commit of a classic member is accepted for a generation that the member had left
+``zombie_commit``                 a commit is accepted from a member that was removed before, or of a partition that was
+                                  another member's before
+``committed_offset_deleted``      the offset of a partition is deleted, though nothing made it expire
+================================  =====================================================================================
+
+Refusals prove nothing. A static member of the classic protocol may keep what the leader
+has assigned to another member meanwhile (KIP-345): ``given_before_revoked`` does not count those.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.groups.consumer import records as consumer_records
 from minikafka.groups.consumer.group import LEAVE, LEAVE_STATIC
 from minikafka.groups.consumer.heartbeat import unflat
-from minikafka.groups.consumer.records import ConsumerRecord, TopicIdPartition
+from minikafka.groups.consumer.records import (
+    CURRENT,
+    MEMBER,
+    ConsumerRecord,
+    ConsumerValue,
+    Current,
+    MemberMetadata,
+    TopicIdPartition,
+)
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.groups.records import GroupRecord, OffsetRecord, unpacked
+from minikafka.groups.records import GroupRecord, GroupValue, OffsetRecord, unpacked
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.migration_book import MigrationBook
-from minikafka.sim.offsets_topic_watch import OffsetsTopicWatch
+from minikafka.sim.group_plans import CLASSIC, CONSUMER
+from minikafka.sim.group_watch import OffsetsTopicWatch
+from minikafka.sim.replica_view import Report
 from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
-from minikafka.types import TopicPartition
+from minikafka.types import Offset, TopicPartition
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.codec import decode_request, decode_response
 from minikafka.wire.records import RecordView
+
+Partitions: TypeAlias = frozenset[TopicPartition]
+
+NOTHING: Final = ""
+"""The protocol of a group without records."""
+
+
+class Owned(NamedTuple):
+    """What committed records say of one member."""
+
+    epoch: int
+    """Of a member of a classic group: its generation."""
+    assigned: Partitions
+    revoking: Partitions = frozenset()
+    instance_id: str | None = None
+    is_classic: bool = True
+
+    @property
+    def all(self) -> Partitions:
+        return self.assigned | self.revoking
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What was committed when a commit was sent."""
+
+    member: Owned | None
+    generation: int
+    owners: dict[TopicPartition, str]
+
+
+@dataclass(slots=True)
+class _Group:
+    classic: GroupValue | None = None
+    consumer: dict[tuple[int, str], ConsumerValue] = field(default_factory=dict)
+    members: dict[str, Owned] = field(default_factory=dict)
+    ever: dict[tuple[str, int], set[Partitions]] = field(default_factory=dict)
+    """By member id and epoch: everything that was ever assigned to it."""
+    given: dict[TopicPartition, str] = field(default_factory=dict)
+    """The member that received a partition last, until it gave the partition up or was removed."""
+    sent: dict[int, _Sent] = field(default_factory=dict)
+    """By number of a commit."""
+    left: set[str] = field(default_factory=set)
+    """Members that a coordinator has removed, which may be before a record says so, or without one."""
+    offsets: dict[TopicPartition, Offset] = field(default_factory=dict)
+
+    @property
+    def protocol(self) -> str:
+        if self.consumer:
+            return CONSUMER
+        return CLASSIC if self.classic is not None else NOTHING
+
+
+class MigrationBook:
+    """All groups of one history that may change their protocol."""
+
+    def __init__(self, report: Report, named: Callable[[TopicIdPartition], TopicPartition]) -> None:
+        self.marks: Counter[str] = Counter()
+        self._report = report
+        self._named = named
+        self._groups: dict[str, _Group] = {}
+
+    def _of(self, group: str) -> _Group:
+        return self._groups.setdefault(group, _Group())
+
+    # ---- records -----------------------------------------------------------------------------------------------------
+
+    def recorded(self, group: str, records: Iterable[GroupRecord | ConsumerRecord]) -> None:
+        """These became committed at once."""
+        known = self._of(group)
+        before, was = known.members, known.protocol
+        for each in records:
+            if isinstance(each, GroupRecord):
+                known.classic = each.value
+            elif each.value is None:
+                known.consumer.pop((each.kind, each.name), None)
+            else:
+                known.consumer[each.kind, each.name] = each.value
+        if known.classic is not None and known.consumer:
+            kinds = sorted({kind for kind, _ in known.consumer})
+            self._report("two_protocols_recorded", f"{group}: a classic record, and records of types {kinds}")
+            return
+        known.members = self._members(known)
+        if known.protocol == NOTHING and before:
+            self._report("members_vanished", f"{group}: {sorted(before)} were members, and no record is left")
+        elif before and was != known.protocol:
+            self.marks[f"migrated_to_{known.protocol}"] += 1
+            self._look_at_conversion(group, before, known.members)
+        self._look(group, before, known)
+
+    def _members(self, known: _Group) -> dict[str, Owned]:
+        if known.protocol == CONSUMER:
+            return {
+                name: self._owned(known, name, value)
+                for (kind, name), value in known.consumer.items()
+                if kind == CURRENT and isinstance(value, Current)
+            }
+        value = known.classic
+        return {
+            each.member_id: Owned(
+                value.generation,
+                frozenset(Assignment.unpacked(each.assignment).partitions),
+                instance_id=each.instance_id,
+            )
+            for each in (value.members if value is not None else ())
+            if value is not None
+        }
+
+    def _owned(self, known: _Group, name: str, value: Current) -> Owned:
+        found = known.consumer.get((MEMBER, name))
+        metadata = found if isinstance(found, MemberMetadata) else MemberMetadata()
+        return Owned(
+            value.epoch,
+            frozenset(map(self._named, value.assigned)),
+            frozenset(map(self._named, value.revoking)),
+            metadata.instance_id,
+            metadata.is_classic,
+        )
+
+    def _look_at_conversion(self, group: str, before: Mapping[str, Owned], now: Mapping[str, Owned]) -> None:
+        by_instance = {each.instance_id: each for each in now.values() if each.instance_id is not None}
+        left = self._of(group).left
+        for name, old in before.items():
+            new = now.get(name)
+            if new is None and name in left:
+                continue  # the record of the group without it could not be written
+            if new is None and old.instance_id is not None:
+                new = by_instance.get(old.instance_id)  # a process of the other protocol has the place of this one
+            elif new is not None and new.epoch < old.epoch and old.epoch != LEAVE_STATIC:
+                self._report("conversion_changed_owners", f"{group}: {name} falls from {old.epoch} to {new.epoch}")
+            if new is None or not old.assigned <= new.all:
+                has = "nothing" if new is None else _shown(new.all)
+                self._report(
+                    "conversion_changed_owners", f"{group}: {name} had {_shown(old.assigned)}, and {has} after that"
+                )
+
+    def _look(self, group: str, before: Mapping[str, Owned], known: _Group) -> None:
+        owners: dict[TopicPartition, str] = {}
+        for name, now in known.members.items():
+            for each in now.all:
+                other = owners.setdefault(each, name)
+                if other != name:
+                    self._report("two_owners_recorded", f"{group}: {each} is {other}'s and {name}'s")
+            old = before.get(name)
+            if old is not None and 0 <= now.epoch < old.epoch:
+                self._report("member_epoch_fell", f"{group}: {name} from {old.epoch} to {now.epoch}")
+            known.ever.setdefault((name, now.epoch), set()).add(now.assigned)
+        known.given = {each: name for each, name in known.given.items() if name in known.members}
+        if known.protocol == CONSUMER and {each.is_classic for each in known.members.values()} == {True, False}:
+            self.marks["migration_mixed"] += 1
+
+    def offset_recorded(self, group: str, partition: TopicPartition, offset: Offset | None) -> None:
+        """An offset's record was committed; None: it was deleted."""
+        offsets = self._of(group).offsets
+        if offset is not None:
+            offsets[partition] = offset
+        elif partition in offsets:
+            self._report("committed_offset_deleted", f"{group}: {partition} was at {offsets.pop(partition)}")
+
+    def offsets(self, group: str) -> Mapping[TopicPartition, Offset]:
+        """What the log holds now."""
+        return self._of(group).offsets
+
+    def left(self, group: str, member: str) -> None:
+        """A coordinator has removed a member."""
+        self._of(group).left.add(member)
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    def reported(self, group: str, member: str, owned: Partitions | None) -> None:
+        """A member has sent a join or a heartbeat: it owns this (None: it does not say)."""
+        known = self._of(group)
+        if owned is not None:
+            known.given = {each: name for each, name in known.given.items() if name != member or each in owned}
+
+    def answered(self, group: str, member: str, epoch: int, assigned: Partitions | None) -> None:
+        """A member has received an assignment (None: as before) for an epoch or a generation."""
+        known = self._of(group)
+        ever = known.ever.get((member, epoch), set())
+        if not ever or (assigned is not None and assigned not in ever):
+            given = "the same" if assigned is None else _shown(assigned)
+            self._report(
+                "assignment_unrecorded",
+                f"{group}: {member} received epoch {epoch} with {given}; committed are {list(map(_shown, ever))}",
+            )
+        now = known.members.get(member)
+        if now is None or now.epoch != epoch:
+            return  # the answer was late, and its member has been removed, or will hear of a newer epoch
+        self.marks["migration_assigned"] += bool(assigned)
+        for each in sorted((assigned or frozenset()) & now.assigned):
+            other = known.given.get(each, member)
+            holder = known.members.get(other)
+            is_exempt = holder is not None and holder.is_classic and holder.instance_id is not None
+            if other != member and not is_exempt:
+                self._report(
+                    "given_before_revoked",
+                    f"{group}: {member} received {each} in epoch {epoch}, which {other} has not given up",
+                )
+            known.given[each] = member
+
+    def commit_sent(self, op: int, group: str, member: str, generation: int) -> None:
+        """A member sends a commit; ``op`` names it. It may be sent again."""
+        known = self._of(group)
+        owners = {each: name for name, now in known.members.items() for each in now.all}
+        known.sent.setdefault(op, _Sent(known.members.get(member), generation, owners))
+
+    def commit_granted(self, op: int, group: str, member: str, partitions: Iterable[TopicPartition]) -> None:
+        """It was acknowledged for these."""
+        sent = self._of(group).sent.get(op)
+        granted = list(partitions)
+        if sent is None or not granted:
+            return
+        self.marks["migration_commit_granted"] += 1
+        was = sent.member
+        if was is None:
+            self._report("zombie_commit", f"{group}: {member} committed {granted}, and had been removed by then")
+            return
+        if was.is_classic and 0 <= sent.generation < was.epoch:
+            self._report(
+                "stale_generation_committed",
+                f"{group}: {member} committed {granted} in generation {sent.generation}, and was in {was.epoch}",
+            )
+        for each in granted:
+            owner = sent.owners.get(each, member)
+            if owner != member:
+                self._report("zombie_commit", f"{group}: {member} committed {each}, and {owner} owned it by then")
+
+
+def _shown(partitions: Iterable[TopicPartition]) -> str:
+    return "[" + ", ".join(map(str, sorted(partitions))) + "]"
+
 
 TWO_PROTOCOLS: Final = "loaded_two_protocols"
 OFFSETS_DIFFER: Final = "loaded_offsets_differ"

@@ -26,7 +26,7 @@ from minikafka.log.names import LOG, SWAP, offset_name, offset_of
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.disk import SimDisk
-from minikafka.sim.log_contents import Batch, latest, rows_of
+from minikafka.sim.log_invariants import Batch, latest, rows_of
 from minikafka.sim.replica_view import Report
 from minikafka.sim.world import Event
 from minikafka.types import NodeId, Offset, TopicPartition

@@ -31,8 +31,7 @@ from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.group_workload import GroupWorkloads
 from minikafka.sim.kafka_link import watch_kafka_sessions
-from minikafka.sim.log_contents import LogContents
-from minikafka.sim.log_invariants import LogInOrder, broken_sequence, disorder
+from minikafka.sim.log_invariants import LogContents, LogInOrder, broken_sequence, disorder
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import DoubledRecords, Losses, unclean_topics
 from minikafka.sim.plan import Fault, Plan

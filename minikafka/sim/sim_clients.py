@@ -5,7 +5,7 @@
 ``kill_reader c1``   the same; ``value`` 0: the next one goes on where it stood, 1: from the start of the log
 ``pause_reader g1``  SIGSTOP for ``lasts_s``: it comes back to a log that has changed
 ``delete_records``   of a partition, ``value`` of what is committed; 1: up to the watermark, as ``-1`` says it
-``topic_lives``      a topic is created, sent to, deleted and created again (``lives.py``), ``value`` times, with
+``topic_lives``      a topic is created, sent to, deleted and created again (``changes.py``), ``value`` times, with
                      ``lasts_s`` of rest before and after each deletion
 ``reassign`` ...     what is changed in a running cluster (``changes.py``)
 ===================  ==================================================================================================
@@ -26,14 +26,13 @@ from minikafka.errors import OffsetOutOfRange, ProtocolError, UnknownTopicOrPart
 from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.sim.change_plans import CHANGE_FAULTS
-from minikafka.sim.changes import Changes
+from minikafka.sim.changes import Changes, TopicLives, admin_config
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
 from minikafka.sim.kafka_link import Report
 from minikafka.sim.kafka_plans import READS
 from minikafka.sim.kafka_producer import Fate, KafkaSender
 from minikafka.sim.kafka_reader import KafkaReader
-from minikafka.sim.lives import TopicLives, admin_config
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.tenant_plans import TENANT_CHANGES
 from minikafka.sim.workload import READ_WAIT_MS, SUCCESSOR, ConsumingClient, Reader, ReadingClient, SendingClient

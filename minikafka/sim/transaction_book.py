@@ -27,7 +27,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from minikafka.sim.log_contents import stored_batches
+from minikafka.sim.log_invariants import stored_batches
 from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report
 from minikafka.transactions.records import TRANSACTIONS_TOPIC, State, TransactionValue, unpacked
 from minikafka.types import Epoch, Offset, TopicPartition

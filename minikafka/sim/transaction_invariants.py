@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from minikafka.log.partition_log import PartitionLog
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim.log_contents import stored_batches
+from minikafka.sim.log_invariants import stored_batches
 from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report, number_of
 from minikafka.transactions.records import TRANSACTIONS_TOPIC, State, unpacked
 from minikafka.types import Epoch, Offset, TopicPartition

@@ -28,7 +28,7 @@ from minikafka.errors import InvalidProducerEpoch, ProducerFenced
 from minikafka.groups.records import OFFSETS_TOPIC, OffsetRecord, unpacked
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
-from minikafka.sim.log_contents import stored_batches
+from minikafka.sim.log_invariants import stored_batches
 from minikafka.sim.looper import Looper, is_transformed
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.transactor import LedgerReader, Transactor

@@ -25,10 +25,10 @@ from minikafka.sim.invariants import (
     HwWithinLog,
     LeaderHoldsCommitted,
     OneLeaderPerEpoch,
+    SentMessages,
     ValidHighWatermark,
 )
 from minikafka.sim.log_invariants import LogInOrder
-from minikafka.sim.message_invariants import SentMessages
 from minikafka.sim.metadata_invariants import (
     IMAGE_EVENTS,
     PROPOSAL_EVENTS,

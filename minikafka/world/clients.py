@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, Self, cast
 from minikafka.addresses import parse_bootstrap
 from minikafka.blocking.tls import client_context
 from minikafka.check import HistoryWriter
-from minikafka.check.recorder import header_line
+from minikafka.check.history import header_line
 from minikafka.client import admin, consumer, producer
 from minikafka.client.caller import Caller
 from minikafka.client.metadata import ConnectionFailures

@@ -18,7 +18,7 @@ from minikafka.groups.consumer.records import (
     record,
     tombstone,
 )
-from minikafka.sim.consumer_group_book import ConsumerGroupBook
+from minikafka.sim.consumer_group_watch import ConsumerGroupBook
 
 ONE, TWO = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
 

@@ -8,8 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minikafka.check.history import Expectations, Operation, Send, read_history
-from minikafka.check.recorder import Recorder, to_line
+from minikafka.check.history import Expectations, Operation, Recorder, Send, read_history, to_line
 from minikafka.check.verdict import Verdict, check_operations
 from minikafka.types import TopicPartition
 

@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minikafka.check.history import Expectations, HistoryError, Operation, read_history, value_id
-from minikafka.check.recorder import HistoryWriter, Recorder, to_line
+from minikafka.check.history import (
+    Expectations,
+    HistoryError,
+    HistoryWriter,
+    Operation,
+    Recorder,
+    read_history,
+    to_line,
+    value_id,
+)
 from minikafka.types import TopicPartition
 
 FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "history-format.md"

@@ -22,8 +22,7 @@ from minikafka.check.findings import (
     PollSkip,
     Shifted,
 )
-from minikafka.check.history import Expectations, HistoryError, Operation
-from minikafka.check.recorder import Recorder
+from minikafka.check.history import Expectations, HistoryError, Operation, Recorder
 from minikafka.check.verdict import EXAMPLES_MAX, Checker, Verdict, check_operations
 from minikafka.types import TopicPartition
 

@@ -19,7 +19,7 @@ from minikafka.groups.consumer.records import (
 )
 from minikafka.groups.protocol import Assignment
 from minikafka.groups.records import GroupRecord, GroupValue, MemberRecord
-from minikafka.sim.migration_book import MigrationBook
+from minikafka.sim.migration_watch import MigrationBook
 from minikafka.types import TopicPartition
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.invariants import CommittedPrefixEqual, Exposed, GoneWhenCopied, still_owed
-from minikafka.sim.log_contents import Batch, latest, records_of
-from minikafka.sim.log_invariants import KeyBook
+from minikafka.sim.log_invariants import Batch, KeyBook, latest, records_of
 from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.world import Event
 from minikafka.types import TopicPartition

@@ -10,8 +10,7 @@ import pytest
 from minikafka.log.epochs import EpochCache
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim import log_invariants
-from minikafka.sim.log_contents import stored_batches
-from minikafka.sim.log_invariants import LogInOrder, broken_sequence, disorder
+from minikafka.sim.log_invariants import LogInOrder, broken_sequence, disorder, stored_batches
 from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.world import Event
 from minikafka.wire.batch import RecordBatch

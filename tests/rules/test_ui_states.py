@@ -6,7 +6,7 @@ import pytest
 
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
-from minikafka.sim.log_contents import batches_of
+from minikafka.sim.log_invariants import batches_of
 from minikafka.sim.plan import FSYNC, Fault, Operation, Plan
 from minikafka.sim.seeds import plan_of
 from minikafka.types import NO_EPOCH, TopicPartition

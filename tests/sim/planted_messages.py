@@ -19,8 +19,8 @@ from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import BROKER_RESOURCE, ConfigRecord, ProducerIds
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim.message_plans import isr_churn
 from minikafka.sim.plan import Plan
+from minikafka.sim.plan_features import isr_churn
 from minikafka.sim.seeds import plan_of
 from minikafka.types import NO_NODE, EpochEnd
 from tests.sim.planted import LOSS, Planted

@@ -21,7 +21,7 @@ from typing import Final
 
 from minikafka.sim.plan import Plan
 from minikafka.sim.run import run
-from minikafka.sim.shrink import shrink
+from minikafka.sim.search import shrink
 from tests.sim.bug import SEEDED, Bug
 from tests.sim.planted import PLANTED, Planted
 from tests.sim.planted_compaction import COMPACTION

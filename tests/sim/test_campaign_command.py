@@ -19,9 +19,8 @@ from click.testing import CliRunner
 from minikafka.cli.root import root
 from minikafka.sim import campaign as campaign_of_seeds
 from minikafka.sim.__main__ import INTERRUPTED, main
-from minikafka.sim.campaign import REDRAWN_EVERY_S, TOLD_EVERY_S, Campaign, Done, Progress, Task, run_task
+from minikafka.sim.campaign import REDRAWN_EVERY_S, TOLD_EVERY_S, Campaign, Done, Progress, Task, read_plan, run_task
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.plan_file import read_plan
 from minikafka.sim.report import Report
 from minikafka.sim.seeds import FAMILIES, FAULTS, OPERATIONS, plain_plan_of, plan_of
 

@@ -22,8 +22,8 @@ from minikafka.sim.message_faults import (
     RESET,
     Matching,
 )
-from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.plan_features import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.run import Run, Schedule, run
 from minikafka.sim.seeds import PACE, plan_of, slower
 from minikafka.sim.verdicts import Deliver, Drop, Message, Reset, Verdict

@@ -15,7 +15,7 @@ from minikafka.quorum.records import ProducerIds, encode
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
-from minikafka.sim.message_invariants import CUTS_MAX, FETCHES_MAX, OneVotePerEpoch, Progress
+from minikafka.sim.invariants import CUTS_MAX, FETCHES_MAX, OneVotePerEpoch, Progress
 from minikafka.sim.metadata_invariants import (
     AppliedEqual,
     FetchOfPresentBroker,

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from minikafka.sim import disk
-from minikafka.sim.durability import NameChange
+from minikafka.sim.disk import NameChange
 from minikafka.sim.invariants import HwWithinLog
 from minikafka.sim.plan import Plan
 from minikafka.sim.replica_view import ReplicaView, Report

@@ -29,8 +29,8 @@ from minikafka.errors import NOT_WRITTEN, InvalidPartitions, InvalidRecord, Requ
 from minikafka.faults import FOLLOWER, ISR, LEADER
 from minikafka.replication.leader import LeaderReplica
 from minikafka.sim import plan_features
+from minikafka.sim.changes import RECORDS, Sent, tell_lives
 from minikafka.sim.invariants import CommittedPrefixEqual, LeaderHoldsCommitted, ValidHighWatermark
-from minikafka.sim.lives import RECORDS, Sent, tell_lives
 from minikafka.sim.losses import DoubledRecords, Losses
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.plan_features import LOOSE, PLAN_FEATURES, RISKY, SCRATCH, rotten_bits, with_features
