@@ -162,29 +162,25 @@ class SendBook:
         return record
 
 
+@dataclass(slots=True, kw_only=True)
 class Gap:
     """A stretch of offsets that a process passed over; whether records are in it shows at the end."""
 
-    __slots__ = ("end", "inside", "line", "process", "start")
-
-    def __init__(self, *, process: str, start: Offset, end: Offset, inside: bool, line: int) -> None:
-        self.process = process
-        self.start = start
-        self.end = end
-        self.inside = inside
-        """Within one poll, not between two."""
-        self.line = line
+    process: str
+    start: Offset
+    end: Offset
+    inside: bool
+    """Within one poll, not between two."""
+    line: int
 
 
+@dataclass(slots=True)
 class Reading:
     """One value at one offset, as its first reader read it."""
 
-    __slots__ = ("line", "process", "value")
-
-    def __init__(self, value: str, process: str, line: int) -> None:
-        self.value = value
-        self.process = process
-        self.line = line
+    value: str
+    process: str
+    line: int
 
 
 class PartitionReads:

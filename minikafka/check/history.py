@@ -272,10 +272,10 @@ class _Row:
             raise TypeError(f"{name} is {value!r}, not true or false")
         return value
 
-    def time(self) -> float:
-        value = self._fields["time"]
+    def seconds(self, name: str) -> float:
+        value = self._fields[name]
         if type(value) is not float and type(value) is not int:
-            raise TypeError(f"time is {value!r}, not seconds")
+            raise TypeError(f"{name} is {value!r}, not seconds")
         return float(value)
 
     def table(self, name: str, *columns: type, required: bool = False) -> tuple[tuple[Any, ...], ...]:
@@ -312,86 +312,42 @@ def _parse_header(row: _Row, line: int) -> None:
         raise ValueError("the header stands in the first line or nowhere")
 
 
-def _parse_send(row: _Row, line: int) -> Send:
-    return Send(
-        op=row.number("op"),
-        time=row.time(),
-        process=row.text("process"),
-        topic=row.text("topic"),
-        partition=row.number_or_none("partition"),
-        key=row.text_or_none("key"),
-        value=row.text("value"),
-        sequence=row.number_or_none("sequence"),
-        line=line,
-    )
+def _leader_epoch(row: _Row, name: str) -> Epoch:
+    epoch = row.number_or_none(name)
+    return NO_EPOCH if epoch is None else epoch
 
 
-def _parse_acknowledged(row: _Row, line: int) -> Acknowledged:
-    leader_epoch = row.number_or_none("leader_epoch")
-    return Acknowledged(
-        op=row.number("op"),
-        time=row.time(),
-        partition=row.number_or_none("partition"),
-        offset=row.number_or_none("offset"),
-        leader_epoch=NO_EPOCH if leader_epoch is None else leader_epoch,
-        line=line,
-    )
+_READERS: dict[str, Callable[[_Row, str], Any]] = {
+    "float": _Row.seconds,
+    **dict.fromkeys(("int", "Offset", "NodeId"), _Row.number),
+    **dict.fromkeys(("int | None", "Offset | None"), _Row.number_or_none),
+    "str": _Row.text,
+    "str | None": _Row.text_or_none,
+    "Epoch": _leader_epoch,
+}
+"""By the type of a field in its class."""
 
 
-def _parse_failed(row: _Row, line: int) -> Failed:
-    return Failed(op=row.number("op"), time=row.time(), error=row.text("error"), line=line)
+def _parser_of(kind: type[Any], **special: Callable[[_Row, str], Any]) -> Callable[[_Row, int], Any]:
+    """The parser of a class of operations; ``special`` reads fields that are tables."""
+    names = [each for each in fields(kind) if each.name != "line"]
+    readers = [(each.name, special.get(each.name) or _READERS[str(each.type)]) for each in names]
+
+    def parse(row: _Row, line: int) -> Any:
+        return kind(**{name: read(row, name) for name, read in readers}, line=line)
+
+    return parse
 
 
-def _parse_unknown(row: _Row, line: int) -> Unknown:
-    return Unknown(op=row.number("op"), time=row.time(), error=row.text("error"), line=line)
+def _partitions(row: _Row, name: str) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(*cells) for cells in row.table(name, str, int, required=True))
 
 
-def _parse_poll(row: _Row, line: int) -> Poll:
-    return Poll(
-        time=row.time(),
-        process=row.text("process"),
-        topic=row.text("topic"),
-        partition=row.number("partition"),
-        records=row.table("records", int, str, required=True),
-        position_before=row.number_or_none("position_before"),
-        position_after=row.number_or_none("position_after"),
-        high_watermark=row.number_or_none("high_watermark"),
-        line=line,
-    )
-
-
-def _parse_assign(row: _Row, line: int) -> Assign:
-    partitions = tuple(TopicPartition(*cells) for cells in row.table("partitions", str, int, required=True))
-    return Assign(time=row.time(), process=row.text("process"), partitions=partitions, line=line)
-
-
-def _parse_seek(row: _Row, line: int) -> Seek:
-    return Seek(
-        time=row.time(),
-        process=row.text("process"),
-        topic=row.text("topic"),
-        partition=row.number("partition"),
-        offset=row.number("offset"),
-        line=line,
-    )
-
-
-def _parse_replica(row: _Row, line: int) -> Replica:
-    rows = row.table("rows", int, int, str)
-    batches = row.table("batches", int, int, int, str)
-    if rows and batches:
+def _batches(row: _Row, name: str) -> tuple[tuple[Any, ...], ...]:
+    batches = row.table(name, int, int, int, str)
+    if batches and row.table("rows", int, int, str):
         raise ValueError("a line lists rows or batches, not both")
-    return Replica(
-        time=row.time(),
-        node=row.number("node"),
-        topic=row.text("topic"),
-        partition=row.number("partition"),
-        high_watermark=row.number("high_watermark"),
-        log_start=row.number("log_start"),
-        rows=rows,
-        batches=batches,
-        line=line,
-    )
+    return batches
 
 
 def _parse_expect(row: _Row, line: int) -> Expect:
@@ -409,14 +365,10 @@ def _parse_expect(row: _Row, line: int) -> Expect:
 
 _PARSERS: dict[str, Callable[[_Row, int], Operation | None]] = {
     "history": _parse_header,
-    Send.type: _parse_send,
-    Acknowledged.type: _parse_acknowledged,
-    Failed.type: _parse_failed,
-    Unknown.type: _parse_unknown,
-    Poll.type: _parse_poll,
-    Assign.type: _parse_assign,
-    Seek.type: _parse_seek,
-    Replica.type: _parse_replica,
+    **{each.type: _parser_of(each) for each in (Send, Acknowledged, Failed, Unknown, Seek)},
+    Poll.type: _parser_of(Poll, records=lambda row, name: row.table(name, int, str, required=True)),
+    Assign.type: _parser_of(Assign, partitions=_partitions),
+    Replica.type: _parser_of(Replica, rows=lambda row, name: row.table(name, int, int, str), batches=_batches),
     Expect.type: _parse_expect,
 }
 

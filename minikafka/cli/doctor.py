@@ -222,7 +222,7 @@ def directory_of(config: BrokerConfig) -> DirectoryFacts:
     """What the data directory of a broker on this machine is like, by its settings."""
     folder = Path(config.log_dirs)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    there = folder if folder.exists() else _nearest(folder)
+    there = folder if folder.exists() else next(each for each in folder.absolute().parents if each.exists())
     usage = os.statvfs(there)
     return DirectoryFacts(
         str(folder),
@@ -231,10 +231,6 @@ def directory_of(config: BrokerConfig) -> DirectoryFacts:
         identity=_why_not_ours(folder, config.node_id, config.cluster_id),
         fd_limit=limit,
     )
-
-
-def _nearest(folder: Path) -> Path:
-    return next(each for each in folder.absolute().parents if each.exists())
 
 
 def _why_not_writable(folder: Path) -> str:

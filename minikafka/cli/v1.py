@@ -107,6 +107,16 @@ class V1:
         return {each["id"]: Address(each["host"], each["port"]) for each in answer["brokers"]}
 
 
+def ask(bootstrap: str, method: str, path: str, document: Any = None) -> Any:
+    """The answer of the first broker that can be reached to one request."""
+
+    async def asked() -> Any:
+        async with V1(bootstrap) as v1:
+            return await v1.anybody(method, path, document)
+
+    return run(asked)
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -307,13 +317,7 @@ def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> Non
     """Set a fault of KIND on LINK ('2>1', '3<>broker', 'client>*'), until it is healed."""
     asked = {name: value for name, value in limits.items() if value is not None}
     document = {"kind": kind, "link": link, **asked}
-
-    async def set_it() -> dict[str, Any]:
-        async with V1(bootstrap) as v1:
-            answer: dict[str, Any] = await v1.anybody("POST", f"/v1/faults{_at_end_of(link)}", document)
-            return answer
-
-    answer = run(set_it)
+    answer = ask(bootstrap, "POST", f"/v1/faults{_at_end_of(link)}", document)
     node = answer["broker"]
     if output == "json":
         print_json(answer)
@@ -345,13 +349,7 @@ Examples:
 @list_output_option
 def list_(bootstrap: str, output: str) -> None:
     """List the faults of all brokers, and what they struck."""
-
-    async def ask() -> dict[str, Any]:
-        async with V1(bootstrap) as v1:
-            answer: dict[str, Any] = await v1.anybody("GET", "/v1/faults?broker=all")
-            return answer
-
-    answer = run(ask)
+    answer = ask(bootstrap, "GET", "/v1/faults?broker=all")
     if output == "json":
         print_json(answer)
         return
@@ -375,13 +373,7 @@ Examples:
 @list_output_option
 def held(bootstrap: str, output: str) -> None:
     """List the messages that faults of kind hold hold, with the partitions and offsets of Produce and Fetch."""
-
-    async def ask() -> dict[str, Any]:
-        async with V1(bootstrap) as v1:
-            answer: dict[str, Any] = await v1.anybody("GET", "/v1/faults?broker=all")
-            return answer
-
-    answer = run(ask)
+    answer = ask(bootstrap, "GET", "/v1/faults?broker=all")
     messages = [
         {"fault": f"{each['broker']}:{each['id']}", **message} for each in answer["faults"] for message in each["held"]
     ]
@@ -425,14 +417,8 @@ def release(fault: str, ids: tuple[int, ...], count: int | None, latest: bool, l
         document["ids"] = list(ids)
     if count is not None:
         document["count"] = count
-
-    async def let_go() -> int:
-        async with V1(bootstrap) as v1:
-            answer = await v1.anybody("POST", f"/v1/faults/{number}:release?broker={node}", document)
-            return int(answer["released"])
-
-    released = run(let_go)
-    click.echo(f"{'Lost' if lose else 'Delivered'} {released}.")
+    answer = ask(bootstrap, "POST", f"/v1/faults/{number}:release?broker={node}", document)
+    click.echo(f"{'Lost' if lose else 'Delivered'} {answer['released']}.")
 
 
 @faults.command(

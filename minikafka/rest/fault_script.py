@@ -28,6 +28,7 @@ from minikafka.rest.route import Reply
 from minikafka.rest.schema import flag, many, nodes, nullable, one_of, text, whole
 from minikafka.rest.schema import table as table_of
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, HookCall, HookRoutes
+from minikafka.rest.topics import setting_text
 from minikafka.types import NodeId
 from minikafka.world.faults import ANYONE, BROKER, EVERY_API, FaultSpec, Link
 from minikafka.world.instruments import INJECTIONS_MAX, Act, Injection
@@ -556,7 +557,9 @@ def _setup_out(host: Host) -> dict[str, Any]:
     return {
         "nodes": sorted(image.brokers),
         "settings": {
-            name: _text_of(value) for name, value in values.items() if name in ALWAYS or value != known[name].default
+            name: setting_text(value)
+            for name, value in values.items()
+            if name in ALWAYS or value != known[name].default
         },
         "topics": [
             {
@@ -569,10 +572,6 @@ def _setup_out(host: Host) -> dict[str, Any]:
             if not name.startswith(INTERNAL)
         ][:TOPICS_MAX],
     }
-
-
-def _text_of(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class _Setup(Model):

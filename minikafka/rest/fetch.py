@@ -64,18 +64,13 @@ from minikafka.wire.messages import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     CurrentLeader,
-    EpochAnswer,
     EpochQuery,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    FetchResponse,
-    ListedOffset,
     ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
 )
 from minikafka.wire.records import RecordView, records_one_by_one
 
@@ -184,7 +179,7 @@ async def get_records(visit: Visit) -> Reply:
     request = fetch_of(visit, name, offset, max_bytes=max_bytes, max_wait_ms=visit[MAX_WAIT_MS], min_bytes=min_bytes)
     clock = visit.host.world.clock
     start = clock.now()
-    answer, leader = await from_leader(visit, name, request, pick=only_partition, wait_s=visit[MAX_WAIT_MS] / 1000)
+    answer, leader = await from_leader(visit, name, request, wait_s=visit[MAX_WAIT_MS] / 1000)
     waited_ms = round((clock.now() - start) * 1000)
     size = sum(map(len, answer.records))
     records, next_offset = await read_out(
@@ -227,11 +222,6 @@ def fetch_of(
 def form_of(visit: Visit) -> str:
     """How keys and values are shown to this client."""
     return "bytes" if visit.wants_msgpack and visit[FORMAT] == "auto" else visit[FORMAT]
-
-
-def only_partition(response: FetchResponse) -> FetchedPartition:
-    """What a fetch of one partition found."""
-    return response.partitions[0]
 
 
 def decompressed_max(host: Host, topic: str) -> int:
@@ -350,13 +340,9 @@ class Change(NamedTuple):
 
 async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> Offset:
     """ListOffsets at the leader: EARLIEST, LATEST or a time; -1: no record is that new. Refused, ProtocolError."""
-
-    def pick(response: ListOffsetsResponse) -> ListedOffset:
-        return response.partitions[0]
-
     wanted = ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
     request = ListOffsetsRequest(isolation_level=ISOLATION[visit[ISOLATION_LEVEL]], partitions=(wanted,))
-    found, _ = await from_leader(visit, name, request, pick=pick, wait_s=PAUSE_S)
+    found, _ = await from_leader(visit, name, request, wait_s=PAUSE_S)
     return found.offset
 
 
@@ -412,7 +398,7 @@ class PartitionReader:
         self.visit.served_by.clear()
         self.visit.leaders.clear()
         request = fetch_of(self.visit, self.name, self.next_offset, max_bytes=POLL_BYTES, max_wait_ms=wait_ms)
-        return await from_leader(self.visit, self.name, request, pick=only_partition, wait_s=wait_ms / 1000)
+        return await from_leader(self.visit, self.name, request, wait_s=wait_ms / 1000)
 
     async def _changes(self, answer: FetchedPartition, leader: CurrentLeader) -> list[Change]:
         """The events of one poll."""
@@ -442,11 +428,8 @@ class PartitionReader:
         """Where the new leader's log leaves what was read; None: it holds all of it (KIP-320)."""
         query = EpochQuery(topic=self.name.topic, partition=self.name.partition, leader_epoch=self._read_epoch)
 
-        def pick(response: OffsetForLeaderEpochResponse) -> EpochAnswer:
-            return response.partitions[0]
-
         request = OffsetForLeaderEpochRequest(partitions=(query,))
-        found, _ = await from_leader(self.visit, self.name, request, pick=pick, wait_s=PAUSE_S)
+        found, _ = await from_leader(self.visit, self.name, request, wait_s=PAUSE_S)
         return found.end_offset if 0 <= found.end_offset < self.next_offset else None
 
     def _end_of_shorter_log(self, refused: Refused) -> Offset | None:

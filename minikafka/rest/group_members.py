@@ -52,7 +52,7 @@ from minikafka.rest.groups import (
     partitions_out,
 )
 from minikafka.rest.host import WAIT_MS_MAX, Host
-from minikafka.rest.leaders import from_coordinator, look_up, unknown_topic
+from minikafka.rest.leaders import check_known, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
 from minikafka.rest.route import Reply, Routes, Visit
@@ -194,8 +194,7 @@ async def post_member(visit: Visit) -> Reply:
     group = visit[GROUP]
     wish = await Wish.sent(visit)
     for topic in wish.topics:
-        if topic not in visit.host.image.topics:
-            raise unknown_topic(topic)
+        check_known(visit, topic)
     until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000
     try:
         # Waiting requests end here, also when the coordinator is this broker itself.

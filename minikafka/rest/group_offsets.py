@@ -17,7 +17,6 @@ from minikafka.errors import (
     LeaderNotAvailable,
     NonEmptyGroup,
     OffsetMetadataTooLarge,
-    ProtocolError,
     RequestTimedOut,
     UnknownMemberId,
     UnknownTopicOrPartition,
@@ -35,7 +34,7 @@ from minikafka.rest.groups import (
     lags_of,
     partitions_in,
 )
-from minikafka.rest.leaders import from_coordinator, look_up, partition_of, unknown_topic
+from minikafka.rest.leaders import first_error, from_coordinator, look_up, partition_of, unknown_topic
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
@@ -146,7 +145,7 @@ async def committed(visit: Visit, request: g.OffsetCommitRequest) -> Reply:
     except UnknownMemberId as error:
         if request.member_id:
             raise
-        raise _has_members(error) from error
+        raise NonEmptyGroup(f"{error.message}: stop its members first") from error
     offsets = {(each.topic, each.partition): each.offset for each in request.partitions}
     outcomes = []
     for each in response.partitions:
@@ -167,10 +166,6 @@ def _worst(response: g.OffsetCommitResponse) -> m.Failed | None:
     if response.partitions and all(each.error_code for each in response.partitions):
         return response.partitions[0]
     return None
-
-
-def _has_members(error: ProtocolError) -> NonEmptyGroup:
-    return NonEmptyGroup(f"{error.message}: stop its members first")
 
 
 # ---- resetting -------------------------------------------------------------------------------------------------------
@@ -347,6 +342,6 @@ async def delete_offsets(visit: Visit) -> Reply:
         visit,
         group,
         request,
-        failed=lambda answer: next((each for each in (answer, *answer.partitions) if each.error_code), None),
+        failed=first_error("partitions"),
     )
     return Reply(_Forgotten(group=group, deleted=partitions).out())

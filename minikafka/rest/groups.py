@@ -22,7 +22,7 @@ from minikafka.errors import (
 )
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription, by_topic
-from minikafka.rest.leaders import coordinator_members, coordinator_of, from_all, from_coordinator, look_up
+from minikafka.rest.leaders import coordinator_members, coordinator_of, first_error, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Text, states_parameter
 from minikafka.rest.route import Reply, Routes, Visit
@@ -188,7 +188,7 @@ async def described(visit: Visit, group: str) -> g.DescribedGroup:
         visit,
         group,
         g.DescribeGroupsRequest(groups=(group,)),
-        failed=lambda answer: next((each for each in (answer, *answer.groups) if each.error_code), None),
+        failed=first_error("groups"),
     )
     return response.groups[0]
 
@@ -326,7 +326,7 @@ async def delete_group(visit: Visit) -> Reply:
         visit,
         group,
         g.DeleteGroupsRequest(groups=(group,)),
-        failed=lambda answer: next((each for each in (answer, *answer.groups) if each.error_code), None),
+        failed=first_error("groups"),
         repeatable=False,
     )
     return Reply(_Deleted(group=group, deleted=True).out())

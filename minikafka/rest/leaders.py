@@ -147,6 +147,18 @@ def partition_of(host: Scene, name: TopicPartition) -> PartitionImage:
     return partition
 
 
+def first_error(parts: str) -> ErrorOf:
+    """Pick the error of a whole response, or the first error of its ``parts``."""
+    return lambda answer: next((each for each in (answer, *getattr(answer, parts)) if each.error_code), None)
+
+
+def check_known(visit: Visit, topic: str) -> str:
+    """The name of a topic; UnknownTopicOrPartition if this broker does not know it."""
+    if topic not in visit.host.image.topics:
+        raise unknown_topic(topic)
+    return topic
+
+
 def unknown_topic(topic: str) -> ProtocolError:
     """404 for a topic."""
     return error_of(3, f"there is no topic {topic[:250]!r}")
@@ -199,15 +211,8 @@ def still_moving(name: TopicPartition, error: ProtocolError) -> ProtocolError:
     return error
 
 
-async def from_leader(
-    visit: Visit,
-    name: TopicPartition,
-    request: Any,
-    *,
-    pick: Callable[[Any], Answer],
-    wait_s: float,
-) -> tuple[Answer, CurrentLeader]:
-    """A *read* at the partition's leader: the part of the response that ``pick`` names, and who gave it.
+async def from_leader(visit: Visit, name: TopicPartition, request: Any, *, wait_s: float) -> tuple[Any, CurrentLeader]:
+    """A *read* at the partition's leader: what the response says of the partition, and who gave it.
 
     Raises ProtocolError or Refused. Reads change nothing, so a lost answer is asked for again.
     """
@@ -218,7 +223,9 @@ async def from_leader(
         if not forward:
             refuse_to_forward(visit.host, name, leader)
         try:
-            answer = pick(await ask(visit, leader.leader_id, request, wait_s=wait_s))
+            response = await ask(visit, leader.leader_id, request, wait_s=wait_s)
+            # A response about one partition is the answer itself.
+            answer = response.partitions[0] if hasattr(response, "partitions") else response
             hint = getattr(answer, "current_leader", None)
             if not answer.error_code:
                 visit.leaders.append(leader.leader_id)

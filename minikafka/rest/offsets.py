@@ -22,22 +22,15 @@ from minikafka.wire.messages import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
-    DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    EpochAnswer,
     EpochQuery,
     ExplainPartitionRequest,
-    ExplainPartitionResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    ListedOffset,
     ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
 )
 from minikafka.wire.outcomes import failure_of
 
@@ -124,21 +117,15 @@ async def get_offsets(visit: Visit) -> Reply:
         partitions=(ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=at.timestamp),)
     )
 
-    def pick(response: ListOffsetsResponse) -> ListedOffset:
-        return response.partitions[0]
-
-    found, leader = await from_leader(visit, name, request, pick=pick, wait_s=LOOK_UP_WAIT_S)
+    found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     timestamp = found.timestamp if found.timestamp >= 0 else None
     leads = leader_members(visit.host, leader)
     return Reply(_Offset.out_of(found, at=at.word, timestamp=timestamp, leader=leads))
 
 
 async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Reply:
-    def pick(response: ExplainPartitionResponse) -> ExplainPartitionResponse:
-        return response
-
     request = ExplainPartitionRequest(topic=name.topic, partition=name.partition)
-    described, leader = await from_leader(visit, name, request, pick=pick, wait_s=LOOK_UP_WAIT_S)
+    described, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     if described.replica is None:
         raise OffsetNotAvailable(f"broker {leader.leader_id} has not taken up {name} yet")
     offset = described.replica.high_watermark if word == "hw" else described.replica.log_end_offset
@@ -151,10 +138,7 @@ async def _epoch_end(visit: Visit, name: TopicPartition) -> Reply:
         partitions=(EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=visit[EPOCH]),)
     )
 
-    def pick(response: OffsetForLeaderEpochResponse) -> EpochAnswer:
-        return response.partitions[0]
-
-    found, leader = await from_leader(visit, name, request, pick=pick, wait_s=LOOK_UP_WAIT_S)
+    found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     leads = leader_members(visit.host, leader)
     return Reply(_Offset.out_of(found, at="epoch", offset=found.end_offset, timestamp=None, leader=leads))
 
@@ -200,11 +184,8 @@ async def post_truncation(visit: Visit) -> Reply:
         partitions=(DeleteRecordsPartition(topic=name.topic, partition=name.partition, offset=offset),),
     )
 
-    def pick(response: DeleteRecordsResponse) -> DeletedRecords:
-        return response.partitions[0]
-
     # Asked twice, it does the same: what is deleted stays deleted.
-    found, leader = await from_leader(visit, name, request, pick=pick, wait_s=visit[TIMEOUT_MS] / 1000)
+    found, leader = await from_leader(visit, name, request, wait_s=visit[TIMEOUT_MS] / 1000)
     return Reply(_Truncated.out_of(found, leader=leader_members(visit.host, leader), note=visit.note))
 
 

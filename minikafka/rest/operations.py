@@ -20,7 +20,7 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.rest.cluster import BROKER
-from minikafka.rest.leaders import ask, change, partition_of, unknown_topic
+from minikafka.rest.leaders import ask, change, check_known, partition_of
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
@@ -111,10 +111,7 @@ _CHANGE = (DRY_RUN, TIMEOUT_MS, FORWARD)
 )
 async def get_topic_configs(visit: Visit) -> Reply:
     """Every setting of a topic, as this broker uses it."""
-    topic = visit[TOPIC]
-    if topic not in visit.host.image.topics:
-        raise unknown_topic(topic)
-    return await _configs(visit, a.TOPIC, topic)
+    return await _configs(visit, a.TOPIC, check_known(visit, visit[TOPIC]))
 
 
 @ROUTES.at(
@@ -145,10 +142,7 @@ async def get_cluster_configs(visit: Visit) -> Reply:
 )
 async def patch_topic(visit: Visit) -> Reply:
     """Alter settings of a topic; null takes one back to its default."""
-    topic = visit[TOPIC]
-    if topic not in visit.host.image.topics:
-        raise unknown_topic(topic)
-    return await _alter(visit, a.TOPIC, topic)
+    return await _alter(visit, a.TOPIC, check_known(visit, visit[TOPIC]))
 
 
 @ROUTES.at(

@@ -35,7 +35,6 @@ from minikafka.rest.leaders import (
     may_forward,
     partition_of,
     refuse_to_forward,
-    unknown_topic,
 )
 from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
@@ -51,22 +50,18 @@ from minikafka.rest.sentences import (
     why_the_stable_offset,
     why_the_watermark,
 )
-from minikafka.rest.topics import TIMEOUT_MS
+from minikafka.rest.topics import TIMEOUT_MS, described_topic
 from minikafka.rest.views import Event, Views, event_of, last, leaders_view, story_of, views_of, why_it_left
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import (
     CurrentLeader,
     DescribedReplica,
-    DescribedTopic,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
     ElectedLeader,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ForgottenPartition,
     UnstableTransaction,
 )
-from minikafka.wire.outcomes import failure_of
 
 ROUTES = Routes("partitions")
 ELECTION_TYPES = ("preferred", "unclean")
@@ -102,16 +97,7 @@ class _Elected(Place):
 )
 async def get_partitions(visit: Visit) -> Reply:
     """The partitions of a topic, as the controller has recorded them."""
-    name = visit[TOPIC]
-    if name not in visit.host.image.topics:
-        raise unknown_topic(name)
-    described: DescribeTopicsResponse = await visit.host.answer(
-        "DescribeTopicPartitions", DescribeTopicsRequest(topics=(name,))
-    )
-    topic: DescribedTopic = described.topics[0]
-    if topic.error_code:
-        raise failure_of(topic)
-    return Reply(_Partitions.out_of(topic))
+    return Reply(_Partitions.out_of(await described_topic(visit)))
 
 
 # ---- one partition and its replicas ----------------------------------------------------------------------------------

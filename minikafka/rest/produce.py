@@ -47,6 +47,7 @@ from minikafka.rest.leaders import (
     ATTEMPTS_MAX,
     PAUSE_S,
     ask,
+    check_known,
     current_leader,
     is_stale,
     leader_members,
@@ -54,7 +55,6 @@ from minikafka.rest.leaders import (
     partition_of,
     refuse_to_forward,
     still_moving,
-    unknown_topic,
 )
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
@@ -237,8 +237,8 @@ async def _produce(visit: Visit, topic: str, only: TopicPartition | None) -> Rep
     acks = ACKS[visit[ACKS_PARAMETER]]
     if only is not None:
         partition_of(visit.host, only)
-    elif topic not in visit.host.image.topics:
-        raise unknown_topic(topic)
+    else:
+        check_known(visit, topic)
     sender = _sender_of(visit, only)
     records, note = await _records(visit)
     await asyncio.sleep(0)

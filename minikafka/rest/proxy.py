@@ -20,7 +20,7 @@ from minikafka.rest import json_text
 from minikafka.rest.body import RECORD_BOUNDS, Members, check_body, kind_of, parsed, pointer, read_body
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.json_text import Turns
-from minikafka.rest.leaders import partition_of, unknown_topic
+from minikafka.rest.leaders import check_known, partition_of
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
 from minikafka.rest.produce import PROBLEMS, Written, write
@@ -134,7 +134,7 @@ async def post_topic(visit: Visit) -> Reply | Page:
     The status is 200 when batches fail: each record has its own `error_code`, 50003 when a repetition can help.
     """
     form = _embedded_format(visit)
-    topic = _known_topic(visit)
+    topic = check_known(visit, visit[TOPIC])
     document = await _object(visit, "json")
     faults: list[Fault] = []
     root = Members(document, "", faults)
@@ -255,7 +255,7 @@ async def post_cluster_topic_records(visit: Visit) -> Reply:
         raise malformed(
             f"there is no cluster {visit[CLUSTER_ID][:80]!r} here; this is {visit.host.image.cluster_id!r}", status=404
         )
-    topic = _known_topic(visit)
+    topic = check_known(visit, visit[TOPIC])
     try:
         document = await _object(visit, kind_of(visit.http))
     except Refused as refused:
@@ -336,13 +336,6 @@ def _moment(timestamp_ms: int) -> str:
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------
-
-
-def _known_topic(visit: Visit) -> str:
-    topic = visit[TOPIC]
-    if topic not in visit.host.image.topics:
-        raise unknown_topic(topic)
-    return topic
 
 
 async def _object(visit: Visit, kind: str) -> dict[str, Any]:

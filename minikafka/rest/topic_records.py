@@ -40,7 +40,6 @@ from minikafka.rest.fetch import (
     fetch_of,
     form_of,
     listed_offset,
-    only_partition,
     read_out,
 )
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
@@ -380,7 +379,7 @@ async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
     if offset < 0:
         return _Part(name.partition, [], -1)
     request = fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=PARTITION_BYTES_MAX)
-    answer, _ = await from_leader(visit, name, request, pick=only_partition, wait_s=LOOK_WAIT_S)
+    answer, _ = await from_leader(visit, name, request, wait_s=LOOK_WAIT_S)
     records, next_offset = await read_out(
         answer.records,
         offset,

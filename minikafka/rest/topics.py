@@ -21,7 +21,7 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX, Host
-from minikafka.rest.leaders import change, unknown_topic
+from minikafka.rest.leaders import change, check_known
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Choice, Flag, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
@@ -177,16 +177,16 @@ async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Seq
 )
 async def get_topic(visit: Visit) -> Reply:
     """One topic with its settings and partitions."""
-    name = visit[TOPIC]
-    if name not in visit.host.image.topics:
-        raise unknown_topic(name)
-    described: DescribeTopicsResponse = await visit.host.answer(
-        "DescribeTopicPartitions", DescribeTopicsRequest(topics=(name,))
-    )
-    topic = described.topics[0]
-    if topic.error_code:
-        raise failure_of(topic)
-    return Reply(_Topic.out_of(topic))
+    return Reply(_Topic.out_of(await described_topic(visit)))
+
+
+async def described_topic(visit: Visit) -> DescribedTopic:
+    """The topic that the path names, as this broker describes it."""
+    request = DescribeTopicsRequest(topics=(check_known(visit, visit[TOPIC]),))
+    response: DescribeTopicsResponse = await visit.host.answer("DescribeTopicPartitions", request)
+    if response.topics[0].error_code:
+        raise failure_of(response.topics[0])
+    return response.topics[0]
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ from minikafka.rest.leaders import (
     ErrorOf,
     coordinator_members,
     coordinator_of,
+    first_error,
     from_all,
     from_coordinator,
     from_leader,
@@ -69,7 +70,6 @@ from minikafka.wire.group_messages import NO_GENERATION
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import (
     ActiveProducer,
-    DescribedProducer,
     DescribeProducersPartition,
     DescribeProducersRequest,
     InitProducerIdRequest,
@@ -83,7 +83,6 @@ from minikafka.wire.transaction_messages import (
     EndTxnResponse,
     ListTransactionsRequest,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
 )
 
 ROUTES = Routes("transactions")
@@ -196,7 +195,7 @@ async def get_transaction(visit: Visit) -> Reply:
         visit,
         name,
         DescribeTransactionsRequest(transactional_ids=(name,)),
-        failed=lambda answer: next((each for each in (answer, *answer.transactions) if each.error_code), None),
+        failed=first_error("transactions"),
         kind=TRANSACTIONAL_IDS,
     )
     [found] = response.transactions
@@ -224,11 +223,7 @@ async def get_producers(visit: Visit) -> Reply:
         partitions=(DescribeProducersPartition(topic=name.topic, partition=name.partition),)
     )
 
-    def pick(response: Any) -> DescribedProducer:
-        found: DescribedProducer = response.partitions[0]
-        return found
-
-    found, leader = await from_leader(visit, name, request, pick=pick, wait_s=DESCRIBE_WAIT_S)
+    found, leader = await from_leader(visit, name, request, wait_s=DESCRIBE_WAIT_S)
     producers = [producer_out(each) for each in found.active]
     return Reply(_Producers.out_of(found, leader=leader_members(visit.host, leader), producers=producers))
 
@@ -378,10 +373,7 @@ async def put_transaction_offsets(visit: Visit) -> Reply:
         partitions=committing(sent.offsets),
     )
 
-    def failed(response: TxnOffsetCommitResponse) -> Any:
-        return next((each for each in (response, *response.partitions) if each.error_code), None)
-
-    await _asked(visit, sent.group, request, GROUPS, failed=failed)
+    await _asked(visit, sent.group, request, GROUPS, failed=first_error("partitions"))
     return Reply(_Pending.out_of(sent, transactional_id=name, note=visit.note))
 
 

@@ -340,10 +340,9 @@ class SimCluster:
             configs={key.replace("_", "."): value for key, value in configs.items()},
         )
         self.run(self._create(topic))
-        self.until(lambda: self._all_know(name), BOOT_S, f"topic {name} to be known")
-
-    def _all_know(self, topic: str) -> bool:
-        return all(topic in broker.image.topics for broker in self.serving())
+        self.until(
+            lambda: all(name in broker.image.topics for broker in self.serving()), BOOT_S, f"topic {name} to be known"
+        )
 
     async def _create(self, topic: NewTopic) -> None:
         """Ask the controller until it has created the topic; a second attempt may find it there."""

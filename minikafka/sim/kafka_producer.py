@@ -205,9 +205,6 @@ class KafkaSender:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
 
-    def _is_at_work(self) -> bool:
-        return any(queue.waiting or queue.sent for queue in self._queues.values())
-
     async def _feed(self) -> None:
         number = 0
         while self.left:
@@ -234,7 +231,7 @@ class KafkaSender:
         now = self._world.clock.now()
         for queue in self._queues.values():
             self._expire(queue, now)
-        if not self._is_at_work():
+        if not any(queue.waiting or queue.sent for queue in self._queues.values()):
             return None
         if self._is_idempotent and self._producer_id < 0 and not await self._init():
             return self._backoff_s

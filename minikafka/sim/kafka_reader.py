@@ -12,14 +12,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from minikafka.check import Recorder, value_id
-from minikafka.errors import CorruptMessage, InvalidRecord, OffsetOutOfRange
+from minikafka.check import Recorder
+from minikafka.errors import OffsetOutOfRange
 from minikafka.sim.kafka_link import KafkaCluster, KafkaLink, Report
-from minikafka.sim.workload import CALL_S, READ_PAUSE_S, READ_WAIT_MS, SUCCESSOR
+from minikafka.sim.workload import CALL_S, READ_PAUSE_S, READ_WAIT_MS, Reader
 from minikafka.sim.world import SimWorld
 from minikafka.types import NO_EPOCH, Address, Epoch, Offset, TopicPartition
-from minikafka.wire.batch import split, verify
-from minikafka.wire.records import decode_batch
 
 BY_ID_FROM: Final = 13
 EARLIEST, LATEST = -2, -1
@@ -37,7 +35,7 @@ class _Session:
         """What the leader knows of each partition."""
 
 
-class KafkaReader:
+class KafkaReader(Reader):
     """Reads partitions over Kafka's protocol."""
 
     def __init__(
@@ -53,18 +51,14 @@ class KafkaReader:
         positions: Mapping[TopicPartition, Offset] | None = None,
         pace: float = 1.0,
     ) -> None:
-        self.name = name
-        self.machine = name.partition(SUCCESSOR)[0]
-        self.positions: dict[TopicPartition, Offset] = dict(positions or dict.fromkeys(partitions, 0))
+        super().__init__(sim, name, partitions, recorder, positions or dict.fromkeys(partitions, 0))
         self._epochs: dict[TopicPartition, Epoch] = {}
         """Leader epoch of the last batch that was read."""
         self._validated: dict[TopicPartition, Epoch] = {}
         """Leader epoch under which the position is known to be right."""
-        self._recorder = recorder
         self._pace = pace
         self._fetch_version = int(settings.get("fetch", 12))
         self._call_s = CALL_S * pace
-        self._world = sim.of(self.machine)
         self._sessions: dict[Address, _Session] = {}
         self._cluster = KafkaCluster(
             self._world,
@@ -74,7 +68,6 @@ class KafkaReader:
             timeout_s=self._call_s,
             report=report,
         )
-        recorder.assign(name, list(partitions))
         sim.spawn(self.machine, self._run())
 
     async def _run(self) -> None:
@@ -118,7 +111,7 @@ class KafkaReader:
             self._cluster.is_stale = True
             return False
         if 0 <= part["end_offset"] < self.positions[name]:
-            self._seek(name, part["end_offset"], part["leader_epoch"])
+            self._go_back(name, part["end_offset"], part["leader_epoch"])
         self._validated[name] = known.epoch
         return True
 
@@ -136,13 +129,11 @@ class KafkaReader:
             bounds.append(part["offset"])
         bounded = min(max(self.positions[name], bounds[0]), bounds[1])
         if bounded != self.positions[name]:
-            self._seek(name, bounded, NO_EPOCH)
+            self._go_back(name, bounded, NO_EPOCH)
 
-    def _seek(self, name: TopicPartition, offset: Offset, epoch: Epoch) -> None:
-        self._world.events("reader_reset", partition=str(name), old=self.positions[name], new=offset)
-        self.positions[name] = offset
+    def _go_back(self, name: TopicPartition, offset: Offset, epoch: Epoch) -> None:
+        self._seek(name, offset)
         self._epochs[name] = epoch
-        self._recorder.seek(self.name, name.topic, name.partition, offset)
 
     # ---- fetching ----------------------------------------------------------------------------------------------------
 
@@ -194,9 +185,9 @@ class KafkaReader:
             for part in topic["partitions"]:
                 name = TopicPartition(topic["topic"] or ids.get(topic["topic_id"], ""), part["partition_index"])
                 if name in wanted:
-                    await self._take(link, name, part)
+                    await self._received(link, name, part)
 
-    async def _take(self, link: KafkaLink, name: TopicPartition, part: dict[str, Any]) -> None:
+    async def _received(self, link: KafkaLink, name: TopicPartition, part: dict[str, Any]) -> None:
         if part["error_code"] == OffsetOutOfRange.code:
             await self._reset(link, name)
             return
@@ -204,30 +195,10 @@ class KafkaReader:
             self._cluster.is_stale = True
             return
         position = self.positions[name]
-        batches = split(bytes(part["records"])) if part["records"] is not None else []
-        try:
-            records = [
-                (record.offset, value_id(record.value))
-                for batch in batches
-                for record in decode_batch(verify(batch.data))
-                if record.offset >= position
-            ]
-        except (CorruptMessage, InvalidRecord) as error:
-            self._world.events("damage_refused_by_reader", partition=str(name), position=position, why=error.message)
-            return
-        if not batches:
-            return
-        self.positions[name] = max(position, batches[-1].next_offset)
-        self._epochs[name] = batches[-1].leader_epoch
-        known = self._cluster.leaders.get(name)
-        self._validated[name] = known.epoch if known is not None else NO_EPOCH
-        self._world.events("kafka_records_read", partition=str(name), first=position, end=self.positions[name])
-        self._recorder.poll(
-            self.name,
-            name.topic,
-            name.partition,
-            records,
-            position_before=position,
-            position_after=self.positions[name],
-            high_watermark=part["high_watermark"],
-        )
+        records = () if part["records"] is None else (bytes(part["records"]),)
+        batches = self._take(name, records, part["high_watermark"])
+        if batches:
+            self._epochs[name] = batches[-1].leader_epoch
+            known = self._cluster.leaders.get(name)
+            self._validated[name] = known.epoch if known is not None else NO_EPOCH
+            self._world.events("kafka_records_read", partition=str(name), first=position, end=self.positions[name])

@@ -12,8 +12,8 @@ it on its machine is another process of the history.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from minikafka.check import Recorder, value_id
 from minikafka.client.consumer import Consumer
@@ -34,7 +34,7 @@ from minikafka.sim.kafka_plans import TOMBSTONE
 from minikafka.sim.plan import Operation
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address, Offset, TopicPartition
-from minikafka.wire.batch import split, verify
+from minikafka.wire.batch import RecordBatch, split, verify
 from minikafka.wire.messages import (
     FetchedPartition,
     FetchPartition,
@@ -147,16 +147,60 @@ class SendingClient:
             self._recorder.unknown(op, error.name)
 
 
-class Reader(Protocol):
-    """Reads partitions in order; where it stands outlives it."""
+class Reader:
+    """Reads partitions in order, again and again from where it stands; that outlives it. What it reads is recorded."""
 
-    name: str
-    machine: str
-    positions: dict[TopicPartition, Offset]
+    def __init__(
+        self,
+        sim: SimWorld,
+        name: str,
+        partitions: Sequence[TopicPartition],
+        recorder: Recorder,
+        positions: Mapping[TopicPartition, Offset],
+    ) -> None:
+        self.name = name
+        self.machine = name.partition(SUCCESSOR)[0]
+        self.positions: dict[TopicPartition, Offset] = dict(positions)
+        self._recorder = recorder
+        self._world: World = sim.of(self.machine)
+        recorder.assign(name, list(partitions))
+
+    def _take(self, name: TopicPartition, buffers: Iterable[bytes], high_watermark: Offset) -> list[RecordBatch]:
+        """Record what a leader has sent, and go on behind it. Returns the batches; none: there was nothing to take."""
+        position = self.positions[name]
+        batches = [batch for buffer in buffers for batch in split(buffer)]
+        try:
+            records = [
+                (record.offset, value_id(record.value))
+                for batch in batches
+                for record in decode_batch(verify(batch.data))
+                if record.offset >= position
+            ]
+        except (CorruptMessage, InvalidRecord) as error:
+            self._world.events("damage_refused_by_reader", partition=str(name), position=position, why=error.message)
+            return []
+        if batches:
+            # Compaction may have left a batch fewer records than it spans, or none.
+            self.positions[name] = max(position, batches[-1].next_offset)
+            self._recorder.poll(
+                self.name,
+                name.topic,
+                name.partition,
+                records,
+                position_before=position,
+                position_after=self.positions[name],
+                high_watermark=high_watermark,
+            )
+        return batches
+
+    def _seek(self, name: TopicPartition, offset: Offset) -> None:
+        self._world.events("reader_reset", partition=str(name), old=self.positions[name], new=offset)
+        self.positions[name] = offset
+        self._recorder.seek(self.name, name.topic, name.partition, offset)
 
 
-class ReadingClient:
-    """Reads whole partitions in order, again and again from where it stands."""
+class ReadingClient(Reader):
+    """Reads whole partitions over ``/rpc``."""
 
     def __init__(
         self,
@@ -169,14 +213,9 @@ class ReadingClient:
         positions: Mapping[TopicPartition, Offset] | None = None,
         pace: float = 1.0,
     ) -> None:
-        self.name = name
-        self.machine = name.partition(SUCCESSOR)[0]
-        self.positions: dict[TopicPartition, Offset] = dict(positions or dict.fromkeys(partitions, 0))
-        self._recorder = recorder
+        super().__init__(sim, name, partitions, recorder, positions or dict.fromkeys(partitions, 0))
         self._brokers = list(brokers)
         self._pace = pace
-        self._world: World = sim.of(self.machine)
-        recorder.assign(name, list(partitions))
         sim.spawn(self.machine, self._run())
 
     async def _run(self) -> None:
@@ -225,7 +264,8 @@ class ReadingClient:
             if answer.error_code == OffsetOutOfRange.code:
                 self._reset(answer)
             elif not answer.error_code and answer.diverging_epoch is None:
-                self._take(answer)
+                name = TopicPartition(answer.topic, answer.partition)
+                self._take(name, answer.records, answer.high_watermark)
                 heard += 1
         return heard
 
@@ -238,37 +278,7 @@ class ReadingClient:
         bounded = min(max(position, answer.log_start_offset), answer.log_end_offset)
         if answer.log_start_offset < 0 or bounded == position:
             return
-        self._world.events("reader_reset", partition=str(name), old=position, new=bounded)
-        self.positions[name] = bounded
-        self._recorder.seek(self.name, name.topic, name.partition, bounded)
-
-    def _take(self, answer: FetchedPartition) -> None:
-        name = TopicPartition(answer.topic, answer.partition)
-        position = self.positions[name]
-        batches = [batch for buffer in answer.records for batch in split(buffer)]
-        try:
-            records = [
-                (record.offset, value_id(record.value))
-                for batch in batches
-                for record in decode_batch(verify(batch.data))
-                if record.offset >= position
-            ]
-        except (CorruptMessage, InvalidRecord) as error:
-            self._world.events("damage_refused_by_reader", partition=str(name), position=position, why=error.message)
-            return
-        if not batches:
-            return
-        # Compaction may have left a batch fewer records than it spans, or none.
-        self.positions[name] = max(position, batches[-1].next_offset)
-        self._recorder.poll(
-            self.name,
-            name.topic,
-            name.partition,
-            records,
-            position_before=position,
-            position_after=self.positions[name],
-            high_watermark=answer.high_watermark,
-        )
+        self._seek(name, bounded)
 
     async def _ask(self, peer: Address, request: object) -> object | None:
         try:
@@ -280,7 +290,7 @@ class ReadingClient:
         return answer
 
 
-class ConsumingClient:
+class ConsumingClient(Reader):
     """The production consumer: what it hands out, in the order in which it does."""
 
     def __init__(
@@ -294,16 +304,11 @@ class ConsumingClient:
         settings: Mapping[str, Any],
         positions: Mapping[TopicPartition, Offset] | None = None,
     ) -> None:
-        self.name = name
-        self.machine = name.partition(SUCCESSOR)[0]
-        self.positions: dict[TopicPartition, Offset] = dict(positions or {})
+        super().__init__(sim, name, partitions, recorder, positions or {})
         self._partitions = list(partitions)
-        self._recorder = recorder
-        self._world = sim.of(self.machine)
         self._config = ConsumerConfig(
             bootstrap_servers=bootstrap, client_id=name, auto_offset_reset="earliest", **settings
         )
-        recorder.assign(name, self._partitions)
         sim.spawn(self.machine, self._run())
 
     async def _run(self) -> None:
