@@ -107,7 +107,21 @@ ROUNDS_MAX = 20
 
 
 class Verbs:
-    """What each command does on one lab cluster; each method gives the step's headline, or raises ScenarioError."""
+    """What each command does on one lab cluster: ``power-cut`` is ``_do_power_cut``.
+
+    Each method gives the step's headline, or raises ScenarioError.
+    """
+
+    BY_NAME: ClassVar[dict[str, Callable[[Verbs, Command], str]]] = {}
+
+    OPTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "produce": ("acks", "believing", "timeout"),
+        "fetch": ("answer",),
+        "consume": ("from", "believing", "last-epoch"),
+        "elect": ("isr",),
+        "place": ("brokers", "partitions", "factor"),
+    }
+    """Of the commands that take some."""
 
     def __init__(self, lab: LabCluster) -> None:
         self.lab = lab
@@ -119,6 +133,7 @@ class Verbs:
         verb = self.BY_NAME.get(command.verb)
         if verb is None:
             raise command.fail(f"no such command; there are {', '.join(sorted(self.BY_NAME))}")
+        command.only(*self.OPTIONS.get(command.verb, ()))
         return verb(self, command)
 
     def say_state(self) -> None:
@@ -161,8 +176,7 @@ class Verbs:
 
     # ---- the commands ------------------------------------------------------------------------------------------------
 
-    def _produce(self, command: Command) -> str:
-        command.only("acks", "believing", "timeout")
+    def _do_produce(self, command: Command) -> str:
         head, *values = command.words
         node = self._node(Command(command.line, command.verb, (head,), {}))
         acks = command.options.get("acks", "all")
@@ -185,8 +199,7 @@ class Verbs:
         except ValueError as error:
             raise command.fail(f"{text} is no time; say 500ms or 31s") from error
 
-    def _fetch(self, command: Command) -> str:
-        command.only("answer")
+    def _do_fetch(self, command: Command) -> str:
         what = []
         for node in self._nodes(command):
             fetch = self.lab.send(node)
@@ -207,8 +220,7 @@ class Verbs:
             return f"{node.name} would fetch"
         return f"{node.name} fetches from {self.lab.name(fetch.leader)} at {fetch.asked.offset}"
 
-    def _catch_up(self, command: Command) -> str:
-        command.only()
+    def _do_catch_up(self, command: Command) -> str:
         for _ in range(ROUNDS_MAX):
             before = views_of(self.lab)
             for node in self.lab.nodes.values():
@@ -223,8 +235,7 @@ class Verbs:
                 return "all followers fetch until nothing changes"
         raise command.fail("they never catch up")
 
-    def _poll(self, command: Command) -> str:
-        command.only()
+    def _do_poll(self, command: Command) -> str:
         node = self._node(command)
         fetch = self.lab.send(node)
         if fetch is not None:
@@ -233,36 +244,33 @@ class Verbs:
                 self.lab.deliver(fetch)
         return self._asks(node, fetch)
 
-    def _send(self, command: Command) -> str:
-        command.only()
+    def _do_send(self, command: Command) -> str:
         node = self._node(command)
         return f"{self._asks(node, self.lab.send(node))}: on its way"
 
     def _under_way(self, command: Command, *, answered: bool) -> Fetch:
-        command.only()
         node = self._node(command, up=None)
         fetch = self.lab.fetches.get(node.id)
         if fetch is None or (fetch.answer is not None) is not answered:
             raise command.fail(f"{node.name} has no {'answer' if answered else 'request'} on its way")
         return fetch
 
-    def _handle(self, command: Command) -> str:
+    def _do_handle(self, command: Command) -> str:
         fetch = self._under_way(command, answered=False)
         self.lab.handle(fetch, wait=False)
         return f"{self.lab.name(fetch.leader)} handles {self.lab.name(fetch.node)}'s fetch at {fetch.asked.offset}"
 
-    def _deliver(self, command: Command) -> str:
+    def _do_deliver(self, command: Command) -> str:
         fetch = self._under_way(command, answered=True)
         self.lab.deliver(fetch)
         return f"the answer reaches {self.lab.name(fetch.node)}"
 
-    def _lose(self, command: Command) -> str:
+    def _do_lose(self, command: Command) -> str:
         fetch = self._under_way(command, answered=True)
         self.lab.lose(fetch)
         return f"the answer never reaches {self.lab.name(fetch.node)}"
 
-    def _consume(self, command: Command) -> str:
-        command.only("from", "believing", "last-epoch")
+    def _do_consume(self, command: Command) -> str:
         node = self._node(command)
         offset = command.number("from", 0)
         self.lab.consume(
@@ -273,104 +281,88 @@ class Verbs:
         )
         return f"a consumer reads from {node.name} at {offset}"
 
-    def _latest(self, command: Command) -> str:
-        command.only()
+    def _do_latest(self, command: Command) -> str:
         node = self._node(command)
         self.lab.latest(node)
         return f"a consumer asks {node.name} for the latest offset"
 
-    def _tick(self, command: Command) -> str:
-        command.only()
+    def _do_tick(self, command: Command) -> str:
         if len(command.words) != 1:
             raise command.fail("how long? Say 500ms or 31s")
         self.lab.now += self._seconds(command, command.words[0])
         return f"{command.words[0]} pass, it is {self.lab.now:g} s"
 
-    def _check_isr(self, command: Command) -> str:
-        command.only()
+    def _do_check_isr(self, command: Command) -> str:
         node = self._node(command)
         self.lab.check_isr(node)
         return f"{node.name} looks for laggards"
 
-    def _proposals(self, command: Command) -> str:
-        command.only()
+    def _do_proposals(self, command: Command) -> str:
         if command.words not in {("held",), ("flow",)}:
             raise command.fail("held or flow?")
         self.proposals_flow = command.words == ("flow",)
         return "proposals " + ("reach the controller at once" if self.proposals_flow else "are slow from now on")
 
-    def _settle(self, command: Command) -> str:
-        command.only()
+    def _do_settle(self, command: Command) -> str:
         node = self._node(command)
         if node.id not in self.lab.proposals:
             raise command.fail(f"{node.name} has no proposal on its way")
         return self.settle_proposal(node)
 
-    def _kill(self, command: Command) -> str:
-        command.only()
+    def _do_kill(self, command: Command) -> str:
         for node in self._nodes(command):
             self.lab.end(node)
         return f"kill -9 {' '.join(command.words)}: the page cache stays"
 
-    def _power_cut(self, command: Command) -> str:
-        command.only()
+    def _do_power_cut(self, command: Command) -> str:
         for node in self._nodes(command, up=None):
             self.lab.end(node, power=True)
         return f"power cut at {' '.join(command.words)}: what was not synced is gone"
 
-    def _stop(self, command: Command) -> str:
-        command.only()
+    def _do_stop(self, command: Command) -> str:
         node = self._node(command)
         self.lab.stop(node)
         return f"{node.name} stops in good order"
 
-    def _restart(self, command: Command) -> str:
-        command.only()
+    def _do_restart(self, command: Command) -> str:
         for node in self._nodes(command, up=False):
             self.lab.start(node)
         return f"{' '.join(command.words)} starts again"
 
-    def _wipe(self, command: Command) -> str:
-        command.only()
+    def _do_wipe(self, command: Command) -> str:
         node = self._node(command, up=False)
         node.disk.wipe()
         node.stopped_cleanly = False
         return f"{node.name} gets an empty disk"
 
-    def _cut(self, command: Command) -> str:
-        command.only()
+    def _do_cut(self, command: Command) -> str:
         node = self._node(command)
         node.connected = False
         return f"{node.name} is cut off"
 
-    def _heal(self, command: Command) -> str:
-        command.only()
+    def _do_heal(self, command: Command) -> str:
         node = self._node(command)
         self.lab.join(node)
         return f"{node.name} is reachable again"
 
-    def _deaf(self, command: Command) -> str:
-        command.only()
+    def _do_deaf(self, command: Command) -> str:
         node = self._node(command)
         node.listens = False
         return f"metadata does not reach {node.name} for now"
 
-    def _hear(self, command: Command) -> str:
-        command.only()
+    def _do_hear(self, command: Command) -> str:
         node = self._node(command)
         node.listens = True
         self.lab.tell(node)
         return f"{node.name} reads the metadata"
 
-    def _expire(self, command: Command) -> str:
-        command.only()
+    def _do_expire(self, command: Command) -> str:
         node = self._node(command, up=None)
         self.lab.control.session_ended(node.id)
         self.lab.spread()
         return f"{node.name}'s session ends"
 
-    def _elect(self, command: Command) -> str:
-        command.only("isr")
+    def _do_elect(self, command: Command) -> str:
         node = self._node(command, up=None)
         control = self.lab.control
         living = [each.id for each in self.lab.nodes.values() if each.reachable]
@@ -383,35 +375,30 @@ class Verbs:
             return f"{node.name} is elected"
         return f"the dead's sessions end; elected: {self.lab.name(control.news().state.leader)}"
 
-    def _checkpoint(self, command: Command) -> str:
-        command.only()
+    def _do_checkpoint(self, command: Command) -> str:
         for node in self._nodes(command):
             node.checkpoint()
             self.lab.say(f"{node.name}: HW {node.seat.high_watermark} is on disk")
         return f"{' '.join(command.words)} writes its checkpoints"
 
-    def _sync(self, command: Command) -> str:
-        command.only()
+    def _do_sync(self, command: Command) -> str:
         for node in self._nodes(command):
             node.sync()
             self.lab.say(f"{node.name}: durable to {node.seat.log.synced_end}")
         return f"{' '.join(command.words)} syncs its log"
 
-    def _log(self, command: Command) -> str:
-        command.only()
+    def _do_log(self, command: Command) -> str:
         for node in self._nodes(command):
             held = " ".join(f"{each.offset}:{each.value}@e{each.epoch}" for each in node.records())
             epochs = " ".join(f"({epoch},{start})" for epoch, start in node.seat.log.epochs.entries)
             self.lab.say(f"{node.name}: {held or 'nothing'}; epochs {epochs or 'none'}")
         return f"the log{'s' * (len(command.words) > 1)} of {' '.join(command.words)}"
 
-    def _state(self, command: Command) -> str:
-        command.only()
+    def _do_state(self, _command: Command) -> str:
         self.say_state()
         return "what the controller has recorded"
 
-    def _place(self, command: Command) -> str:
-        command.only("brokers", "partitions", "factor")
+    def _do_place(self, command: Command) -> str:
         brokers, partitions = command.number("brokers", 3), command.number("partitions", 1)
         factor = command.number("factor", 1)
         placed = place(range(1, brokers + 1), partitions=partitions, replication_factor=factor)
@@ -419,35 +406,9 @@ class Verbs:
             self.lab.say(f"partition {partition}: {','.join(map(str, replicas))}")
         return f"{partitions} partitions with {factor} replicas on {brokers} brokers"
 
-    BY_NAME: ClassVar[dict[str, Callable[[Verbs, Command], str]]] = {
-        "produce": _produce,
-        "fetch": _fetch,
-        "catch-up": _catch_up,
-        "poll": _poll,
-        "send": _send,
-        "handle": _handle,
-        "deliver": _deliver,
-        "lose": _lose,
-        "consume": _consume,
-        "latest": _latest,
-        "tick": _tick,
-        "check-isr": _check_isr,
-        "proposals": _proposals,
-        "settle": _settle,
-        "kill": _kill,
-        "power-cut": _power_cut,
-        "stop": _stop,
-        "restart": _restart,
-        "wipe": _wipe,
-        "cut": _cut,
-        "heal": _heal,
-        "deaf": _deaf,
-        "hear": _hear,
-        "expire": _expire,
-        "elect": _elect,
-        "checkpoint": _checkpoint,
-        "sync": _sync,
-        "log": _log,
-        "state": _state,
-        "place": _place,
-    }
+
+Verbs.BY_NAME.update(
+    (name.removeprefix("_do_").replace("_", "-"), method)
+    for name, method in vars(Verbs).items()
+    if name.startswith("_do_")
+)

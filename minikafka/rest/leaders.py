@@ -288,25 +288,27 @@ async def from_controller(
 async def change(
     visit: Visit,
     request: Any,
-    pick: Callable[[Any], tuple[Answer, ...]],
+    items: str,
     *,
     wait_s: float,
     dry_run: bool = False,
     **facts: Any,
-) -> Answer:
+) -> Any:
     """Let the active controller change one thing, and wait until the live brokers know of it, unless in a ``dry_run``.
 
-    Raises ProtocolError or Refused; ``facts`` are members of the problem if the controller refuses.
+    Returns the only one of the response's ``items``. Raises ProtocolError or Refused. ``facts`` are members of the
+    problem if the controller refuses.
     """
     metadata_offset, throttle_ms = -1, 0
 
-    def items(response: Any) -> tuple[Answer, ...]:
+    def pick(response: Any) -> tuple[Failed, ...]:
         nonlocal metadata_offset, throttle_ms
         metadata_offset = response.metadata_offset
         throttle_ms = getattr(response, "throttle_time_ms", 0)
-        return pick(response)
+        found: tuple[Failed, ...] = getattr(response, items)
+        return found
 
-    (changed,) = await from_controller(visit, request, items=items, wait_s=wait_s)
+    (changed,) = await from_controller(visit, request, items=pick, wait_s=wait_s)
     if changed.error_code:
         headers = {"Retry-After": str(math.ceil(throttle_ms / 1000))} if throttle_ms else {}
         raise Refused(failure_of(changed), headers=headers, **facts)

@@ -7,7 +7,6 @@ forwards, and they are answered when the live brokers use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from minikafka.errors import (
@@ -29,7 +28,6 @@ from minikafka.rest.schemas import Place
 from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, TIMEOUT_MS, setting_text
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire import admin as a
-from minikafka.wire.messages import Failed
 from minikafka.wire.outcomes import failure_of
 
 ROUTES = Routes("partitions")
@@ -202,12 +200,12 @@ async def _alter(visit: Visit, kind: int, name: str) -> Reply:
     )
     resource = a.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
     request = a.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=visit[DRY_RUN])
-    await _change(visit, request, lambda response: response.responses, dry_run=visit[DRY_RUN])
+    await _change(visit, request, "responses", dry_run=visit[DRY_RUN])
     return Reply(_Altered(altered=altered, dry_run=visit[DRY_RUN], note=visit.note).out())
 
 
-async def _change(visit: Visit, request: Any, pick: Callable[[Any], tuple[Failed, ...]], *, dry_run: bool) -> None:
-    await change(visit, request, pick, wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
+async def _change(visit: Visit, request: Any, items: str, *, dry_run: bool) -> None:
+    await change(visit, request, items, wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------
@@ -242,7 +240,7 @@ async def post_partitions(visit: Visit) -> Reply:
     count = (await _Count.sent(visit)).count
     asked = a.NewPartitions(name=topic, count=count)
     request = a.CreatePartitionsRequest(topics=(asked,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
-    await _change(visit, request, lambda response: response.results, dry_run=dry_run)
+    await _change(visit, request, "results", dry_run=dry_run)
     return Reply(_MorePartitions(topic=topic, partition_count=count, dry_run=dry_run, note=visit.note).out())
 
 
@@ -329,7 +327,7 @@ async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: str | 
     partition_of(visit.host, name)
     item = a.ReassignedPartition(**name._asdict(), replicas=replicas)
     request = a.AlterPartitionReassignmentsRequest(partitions=(item,), timeout_ms=visit[TIMEOUT_MS])
-    await _change(visit, request, lambda response: response.responses, dry_run=False)
+    await _change(visit, request, "responses", dry_run=False)
     state = partition_of(visit.host, name)
     moving = a.OngoingReassignment(
         **name._asdict(), replicas=state.replicas, adding_replicas=state.adding, removing_replicas=state.removing

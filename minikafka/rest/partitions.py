@@ -56,9 +56,7 @@ from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import (
     CurrentLeader,
     DescribedReplica,
-    ElectedLeader,
     ElectLeadersRequest,
-    ElectLeadersResponse,
     ForgottenPartition,
     UnstableTransaction,
 )
@@ -266,11 +264,10 @@ async def post_election(visit: Visit) -> Reply:
     partition_of(visit.host, name)
     election = (await _Election.sent(visit)).type
 
-    def pick(response: ElectLeadersResponse) -> tuple[ElectedLeader, ...]:
-        return response.partitions
-
     request = ElectLeadersRequest(election_type=election, partitions=(ForgottenPartition(**name._asdict()),))
-    await change(visit, request, pick, wait_s=visit[TIMEOUT_MS] / 1000, topic=name.topic, partition=name.partition)
+    await change(
+        visit, request, "partitions", wait_s=visit[TIMEOUT_MS] / 1000, topic=name.topic, partition=name.partition
+    )
     image = partition_of(visit.host, name)
     return Reply(
         _Elected(

@@ -111,5 +111,5 @@ async def patch_quotas(visit: Visit) -> Reply:
         ),
     )
     request = AlterClientQuotasRequest(entries=(entry,), validate_only=dry_run)
-    await change(visit, request, lambda response: response.entries, wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
+    await change(visit, request, "entries", wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
     return Reply(_Altered.out_of(sent, altered=sent.quotas, dry_run=dry_run, note=visit.note))

@@ -95,47 +95,38 @@ class ListConnections(Protocol):
     def __call__(self, *, after: int, limit: int) -> list[OpenConnection]: ...
 
 
+@dataclass(eq=False)
 class Visit:
     """One request. ``served_by`` and ``leaders`` fill while it is handled and become headers."""
 
-    def __init__(
-        self,
-        http: web.Request,
-        host: Host,
-        admission: Admission,
-        instruments: Instruments | None = None,
-        metrics: Metrics | None = None,
-        occurrences: Occurrences | None = None,
-        connections: ListConnections | None = None,
-        live: LiveHub | None = None,
-    ) -> None:
-        self.http = http
-        self.host = host
-        self.admission = admission
-        self.accept = Accept(http.headers.getall("Accept", ()))
-        self.instruments = instruments
-        """What tests act with; there when the testing endpoints are enabled."""
-        self._occurrences = occurrences or Occurrences()
-        self._instance: str | None = None
-        self.metrics = metrics
-        """What this broker counts."""
-        self.connections = connections
-        """Lists the open connections of this broker."""
-        self._live = live
-        self.values: dict[str, Any] = {}
-        """The declared parameters, read before the handler runs; see :meth:`__getitem__`."""
-        self.wants_msgpack = False
-        self.served_by: list[NodeId] = []
-        self.leaders: list[NodeId] = []
-        self.quota: str | None = None
-        """Key of the quota that the request's bytes count against; None: none applies."""
+    http: web.Request
+    host: Host
+    admission: Admission
+    occurrences: Occurrences
+    instruments: Instruments | None
+    """What tests act with; there when the testing endpoints are enabled."""
+    metrics: Metrics | None
+    """What this broker counts."""
+    connections: ListConnections | None
+    """Lists the open connections of this broker."""
+    live_hub: LiveHub | None
+    values: dict[str, Any] = field(default_factory=dict)
+    """The declared parameters, read before the handler runs; see :meth:`__getitem__`."""
+    wants_msgpack: bool = False
+    served_by: list[NodeId] = field(default_factory=list)
+    leaders: list[NodeId] = field(default_factory=list)
+    quota: str | None = None
+    """Key of the quota that the request's bytes count against; None: none applies."""
 
-    @property
+    @functools.cached_property
+    def accept(self) -> Accept:
+        """What the client takes."""
+        return Accept(self.http.headers.getall("Accept", ()))
+
+    @functools.cached_property
     def instance(self) -> str:
         """Which problem this is, if it becomes one."""
-        if self._instance is None:
-            self._instance = self._occurrences.next(self.http.rel_url.raw_path)
-        return self._instance
+        return self.occurrences.next(self.http.rel_url.raw_path)
 
     @functools.cached_property
     def context(self) -> RequestContext:
@@ -157,9 +148,9 @@ class Visit:
     @property
     def live(self) -> LiveHub:
         """The live streams of this broker."""
-        if self._live is None:
+        if self.live_hub is None:
             raise BrokerNotAvailable("this broker has no live streams")
-        return self._live
+        return self.live_hub
 
     @property
     def permit(self) -> Permit | None:

@@ -458,9 +458,9 @@ class Doors:
                 http,
                 self._host,
                 self._admission,
+                self._occurrences,
                 self._instruments,
                 self._metrics,
-                self._occurrences,
                 self._connections,
                 self._live,
             )

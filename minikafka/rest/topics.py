@@ -33,12 +33,8 @@ from minikafka.wire.admin import DescribeLogDirsRequest
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.limits import MAP_MEMBERS_MAX
 from minikafka.wire.messages import (
-    CreatedTopic,
     CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeletedTopic,
     DeleteTopicsRequest,
-    DeleteTopicsResponse,
     DescribedTopic,
     DescribeReplicasRequest,
     DescribeTopicsRequest,
@@ -248,11 +244,8 @@ async def post_topic(visit: Visit) -> Reply:
         configs={name: setting_text(value) for name, value in (sent.config or {}).items()},
     )
 
-    def pick(response: CreateTopicsResponse) -> tuple[CreatedTopic, ...]:
-        return response.topics
-
     request = CreateTopicsRequest(topics=(topic,), timeout_ms=timeout_ms, validate_only=dry_run)
-    created = await change(visit, request, pick, wait_s=timeout_ms / 1000, dry_run=dry_run, topic=topic.name)
+    created = await change(visit, request, "topics", wait_s=timeout_ms / 1000, dry_run=dry_run, topic=topic.name)
     document = _Created.out_of(
         created,
         topic=created.name,
@@ -279,9 +272,6 @@ async def delete_topic(visit: Visit) -> Reply:
     """Delete one topic with all that is in it."""
     topic, timeout_ms = visit[TOPIC], visit[TIMEOUT_MS]
 
-    def pick(response: DeleteTopicsResponse) -> tuple[DeletedTopic, ...]:
-        return response.topics
-
     request = DeleteTopicsRequest(topics=(topic,), timeout_ms=timeout_ms)
-    deleted = await change(visit, request, pick, wait_s=timeout_ms / 1000, topic=topic)
+    deleted = await change(visit, request, "topics", wait_s=timeout_ms / 1000, topic=topic)
     return Reply(_Deleted.out_of(deleted, topic=deleted.name, deleted=True))
