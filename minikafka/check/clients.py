@@ -26,7 +26,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from minikafka.check.findings import Finding, IntNonmonotonicPoll, NonmonotonicPoll, ReadAboveHw
 from minikafka.check.history import NULL_VALUE, Acknowledged, Assign, Failed, HistoryError, Poll, Seek, Send, Unknown
@@ -281,29 +281,15 @@ class PollBook:
 
     def _went_back(self, poll: Poll, offset: Offset, expected: Offset, *, inside: bool) -> None:
         finding = IntNonmonotonicPoll if inside else NonmonotonicPoll
-        self._report(
-            finding(
-                topic=poll.topic,
-                partition=poll.partition,
-                offset=offset,
-                lines=(poll.line,),
-                process=poll.process,
-                expected=expected,
-            )
-        )
+        self._report(finding(**_of(poll), offset=offset, expected=expected))
 
     def _above(self, poll: Poll, offset: Offset, value: str, high_watermark: Offset) -> None:
-        self._report(
-            ReadAboveHw(
-                topic=poll.topic,
-                partition=poll.partition,
-                offset=offset,
-                lines=(poll.line,),
-                process=poll.process,
-                value=value,
-                high_watermark=high_watermark,
-            )
-        )
+        self._report(ReadAboveHw(**_of(poll), offset=offset, value=value, high_watermark=high_watermark))
+
+
+def _of(poll: Poll) -> dict[str, Any]:
+    """What a finding has of the poll that shows it."""
+    return {"topic": poll.topic, "partition": poll.partition, "lines": (poll.line,), "process": poll.process}
 
 
 Place: TypeAlias = tuple[int, Offset]

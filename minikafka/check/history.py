@@ -408,18 +408,15 @@ class Recorder:
     ) -> int:
         """A record is about to be handed to a producer; returns the number that names it in its outcome."""
         self._sends += 1
-        self._record(
-            Send(
-                op=self._sends,
-                time=self._clock(),
-                process=process,
-                topic=topic,
-                partition=partition,
-                key=key,
-                value=value,
-                sequence=sequence,
-                line=self._next_line(),
-            )
+        self._add(
+            Send,
+            op=self._sends,
+            process=process,
+            topic=topic,
+            partition=partition,
+            key=key,
+            value=value,
+            sequence=sequence,
         )
         return self._sends
 
@@ -427,24 +424,15 @@ class Recorder:
         self, op: int, *, partition: int | None, offset: Offset | None, leader_epoch: Epoch = NO_EPOCH
     ) -> None:
         """The promise is given. ``offset`` None: it is in the log, but the broker did not tell where."""
-        self._record(
-            Acknowledged(
-                op=op,
-                time=self._clock(),
-                partition=partition,
-                offset=offset,
-                leader_epoch=leader_epoch,
-                line=self._next_line(),
-            )
-        )
+        self._add(Acknowledged, op=op, partition=partition, offset=offset, leader_epoch=leader_epoch)
 
     def failed(self, op: int, error: str) -> None:
         """Only for errors with the outcome *not written*; ``error`` is Kafka's name for it."""
-        self._record(Failed(op=op, time=self._clock(), error=error, line=self._next_line()))
+        self._add(Failed, op=op, error=error)
 
     def unknown(self, op: int, error: str) -> None:
         """Time-outs, broken connections, acks=0, and errors that say *unknown*."""
-        self._record(Unknown(op=op, time=self._clock(), error=error, line=self._next_line()))
+        self._add(Unknown, op=op, error=error)
 
     def poll(
         self,
@@ -458,38 +446,24 @@ class Recorder:
         high_watermark: Offset | None = None,
     ) -> None:
         """A consumer was handed ``records`` of one partition, as (offset, value id)."""
-        self._record(
-            Poll(
-                time=self._clock(),
-                process=process,
-                topic=topic,
-                partition=partition,
-                records=tuple(records),
-                position_before=position_before,
-                position_after=position_after,
-                high_watermark=high_watermark,
-                line=self._next_line(),
-            )
+        self._add(
+            Poll,
+            process=process,
+            topic=topic,
+            partition=partition,
+            records=tuple(records),
+            position_before=position_before,
+            position_after=position_after,
+            high_watermark=high_watermark,
         )
 
     def assign(self, process: str, partitions: Sequence[TopicPartition]) -> None:
         """The process's partitions were set, by hand or by a rebalance."""
-        self._record(
-            Assign(time=self._clock(), process=process, partitions=tuple(partitions), line=self._next_line()),
-        )
+        self._add(Assign, process=process, partitions=tuple(partitions))
 
     def seek(self, process: str, topic: str, partition: int, offset: Offset) -> None:
         """The process's next record is the one at ``offset``, or the first after it."""
-        self._record(
-            Seek(
-                time=self._clock(),
-                process=process,
-                topic=topic,
-                partition=partition,
-                offset=offset,
-                line=self._next_line(),
-            )
-        )
+        self._add(Seek, process=process, topic=topic, partition=partition, offset=offset)
 
     def replica(
         self,
@@ -503,23 +477,23 @@ class Recorder:
         batches: Sequence[tuple[Offset, Offset, Epoch, str]] = (),
     ) -> None:
         """One replica's log, or the next part of it; list every replica of a partition or none."""
-        self._record(
-            Replica(
-                time=self._clock(),
-                node=node,
-                topic=topic,
-                partition=partition,
-                high_watermark=high_watermark,
-                log_start=log_start,
-                rows=tuple(rows),
-                batches=tuple(batches),
-                line=self._next_line(),
-            )
+        self._add(
+            Replica,
+            node=node,
+            topic=topic,
+            partition=partition,
+            high_watermark=high_watermark,
+            log_start=log_start,
+            rows=tuple(rows),
+            batches=tuple(batches),
         )
 
     def expect(self, expectations: Expectations) -> None:
         """State what the run promises; of several lines the last counts."""
         self._record(Expect(expectations=expectations, line=self._next_line()))
+
+    def _add(self, kind: type[Any], **members: Any) -> None:
+        self._record(kind(time=self._clock(), line=self._next_line(), **members))
 
     def _next_line(self) -> int:
         self._line += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from minikafka.check.clients import (
     Outcome,
@@ -180,33 +181,11 @@ class Judge:
 
     def _lost(self, record: SentRecord, held_by: tuple[NodeId, ...], read_up_to: Offset) -> None:
         self._lost_ops.add(record.op)
-        self._report(
-            LostWrite(
-                topic=record.topic,
-                partition=record.place.partition,
-                offset=NO_OFFSET if record.offset is None else record.offset,
-                lines=(record.line, record.outcome_line),
-                value=record.value,
-                op=record.op,
-                process=record.process,
-                held_by=held_by,
-                read_up_to=read_up_to,
-            )
-        )
+        offset = NO_OFFSET if record.offset is None else record.offset
+        self._report(LostWrite(**_of(record), offset=offset, held_by=held_by, read_up_to=read_up_to))
 
     def _unseen(self, record: SentRecord, offset: Offset, read_up_to: Offset) -> None:
-        self._report(
-            Unseen(
-                topic=record.topic,
-                partition=record.place.partition,
-                offset=offset,
-                lines=(record.line, record.outcome_line),
-                value=record.value,
-                op=record.op,
-                process=record.process,
-                read_up_to=read_up_to,
-            )
-        )
+        self._report(Unseen(**_of(record), offset=offset, read_up_to=read_up_to))
 
     def _missing_on_replicas(
         self, record: SentRecord, offset: Offset, logs: dict[NodeId, ReplicaLog], holders: tuple[NodeId, ...]
@@ -486,3 +465,15 @@ def _sends_that_may_stand(record: SentRecord | None) -> int:
     if record is None:
         return 0
     return sum(sent.outcome is not Outcome.FAILED for sent in record.namesakes())
+
+
+def _of(record: SentRecord) -> dict[str, Any]:
+    """What a finding has of the record that it is about."""
+    return {
+        "topic": record.topic,
+        "partition": record.place.partition,
+        "lines": (record.line, record.outcome_line),
+        "value": record.value,
+        "op": record.op,
+        "process": record.process,
+    }

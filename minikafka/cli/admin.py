@@ -121,12 +121,12 @@ def client_settings(bootstrap: str) -> dict[str, Any]:
         if ctx is not None and _PASSWORD_FILE + "_read" in ctx.meta:
             password = ctx.meta[_PASSWORD_FILE + "_read"]
         else:
-            password = _secret(password_file, PASSWORD_VARIABLE, f"Password of {user}")
+            password = read_secret(password_file, PASSWORD_VARIABLE, f"Password of {user}", "--user-password-file")
             if ctx is not None:
                 ctx.meta[_PASSWORD_FILE + "_read"] = password
         settings |= {"sasl_plain_username": user, "sasl_plain_password": password}
     elif token_file is not None or TOKEN_VARIABLE in os.environ:
-        token = _secret(token_file, TOKEN_VARIABLE, "Token")
+        token = read_secret(token_file, TOKEN_VARIABLE, "Token", "--user-password-file")
         settings |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": _Token(token)}
     else:
         if password_file is not None:
@@ -154,7 +154,16 @@ def tls_files(bootstrap: str = "") -> ClientTls | None:
     )
 
 
-def _secret(path: str | None, variable: str, prompt: str) -> str:
+def read_secret(path: str | Path | None, variable: str, prompt: str, options: str, *, confirms: bool = False) -> str:
+    """A password from a file, the environment or a prompt. Misuse if there is none, or an empty one.
+
+    Args:
+        path: The file.
+        variable: The environment variable.
+        prompt: What a terminal asks.
+        options: Where else the password may come from, for the error.
+        confirms: It is typed twice: it is a new one.
+    """
     if path is not None:
         try:
             secret = Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
@@ -163,11 +172,11 @@ def _secret(path: str | None, variable: str, prompt: str) -> str:
     elif variable in os.environ:
         secret = os.environ[variable]
     elif sys.stdin.isatty():
-        secret = click.prompt(prompt, hide_input=True, err=True)
+        secret = click.prompt(prompt, hide_input=True, confirmation_prompt=confirms, err=True)
     else:
-        raise Misuse(f"no password is given: use --user-password-file, or the variable {variable}")
+        raise Misuse(f"no password is given: use {options}, or the variable {variable}")
     if not secret:
-        raise Misuse(f"{path or variable} is empty")
+        raise Misuse("the password is empty" if confirms else f"{path or variable} is empty")
     return secret
 
 

@@ -6,18 +6,16 @@ the machine sees those.
 
 from __future__ import annotations
 
-import os
 import secrets
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from minikafka.cli.admin import with_admin
+from minikafka.cli.admin import read_secret, with_admin
 from minikafka.cli.running import Commands, Misuse, run
 from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
-from minikafka.errors import ResourceNotFound, in_words
+from minikafka.errors import ResourceNotFound
 from minikafka.security.scram import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 
 PASSWORD_VARIABLE = "MINIKAFKA_USER_PASSWORD"  # noqa: S105 - a name
@@ -47,24 +45,6 @@ _mechanism_option = click.option(
     type=click.Choice(list(MECHANISMS)),
     help="SASL mechanism of the credential (repeatable).",
 )
-
-
-def read_password(path: Path | None) -> str:
-    """The password from a file, the environment or a prompt. Misuse if there is none, or an empty one."""
-    if path is not None:
-        try:
-            password = path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            raise Misuse(f"{path} cannot be read: {in_words(error)}") from error
-    elif PASSWORD_VARIABLE in os.environ:
-        password = os.environ[PASSWORD_VARIABLE]
-    elif sys.stdin.isatty():
-        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    else:
-        raise Misuse(f"no password is given: use --password-file, --generate, or the variable {PASSWORD_VARIABLE}")
-    if not password:
-        raise Misuse("the password is empty")
-    return password
 
 
 @command.command(
@@ -99,7 +79,11 @@ def add(
     """Create a user, or give it another password (default mechanism: SCRAM-SHA-512)."""
     if generate and password_file is not None:
         raise Misuse("--generate and --password-file exclude each other")
-    password = secrets.token_urlsafe(GENERATED_SIZE) if generate else read_password(password_file)
+    password = (
+        secrets.token_urlsafe(GENERATED_SIZE)
+        if generate
+        else read_secret(password_file, PASSWORD_VARIABLE, "Password", "--password-file, --generate", confirms=True)
+    )
     wanted = tuple(dict.fromkeys(mechanisms)) or ("SCRAM-SHA-512",)
 
     async def work(admin: Any) -> None:

@@ -7,7 +7,8 @@ Members that nothing has read are refused with the nearest name.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import msgpack
 from aiohttp import web
@@ -37,6 +38,9 @@ def pointer(*parts: str | int) -> str:
     return "".join("/" + str(part)[:_NAME_LENGTH_MAX].replace("~", "~0").replace("/", "~1") for part in parts)
 
 
+Value = TypeVar("Value")
+
+
 class Members:
     """The members of one JSON object; faults gather in the list that the caller shares between objects."""
 
@@ -57,14 +61,17 @@ class Members:
 
     def text(self, name: str, *, required: bool = False) -> str:
         """A text; empty when it is missing."""
-        value = self.any(name)
-        if type(value) is str:
-            return value
         if required and name not in self._members:
             self.wrong(name, "is missing")
-        elif name in self._members:
-            self.wrong(name, f"a text is needed, not {shown(value)}")
-        return ""
+        return self._typed(name, str, "a text")
+
+    def _typed(self, name: str, kind: Callable[[], Value], what: str) -> Value:
+        value: Value = self.any(name)
+        if type(value) is kind:
+            return value
+        if name in self._members:
+            self.wrong(name, f"{what} is needed, not {shown(value)}")
+        return kind()
 
     def integer(self, name: str, default: int, *, low: int, high: int) -> int:
         """A whole number from ``low`` to ``high``, both included."""
@@ -79,21 +86,11 @@ class Members:
 
     def object(self, name: str) -> dict[str, Any]:
         """An object; empty when it is missing."""
-        value = self.any(name)
-        if type(value) is dict:
-            return value
-        if name in self._members:
-            self.wrong(name, f"an object is needed, not {shown(value)}")
-        return {}
+        return self._typed(name, dict, "an object")
 
     def list(self, name: str) -> list[Any]:
         """A list; empty when it is missing."""
-        value = self.any(name)
-        if type(value) is list:
-            return value
-        if name in self._members:
-            self.wrong(name, f"a list is needed, not {shown(value)}")
-        return []
+        return self._typed(name, list, "a list")
 
     def done(self) -> None:
         """Note the members that nobody read."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from minikafka.check import Recorder
 from minikafka.client.admin import AdminClient
@@ -53,10 +53,9 @@ from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_BROKER, ALTER_TOPIC
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.tenant_plans import GRANT, REVOKE, SECRETS, SET_PASSWORD, SET_QUOTA
+from minikafka.sim.workload import started
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.acls import CLUSTER_NAME, Acl, AclFilter, AclOperation, AclPermission, ResourceType
-
-Client = TypeVar("Client", AdminClient, Producer)
 
 RECORDS: Final = 6
 """Of each life."""
@@ -114,8 +113,8 @@ class TopicLives:
     # ---- at work -----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        admin = await self._started(lambda: AdminClient(self._admin_config, self._world))
-        producer = await self._started(lambda: Producer(self._config, self._world))
+        admin = await started(lambda: AdminClient(self._admin_config, self._world), RETRY_S)
+        producer = await started(lambda: Producer(self._config, self._world), RETRY_S)
         while self._life < self._lives:
             self._life += 1
             await self._again(lambda: self._create(admin))
@@ -129,17 +128,6 @@ class TopicLives:
         await producer.stop()
         await admin.close()
         self.is_done = True
-
-    @staticmethod
-    async def _started(make: Callable[[], Client]) -> Client:
-        while True:
-            client = make()
-            try:
-                await client.start()
-            except ProtocolError:
-                await asyncio.sleep(RETRY_S)
-            else:
-                return client
 
     async def _again(self, work: Callable[[], Awaitable[object]]) -> None:
         """Until it is done: an administrator does not give up."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from minikafka.check import Recorder, value_id
+from minikafka.client.admin import AdminClient
 from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
@@ -60,17 +61,17 @@ SUCCESSOR = "~"
 """``p1~2`` is the second process on the machine p1."""
 
 
-Client = TypeVar("Client", Producer, Consumer)
+Client = TypeVar("Client", AdminClient, Producer, Consumer)
 
 
-async def started(make: Callable[[], Client]) -> Client:
+async def started(make: Callable[[], Client], pause_s: float = 0.1) -> Client:
     """A client, as soon as any broker answers; each attempt is a new one of ``make``."""
     while True:
         client = make()
         try:
             await client.start()
         except ProtocolError:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(pause_s)
         else:
             return client
 

@@ -74,7 +74,7 @@ def test_a_password_comes_from_the_environment(admin: Admin) -> None:
 def test_a_password_comes_from_a_prompt(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for twice, and not shown."""
     monkeypatch.setattr(
-        "minikafka.cli.users.sys", type("Terminal", (), {"stdin": type("In", (), {"isatty": lambda: True})})
+        "minikafka.cli.admin.sys", type("Terminal", (), {"stdin": type("In", (), {"isatty": lambda: True})})
     )
     found = call("add", "ann", input="secret\nsecret\n")
     assert found.exit_code == 0
