@@ -343,7 +343,7 @@ async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> O
     wanted = ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
     request = ListOffsetsRequest(isolation_level=ISOLATION[visit[ISOLATION_LEVEL]], partitions=(wanted,))
     found, _ = await from_leader(visit, name, request, wait_s=PAUSE_S)
-    return found.offset
+    return Offset(found.offset)
 
 
 class PartitionReader:

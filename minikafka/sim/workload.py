@@ -29,7 +29,7 @@ from minikafka.errors import (
     ProtocolError,
     WorldError,
 )
-from minikafka.ports import World
+from minikafka.ports import Buffer, World
 from minikafka.rpc import call
 from minikafka.sim.kafka_plans import TOMBSTONE
 from minikafka.sim.plan import Operation
@@ -166,7 +166,7 @@ class Reader:
         self._world: World = sim.of(self.machine)
         recorder.assign(name, list(partitions))
 
-    def _take(self, name: TopicPartition, buffers: Iterable[bytes], high_watermark: Offset) -> list[RecordBatch]:
+    def _take(self, name: TopicPartition, buffers: Iterable[Buffer], high_watermark: Offset) -> list[RecordBatch]:
         """Record what a leader has sent, and go on behind it. Returns the batches; none: there was nothing to take."""
         position = self.positions[name]
         batches = [batch for buffer in buffers for batch in split(buffer)]
