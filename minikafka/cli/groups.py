@@ -18,7 +18,14 @@ from minikafka.cli import kafka_layout
 from minikafka.cli.admin import with_admin
 from minikafka.cli.group_changes import check_choice, chosen, delete, delete_offsets, group_or_all, reset_offsets
 from minikafka.cli.running import Commands, run
-from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.cli.tables import (
+    bootstrap_option,
+    kafka_output_option,
+    print_found,
+    print_json,
+    print_lines,
+    print_table,
+)
 from minikafka.errors import GroupIdNotFound, UnknownTopicOrPartition
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, by_topic
@@ -69,15 +76,17 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
         if each.lower() not in known:
             raise click.UsageError(f"--state {each!r}: one of {', '.join(STATES)} is needed")
     groups = run(lambda: with_admin(bootstrap, lambda admin: admin.list_consumer_groups(states=wanted)))
-    if output == "kafka":
-        print_lines(kafka_layout.groups_listed(groups, with_states=bool(states)))
-        return
-    if output == "json":
-        rows = [{"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups]
-        print_json({"groups": rows})
-    else:
-        found = [(each.group_id, each.protocol_type, each.state) for each in groups]
-        print_table(("GROUP", "PROTOCOL-TYPE", "STATE"), found, output)
+    print_found(
+        output,
+        {
+            "groups": [
+                {"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups
+            ]
+        },
+        ("GROUP", "PROTOCOL-TYPE", "STATE"),
+        [(each.group_id, each.protocol_type, each.state) for each in groups],
+        kafka=kafka_layout.groups_listed(groups, with_states=bool(states)),
+    )
 
 
 @command.command(

@@ -9,7 +9,7 @@ import click
 
 from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Commands, Misuse, run
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_found
 from minikafka.security.quotas import (
     CLIENT_ID,
     CONNECTION,
@@ -194,29 +194,22 @@ def list_quotas(user: str | None, client_id: str | None, ip: str | None, bootstr
     given = ((CLIENT_ID, client_id), (IP, ip), (USER, user))
     wanted: Entity = tuple((kind, name) for kind, name in given if name is not None)
     found = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_client_quotas(wanted)))
-    if output == "json":
-        print_json(
-            {
-                "quotas": [
-                    {**{kind.replace("-", "_"): name for kind, name in entity}, "quotas": values}
-                    for entity, values in found.items()
-                ]
-            }
+    listed = [
+        {**{kind.replace("-", "_"): name for kind, name in entity}, "quotas": values}
+        for entity, values in found.items()
+    ]
+    # A table shows what there is; programs get every column.
+    kinds = [kind for kind in COLUMNS if output == "tsv" or kind != IP or any(IP in dict(each) for each in found)]
+    keys = [key for key in (*KEYS, *IP_KEYS) if output == "tsv" or any(key in each for each in found.values())]
+    rows = [
+        (
+            *(_shown(dict(entity)[kind]) if kind in dict(entity) else "-" for kind in kinds),
+            *(f"{values[key]:.12g}" if key in values else "-" for key in keys),
         )
-    elif found or output == "tsv":
-        # A table shows what there is; programs get every column.
-        kinds = [kind for kind in COLUMNS if output == "tsv" or kind != IP or any(IP in dict(each) for each in found)]
-        keys = [key for key in (*KEYS, *IP_KEYS) if output == "tsv" or any(key in each for each in found.values())]
-        rows = [
-            (
-                *(_shown(dict(entity)[kind]) if kind in dict(entity) else "-" for kind in kinds),
-                *(f"{values[key]:.12g}" if key in values else "-" for key in keys),
-            )
-            for entity, values in found.items()
-        ]
-        print_table((*(COLUMNS[kind] for kind in kinds), *keys), rows, output)
-    else:
-        click.echo("There are no quotas.")
+        for entity, values in found.items()
+    ]
+    columns = (*(COLUMNS[kind] for kind in kinds), *keys)
+    print_found(output, {"quotas": listed}, columns, rows, nothing="There are no quotas.")
 
 
 @command.command(

@@ -27,6 +27,7 @@ from minikafka.cli.tables import (
     OutputFile,
     bootstrap_option,
     kafka_output_option,
+    print_found,
     print_json,
     print_lines,
     print_table,
@@ -281,38 +282,29 @@ def _draw_status(status: _Status, wanted: dict[TopicPartition, tuple[NodeId, ...
     progress, current = status
     ongoing = {each.name: each.moving for each in progress}
     others = [name for name in wanted or {} if name not in ongoing and current.get(name) != (wanted or {})[name]]
-    if output == "json":
-        print_json(
-            {
-                "reassignments": [_to_json(each) for each in progress],
-                "not_as_wanted": [{"topic": name.topic, "partition": name.partition} for name in others],
-            }
-        )
-    elif output == "kafka":
-        lines = (
-            kafka_layout.reassignments_listed(ongoing)
-            if wanted is None
-            else kafka_layout.reassignments_verified(wanted, current, ongoing)
-        )
-        print_lines(lines)
-    elif progress or output == "tsv":
-        print_table(
-            ("Partition", "Replicas", "Adding", "Removing", "WaitsFor", "RecordsLeft"),
-            [
-                (
-                    str(each.name),
-                    each.moving.replicas,
-                    each.moving.adding_replicas,
-                    each.moving.removing_replicas,
-                    each.missing,
-                    each.records_left(),
-                )
-                for each in progress
-            ],
-            output,
-        )
-    else:
-        click.echo("No reassignment is under way.")
+    print_found(
+        output,
+        {
+            "reassignments": [_to_json(each) for each in progress],
+            "not_as_wanted": [name._asdict() for name in others],
+        },
+        ("Partition", "Replicas", "Adding", "Removing", "WaitsFor", "RecordsLeft"),
+        [
+            (
+                str(each.name),
+                each.moving.replicas,
+                each.moving.adding_replicas,
+                each.moving.removing_replicas,
+                each.missing,
+                each.records_left(),
+            )
+            for each in progress
+        ],
+        kafka=kafka_layout.reassignments_listed(ongoing)
+        if wanted is None
+        else kafka_layout.reassignments_verified(wanted, current, ongoing),
+        nothing="No reassignment is under way.",
+    )
     for name in others if output in ("table", "tsv") else ():
         where = kafka_layout.ids(current.get(name, ()))
         click.echo(f"{name} is on {where}, and nothing moves it.", err=output == "tsv")
@@ -549,17 +541,15 @@ def _elect(
     if file is not None:
         names = [partition_in(each, file) for each in read_json(file, "partitions")]
     answers = run(lambda: with_admin(bootstrap, lambda admin: admin.elect_leaders(kind, None if everything else names)))
-    if output == "json":
-        print_json(
-            {"election": kind, "partitions": [_election_to_json(name, each) for name, each in sorted(answers.items())]}
-        )
-    elif output == "kafka":
-        print_lines(kafka_layout.leaders_elected(kind, answers))
-    elif answers or output == "tsv":
-        rows = [(str(name), _elections_shown(each)) for name, each in sorted(answers.items())]
-        print_table(("Partition", "Election"), rows, output)
-    else:
-        click.echo("No partition needs an election.")
+    in_order = sorted(answers.items())
+    print_found(
+        output,
+        {"election": kind, "partitions": [_election_to_json(name, each) for name, each in in_order]},
+        ("Partition", "Election"),
+        [(str(name), _elections_shown(each)) for name, each in in_order],
+        kafka=kafka_layout.leaders_elected(kind, answers),
+        nothing="No partition needs an election.",
+    )
     if any(each is not None and not isinstance(each, ElectionNotNeeded) for each in answers.values()):
         raise click.exceptions.Exit(FAILED)
 

@@ -129,6 +129,26 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
+def print_found(
+    output: str,
+    document: Any,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    kafka: Iterable[str] = (),
+    nothing: str = "",
+) -> None:
+    """What a command has found, as ``output`` has it; ``nothing`` is said for people in place of an empty table."""
+    if output == "json":
+        print_json(document)
+    elif output == "kafka":
+        print_lines(kafka)
+    elif rows or output == "tsv" or not nothing:
+        print_table(columns, rows, output)
+    else:
+        click.echo(nothing)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], output: str = "table") -> None:
     """Columns as wide as their content, two blanks between; numbers stand right. With ``tsv``: a tab between.
 

@@ -25,6 +25,7 @@ from minikafka.cli.tables import (
     bootstrap_option,
     config_option,
     kafka_output_option,
+    print_found,
     print_json,
     print_lines,
     print_table,
@@ -127,16 +128,13 @@ def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:
     """List the topics of the cluster."""
     topics = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_topics()))
     topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
-    if output == "json":
-        print_json({"topics": [_listed(topic) for topic in topics]})
-    elif output == "kafka":
-        print_lines(topic.topic for topic in topics)
-    else:
-        print_table(
-            ("Topic", "PartitionCount", "ReplicationFactor"),
-            [(topic.topic, len(topic.partitions), _replication_factor(topic)) for topic in topics],
-            output,
-        )
+    print_found(
+        output,
+        {"topics": [_listed(topic) for topic in topics]},
+        ("Topic", "PartitionCount", "ReplicationFactor"),
+        [(topic.topic, len(topic.partitions), _replication_factor(topic)) for topic in topics],
+        kafka=(topic.topic for topic in topics),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,13 +347,10 @@ def delete_records(topic: str, before: tuple[str, ...], bootstrap: str, output: 
     if len(wanted) < len(before):
         raise Misuse("a partition is named twice")
     found = run(lambda: with_admin(bootstrap, lambda admin: admin.delete_records(wanted)))
-    if output == "json":
-        partitions = [{"partition": name.partition, "low_watermark": offset} for name, offset in found.items()]
-        print_json({"topic": topic, "partitions": partitions})
-    elif output == "kafka":
-        print_lines(kafka_layout.records_deleted(found))
-    else:
-        print_table(("Partition", "LowWatermark"), [(name.partition, offset) for name, offset in found.items()], output)
+    rows = [(name.partition, offset) for name, offset in found.items()]
+    partitions = [{"partition": number, "low_watermark": offset} for number, offset in rows]
+    document = {"topic": topic, "partitions": partitions}
+    print_found(output, document, ("Partition", "LowWatermark"), rows, kafka=kafka_layout.records_deleted(found))
 
 
 def _before(topic: str, text: str) -> tuple[TopicPartition, int]:
@@ -468,20 +463,14 @@ def offsets(topic: str | None, time: str, exclude_internal: bool, bootstrap: str
         return await admin.list_offsets(dict.fromkeys(partitions_of(topics), timestamp))
 
     found = run(lambda: with_admin(bootstrap, asked))
-    if output == "json":
-        print_json({"offsets": [_to_json(name, each) for name, each in found.items()]})
-    elif output == "kafka":
-        print_lines(kafka_layout.offsets({name: each.offset for name, each in found.items()}))
-    else:
-        rows = [(name.topic, name.partition, each.offset, each.leader_epoch) for name, each in found.items()]
-        print_table(("Topic", "Partition", "Offset", "LeaderEpoch"), rows, output)
-
-
-def _to_json(name: TopicPartition, each: ListedOffset) -> dict[str, object]:
-    return {
-        "topic": name.topic,
-        "partition": name.partition,
-        "offset": each.offset,
-        "timestamp": each.timestamp,
-        "leader_epoch": each.leader_epoch,
-    }
+    listed = [
+        {**name._asdict(), "offset": each.offset, "timestamp": each.timestamp, "leader_epoch": each.leader_epoch}
+        for name, each in found.items()
+    ]
+    print_found(
+        output,
+        {"offsets": listed},
+        ("Topic", "Partition", "Offset", "LeaderEpoch"),
+        [(*name, each.offset, each.leader_epoch) for name, each in found.items()],
+        kafka=kafka_layout.offsets({name: each.offset for name, each in found.items()}),
+    )

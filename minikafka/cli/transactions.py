@@ -10,7 +10,7 @@ import click
 from minikafka import AdminClient
 from minikafka.cli.admin import parse_partition, partitions_of, with_admin
 from minikafka.cli.running import Commands, Failure, Misuse, run
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_found, print_json, print_table
 from minikafka.client.routing import TRANSACTION_KEY
 from minikafka.transactions.hanging import OpenTransaction
 from minikafka.transactions.records import State
@@ -111,11 +111,8 @@ def list_(
     rows = sorted(
         (each.transactional_id, node, each.producer_id, each.state) for node, part in found.items() for each in part
     )
-    if output == "json":
-        names = ("transactional_id", "coordinator", "producer_id", "state")
-        print_json({"transactions": [dict(zip(names, row, strict=True)) for row in rows]})
-    else:
-        print_table(LISTED, rows, output)
+    names = ("transactional_id", "coordinator", "producer_id", "state")
+    print_found(output, {"transactions": [dict(zip(names, row, strict=True)) for row in rows]}, LISTED, rows)
 
 
 @command.command(
@@ -135,9 +132,6 @@ def describe(transactional_ids: tuple[str, ...], bootstrap: str, output: str) ->
         return [(await admin.find_coordinator(each.transactional_id, TRANSACTION_KEY), each) for each in found]
 
     found = run(lambda: with_admin(bootstrap, described))
-    if output == "json":
-        print_json({"transactions": [_transaction_json(node, each) for node, each in found]})
-        return
     rows = [
         (
             node,
@@ -151,7 +145,8 @@ def describe(transactional_ids: tuple[str, ...], bootstrap: str, output: str) ->
         )
         for node, each in found
     ]
-    print_table(DESCRIBED, rows, output)
+    document = {"transactions": [_transaction_json(node, each) for node, each in found]}
+    print_found(output, document, DESCRIBED, rows)
 
 
 def _transaction_json(coordinator: NodeId, each: DescribedTransaction) -> dict[str, Any]:
@@ -181,9 +176,6 @@ def describe_producers(partitions: tuple[str, ...], bootstrap: str, output: str)
     """Show the producers that the leader of a partition knows, with their open transactions."""
     names = [parse_partition(each) for each in partitions]
     found = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_producers(names)))
-    if output == "json":
-        print_json({"partitions": [_producers_json(name, producers) for name, producers in found.items()]})
-        return
     rows = [
         (
             str(name),
@@ -197,7 +189,8 @@ def describe_producers(partitions: tuple[str, ...], bootstrap: str, output: str)
         for name, producers in found.items()
         for each in producers
     ]
-    print_table(PRODUCERS, rows, output)
+    document = {"partitions": [_producers_json(name, producers) for name, producers in found.items()]}
+    print_found(output, document, PRODUCERS, rows)
 
 
 def _producers_json(name: TopicPartition, producers: Sequence[ActiveProducer]) -> dict[str, Any]:
@@ -265,25 +258,13 @@ def find_hanging(
         return await admin.find_hanging_transactions(chosen, older_than_ms=minutes * 60_000)
 
     found = sorted(run(lambda: with_admin(bootstrap, hanging)))
-    if output == "json":
-        print_json({"transactions": [_hanging_json(each) for each in found]})
-    elif found or output == "tsv":
-        rows = [(*each.partition, *each[1:]) for each in found]
-        print_table(HANGING, rows, output)
-    else:
-        click.echo("No transaction hangs.")
+    rows = [(*each.partition, *each[1:]) for each in found]
+    document = {"transactions": [_hanging_json(each) for each in found]}
+    print_found(output, document, HANGING, rows, nothing="No transaction hangs.")
 
 
 def _hanging_json(each: OpenTransaction) -> dict[str, Any]:
-    return {
-        "topic": each.partition.topic,
-        "partition": each.partition.partition,
-        "producer_id": each.producer_id,
-        "producer_epoch": each.producer_epoch,
-        "coordinator_epoch": each.coordinator_epoch,
-        "start_offset": each.start_offset,
-        "last_timestamp": each.last_timestamp,
-    }
+    return {**each.partition._asdict(), **dict(zip(each._fields[1:], each[1:], strict=True))}
 
 
 @command.command(

@@ -14,7 +14,7 @@ import click
 
 from minikafka.cli.admin import read_secret, with_admin
 from minikafka.cli.running import Commands, Misuse, run
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_found
 from minikafka.errors import ResourceNotFound
 from minikafka.security.scram import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 
@@ -109,12 +109,8 @@ def list_users(bootstrap: str, output: str) -> None:
     """List the users with the mechanisms and iterations of their credentials."""
     users = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_user_scram_credentials()))
     rows = [(name, mechanism, str(users[name][mechanism])) for name in sorted(users) for mechanism in users[name]]
-    if output == "json":
-        print_json({"users": [{"user": row[0], "mechanism": row[1], "iterations": int(row[2])} for row in rows]})
-    elif rows or output == "tsv":
-        print_table(("User", "Mechanism", "Iterations"), rows, output)
-    else:
-        click.echo("There are no users.")
+    document = {"users": [{"user": row[0], "mechanism": row[1], "iterations": int(row[2])} for row in rows]}
+    print_found(output, document, ("User", "Mechanism", "Iterations"), rows, nothing="There are no users.")
 
 
 @command.command(
