@@ -242,11 +242,8 @@ CONTROLLER_NOT = _whole("controller_not", "The active controller is known and is
 OF_PARTITION = (LEADER, LEADER_NOT, LEADER_EPOCH, ISR, ISR_SIZE, HW, LEO)
 OF_TOPIC = (EXISTS, *OF_PARTITION)
 OF_CLUSTER = (ALIVE, FENCED, CONTROLLER, CONTROLLER_NOT)
-
-
-def _given(visit: Visit, parameter: Integer) -> int | None:
-    value = visit[parameter]
-    return None if value < 0 else value
+AWAITED = (TOPIC, PARTITION_AWAITED, *OF_TOPIC, REPLICA, *OF_CLUSTER)
+"""By the names of the members of Wish; -1: not awaited."""
 
 
 class _Seen(Model):
@@ -272,7 +269,7 @@ class _Seen(Model):
 @ROUTES.at(
     "GET /v1/wait",
     _Seen.answer("It is so."),
-    parameters=(TOPIC, PARTITION_AWAITED, *OF_TOPIC, REPLICA, *OF_CLUSTER, TIMEOUT_MS),
+    parameters=(*AWAITED, TIMEOUT_MS),
     problems=(RequestTimedOut,),
 )
 async def get_wait(visit: Visit) -> Reply:
@@ -282,23 +279,9 @@ async def get_wait(visit: Visit) -> Reply:
         raise malformed(f"nothing to wait for: say at least one of {names}")
     if any(visit.gives(each) for each in OF_TOPIC) and not visit[TOPIC]:
         raise malformed("which topic?", [{"parameter": "topic", "detail": "is missing"}])
-    wish = Wish(
-        topic=visit[TOPIC],
-        partition=visit[PARTITION_AWAITED],
-        exists=visit[EXISTS],
-        leader=visit[LEADER],
-        leader_not=_given(visit, LEADER_NOT),
-        leader_epoch_at_least=_given(visit, LEADER_EPOCH),
-        isr=visit[ISR],
-        isr_size=_given(visit, ISR_SIZE),
-        replica=_given(visit, REPLICA),
-        hw_at_least=_given(visit, HW),
-        leo_at_least=_given(visit, LEO),
-        alive=visit[ALIVE],
-        fenced=visit[FENCED],
-        controller=visit[CONTROLLER],
-        controller_not=_given(visit, CONTROLLER_NOT),
-    )
+    asked = {each.name: visit.values[each.name] for each in AWAITED}
+    wished: dict[str, Any] = {name: None if value == -1 else value for name, value in asked.items()}
+    wish = Wish(**wished)
     clock = visit.host.world.clock
     began = clock.now()
     state = await until(wish, instruments_of(visit), timeout_s=visit[TIMEOUT_MS] / 1000)
