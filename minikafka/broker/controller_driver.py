@@ -77,7 +77,6 @@ from minikafka.wire.messages import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     CreateTopicsRequest,
-    CreateTopicsResponse,
     DeleteTopicsRequest,
     ElectLeadersRequest,
 )
@@ -102,6 +101,19 @@ HOLD_RETRY_S = 0.1
 NOT_YET: Offset = 2**63 - 1
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None], str], object]
+
+_DECISIONS: Mapping[type, Callable[[Controller, MetadataImage, Any], Decision[Any]]] = {
+    AlterPartitionRequest: Controller.alter_partition,
+    ElectLeadersRequest: Controller.elect_leaders,
+    IncrementalAlterConfigsRequest: Controller.incremental_alter_configs,
+    AlterConfigsRequest: Controller.alter_configs,
+    AlterPartitionReassignmentsRequest: Controller.alter_partition_reassignments,
+    AllocateProducerIdsRequest: Controller.allocate_producer_ids,
+    DeleteAclsRequest: lambda _, image, request: Controller.delete_acls(image, request),
+    AlterClientQuotasRequest: lambda _, image, request: Controller.alter_client_quotas(image, request),
+    UpdateFeaturesRequest: Controller.update_features,
+}
+"""Decisions that rest on nothing but the image and the request."""
 
 
 class MetadataQuorum(Protocol):
@@ -427,47 +439,27 @@ class ControllerDriver:
         return False
 
     def _decide_request(self, batch: _Batch, asked: _Asked) -> None:
-        request, image = asked.request, batch.image
-        if isinstance(request, BrokerHeartbeatRequest):
+        request, image, controller = asked.request, batch.image, self.controller
+        decide = _DECISIONS.get(type(request))
+        if decide is not None:
+            batch.add(decide(controller, image, request), asked)
+        elif isinstance(request, BrokerHeartbeatRequest):
             self._decide_heartbeat(batch, asked, request)
-        elif isinstance(request, AlterPartitionRequest):
-            batch.add(self.controller.alter_partition(image, request), asked)
         elif isinstance(request, BrokerRegistrationRequest):
             self._decide_registration(batch, asked, request)
         elif isinstance(request, CreateTopicsRequest):
-            batch.add(self._created_topics(image, request, asked.charge), asked)
+            ids = self._random_ids()
+            batch.add(controller.create_topics(self._placeable(image), request, ids, asked.charge), asked)
         elif isinstance(request, DeleteTopicsRequest):
-            batch.add(self.controller.delete_topics(image, request, asked.charge), asked)
-        elif isinstance(request, ElectLeadersRequest):
-            batch.add(self.controller.elect_leaders(image, request), asked)
+            batch.add(controller.delete_topics(image, request, asked.charge), asked)
         elif isinstance(request, CreatePartitionsRequest):
-            batch.add(self.controller.create_partitions(self._placeable(image), request, asked.charge), asked)
-        elif isinstance(request, IncrementalAlterConfigsRequest):
-            batch.add(self.controller.incremental_alter_configs(image, request), asked)
-        elif isinstance(request, AlterConfigsRequest):
-            batch.add(self.controller.alter_configs(image, request), asked)
-        elif isinstance(request, AlterPartitionReassignmentsRequest):
-            batch.add(self.controller.alter_partition_reassignments(image, request), asked)
-        elif isinstance(request, AllocateProducerIdsRequest):
-            batch.add(self.controller.allocate_producer_ids(image, request), asked)
+            batch.add(controller.create_partitions(self._placeable(image), request, asked.charge), asked)
         elif isinstance(request, CreateAclsRequest):
-            batch.add(self.controller.create_acls(image, request, self._random_ids()), asked)
-        elif isinstance(request, DeleteAclsRequest):
-            batch.add(self.controller.delete_acls(image, request), asked)
-        elif isinstance(request, AlterClientQuotasRequest):
-            batch.add(self.controller.alter_client_quotas(image, request), asked)
-        elif isinstance(request, UpdateFeaturesRequest):
-            batch.add(self.controller.update_features(image, request), asked)
+            batch.add(controller.create_acls(image, request, self._random_ids()), asked)
         elif isinstance(request, AlterUserScramCredentialsRequest):
-            decision = self.controller.alter_user_scram_credentials(image, request, self.world.entropy)
-            batch.add(decision, asked)
+            batch.add(controller.alter_user_scram_credentials(image, request, self.world.entropy), asked)
         else:
             raise InvalidRequest(f"{type(request).__name__} is not the controller's")
-
-    def _created_topics(
-        self, image: MetadataImage, request: CreateTopicsRequest, charge: Charge
-    ) -> Decision[CreateTopicsResponse]:
-        return self.controller.create_topics(self._placeable(image), request, self._random_ids(), charge)
 
     def _random_ids(self) -> Iterator[TopicId]:
         while True:

@@ -64,6 +64,6 @@ class FindCoordinatorApi:
             kind.check(key)
             leader = kind.shards.leader_of(key)
         except ProtocolError as error:
-            return Coordinator(key=key, error_code=error.code, error_message=error.message)
+            return Coordinator.with_error(error, key=key)
         address = self._image().brokers[leader].address_at(listener)
         return Coordinator(key=key, node_id=leader, host=address.host, port=address.port)

@@ -456,7 +456,7 @@ class QuorumDriver:
             snapshot = fetching.on_fetch_snapshot(self.core, request, now)
             size, records = self.snapshots.read(snapshot, position=request.position, max_bytes=request.max_bytes)
         except ProtocolError as error:
-            return FetchSnapshotResponse(error_code=error.code, error_message=error.message, current_leader=leader)
+            return FetchSnapshotResponse.with_error(error, current_leader=leader)
         return FetchSnapshotResponse(
             snapshot_id=request.snapshot_id,
             size=size,

@@ -535,14 +535,7 @@ class GroupCoordinator:
             value = committed.get(partition)
             if partition in unstable:
                 error = UnstableOffsetCommit(f"an open transaction commits an offset of {partition}: retry")
-                found.append(
-                    FetchedOffset(
-                        topic=partition.topic,
-                        partition=partition.partition,
-                        error_code=error.code,
-                        error_message=error.message,
-                    )
-                )
+                found.append(FetchedOffset.with_error(error, topic=partition.topic, partition=partition.partition))
                 continue
             found.append(
                 FetchedOffset(topic=partition.topic, partition=partition.partition)
@@ -684,9 +677,7 @@ class GroupCoordinator:
         if group is None or held is not None:
             why = "there is no group" if group is None else "DescribeGroups is for classic groups; this is none:"
             error = GroupIdNotFound(f"{why} {name}")
-            return DescribedGroup(
-                group_id=name, state=State.DEAD.value, error_code=error.code, error_message=error.message
-            )
+            return DescribedGroup.with_error(error, group_id=name, state=State.DEAD.value)
         stable = group.state is State.STABLE
         protocol = (group.protocol or "") if stable else ""
         return DescribedGroup(
@@ -715,9 +706,7 @@ class GroupCoordinator:
         held = self._consumers.converted(name)
         if held is None:
             error = GroupIdNotFound(f"there is no group {name} of the consumer protocol")
-            return DescribedConsumerGroup(
-                group_id=name, state=State.DEAD.value, error_code=error.code, error_message=error.message
-            )
+            return DescribedConsumerGroup.with_error(error, group_id=name, state=State.DEAD.value)
         return self._consumers.describe(held.group)
 
     def delete_group(self, ticket: Ticket, name: str, step: Step) -> None:
@@ -780,16 +769,10 @@ class GroupCoordinator:
 def _outcome(partition: TopicPartition, error: ProtocolError | None) -> PartitionOutcome:
     if error is None:
         return PartitionOutcome(topic=partition.topic, partition=partition.partition)
-    return PartitionOutcome(
-        topic=partition.topic,
-        partition=partition.partition,
-        error_code=error.code,
-        error_message=error.message,
-        outcome=error.outcome,
-    )
+    return PartitionOutcome.failed(error, topic=partition.topic, partition=partition.partition)
 
 
 def _deleted(name: str, error: ProtocolError | None) -> DeletedGroup:
     if error is None:
         return DeletedGroup(group_id=name)
-    return DeletedGroup(group_id=name, error_code=error.code, error_message=error.message, outcome=error.outcome)
+    return DeletedGroup.failed(error, group_id=name)

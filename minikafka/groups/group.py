@@ -288,9 +288,9 @@ def synced(group: Group, member: Member) -> SyncGroupResponse:
 
 def failed_join(error: ProtocolError, *, member_id: str = "") -> JoinGroupResponse:
     """A refusal; ``member_id`` where the error hands one out (KIP-394)."""
-    return JoinGroupResponse(error_code=error.code, error_message=error.message, member_id=member_id)
+    return JoinGroupResponse.with_error(error, member_id=member_id)
 
 
 def failed_sync(error: ProtocolError) -> SyncGroupResponse:
     """A refusal."""
-    return SyncGroupResponse(error_code=error.code, error_message=error.message)
+    return SyncGroupResponse.with_error(error)

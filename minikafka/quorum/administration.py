@@ -91,7 +91,7 @@ def create_acls(
             check_new(acl)
         except ProtocolError as error:
             results.append(
-                CreatedAcl(error_code=error.code, error_message=error.message, outcome=error.outcome),
+                CreatedAcl.failed(error),
             )
             continue
         results.append(CreatedAcl())
@@ -126,7 +126,7 @@ def _deleted_acls(image: MetadataImage, wanted: AclFilter, removed: set[str]) ->
     try:
         check_filter(wanted)
     except ProtocolError as error:
-        return DeletedAcls(error_code=error.code, error_message=error.message, outcome=error.outcome)
+        return DeletedAcls.failed(error)
     found = [acl_id for acl_id in sorted(image.acls) if matches(wanted, image.acls[acl_id])]
     removed.update(found)
     return DeletedAcls(matching_acls=tuple(image.acls[acl_id] for acl_id in found))
@@ -155,9 +155,7 @@ def alter_user_scram_credentials(
                 _deleted_credential(image, change) if isinstance(change, ScramDeletion) else _upserted(change)
             )
         except ProtocolError as error:
-            results[change.name] = AlteredUser(
-                user=change.name, error_code=error.code, error_message=error.message, outcome=error.outcome
-            )
+            results[change.name] = AlteredUser.failed(error, user=change.name)
         else:
             results[change.name] = AlteredUser(user=change.name)
     if not image.cluster_secret and any(isinstance(each, UserScramCredential) for each in records):
@@ -226,7 +224,7 @@ def _described(name: str, count: int, infos: tuple[CredentialInfo, ...]) -> Desc
     elif not infos:
         error = ResourceNotFound(f"Attempt to describe a user credential that does not exist: {name}")
     if error is not None:
-        return DescribedUser(user=name, error_code=error.code, error_message=error.message, outcome=error.outcome)
+        return DescribedUser.failed(error, user=name)
     return DescribedUser(user=name, credential_infos=infos)
 
 

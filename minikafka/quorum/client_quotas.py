@@ -58,11 +58,7 @@ def alter_client_quotas(image: MetadataImage, request: AlterClientQuotasRequest)
             if changed and not own and len(known) >= ENTITIES_MAX:
                 raise PolicyViolation(f"{len(known)} entities have quotas, which is the limit; remove some first.")
         except ProtocolError as error:
-            results.append(
-                AlteredQuota(
-                    entity=entry.entity, error_code=error.code, error_message=error.message, outcome=error.outcome
-                )
-            )
+            results.append(AlteredQuota.failed(error, entity=entry.entity))
             continue
         results.append(AlteredQuota(entity=entry.entity))
         keys = sorted(key for key in own.keys() | changed.keys() if own.get(key) != changed.get(key))

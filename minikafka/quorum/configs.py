@@ -179,13 +179,7 @@ def _altered(
             resource.check(wanted)
         except ProtocolError as error:
             answers.append(
-                AlteredConfigs(
-                    resource_type=asked.resource_type,
-                    resource_name=asked.resource_name,
-                    error_code=error.code,
-                    error_message=error.message,
-                    outcome=error.outcome,
-                )
+                AlteredConfigs.failed(error, resource_type=asked.resource_type, resource_name=asked.resource_name)
             )
             continue
         answers.append(AlteredConfigs(resource_type=asked.resource_type, resource_name=asked.resource_name))

@@ -7,9 +7,10 @@ decision: controller_brokers.py, controller_topics.py, configs.py, administratio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from minikafka.errors import (
     ElectionNotNeeded,
@@ -27,8 +28,6 @@ from minikafka.quorum import (
     controller_topics,
     elections,
 )
-from minikafka.quorum.controller_brokers import Refusal
-from minikafka.quorum.controller_topics import Charge, free_of_charge
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import Election, change_of, leaders_for_leaderless
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
@@ -40,38 +39,31 @@ from minikafka.quorum.records import (
     PartitionChange,
     ProducerIds,
 )
-from minikafka.types import NO_NODE, NodeId, Offset, TopicId, TopicPartition
-from minikafka.wire.acls import CreateAclsRequest, CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse
+from minikafka.types import NO_NODE, TopicPartition
+from minikafka.wire.acls import CreateAclsResponse, DeleteAclsResponse
 from minikafka.wire.admin import (
     AlterConfigsRequest,
     AlterConfigsResponse,
-    AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    CreatePartitionsRequest,
     CreatePartitionsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from minikafka.wire.credentials import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
+from minikafka.wire.credentials import AlterUserScramCredentialsResponse
 from minikafka.wire.features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    CreateTopicsRequest,
     CreateTopicsResponse,
-    DeleteTopicsRequest,
     DeleteTopicsResponse,
     ElectedLeader,
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from minikafka.wire.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from minikafka.wire.quotas import AlterClientQuotasResponse
 
 PRODUCER_IDS_PER_BLOCK = 1000
 """Kafka's: a broker requests a new block after so many producers; unused ids of a block are lost, which is harmless."""
@@ -96,7 +88,20 @@ TELLING_THE_OFFSET = (
 )
 """Answers that say where the metadata log ended when the change was applied."""
 
+P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def under_policy(
+    decide: Callable[Concatenate[ClusterPolicy, MetadataImage, P], R],
+) -> Callable[Concatenate[Controller, MetadataImage, P], R]:
+    """A method that decides under the controller's policy, with what was set at run time laid over it."""
+
+    @functools.wraps(decide)
+    def method(self: Controller, image: MetadataImage, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return decide(self.policy.under(image), image, *args, **kwargs)
+
+    return method
 
 
 class Controller:
@@ -104,6 +109,20 @@ class Controller:
 
     def __init__(self, policy: ClusterPolicy) -> None:
         self.policy = policy
+
+    register = under_policy(controller_brokers.register)
+    heartbeat = under_policy(controller_brokers.heartbeat)
+    broker_lost = under_policy(controller_brokers.broker_lost)
+    broker_refused = under_policy(controller_brokers.broker_refused)
+    create_topics = under_policy(controller_topics.create_topics)
+    delete_topics = under_policy(controller_topics.delete_topics)
+    alter_partition_reassignments = under_policy(controller_topics.alter_partition_reassignments)
+    alter_partition = under_policy(elections.alter_partition)
+    create_partitions = staticmethod(controller_topics.create_partitions)
+    create_acls = staticmethod(administration.create_acls)
+    delete_acls = staticmethod(administration.delete_acls)
+    alter_user_scram_credentials = staticmethod(administration.alter_user_scram_credentials)
+    alter_client_quotas = staticmethod(client_quotas.alter_client_quotas)
 
     # ---- reign ----
 
@@ -115,42 +134,6 @@ class Controller:
         return Decision(records=(level,), response=None, cause="the cluster's first controller")
 
     # ---- brokers ----
-
-    def register(
-        self, image: MetadataImage, request: BrokerRegistrationRequest, *, session_alive: bool, caught_up: bool = False
-    ) -> Decision[BrokerRegistrationResponse]:
-        """See :func:`controller_brokers.register`."""
-        return controller_brokers.register(
-            self.policy.under(image), image, request, session_alive=session_alive, caught_up=caught_up
-        )
-
-    def heartbeat(
-        self,
-        image: MetadataImage,
-        request: BrokerHeartbeatRequest,
-        *,
-        lowest_other_offset: Offset | None,
-        shutdown_offset: Offset,
-        unheard: frozenset[NodeId] = frozenset(),
-    ) -> Decision[BrokerHeartbeatResponse]:
-        """See :func:`controller_brokers.heartbeat`."""
-        return controller_brokers.heartbeat(
-            self.policy.under(image),
-            image,
-            request,
-            lowest_other_offset=lowest_other_offset,
-            shutdown_offset=shutdown_offset,
-            unheard=unheard,
-        )
-
-    def broker_lost(self, image: MetadataImage, node: NodeId) -> Decision[None]:
-        """See :func:`controller_brokers.broker_lost`."""
-        return controller_brokers.broker_lost(self.policy.under(image), image, node)
-
-    def broker_refused(self, image: MetadataImage, refusal: Refusal, *, is_heard_since: bool) -> Decision[None]:
-        """See :func:`controller_brokers.broker_refused`."""
-        policy = self.policy.under(image)
-        return controller_brokers.broker_refused(policy, image, refusal, is_heard_since=is_heard_since)
 
     def allocate_producer_ids(
         self, image: MetadataImage, request: AllocateProducerIdsRequest
@@ -166,30 +149,6 @@ class Controller:
         response = AllocateProducerIdsResponse(producer_id_start=start, producer_id_len=PRODUCER_IDS_PER_BLOCK)
         return Decision(records=(record,), response=response, cause=f"broker {broker.node_id} asked for producer ids")
 
-    # ---- topics ----
-
-    def create_topics(
-        self,
-        image: MetadataImage,
-        request: CreateTopicsRequest,
-        topic_ids: Iterator[TopicId],
-        charge: Charge = free_of_charge,
-    ) -> Decision[CreateTopicsResponse]:
-        """See :func:`controller_topics.create_topics`."""
-        return controller_topics.create_topics(self.policy.under(image), image, request, topic_ids, charge)
-
-    def delete_topics(
-        self, image: MetadataImage, request: DeleteTopicsRequest, charge: Charge = free_of_charge
-    ) -> Decision[DeleteTopicsResponse]:
-        """See :func:`controller_topics.delete_topics`."""
-        return controller_topics.delete_topics(self.policy.under(image), image, request, charge)
-
-    def create_partitions(
-        self, image: MetadataImage, request: CreatePartitionsRequest, charge: Charge = free_of_charge
-    ) -> Decision[CreatePartitionsResponse]:
-        """See :func:`controller_topics.create_partitions`."""
-        return controller_topics.create_partitions(image, request, charge)
-
     # ---- settings ----
 
     def incremental_alter_configs(
@@ -204,43 +163,11 @@ class Controller:
 
     # ---- access control ----
 
-    def create_acls(
-        self, image: MetadataImage, request: CreateAclsRequest, ids: Iterator[TopicId]
-    ) -> Decision[CreateAclsResponse]:
-        """See :func:`acls.create_acls`."""
-        return administration.create_acls(image, request, ids)
-
-    def delete_acls(self, image: MetadataImage, request: DeleteAclsRequest) -> Decision[DeleteAclsResponse]:
-        """See :func:`acls.delete_acls`."""
-        return administration.delete_acls(image, request)
-
-    def alter_user_scram_credentials(
-        self, image: MetadataImage, request: AlterUserScramCredentialsRequest, entropy: Callable[[int], bytes]
-    ) -> Decision[AlterUserScramCredentialsResponse]:
-        """See :func:`credentials.alter_user_scram_credentials`."""
-        return administration.alter_user_scram_credentials(image, request, entropy)
-
-    def alter_client_quotas(
-        self, image: MetadataImage, request: AlterClientQuotasRequest
-    ) -> Decision[AlterClientQuotasResponse]:
-        """See :func:`client_quotas.alter_client_quotas`."""
-        return client_quotas.alter_client_quotas(image, request)
-
     def update_features(self, image: MetadataImage, request: UpdateFeaturesRequest) -> Decision[UpdateFeaturesResponse]:
         """See :func:`feature_levels.update_features`."""
         return administration.update_features(self.policy.node_id, image, request)
 
     # ---- partitions ----
-
-    def alter_partition_reassignments(
-        self, image: MetadataImage, request: AlterPartitionReassignmentsRequest
-    ) -> Decision[AlterPartitionReassignmentsResponse]:
-        """See :func:`reassignments.alter_partition_reassignments`."""
-        return controller_topics.alter_partition_reassignments(self.policy.under(image), image, request)
-
-    def alter_partition(self, image: MetadataImage, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
-        """See :func:`alter_partition.alter_partition`."""
-        return elections.alter_partition(self.policy.under(image), image, request)
 
     def elect_leaderless(self, image: MetadataImage) -> Decision[None]:
         """S20: try again for every partition without a leader."""
@@ -319,13 +246,7 @@ def _elected(policy: ClusterPolicy, image: MetadataImage, tp: TopicPartition, el
 
 
 def _not_elected(tp: TopicPartition, error: ProtocolError) -> ElectedLeader:
-    return ElectedLeader(
-        topic=tp.topic,
-        partition=tp.partition,
-        error_code=error.code,
-        error_message=error.message,
-        outcome=error.outcome,
-    )
+    return ElectedLeader.failed(error, topic=tp.topic, partition=tp.partition)
 
 
 def completed(response: R, request: object, image: MetadataImage) -> R:

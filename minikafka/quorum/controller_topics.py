@@ -100,15 +100,7 @@ def alter_partition_reassignments(
             seen.add(tp)
             change = _decided(policy, image, item, may_change_factor=request.allow_replication_factor_change)
         except ProtocolError as error:
-            answers.append(
-                ReassignmentAnswer(
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    error_code=error.code,
-                    error_message=error.message,
-                    outcome=error.outcome,
-                )
-            )
+            answers.append(ReassignmentAnswer.failed(error, topic=tp.topic, partition=tp.partition))
             continue
         if change is not None:
             records.append(change)
@@ -250,9 +242,7 @@ def create_topics(
             placed = tuple(_placed(policy, image, topic, partitions_left))
             charge(len(placed))
         except ProtocolError as error:
-            answers.append(
-                CreatedTopic(name=topic.name, error_code=error.code, error_message=error.message, outcome=error.outcome)
-            )
+            answers.append(CreatedTopic.failed(error, name=topic.name))
             continue
         partitions_left -= len(placed)
         similar[_metric_name(topic.name)] = topic.name
@@ -289,9 +279,7 @@ def delete_topics(
                 raise UnknownTopicOrPartition(f"there is no topic {name!r}")
             charge(len(topic.partitions))
         except ProtocolError as error:
-            answers.append(
-                DeletedTopic(name=name, error_code=error.code, error_message=error.message, outcome=error.outcome)
-            )
+            answers.append(DeletedTopic.failed(error, name=name))
             continue
         records.append(RemoveTopic(topic_id=topic.topic_id))
         answers.append(DeletedTopic(name=name, topic_id=topic.topic_id))
@@ -318,11 +306,7 @@ def create_partitions(
             placed = _placed_anew(image, topic, asked, partitions_left)
             charge(len(placed))
         except ProtocolError as error:
-            answers.append(
-                CreatedPartitions(
-                    name=asked.name, error_code=error.code, error_message=error.message, outcome=error.outcome
-                )
-            )
+            answers.append(CreatedPartitions.failed(error, name=asked.name))
             continue
         partitions_left -= len(placed)
         answers.append(CreatedPartitions(name=asked.name))

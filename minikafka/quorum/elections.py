@@ -366,15 +366,7 @@ def alter_partition(
                 partition = partition.changed(change, image.epoch)
             answers.append(_state(item, partition))
         except ProtocolError as error:
-            answers.append(
-                AlteredPartition(
-                    topic=item.topic,
-                    partition=item.partition,
-                    error_code=error.code,
-                    error_message=error.message,
-                    outcome=error.outcome,
-                )
-            )
+            answers.append(AlteredPartition.failed(error, topic=item.topic, partition=item.partition))
     return Decision(
         records=tuple(records),
         response=AlterPartitionResponse(partitions=tuple(answers)),

@@ -330,12 +330,8 @@ def _partition(
 
 
 def _refused(core: QuorumCore, error: ProtocolError) -> FetchedPartition:
-    return FetchedPartition(
-        topic=METADATA_TOPIC,
-        partition=METADATA_PARTITION.partition,
-        error_code=error.code,
-        error_message=error.message,
-        current_leader=_current_leader(core),
+    return FetchedPartition.with_error(
+        error, topic=METADATA_TOPIC, partition=METADATA_PARTITION.partition, current_leader=_current_leader(core)
     )
 
 

@@ -298,7 +298,7 @@ def _without_denied(response: m.FetchResponse, denied: Sequence[m.FetchPartition
         partitions=(
             *(each for each in response.partitions if errors[each.topic, each.partition] is None),
             *(
-                m.FetchedPartition(topic=name, partition=number, error_code=why.code, error_message=why.message)
+                m.FetchedPartition.with_error(why, topic=name, partition=number)
                 for (name, number), why in errors.items()
                 if why is not None
             ),

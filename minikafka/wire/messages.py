@@ -10,8 +10,9 @@ how they become bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Self, TypeVar, dataclass_transform
 
+from minikafka.errors import ProtocolError
 from minikafka.ports import Buffers
 from minikafka.types import Epoch, NodeId, Offset, TopicId
 
@@ -72,6 +73,16 @@ class Failed:
     error_message: str = ""
     outcome: str = ""
     """For writes: ``not_written``, ``written`` or ``unknown``; empty on success."""
+
+    @classmethod
+    def failed(cls, error: ProtocolError, **members: Any) -> Self:
+        """This answer to a write, or this part of one, with its error and outcome."""
+        return cls.with_error(error, outcome=error.outcome, **members)
+
+    @classmethod
+    def with_error(cls, error: ProtocolError, **members: Any) -> Self:
+        """This answer to a request that writes nothing, or this part of one, with its error."""
+        return cls(error_code=error.code, error_message=error.message, **members)
 
 
 @message

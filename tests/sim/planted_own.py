@@ -15,6 +15,7 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import Duplicate, ProducerState
 from minikafka.log.segment_store import SegmentStore
 from minikafka.quorum import controller_brokers, roles, voting
+from minikafka.quorum.controller import Controller, under_policy
 from minikafka.quorum.core import QuorumCore
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.roles import Leader, Unattached
@@ -503,7 +504,7 @@ OWN = (
         "brokers",
         "two_incarnations_at_once",
         "a second process with the same node id is registered while the first one lives",
-        (controller_brokers, "register", whoever_comes(controller_brokers.register)),
+        (Controller, "register", under_policy(whoever_comes(controller_brokers.register))),
         ground="drill",
         told_in=second_incarnation_is_refused,
     ),

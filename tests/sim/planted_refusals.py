@@ -10,7 +10,7 @@ from typing import Any
 from minikafka.broker import controller_driver
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.errors import Unreachable
-from minikafka.quorum import controller_brokers
+from minikafka.quorum.controller import Controller, under_policy
 from minikafka.quorum.controller_brokers import HeldConnection, Refusal, fence
 from minikafka.quorum.decision import Decision
 from minikafka.sim.message_faults import REFUSE
@@ -113,7 +113,7 @@ REFUSAL_CLUSTERS = (
         story="a refused connection of a former process fences the broker that has restarted and registered since",
         caught_by=("fenced_while_listening",),
         patches=[
-            (controller_brokers, "broker_refused", of_any_registration),
+            (Controller, "broker_refused", under_policy(of_any_registration)),
             (ControllerDriver, "_decide_timers", decided_late(ControllerDriver._decide_timers)),
         ],
         make=with_restarts,

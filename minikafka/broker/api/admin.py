@@ -98,11 +98,8 @@ class AdminApi:
         try:
             found = self._configs_of(asked)
         except ProtocolError as error:
-            return DescribedConfigs(
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
-                error_code=error.code,
-                error_message=error.message,
+            return DescribedConfigs.with_error(
+                error, resource_type=asked.resource_type, resource_name=asked.resource_name
             )
         keys = asked.configuration_keys
         return DescribedConfigs(

@@ -172,9 +172,7 @@ def _describe_producer(replicas: ReplicaManager, item: DescribeProducersPartitio
         if known is not None and known[2] >= leader.high_watermark:
             raise OffsetNotAvailable(f"{name}: the last batch of producer {item.producer_id} is not yet committed")
     except ProtocolError as error:
-        return DescribedProducer(
-            topic=item.topic, partition=item.partition, error_code=error.code, error_message=error.message
-        )
+        return DescribedProducer.with_error(error, topic=item.topic, partition=item.partition)
     epoch, sequence, offset = known or (NO_EPOCH, NO_SEQUENCE, NO_OFFSET)
     return DescribedProducer(
         topic=item.topic,

@@ -469,11 +469,10 @@ def _refusal(
     replicas: ReplicaManager, name: TopicPartition, partition: Partition | None, error: ProtocolError
 ) -> _Read:
     known = partition is not None and isinstance(partition.role, LeaderReplica) and not error.stale_metadata
-    answer = FetchedPartition(
+    answer = FetchedPartition.with_error(
+        error,
         topic=name.topic,
         partition=name.partition,
-        error_code=error.code,
-        error_message=error.message,
         high_watermark=partition.high_watermark if known and partition else -1,
         log_start_offset=partition.log.start_offset if known and partition else -1,
         log_end_offset=partition.log.end_offset if known and partition else -1,

@@ -6,7 +6,6 @@ allows it) is created by the controller first; the answer waits, briefly, until 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -48,8 +47,6 @@ class MetadataApi:
         self.metadata = metadata
         self.quorum = quorum
         self._ask_controller = ask_controller
-        self._moved = asyncio.Event()
-        metadata.subscribe(lambda _old, _new: self._moved.set())
 
     def handle_metadata(
         self, request: MetadataRequest, context: RequestContext
@@ -89,15 +86,8 @@ class MetadataApi:
         answer = await self._ask_controller(creation, context)
         if isinstance(answer, CreateTopicsResponse):
             # What the controller refuses (a bad name, too few brokers) stays unknown, and is answered so.
-            wanted = [each.name for each in answer.topics if each.error_code == 0]
-            await self._until_known(wanted)
+            names = [each.name for each in answer.topics if each.error_code == 0]
+            cache = self.metadata
+            if not await cache.until(lambda: all(name in cache.image.topics for name in names), CREATION_WAIT_S):
+                self.world.events("topic_creation_unseen", topics=names)
         return self._metadata(request, context)
-
-    async def _until_known(self, names: list[str]) -> None:
-        try:
-            async with asyncio.timeout(CREATION_WAIT_S):
-                while any(name not in self.metadata.image.topics for name in names):
-                    self._moved.clear()
-                    await self._moved.wait()
-        except TimeoutError:
-            self.world.events("topic_creation_unseen", topics=names)

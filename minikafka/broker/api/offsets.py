@@ -160,11 +160,10 @@ def _leader_of(
 
 
 def _refusal(replicas: ReplicaManager, item: ListOffsetsPartition, error: ProtocolError) -> ListedOffset:
-    return ListedOffset(
+    return ListedOffset.with_error(
+        error,
         topic=item.topic,
         partition=item.partition,
-        error_code=error.code,
-        error_message=error.message,
         current_leader=replicas.current_leader(TopicPartition(item.topic, item.partition))
         if error.stale_metadata
         else None,
@@ -227,9 +226,7 @@ def _epoch_end(replicas: ReplicaManager, item: EpochQuery, *, may_answer: bool) 
         if not may_answer:
             raise session_expired(name)
     except ProtocolError as error:
-        return EpochAnswer(
-            topic=item.topic, partition=item.partition, error_code=error.code, error_message=error.message
-        )
+        return EpochAnswer.with_error(error, topic=item.topic, partition=item.partition)
     end = leader.log.end_offset_for(item.leader_epoch)
     return EpochAnswer(topic=item.topic, partition=item.partition, leader_epoch=end.epoch, end_offset=end.end_offset)
 
@@ -273,11 +270,5 @@ async def _delete_one(
         if not is_reached:
             raise RequestTimedOut(f"{name}: deleted here, some live replica has not followed yet", outcome="unknown")
     except ProtocolError as error:
-        return DeletedRecords(
-            topic=item.topic,
-            partition=item.partition,
-            error_code=error.code,
-            error_message=error.message,
-            outcome=error.outcome,
-        )
+        return DeletedRecords.failed(error, topic=item.topic, partition=item.partition)
     return DeletedRecords(topic=item.topic, partition=item.partition, low_watermark=replicas.low_watermark(leader))

@@ -585,12 +585,10 @@ def _answer(
     error = each.error if each is not None else refused.get(name)
     _count(replicas, name, acks, each, error)
     if error is not None:
-        return ProducedPartition(
+        return ProducedPartition.failed(
+            error,
             topic=name.topic,
             partition=name.partition,
-            error_code=error.code,
-            error_message=error.message,
-            outcome=error.outcome,
             current_leader=replicas.current_leader(name) if error.stale_metadata else None,
             record_errors=tuple(RecordError(batch_index=at, message=why) for at, why in error.record_errors),
         )

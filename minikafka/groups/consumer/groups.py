@@ -223,7 +223,7 @@ class ConsumerGroups:
         self._arm(held, request.member_id, step)
         if asked is None:
             return HeartbeatResponse()
-        return HeartbeatResponse(error_code=asked.code, error_message=asked.message)
+        return HeartbeatResponse.with_error(asked)
 
     def classic_leave(self, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
         """LeaveGroup: the members' sessions end now; they are removed with the next write."""
@@ -470,7 +470,7 @@ class ConsumerGroups:
 
 def failed_heartbeat(error: ProtocolError) -> ConsumerGroupHeartbeatResponse:
     """A refusal."""
-    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message, outcome=error.outcome)
+    return ConsumerGroupHeartbeatResponse.failed(error)
 
 
 def _unclear(held: Held) -> CoordinatorNotAvailable:
