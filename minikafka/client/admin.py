@@ -7,39 +7,24 @@ after a repetition TOPIC_ALREADY_EXISTS (or UNKNOWN_TOPIC for a deletion) counts
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from minikafka.client.caller import Backoff, Caller
 from minikafka.client.cluster_view import Leader
 from minikafka.client.coordinator_operations import GroupOperations, TransactionOperations
-from minikafka.client.metadata import Metadata
 from minikafka.client.operations import Operations
-from minikafka.client.routing import GROUP_KEY, Coordinator, Leaders, as_dict, named
-from minikafka.client.settings import AdminConfig
+from minikafka.client.routing import as_dict, named
 from minikafka.client.structs import NewTopic
 from minikafka.errors import (
-    WRITTEN,
-    BrokerNotAvailable,
     InvalidRequest,
     NetworkException,
-    NotController,
-    NotLeaderOrFollower,
     ProtocolError,
-    RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from minikafka.invariant import invariant
-from minikafka.ports import World
-from minikafka.tasks import Step, in_turn
-from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
+from minikafka.types import Offset, TopicPartition
 from minikafka.wire import messages as m
-from minikafka.wire.outcomes import EarlierAttempts, error_in
+from minikafka.wire.outcomes import error_in
 
 
 class AdminClient(Operations, GroupOperations, TransactionOperations):
@@ -47,48 +32,6 @@ class AdminClient(Operations, GroupOperations, TransactionOperations):
 
     This is the form with the world given; ``minikafka.AdminClient(bootstrap_servers=...)`` makes its own.
     """
-
-    def __init__(self, config: AdminConfig, world: World | AbstractAsyncContextManager[World]) -> None:
-        self.config = config
-        self._world_source = world
-        self._resources = AsyncExitStack()
-        self._parts: tuple[World, Metadata, Leaders, Backoff, Caller] | None = None
-        self._closed = False
-        self._changed_at = NO_OFFSET
-        """How far the metadata log reached with this client's latest change."""
-
-    async def start(self) -> None:
-        """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
-        if self._parts is not None:
-            raise InvalidRequest("an admin client starts once: make a new one")
-        source = self._world_source
-        world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
-        caller = Caller(world)
-        metadata = Metadata(self.config, world, caller)
-        backoff = Backoff(world.random, base_ms=self.config.retry_backoff_ms, max_ms=self.config.retry_backoff_max_ms)
-        self._parts = (world, metadata, Leaders(self.config, world, metadata), backoff, caller)
-        try:
-            await metadata.start(self._deadline(None))
-        except BaseException:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        """End and close."""
-        self._closed = True
-        steps: list[Step] = [] if self._parts is None else [self._parts[1].stop]
-        await in_turn(*steps, self._resources.aclose)
-
-    stop = close
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # ------------------------------------------------------------------------------------------------------- topics
 
@@ -178,20 +121,6 @@ class AdminClient(Operations, GroupOperations, TransactionOperations):
         response = await self._metadata().ask_once(None)
         return sorted(topic.name for topic in response.topics if not topic.error_code)
 
-    async def describe_topics(self, topics: Sequence[str] | None = None) -> list[m.DescribedTopic]:
-        """Partition states as the controller records them (S15); None: all. UnknownTopicOrPartition by name."""
-        described = await self._describe(tuple(topics) if topics is not None else None, self._deadline(None))
-        for topic in described:
-            if topic.error_code:
-                error = error_in(topic)
-                invariant(error is not None, "an error code without an error")
-                raise type(error)(named(topic.topic, topic.error_message), topic=topic.topic)  # type: ignore[misc]
-        return list(described)
-
-    async def _describe(self, topics: tuple[str, ...] | None, deadline: float) -> tuple[m.DescribedTopic, ...]:
-        response: m.DescribeTopicsResponse = await self._ask_anyone(m.DescribeTopicsRequest(topics=topics), deadline)
-        return response.topics
-
     # ------------------------------------------------------------------------------------------------------ records
 
     async def delete_records(
@@ -268,203 +197,6 @@ class AdminClient(Operations, GroupOperations, TransactionOperations):
         response: m.ElectLeadersResponse = await self._change(request, self._deadline(timeout_ms))
         return {TopicPartition(each.topic, each.partition): error_in(each) for each in response.partitions}
 
-    # ------------------------------------------------------------------------------------------------------ waiting
-
-    async def _wait_for(self, topics: Sequence[str], offset: Offset, deadline: float) -> None:
-        """Until all brokers know the topics and every partition's leader answers for it."""
-
-        def led(answer: m.MetadataResponse) -> bool:
-            return all(
-                not topic.error_code and all(each.leader_id != NO_NODE for each in topic.partitions)
-                for topic in answer.topics
-            )
-
-        answer = await self._wait_for_brokers(offset, deadline, led, topics)
-        partitions = {
-            TopicPartition(topic.name, each.partition): m.LATEST for topic in answer.topics for each in topic.partitions
-        }
-
-        def make(group: list[tuple[TopicPartition, int, Leader]]) -> m.ListOffsetsRequest:
-            return m.ListOffsetsRequest(
-                partitions=tuple(
-                    m.ListOffsetsPartition(topic=each.topic, partition=each.partition, timestamp=timestamp)
-                    for each, timestamp, _ in group
-                )
-            )
-
-        try:
-            await self._leaders().ask(partitions, make, deadline=deadline)
-        except ProtocolError as error:
-            raise _not_yet_seen(topics, f": {error.message}") from error
-
-    async def _answer_about(self, topics: Sequence[str]) -> m.MetadataResponse | None:
-        """A broker that responds; None: no broker does now, which says nothing about what was changed."""
-        try:
-            return await self._metadata().ask_once(tuple(topics))
-        except NetworkException:
-            return None
-
-    async def _wait_for_brokers(
-        self, offset: Offset, deadline: float, met: Callable[[m.MetadataResponse], bool], topics: Sequence[str]
-    ) -> m.MetadataResponse:
-        """Until every broker that can be reached reflects ``offset`` of the metadata log, and ``met`` holds there."""
-        world, _, _, backoff, _ = self._started()
-        attempts = 0
-        while True:
-            answer = await self._answer_about(topics)
-            if answer is not None and met(answer) and await self._all_show(answer, topics, offset, deadline, met):
-                return answer
-            attempts += 1
-            pause_s = backoff.pause_s(min(attempts, 3))
-            if world.clock.now() + pause_s >= deadline:
-                raise _not_yet_seen(topics)
-            await asyncio.sleep(pause_s)
-
-    async def _all_show(
-        self,
-        answer: m.MetadataResponse,
-        topics: Sequence[str],
-        offset: Offset,
-        deadline: float,
-        met: Callable[[m.MetadataResponse], bool],
-    ) -> bool:
-        """Does each broker of ``answer`` say the same? One that is down learns of it when it is back."""
-        world, metadata, _, _, caller = self._started()
-        request = m.MetadataRequest(topics=tuple(topics))
-        good = True
-        for each in answer.brokers:
-            node = metadata.address(each.node_id)
-            if node is None:
-                continue
-            patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
-            try:
-                response: m.MetadataResponse = await caller.call(node, request, deadline=patience)
-            except ProtocolError as error:
-                good = good and isinstance(error, NetworkException) and each.node_id not in _leaders_in(answer)
-                continue
-            good = good and met(response) and response.metadata_offset >= offset
-        return good
-
-    # ------------------------------------------------------------------------------------------------------ calling
-
-    async def _ask_anyone(self, request: Any, deadline: float) -> Any:
-        """The answer of the first node that gives one, the controller in front: it knows first."""
-        world, metadata, _, backoff, caller = self._started()
-        attempts = 0
-        while True:
-            last: ProtocolError | None = None
-            for address in metadata.controller_first():
-                patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
-                try:
-                    return await caller.call(address, request, deadline=patience)
-                except ProtocolError as error:
-                    if not error.retriable:
-                        raise
-                    last = error
-            attempts += 1
-            pause_s = backoff.pause_s(attempts)
-            if world.clock.now() + pause_s >= deadline:
-                raise RequestTimedOut(f"no broker answered in time: {last}", last=last.name if last else "")
-            await asyncio.sleep(pause_s)
-
-    async def _ask_node(self, node: NodeId, request: Any, deadline: float) -> Any:
-        """The answer of one broker, once it is known where it listens."""
-        world, metadata, _, backoff, caller = self._started()
-        attempts = 0
-        while True:
-            address = metadata.address(node)
-            patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
-            try:
-                if address is None:
-                    raise BrokerNotAvailable(f"broker {node} is not registered, or is down")
-                return await caller.call(address, request, deadline=patience)
-            except (BrokerNotAvailable, NetworkException) as error:
-                attempts += 1
-                pause_s = backoff.pause_s(attempts)
-                if world.clock.now() + pause_s >= deadline:
-                    raise
-                world.events("broker_silent", broker=node, why=error.message)
-            metadata.refresh_soon()
-            await asyncio.sleep(pause_s)
-
-    async def _change(
-        self,
-        request: Any,
-        deadline: float,
-        *,
-        happened: Callable[[], Any] | None = None,
-        repeated: type[ProtocolError] | None = None,
-    ) -> Any:
-        """Send ``request`` to the controller, wherever it moves, until it answers.
-
-        ``happened`` looks whether an attempt without an answer took effect after all, and gives the answer then;
-        ``repeated`` is the error by which a repetition shows that an earlier attempt did.
-        """
-        world, metadata, _, backoff, caller = self._started()
-        attempts = 0
-        earlier = EarlierAttempts(request)
-        while True:
-            addresses = metadata.controller_first()
-            address = addresses[attempts % len(addresses) if metadata.view.controller_id == NO_NODE else 0]
-            patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
-            try:
-                response = await caller.call(address, request, deadline=patience)
-                self._changed_at = max(self._changed_at, getattr(response, "metadata_offset", NO_OFFSET))
-                if earlier.may_have_written and repeated is not None:
-                    response = _as_first_attempt(response, repeated)
-                return earlier.answer(response)
-            except (NotController, NotLeaderOrFollower, NetworkException, RequestTimedOut) as error:
-                last: ProtocolError = error
-                earlier.note(error)
-            except ProtocolError as refusal:
-                refusal.outcome = earlier.outcome(refusal)
-                raise
-            if earlier.may_have_written and happened is not None and (found := await happened()) is not None:
-                return found
-            attempts += 1
-            pause_s = backoff.pause_s(attempts)
-            if world.clock.now() + pause_s >= deadline:
-                raise RequestTimedOut(
-                    f"the controller did not answer in time: {last.message}",
-                    outcome=earlier.outcome(last),
-                    last=last.name,
-                )
-            metadata.refresh_soon()
-            await asyncio.sleep(pause_s)
-
-    # ------------------------------------------------------------------------------------------------------ helpers
-
-    def _started(self) -> tuple[World, Metadata, Leaders, Backoff, Caller]:
-        if self._parts is None or self._closed:
-            raise InvalidRequest(f"the admin client {'was closed' if self._closed else 'is not started'}")
-        return self._parts
-
-    def _coordinator(self, group: str, *, key_type: int = GROUP_KEY) -> Coordinator:
-        world, metadata, *_ = self._started()
-        return Coordinator(group, self.config, world, metadata, key_type=key_type)
-
-    async def _living(self, deadline: float) -> list[NodeId]:  # noqa: ARG002 - one question, bounded by itself
-        response = await self._metadata().ask_once(())
-        return [each.node_id for each in response.brokers]
-
-    def _metadata(self) -> Metadata:
-        return self._started()[1]
-
-    def _leaders(self) -> Leaders:
-        return self._started()[2]
-
-    def _wall_ms(self) -> int:
-        return self._started()[0].clock.wall_ms()
-
-    def _timeout_ms(self, timeout_ms: int | None) -> int:
-        return min(timeout_ms or self.config.request_timeout_ms, self.config.request_timeout_ms)
-
-    def _deadline(self, timeout_ms: int | None) -> float:
-        return self._started()[0].clock.now() + (timeout_ms or self.config.default_api_timeout_ms) / 1000
-
-    def _entropy(self, size: int) -> bytes:
-        return self._started()[0].entropy(size)
-
 
 def _as_wire(topic: NewTopic) -> m.NewTopic:
     topic = NewTopic(*topic)
@@ -480,30 +212,8 @@ def _as_wire(topic: NewTopic) -> m.NewTopic:
     )
 
 
-def _not_yet_seen(topics: Sequence[str], why: str = "") -> RequestTimedOut:
-    """The controller has recorded the change: whatever goes wrong from then on, it was written."""
-    return RequestTimedOut(
-        f"the change of {', '.join(topics) or 'the settings'} is done, but not all brokers show it yet{why}",
-        outcome=WRITTEN,
-    )
-
-
-def _leaders_in(answer: m.MetadataResponse) -> frozenset[NodeId]:
-    return frozenset(each.leader_id for topic in answer.topics for each in topic.partitions)
-
-
 def _raise_first(topics: Sequence[m.CreatedTopic] | Sequence[m.DeletedTopic]) -> None:
     for topic in topics:
         error = error_in(topic)
         if error is not None:
             raise type(error)(named(topic.name, error.message), outcome=error.outcome, topic=topic.name)
-
-
-def _as_first_attempt(response: Any, repeated: type[ProtocolError]) -> Any:
-    """A repetition's answer, where "it is so already" means that the attempt without an answer did it."""
-    member = "topics" if hasattr(response, "topics") else "results"
-    answers = tuple(
-        replace(each, error_code=0, error_message="", outcome="") if each.error_code == repeated.code else each
-        for each in getattr(response, member)
-    )
-    return replace(response, **{member: answers})

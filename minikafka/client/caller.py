@@ -58,6 +58,26 @@ class Backoff:
         return pause * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 
+class Attempts:
+    """Counts the failed attempts of one call, and gives the pauses between them until its deadline."""
+
+    __slots__ = ("_backoff", "_deadline", "_growth_max", "_world", "failed")
+
+    def __init__(self, world: World, backoff: Backoff, deadline: float, *, growth_max: int = 31) -> None:
+        """``growth_max``: the attempt after which pauses grow no longer."""
+        self._world = world
+        self._backoff = backoff
+        self._deadline = deadline
+        self._growth_max = growth_max
+        self.failed = 0
+
+    def pause_s(self) -> float | None:
+        """Seconds to wait after one more failed attempt; None: the deadline would come first."""
+        self.failed += 1
+        pause_s = self._backoff.pause_s(min(self.failed, self._growth_max))
+        return pause_s if self._world.clock.now() + pause_s < self._deadline else None
+
+
 class Caller:
     """Sends typed requests through the Network port."""
 

@@ -13,12 +13,12 @@ Each broker lists the transactional ids that it coordinates; each leader lists t
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from minikafka.client.admin_calls import AdminCalls
 from minikafka.client.cluster_view import Leader
-from minikafka.client.routing import GROUP_KEY, LOOK_AGAIN, TRANSACTION_KEY, Coordinator, Leaders, as_dict
+from minikafka.client.routing import GROUP_KEY, LOOK_AGAIN, TRANSACTION_KEY, as_dict
 from minikafka.client.structs import OffsetAndMetadata, OffsetsPartlyChanged
 from minikafka.errors import (
     UNKNOWN,
@@ -40,15 +40,15 @@ from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import transaction_messages as t
 from minikafka.wire.admin import PartitionName
-from minikafka.wire.messages import ActiveProducer, DescribedTopic, DescribeProducersPartition, DescribeProducersRequest
+from minikafka.wire.messages import ActiveProducer, DescribeProducersPartition, DescribeProducersRequest
 from minikafka.wire.outcomes import error_in
 
 LOADING_PAUSE_MS = 100
 """Until a coordinator that still reads its log is asked again."""
 
 
-class GroupOperations(ABC):
-    """The methods; how a call finds its broker is the admin client's."""
+class GroupOperations(AdminCalls):
+    """The methods for groups."""
 
     # ---- looking ----
 
@@ -214,23 +214,6 @@ class GroupOperations(ABC):
             raise refusal
         return response
 
-    # ---- the admin client's ----
-
-    @abstractmethod
-    async def describe_topics(self, topics: Sequence[str] | None = None) -> list[DescribedTopic]: ...
-
-    @abstractmethod
-    def _coordinator(self, group: str, *, key_type: int = GROUP_KEY) -> Coordinator: ...
-
-    @abstractmethod
-    async def _living(self, deadline: float) -> list[NodeId]: ...
-
-    @abstractmethod
-    async def _ask_node(self, node: NodeId, request: Any, deadline: float) -> Any: ...
-
-    @abstractmethod
-    def _deadline(self, timeout_ms: int | None) -> float: ...
-
 
 def _raise_refused(group: str, what: str, outcomes: Sequence[g.PartitionOutcome]) -> None:
     """Raise what was refused: its own error when nothing was changed, else OffsetsPartlyChanged."""
@@ -267,8 +250,8 @@ MAX_TRANSACTION_TIMEOUT_MS = 900_000
 """Default of ``transaction.max.timeout.ms``: no transaction that a coordinator knows stays open for longer."""
 
 
-class TransactionOperations(ABC):
-    """The methods; how a call finds its broker is the admin client's."""
+class TransactionOperations(AdminCalls):
+    """The methods for transactions."""
 
     async def list_transactions(
         self,
@@ -427,29 +410,6 @@ class TransactionOperations(ABC):
             return t.WriteTxnMarkersRequest(markers=(marker,))
 
         await self._leaders().ask(as_dict([partition]), make, deadline=self._deadline(None), results="markers")
-
-    # ---- the admin client's part ----
-
-    @abstractmethod
-    async def describe_topics(self, topics: Sequence[str] | None = None) -> list[DescribedTopic]: ...
-
-    @abstractmethod
-    def _coordinator(self, group: str, *, key_type: int) -> Coordinator: ...
-
-    @abstractmethod
-    async def _living(self, deadline: float) -> list[NodeId]: ...
-
-    @abstractmethod
-    async def _ask_node(self, node: NodeId, request: Any, deadline: float) -> Any: ...
-
-    @abstractmethod
-    def _leaders(self) -> Leaders: ...
-
-    @abstractmethod
-    def _deadline(self, timeout_ms: int | None) -> float: ...
-
-    @abstractmethod
-    def _wall_ms(self) -> int: ...
 
 
 def _error_of_transaction(response: t.DescribeTransactionsResponse) -> ProtocolError | None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from minikafka.client.caller import Backoff, Caller
+from minikafka.client.caller import Attempts, Backoff, Caller
 from minikafka.client.cluster_view import ClusterView, Update
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
@@ -180,15 +180,14 @@ class Metadata:
 
     async def start(self, deadline: float) -> None:
         """Ask until a first broker answers. NetworkException at ``deadline`` when none did."""
-        attempts = 0
+        attempts = Attempts(self._world, self._backoff, deadline)
         while True:
             try:
                 await self._ask()
                 break
             except NetworkException as error:
-                attempts += 1
-                pause_s = self._backoff.pause_s(attempts)
-                if self._world.clock.now() + pause_s >= deadline:
+                pause_s = attempts.pause_s()
+                if pause_s is None:
                     tried = self._failures.summary(self._world.clock.now()) or error.message
                     raise NetworkException(f"no bootstrap server answers: {tried}") from error
                 await asyncio.sleep(pause_s)

@@ -6,11 +6,11 @@ recorded twice), but for more partitions: there a repetition's refusal counts as
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from minikafka.addresses import is_number
+from minikafka.client.admin_calls import AdminCalls
 from minikafka.client.routing import as_dict
 from minikafka.client.structs import ConfigChange, ConfigResource, NewPartitions, Reassignment
 from minikafka.errors import InvalidPartitions, InvalidRequest, ProtocolError
@@ -23,14 +23,13 @@ from minikafka.security.scram import (
     ScramMechanism,
     salted_password,
 )
-from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.types import NodeId, TopicPartition
 from minikafka.wire import admin as a
 from minikafka.wire import messages as m
 from minikafka.wire.acls import (
     Acl,
     AclFilter,
     CreateAclsRequest,
-    CreateAclsResponse,
     DeleteAclsRequest,
     DeleteAclsResponse,
     DescribeAclsRequest,
@@ -38,7 +37,6 @@ from minikafka.wire.acls import (
 )
 from minikafka.wire.credentials import (
     AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     ScramDeletion,
@@ -49,7 +47,6 @@ from minikafka.wire.quotas import (
     DEFAULT,
     EXACT,
     AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     EntityPart,
@@ -64,8 +61,8 @@ KINDS = {"topic": a.TOPIC, "broker": a.BROKER}
 OPERATIONS = {"set": a.SET, "delete": a.DELETE, "append": a.APPEND, "subtract": a.SUBTRACT}
 
 
-class Operations(ABC):
-    """The methods; how a call finds its node is the admin client's."""
+class Operations(AdminCalls):
+    """The methods."""
 
     # ---- settings ----
 
@@ -115,7 +112,10 @@ class Operations(ABC):
         ``wait``: return when every broker that can be reached uses them.
         """
         request = a.IncrementalAlterConfigsRequest(resources=_altered(config_resources), validate_only=validate_only)
-        return await self._alter(request, timeout_ms, wait=wait and not validate_only)
+        response: a.IncrementalAlterConfigsResponse = await self._changed(
+            request, timeout_ms, "responses", wait=wait and not validate_only
+        )
+        return response.responses
 
     async def alter_configs(
         self,
@@ -127,16 +127,22 @@ class Operations(ABC):
     ) -> tuple[a.AlteredConfigs, ...]:
         """Give a topic or broker these settings and no others (the older form, as in aiokafka)."""
         request = a.AlterConfigsRequest(resources=_altered(config_resources), validate_only=validate_only)
-        return await self._alter(request, timeout_ms, wait=wait and not validate_only)
+        response: a.AlterConfigsResponse = await self._changed(
+            request, timeout_ms, "responses", wait=wait and not validate_only
+        )
+        return response.responses
 
-    async def _alter(self, request: Any, timeout_ms: int | None, *, wait: bool) -> tuple[a.AlteredConfigs, ...]:
+    async def _changed(self, request: Any, timeout_ms: int | None, results: str, *, wait: bool) -> Any:
+        """The controller's response. Raises the first error in its member ``results``.
+
+        ``wait``: return when every broker that can be reached uses the change.
+        """
         deadline = self._deadline(timeout_ms)
         response = await self._change(request, deadline)
-        _raise_first(response.responses)
+        _raise_first(getattr(response, results))
         if wait:
             await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
-        answers: tuple[a.AlteredConfigs, ...] = response.responses
-        return answers
+        return response
 
     # ---- partitions ----
 
@@ -233,11 +239,7 @@ class Operations(ABC):
 
         ``wait``: return when every broker that can be reached uses them.
         """
-        deadline = self._deadline(timeout_ms)
-        response: CreateAclsResponse = await self._change(CreateAclsRequest(creations=tuple(acls)), deadline)
-        _raise_first_of_results(response.results)
-        if wait:
-            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
+        await self._changed(CreateAclsRequest(creations=tuple(acls)), timeout_ms, "results", wait=wait)
 
     async def delete_acls(
         self, acl_filters: Sequence[AclFilter], timeout_ms: int | None = None, *, wait: bool = True
@@ -246,11 +248,8 @@ class Operations(ABC):
 
         If a response is lost, the request is sent again, and what the first attempt deleted is not returned.
         """
-        deadline = self._deadline(timeout_ms)
-        response: DeleteAclsResponse = await self._change(DeleteAclsRequest(filters=tuple(acl_filters)), deadline)
-        _raise_first_of_results(response.filter_results)
-        if wait:
-            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
+        request = DeleteAclsRequest(filters=tuple(acl_filters))
+        response: DeleteAclsResponse = await self._changed(request, timeout_ms, "filter_results", wait=wait)
         return list(dict.fromkeys(acl for each in response.filter_results for acl in each.matching_acls))
 
     # ---- users ----
@@ -261,7 +260,7 @@ class Operations(ABC):
         """Return iterations by mechanism of these users, or of all. The first error is raised."""
         request = DescribeUserScramCredentialsRequest(users=None if users is None else tuple(users))
         response: DescribeUserScramCredentialsResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
-        _raise_first_of_results(response.results)
+        _raise_first(response.results)
         return {
             each.user: {ScramMechanism(info.mechanism).label: info.iterations for info in each.credential_infos}
             for each in response.results
@@ -306,23 +305,16 @@ class Operations(ABC):
             # PBKDF2 refuses 0 iterations, and the controller all that are out of bounds.
             salted_password=salted_password(number, password, salt, max(1, min(iterations, ITERATIONS_MAX))),
         )
-        await self._alter_users(AlterUserScramCredentialsRequest(upsertions=(upsertion,)), timeout_ms, wait=wait)
+        request = AlterUserScramCredentialsRequest(upsertions=(upsertion,))
+        await self._changed(request, timeout_ms, "results", wait=wait)
 
     async def delete_user_credential(
         self, user: str, mechanism: str, timeout_ms: int | None = None, *, wait: bool = True
     ) -> None:
         """Delete a user's credential of one mechanism. Raises ResourceNotFound if there is none."""
         deletion = ScramDeletion(name=user, mechanism=_mechanism(mechanism))
-        await self._alter_users(AlterUserScramCredentialsRequest(deletions=(deletion,)), timeout_ms, wait=wait)
-
-    async def _alter_users(
-        self, request: AlterUserScramCredentialsRequest, timeout_ms: int | None, *, wait: bool
-    ) -> None:
-        deadline = self._deadline(timeout_ms)
-        response: AlterUserScramCredentialsResponse = await self._change(request, deadline)
-        _raise_first_of_results(response.results)
-        if wait:
-            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
+        request = AlterUserScramCredentialsRequest(deletions=(deletion,))
+        await self._changed(request, timeout_ms, "results", wait=wait)
 
     # ---- quotas ----
 
@@ -365,7 +357,6 @@ class Operations(ABC):
             timeout_ms: When the call is given up.
             wait: Return when every broker that can be reached uses them.
         """
-        deadline = self._deadline(timeout_ms)
         request = AlterClientQuotasRequest(
             entries=tuple(
                 QuotaAlteration(
@@ -378,53 +369,7 @@ class Operations(ABC):
                 for entity, values in quotas.items()
             )
         )
-        response: AlterClientQuotasResponse = await self._change(request, deadline)
-        _raise_first_of_results(response.entries)
-        if wait:
-            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
-
-    # ---- the admin client's part ----
-
-    @abstractmethod
-    def _deadline(self, timeout_ms: int | None) -> float:
-        """When a call that began now is given up."""
-
-    @abstractmethod
-    def _entropy(self, size: int) -> bytes:
-        """So many unpredictable bytes."""
-
-    @abstractmethod
-    async def _change(
-        self,
-        request: Any,
-        deadline: float,
-        *,
-        happened: Callable[[], Any] | None = None,
-        repeated: type[ProtocolError] | None = None,
-    ) -> Any:
-        """The controller's answer."""
-
-    @abstractmethod
-    async def _ask_anyone(self, request: Any, deadline: float) -> Any:
-        """Any broker's answer."""
-
-    @abstractmethod
-    async def _ask_node(self, node: NodeId, request: Any, deadline: float) -> Any:
-        """One broker's answer."""
-
-    @abstractmethod
-    async def _describe(self, topics: tuple[str, ...] | None, deadline: float) -> tuple[m.DescribedTopic, ...]:
-        """Partition states."""
-
-    @abstractmethod
-    async def _wait_for(self, topics: Sequence[str], offset: Offset, deadline: float) -> None:
-        """Until all brokers know the topics and every partition's leader answers."""
-
-    @abstractmethod
-    async def _wait_for_brokers(
-        self, offset: Offset, deadline: float, met: Callable[[m.MetadataResponse], bool], topics: Sequence[str]
-    ) -> m.MetadataResponse:
-        """Until every broker that can be reached reflects ``offset``, and ``met`` holds there."""
+        await self._changed(request, timeout_ms, "entries", wait=wait)
 
 
 def _resource(given: ConfigResource) -> ConfigResource:
@@ -484,18 +429,12 @@ def _mechanism(name: str) -> ScramMechanism:
     return MECHANISMS[name]
 
 
-def _raise_first_of_results(results: Sequence[m.Failed]) -> None:
-    for each in results:
-        error = error_in(each)
-        if error is not None:
-            raise error
-
-
-def _raise_first(
-    answers: Sequence[a.DescribedConfigs] | Sequence[a.AlteredConfigs] | Sequence[a.CreatedPartitions],
-) -> None:
+def _raise_first(answers: Sequence[m.Failed]) -> None:
+    """Raise the first error among the parts of an answer, with the resource or topic that it is about."""
     for each in answers:
         error = error_in(each)
-        if error is not None:
+        if isinstance(each, a.CreatedPartitions | a.AlteredConfigs | a.DescribedConfigs) and error is not None:
             name = each.name if isinstance(each, a.CreatedPartitions) else each.resource_name
             raise type(error)(error.message, outcome=error.outcome, resource=name)
+        if error is not None:
+            raise error

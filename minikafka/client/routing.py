@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from minikafka.client.caller import Backoff, Caller, in_parts
+from minikafka.client.caller import Attempts, Backoff, Caller, in_parts
 from minikafka.client.cluster_view import Leader
 from minikafka.client.metadata import Metadata
 from minikafka.client.settings import ClientConfig
@@ -75,7 +75,7 @@ class Leaders:
         """
         answers: dict[TopicPartition, Any] = {}
         unsure: dict[TopicPartition, None] = {}
-        attempts = 0
+        attempts = Attempts(self._world, self._backoff, deadline)
         for topic in dict.fromkeys(partition.topic for partition in items):
             self._metadata.follow(topic)
         while True:
@@ -89,9 +89,8 @@ class Leaders:
                     outcome = UNKNOWN if partition in unsure else error.outcome
                     raise type(error)(named(partition, error.message), outcome=outcome, **error.facts)
             self._metadata.refresh_soon()
-            attempts += 1
-            pause_s = self._backoff.pause_s(attempts)
-            if self._world.clock.now() + pause_s >= deadline:
+            pause_s = attempts.pause_s()
+            if pause_s is None:
                 partition, error = next(iter(errors.items()))
                 raise RequestTimedOut(
                     f"{partition}: no leader answered in time: {error.message}",
@@ -221,7 +220,7 @@ class Coordinator:
 
         An error's outcome is that of all attempts: it is unknown if any attempt may have been written.
         """
-        attempts = 0
+        attempts = Attempts(self._world, self._backoff, deadline)
         earlier = EarlierAttempts(request)
         while True:
             try:
@@ -235,9 +234,8 @@ class Coordinator:
                 earlier.note(failed)
             if not isinstance(error, CoordinatorLoadInProgress):
                 self._address = None
-            attempts += 1
-            pause_s = self._backoff.pause_s(attempts)
-            if self._world.clock.now() + pause_s >= deadline:
+            pause_s = attempts.pause_s()
+            if pause_s is None:
                 raise RequestTimedOut(
                     f"{self._named}: no coordinator answered in time: {error.message}",
                     outcome=earlier.outcome(error),
@@ -252,14 +250,13 @@ class Coordinator:
 
     async def locate(self, deadline: float) -> NodeId:
         """Which broker it is. RequestTimedOut when none knows by ``deadline``."""
-        attempts = 0
+        attempts = Attempts(self._world, self._backoff, deadline)
         while True:
             try:
                 await self._find(deadline)
             except (NetworkException, CoordinatorNotAvailable) as error:
-                attempts += 1
-                pause_s = self._backoff.pause_s(attempts)
-                if self._world.clock.now() + pause_s >= deadline:
+                pause_s = attempts.pause_s()
+                if pause_s is None:
                     raise RequestTimedOut(f"{self._named}: no coordinator is known: {error.message}") from error
                 await asyncio.sleep(pause_s)
             else:
