@@ -276,27 +276,7 @@ class Broker:
         await self._listeners.open(world.network, self.handle, self.open_kafka_session)
         self._make_control()
         self._make_data()
-        self._handlers.update(
-            handler_table(
-                self.replicas,
-                self.quorum,
-                self.controller,
-                lifecycle=self.lifecycle,
-                metadata=self.metadata_api,
-                admin=self.admin_api,
-                acls=self.acl_api,
-                stopping=self.stopping_api,
-                groups=self.groups,
-                transactions=self.transactions,
-                find_coordinator=self.find_coordinator,
-                partition_history=self.partition_history,
-                history=self.history,
-                check_caught_up=self.check_caught_up,
-                envelope=self._answer_envelope,
-                throttle=self.throttle,
-                run_test_hook=self._run_test_hook,
-            )
-        )
+        self._handlers.update(handler_table(self))
         self.metadata.subscribe(self._remember_image)
         self.metadata.subscribe_leader(self._remember_controller)
         self.metadata.subscribe(self.partition_history.on_image)
@@ -308,14 +288,16 @@ class Broker:
         await self._begin()
         world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
 
-    def _answer_envelope(self, request: EnvelopeRequest, context: RequestContext) -> Any:
+    def answer_envelope(self, request: EnvelopeRequest, context: RequestContext) -> Any:
+        """Serve the request in an Envelope, for the client that another broker names."""
         if self._envelope_handler is None:
             from minikafka.broker.envelopes import envelope_handler  # noqa: PLC0415 - brokers without an authorizer do without
 
             self._envelope_handler = envelope_handler(self.dispatcher, self.config)
         return self._envelope_handler(request, context)
 
-    def _run_test_hook(self, request: RunTestHookRequest) -> Awaitable[RunTestHookResponse]:
+    def run_test_hook(self, request: RunTestHookRequest) -> Awaitable[RunTestHookResponse]:
+        """Serve a testing route that arrived at another broker. Raises PolicyViolation if there are none here."""
         if self.test_hooks is None:
             raise PolicyViolation("this broker has no test hooks; start it with mk.testing.endpoints.enable=true")
         return self.test_hooks(request)

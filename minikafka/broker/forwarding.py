@@ -55,8 +55,6 @@ class Forwarding:
         self._send = send
         self._controller = controller
         self._timeout_s = timeout_s
-        self._moved = asyncio.Event()
-        metadata.subscribe(lambda _old, _new: self._moved.set())
 
     async def answer(self, api: str, request: Any, context: RequestContext) -> Any:
         """The controller's response. Raises RequestTimedOut with what became of the request, or what the controller
@@ -94,10 +92,5 @@ class Forwarding:
 
     async def _applied(self, offset: int) -> None:
         """Wait until this broker's image has the change; a slow one does not hold the answer back for ever."""
-        try:
-            async with asyncio.timeout(APPLY_WAIT_S):
-                while self._metadata.image.offset < offset:
-                    self._moved.clear()
-                    await self._moved.wait()
-        except TimeoutError:
+        if not await self._metadata.until(lambda: self._metadata.image.offset >= offset, APPLY_WAIT_S):
             self._world.events("change_not_yet_applied", node=self._node_id, offset=offset)

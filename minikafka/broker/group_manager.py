@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
 from minikafka.broker.group_history import GroupHistory
 from minikafka.config import BrokerConfig
-from minikafka.coordination.rule import as_coordinator
+from minikafka.coordination.rule import Step, Ticket, as_coordinator
 from minikafka.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -50,15 +50,9 @@ from minikafka.wire.group_messages import (
     ListGroupsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
     PartitionOutcome,
     ReadGroupHistoryRequest,
     ReadGroupHistoryResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
 )
 from minikafka.wire.markers import EndTransaction
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -135,15 +129,15 @@ class GroupManager:
         """By API."""
         return {
             "JoinGroup": self._join,
-            "SyncGroup": self._sync,
+            "SyncGroup": self._waiting_for(GroupCoordinator.sync),
             "Heartbeat": self._heartbeat,
             "LeaveGroup": self._leave,
             "ConsumerGroupHeartbeat": self._consumer_heartbeat,
             "ConsumerGroupDescribe": self._describe_consumer_groups,
             "OffsetCommit": self._commit,
             "TxnOffsetCommit": self._commit_in_transaction,
-            "OffsetFetch": self._fetch_offsets,
-            "OffsetDelete": self._delete_offsets,
+            "OffsetFetch": lambda request, _: self._shard(request.group_id).coordinator.fetch_offsets(request),
+            "OffsetDelete": self._waiting_for(GroupCoordinator.delete_offsets),
             "ListGroups": self._list_groups,
             "DescribeGroups": self._describe_groups,
             "DeleteGroups": self._delete_groups,
@@ -206,23 +200,25 @@ class GroupManager:
         check_group_id(group)
         return self.shards.of(group)
 
+    def _waiting_for(self, begin: Callable[[GroupCoordinator, Ticket, Any, Step], None]) -> ApiHandler:
+        """The handler of a request that a group's coordinator answers later."""
+
+        def handle(request: Any, _: RequestContext) -> Awaitable[Any]:
+            return self._asked(request, begin)
+
+        return handle
+
+    async def _asked(self, request: Any, begin: Callable[[GroupCoordinator, Ticket, Any, Step], None]) -> Any:
+        shard = self._shard(request.group_id)
+        return await shard.ask(lambda ticket, step: begin(shard.coordinator, ticket, request, step))
+
     # ---- members ----
 
     async def _join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
-        shard = self._shard(request.group_id)
         if not request.client_host:
             # Who forwards for a person says where that person is.
             request = replace(request, client_host=context.client_host, software=context.software)
-        response: JoinGroupResponse = await shard.ask(
-            lambda ticket, step: shard.coordinator.join(ticket, request, step)
-        )
-        return response
-
-    async def _sync(self, request: SyncGroupRequest, _: RequestContext) -> SyncGroupResponse:
-        shard = self._shard(request.group_id)
-        response: SyncGroupResponse = await shard.ask(
-            lambda ticket, step: shard.coordinator.sync(ticket, request, step)
-        )
+        response: JoinGroupResponse = await self._asked(request, GroupCoordinator.join)
         return response
 
     def _heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
@@ -312,24 +308,10 @@ class GroupManager:
         for each in partitions:
             if self._image().partition(TopicPartition(each.topic, each.partition)) is None:
                 error = UnknownTopicOrPartition(f"there is no partition {each.topic}-{each.partition}")
-                unknown[each.topic, each.partition] = PartitionOutcome(
-                    topic=each.topic,
-                    partition=each.partition,
-                    error_code=error.code,
-                    error_message=error.message,
-                    outcome=error.outcome,
+                unknown[each.topic, each.partition] = PartitionOutcome.failed(
+                    error, topic=each.topic, partition=each.partition
                 )
         return unknown
-
-    def _fetch_offsets(self, request: OffsetFetchRequest, _: RequestContext) -> OffsetFetchResponse:
-        return self._shard(request.group_id).coordinator.fetch_offsets(request)
-
-    async def _delete_offsets(self, request: OffsetDeleteRequest, _: RequestContext) -> OffsetDeleteResponse:
-        shard = self._shard(request.group_id)
-        response: OffsetDeleteResponse = await shard.ask(
-            lambda ticket, step: shard.coordinator.delete_offsets(ticket, request, step)
-        )
-        return response
 
     # ---- groups ----
 
@@ -353,7 +335,7 @@ class GroupManager:
         try:
             return self._shard(name).coordinator.describe(name, of_any_protocol=of_any_protocol)
         except ProtocolError as error:
-            return DescribedGroup(group_id=name, error_code=error.code, error_message=error.message)
+            return DescribedGroup.with_error(error, group_id=name)
 
     def _describe_consumer_groups(
         self, request: ConsumerGroupDescribeRequest, _: RequestContext
@@ -364,7 +346,7 @@ class GroupManager:
         try:
             return self._shard(name).coordinator.describe_consumer(name)
         except ProtocolError as error:
-            return DescribedConsumerGroup(group_id=name, error_code=error.code, error_message=error.message)
+            return DescribedConsumerGroup.with_error(error, group_id=name)
 
     async def _delete_groups(self, request: DeleteGroupsRequest, _: RequestContext) -> DeleteGroupsResponse:
         deleted = []
@@ -381,9 +363,7 @@ class GroupManager:
                 lambda ticket, step: shard.coordinator.delete_group(ticket, name, step)
             )
         except ProtocolError as error:
-            return DeletedGroup(
-                group_id=name, error_code=error.code, error_message=error.message, outcome=error.outcome
-            )
+            return DeletedGroup.failed(error, group_id=name)
         return answer
 
 

@@ -5,12 +5,10 @@ Rule for this file: it points, it answers nothing itself. An API that stands her
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minikafka.broker.api.acls import AclApi
-from minikafka.broker.api.admin import AdminApi
 from minikafka.broker.api.describe import (
     handle_api_versions,
     handle_describe_log,
@@ -22,25 +20,14 @@ from minikafka.broker.api.describe import (
 )
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.api.markers import handle_write_txn_markers
-from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.offsets import (
     handle_delete_records,
     handle_list_offsets,
     handle_offset_for_leader_epoch,
 )
 from minikafka.broker.api.produce import handle_produce
-from minikafka.broker.api.stopping import StoppingApi
-from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler
-from minikafka.broker.find_coordinator import FindCoordinatorApi
-from minikafka.broker.group_manager import GroupManager
-from minikafka.broker.history import History
-from minikafka.broker.lifecycle import Lifecycle
-from minikafka.broker.partition_history import PartitionHistory
-from minikafka.broker.quorum_driver import QuorumDriver
-from minikafka.broker.replica_manager import ReplicaManager
-from minikafka.broker.throttle import STRICT_SINCE, Throttle
-from minikafka.broker.transaction_manager import TransactionManager
+from minikafka.broker.throttle import STRICT_SINCE
 from minikafka.ports import INTERNAL, RequestContext
 from minikafka.quorum.administration import describe_user_scram_credentials
 from minikafka.quorum.client_quotas import describe_client_quotas
@@ -53,9 +40,10 @@ from minikafka.wire.messages import (
     DescribeReplicasResponse,
     FetchRequest,
     ProduceRequest,
-    RunTestHookRequest,
-    RunTestHookResponse,
 )
+
+if TYPE_CHECKING:
+    from minikafka.broker.broker import Broker
 
 CHANGES_OF_ACLS = ("CreateAcls", "DeleteAcls")
 QUORUM_APIS = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "DescribeQuorum")
@@ -85,31 +73,16 @@ CONTROLLER_APIS = (
 )
 
 
-def handler_table(
-    replicas: ReplicaManager,
-    quorum: QuorumDriver,
-    controller: ControllerDriver,
-    *,
-    lifecycle: Lifecycle,
-    metadata: MetadataApi,
-    admin: AdminApi,
-    acls: AclApi,
-    stopping: StoppingApi,
-    groups: GroupManager,
-    transactions: TransactionManager,
-    find_coordinator: FindCoordinatorApi,
-    partition_history: PartitionHistory,
-    history: History,
-    check_caught_up: Callable[[], None],
-    envelope: ApiHandler,
-    throttle: Throttle,
-    run_test_hook: Callable[[RunTestHookRequest], Awaitable[RunTestHookResponse]],
-) -> dict[str, ApiHandler]:
+def handler_table(broker: Broker) -> dict[str, ApiHandler]:
     """Every API by its name.
 
-    ``check_caught_up`` raises BrokerNotAvailable while this broker has not read the metadata since its start. What it
-    would tell clients until then is wrong: that topics do not exist, that others lead. They ask another broker.
+    A broker refuses clients while it has not read the metadata since its start. What it would tell them until then is
+    wrong: that topics do not exist, that others lead. They ask another broker.
     """
+    replicas, quorum, controller = broker.replicas, broker.quorum, broker.controller
+    lifecycle, groups, transactions = broker.lifecycle, broker.groups, broker.transactions
+    metadata, admin, acls = broker.metadata_api, broker.admin_api, broker.acl_api
+    check_caught_up = broker.check_caught_up
     alive, verifier = lifecycle.session_alive, transactions.verifier
 
     def to_clients(handler: ApiHandler) -> ApiHandler:
@@ -134,7 +107,7 @@ def handler_table(
         return handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
 
     async def mutate(request: Any, context: RequestContext) -> Any:
-        mutations = throttle.mutations(BY_REQUEST[type(request)].name, context)
+        mutations = broker.throttle.mutations(BY_REQUEST[type(request)].name, context)
         if mutations is None:
             return await controller.handle(request)
         response = await controller.handle(request, mutations.charge)
@@ -162,16 +135,20 @@ def handler_table(
         "DescribeLogDirs": lambda request, _: handle_describe_log_dirs(replicas, request),
         "DescribeProducers": to_clients(lambda request, _: handle_describe_producers(replicas, request)),
         "ApiVersions": _without_context(handle_api_versions),
-        "AwaitStop": _without_context(stopping.handle_await_stop),
+        "AwaitStop": _without_context(broker.stopping_api.handle_await_stop),
         "DescribeReplicas": describe_replicas,
         "DescribeLog": lambda request, _: handle_describe_log(replicas, quorum, request),
-        "ExplainPartition": lambda request, _: handle_explain_partition(replicas, partition_history, request),
+        "ExplainPartition": lambda request, _: handle_explain_partition(replicas, broker.partition_history, request),
         "ReadHistory": lambda request, _: handle_read_history(
-            history, partition_history, request, node=replicas.config.node_id, wall_ms=replicas.clock.wall_ms()
+            broker.history,
+            broker.partition_history,
+            request,
+            node=replicas.config.node_id,
+            wall_ms=replicas.clock.wall_ms(),
         ),
-        "Envelope": envelope,
-        "RunTestHook": _without_context(run_test_hook),
-        "FindCoordinator": find_coordinator.handle,
+        "Envelope": broker.answer_envelope,
+        "RunTestHook": _without_context(broker.run_test_hook),
+        "FindCoordinator": broker.find_coordinator.handle,
         **groups.handlers(),
         **transactions.handlers(),
         **dict.fromkeys(QUORUM_APIS, _without_context(quorum.handle)),
@@ -179,9 +156,9 @@ def handler_table(
         **dict.fromkeys(STRICT_SINCE, mutate),
         "CreateTopics": create_topics,
         "DescribeAcls": to_clients(_without_context(acls.handle_describe)),
-        "DescribeClientQuotas": to_clients(lambda request, _: describe_client_quotas(metadata.metadata.image, request)),
+        "DescribeClientQuotas": to_clients(lambda request, _: describe_client_quotas(broker.image, request)),
         "DescribeUserScramCredentials": to_clients(
-            lambda request, _: describe_user_scram_credentials(metadata.metadata.image, request)
+            lambda request, _: describe_user_scram_credentials(broker.image, request)
         ),
         **dict.fromkeys(CHANGES_OF_ACLS, _without_context(acls.to_controller(controller.handle))),
     }

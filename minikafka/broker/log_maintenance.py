@@ -78,12 +78,12 @@ class LogMaintenance:
             _Duty(
                 "recovery-point-checkpoint",
                 lambda: config.log_flush_offset_checkpoint_interval_ms / 1000,
-                self._checkpoint_recovery_points,
+                replicas.logs.checkpoint_recovery_points,
             ),
             _Duty(
                 "log-start-checkpoint",
                 lambda: config.log_flush_start_offset_checkpoint_interval_ms / 1000,
-                self._checkpoint_log_starts,
+                replicas.logs.checkpoint_start_offsets,
             ),
             _Duty(
                 "retention",
@@ -132,12 +132,6 @@ class LogMaintenance:
         """Write replication-offset-checkpoint: where watermarks start after a restart."""
         marks = {name: partition.high_watermark for name, partition in self.replicas.partitions.items()}
         await self.replicas.logs.checkpoint_high_watermarks(marks)
-
-    async def _checkpoint_recovery_points(self) -> None:
-        await self.replicas.logs.checkpoint_recovery_points()
-
-    async def _checkpoint_log_starts(self) -> None:
-        await self.replicas.logs.checkpoint_start_offsets()
 
     async def _retain(self) -> None:
         """Delete old segments, never above the high watermark (KAFKA-FACTS 1.5), and forget idle producers."""

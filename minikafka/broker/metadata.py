@@ -7,6 +7,7 @@ read stops the broker: skipping it would give this broker another cluster than i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
@@ -55,6 +56,7 @@ class MetadataCache:
         self._events = events
         self._image_subscribers: list[ImageSubscriber] = []
         self._leader_subscribers: list[LeaderSubscriber] = []
+        self._moved = asyncio.Event()
 
     def subscribe(self, callback: ImageSubscriber) -> None:
         """Call ``callback`` with (old, new) at each change, beginning with the next."""
@@ -64,6 +66,17 @@ class MetadataCache:
         """Call ``callback`` with who leads the quorum: once now, then at each change."""
         self._leader_subscribers.append(callback)
         callback(self.leader_id, self.leader_epoch, self.i_lead)
+
+    async def until(self, met: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until an image fulfills ``met``; False if none does in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not met():
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            return False
+        return True
 
     # ---- the quorum's listener ----
 
@@ -96,6 +109,7 @@ class MetadataCache:
             self.removed_below[name] = new.offset
         while len(self.removed_below) > REMOVED_TOPICS_MAX:
             del self.removed_below[next(iter(self.removed_below))]
+        self._moved.set()
         for callback in tuple(self._image_subscribers):
             callback(old, new)
 
@@ -150,9 +164,7 @@ def _topic(image: MetadataImage, name: str) -> MetadataTopic:
     topic = image.topics.get(name)
     if topic is None:
         error = _missing(name)
-        return MetadataTopic(
-            name=name, error_code=error.code, error_message=error.message, is_internal=name in INTERNAL_TOPICS
-        )
+        return MetadataTopic.with_error(error, name=name, is_internal=name in INTERNAL_TOPICS)
     return MetadataTopic(
         name=name,
         topic_id=topic.topic_id,
@@ -182,7 +194,7 @@ def _described(image: MetadataImage, name: str) -> DescribedTopic:
     topic = image.topics.get(name)
     if topic is None:
         error = _missing(name)
-        return DescribedTopic(topic=name, error_code=error.code, error_message=error.message)
+        return DescribedTopic.with_error(error, topic=name)
     return DescribedTopic(
         topic=name,
         topic_id=topic.topic_id,

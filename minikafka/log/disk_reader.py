@@ -13,7 +13,7 @@ from typing import cast
 
 from minikafka.errors import CorruptMessage, DiskFailed, KafkaStorageError
 from minikafka.log import timestamps
-from minikafka.log.health import LogHealth
+from minikafka.log.durability import LogHealth
 from minikafka.log.segment_store import SegmentStore
 from minikafka.log.tail import LogSlice
 from minikafka.ports import Buffer, Events

@@ -1,4 +1,4 @@
-"""What of one log a completed sync has covered (D6).
+"""What of one log a completed sync has covered (D6); whether the log still takes appends; the file with its epochs.
 
 Rules for this file:
 
@@ -8,15 +8,21 @@ Rules for this file:
 3. The order inside a sync: the log start offset's checkpoint, segment files, small files, folders. Only after all of
    them did the end move. (A segment goes only after the checkpoint says that the log starts behind it, else a power
    cut between two removals leaves a hole.)
+4. The first failure of a log stays the reason; only opening it again makes it well (KAFKA-10778). A file of epochs that
+   cannot be written stops the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from minikafka.errors import NOT_WRITTEN, UNKNOWN, DiskFailed, DiskFull, KafkaStorageError
+from minikafka.log.checkpoint import format_epochs
+from minikafka.log.epochs import EpochCache
+from minikafka.log.names import LEADER_EPOCH_CHECKPOINT
 from minikafka.log.segment import Segment
-from minikafka.ports import Disk, File
-from minikafka.types import Offset
+from minikafka.ports import Disk, Events, File
+from minikafka.types import Offset, TopicPartition
 
 
 class _Claim:
@@ -173,3 +179,80 @@ class Durability:
         if self._root_unsynced:
             await self._disk.sync_folder("")
             self._root_unsynced = False
+
+
+class LogHealth:
+    """The state of one log's service."""
+
+    def __init__(self, partition: TopicPartition, events: Events) -> None:
+        self.failure: str | None = None
+        """Why it takes no more appends; None while it does."""
+        self.is_closed = False
+        """It cannot be read any more either."""
+        self._partition = str(partition)
+        self._events = events
+
+    def check_writable(self) -> None:
+        """KafkaStorageError once the log has failed or is out of service."""
+        if self.failure is not None:
+            raise KafkaStorageError(f"{self._partition}: {self.failure}")
+
+    def check_readable(self) -> None:
+        """KafkaStorageError once it is out of service: opening a file by its old name might create the folder again."""
+        if self.is_closed:
+            raise KafkaStorageError(f"{self._partition}: {self.failure}")
+
+    def failed(self, doing: str, error: Exception) -> KafkaStorageError:
+        """The disk refused what the log was doing: it takes no more appends. The error is the caller's to raise."""
+        if self.failure is None:
+            self.failure = f"{doing} failed: {error}"
+            self._events("log_failed", partition=self._partition, doing=doing, error=str(error))
+        # A roll comes before the write, a full disk leaves the file as it was; all else may have reached the file.
+        not_written = doing == "roll" or (doing == "append" and isinstance(error, DiskFull))
+        return KafkaStorageError(f"{self._partition}: {self.failure}", outcome=NOT_WRITTEN if not_written else UNKNOWN)
+
+    def retire(self, reason: str) -> None:
+        """Out of service."""
+        self.failure = self.failure or reason
+        self.is_closed = True
+
+
+class EpochCheckpoint:
+    """``leader-epoch-checkpoint`` of one log."""
+
+    def __init__(self, disk: Disk, folder: str, epochs: EpochCache, durability: Durability, health: LogHealth) -> None:
+        self._disk = disk
+        self._path = f"{folder}/{LEADER_EPOCH_CHECKPOINT}"
+        self._epochs = epochs
+        self._durability = durability
+        self._health = health
+        self.is_late = False
+        """The file lacks the latest epoch."""
+
+    @property
+    def is_right(self) -> bool:
+        """Does the file say what is known?
+
+        A file that is right is not rewritten: torn by the next power cut it could not be distinguished from the
+        batches, of which compaction may have taken the first of an epoch.
+        """
+        return self._disk.exists(self._path) and self._disk.read_file(self._path) == format_epochs(self._epochs.entries)
+
+    def save(self) -> None:
+        """Write what is known; KafkaStorageError when the disk fails."""
+        try:
+            self._disk.replace_file(self._path, format_epochs(self._epochs.entries))
+        except (DiskFull, DiskFailed) as error:
+            raise self._health.failed("epoch checkpoint", error) from error
+        self.is_late = False
+        self._durability.replaced(self._path)
+
+    def save_with_records(self) -> None:
+        """The latest epoch has no record yet, and a log that is opened drops such an epoch: its file can wait. A broker
+        that becomes the leader of thousands of partitions would write as many files, one after the other.
+        """
+        self.is_late = True
+
+    def must_be_synced(self) -> None:
+        """It is right, but may be in the page cache only, since a process was killed; the next sync covers it."""
+        self._durability.replaced(self._path)

@@ -26,9 +26,7 @@ from minikafka.log.checkpoint import BadCheckpoint, format_partition_metadata, p
 from minikafka.log.cleaner import Cleaned, Cleaner, Pause
 from minikafka.log.compaction import DirtyRange
 from minikafka.log.disk_reader import DiskReader
-from minikafka.log.durability import Durability
-from minikafka.log.epoch_checkpoint import EpochCheckpoint
-from minikafka.log.health import LogHealth
+from minikafka.log.durability import Durability, EpochCheckpoint, LogHealth
 from minikafka.log.limits import check_limits, uses_append_time
 from minikafka.log.loaded import LoadedLog
 from minikafka.log.names import GAPS, LOG, PARTITION_METADATA
