@@ -38,6 +38,7 @@ from tests.sim.planted_sessions import SESSION_CLUSTERS
 from tests.sim.planted_survivors import SURVIVOR_DRILLS, SURVIVORS
 from tests.sim.planted_transaction_logs import TRANSACTION_LOG_CLUSTERS
 from tests.sim.planted_transactions import TRANSACTION_CLUSTERS
+from tests.sim.planted_verification import VERIFICATION_CLUSTERS, VERIFICATION_DRILLS
 
 CLUSTERS: Final = (
     *PLANTED,
@@ -52,10 +53,11 @@ CLUSTERS: Final = (
     *SECURITY_CLUSTERS,
     *PROTOCOL_CLUSTERS,
     *MIGRATION_CLUSTERS,
+    *VERIFICATION_CLUSTERS,
 )
 """Hunted with plans of the simulator."""
 
-RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS, *GROUP_DRILLS, *COMPACTION, *SURVIVOR_DRILLS)
+RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS, *GROUP_DRILLS, *COMPACTION, *SURVIVOR_DRILLS, *VERIFICATION_DRILLS)
 """Hunted on smaller grounds, or told by directed tests."""
 
 CLASSES: Final = {

@@ -17,6 +17,7 @@ from minikafka.errors import (
     ConcurrentTransactions,
     IllegalGeneration,
     InvalidConfig,
+    InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionTimeout,
     MessageTooLarge,
@@ -270,6 +271,31 @@ def test_transaction_over_its_timeout_cannot_be_committed(cluster: SimCluster):
     with pytest.raises(ProducerFenced):
         own.run(own.producer.commit_transaction())
     assert outcomes(cluster) == [False]
+
+
+def test_producer_whose_transactional_id_expired_is_finished():
+    """KAFKA-18019: with a fresh producer id it would be fenced by nobody, and a successor's records could come twice."""
+    with simulated(
+        transaction_state_log_num_partitions="1",
+        transactional_id_expiration_ms="5000",
+        transaction_remove_expired_transaction_cleanup_interval_ms="1000",
+    ) as cluster:
+        cluster.create_topic("orders", partitions=2)
+        cluster.settle()
+        own = client(cluster)
+        cluster.run_for(10.0)
+
+        async def work() -> None:
+            producer = own.producer
+            await producer.begin_transaction()
+            with pytest.raises(InvalidProducerIdMapping):
+                await producer.send_and_wait("orders", b"a", partition=0)
+            with pytest.raises(InvalidProducerIdMapping):
+                await producer.abort_transaction()
+            with pytest.raises(InvalidProducerIdMapping, match="make a new producer"):
+                await producer.begin_transaction()
+
+        own.run(work())
 
 
 def test_commit_survives_the_coordinator(cluster: SimCluster):
