@@ -145,7 +145,7 @@ Without --interval one broker is killed, once. Containers are started again afte
 @click.option(
     "--compose", "project", default=None, metavar="PROJECT", help="The brokers of a compose project.  [minikafka]"
 )
-@click.option("--random", "is_random", is_flag=True, help="Draw who is next, instead of one after the other.")
+@click.option("--random", "is_random", is_flag=True, help="Choose each broker at random (default: in turn).")
 @click.option(
     "--interval", "interval_s", type=Duration(), default=None, help="Kill again after this long, such as 30s."
 )
@@ -265,11 +265,18 @@ Exit code 0: clean, no promise was broken (losses that the scenario's settings a
 2: the file is wrong, or the target cannot make one of its faults; 130: interrupted.""",
 )
 @click.argument("scenario")
-@click.option("--target", default="processes", show_default=True, help="simulator, processes, netns or compose.")
+@click.option(
+    "--target",
+    default="processes",
+    show_default=True,
+    help="Where the cluster runs: simulator, processes, netns or compose.",
+)
 @click.option(
     "--duration", "duration_s", type=Duration(), default=None, help="Duration of the load, such as 60s or 10m."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Draws who is hit, and when.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed that decides which brokers are hit, and when."
+)
 @click.option(
     "--security-protocol",
     "protocol",

@@ -70,7 +70,7 @@ Nothing is started and nobody is asked: it is what `minikafka serve` would run w
 )
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @config_option
-@click.option("--changed", is_flag=True, help="Only what differs from its default.")
+@click.option("--changed", is_flag=True, help="Show only settings that differ from their defaults.")
 @list_output_option
 def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str) -> None:
     """Show every setting of a broker that FILE, the environment and --config give, and where each comes from.
@@ -102,7 +102,7 @@ def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str)
 def _resource_options(function: Any) -> Any:
     """``--topic``, ``--broker``, ``--all-brokers``."""
     for option in (
-        click.option("--all-brokers", is_flag=True, help="What all brokers were given at run time."),
+        click.option("--all-brokers", is_flag=True, help="Settings that were altered for all brokers."),
         click.option(
             "--broker", type=click.IntRange(0), default=None, metavar="ID", help="Settings of the broker with this id."
         ),
@@ -121,7 +121,7 @@ Examples:
   minikafka config describe --all-brokers -o kafka"""
 )
 @_resource_options
-@click.option("--all", "everything", is_flag=True, help="Every setting, also those that nobody altered.")
+@click.option("--all", "everything", is_flag=True, help="Show all settings, also those that were not altered.")
 @bootstrap_option
 @kafka_output_option
 @watch_option
@@ -189,11 +189,23 @@ Examples:
   minikafka config alter --broker 2 --set log.retention.ms=3600000 --dry-run"""
 )
 @_resource_options
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Give it this value; may be given again.")
-@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Back to its default; may be given again.")
-@click.option("--append", "appends", multiple=True, metavar="KEY=VALUE", help="Add to a list.")
-@click.option("--subtract", "subtracts", multiple=True, metavar="KEY=VALUE", help="Take from a list.")
-@click.option("--dry-run", is_flag=True, help="Only say whether it would be accepted.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a setting to a value (repeatable).")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Reset a setting to its default (repeatable).")
+@click.option(
+    "--append",
+    "appends",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Add values to a setting that is a list (repeatable).",
+)
+@click.option(
+    "--subtract",
+    "subtracts",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Remove values from a setting that is a list (repeatable).",
+)
+@click.option("--dry-run", is_flag=True, help="Check the change without making it.")
 @bootstrap_option
 @kafka_output_option
 def alter(

@@ -277,8 +277,8 @@ permission, whose it is, host names, expiry), whether it runs or not.
 Exit codes: 0 nothing is broken, 1 something is (--strict: or may soon be), 2 called wrongly."""
 )
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--offline", is_flag=True, help="Look at FILE ... only; ask nobody.")
-@click.option("--strict", is_flag=True, help="Warnings fail as well.")
+@click.option("--offline", is_flag=True, help="Examine only FILE ..., without a request to a broker.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also for warnings.")
 @bootstrap_option
 @list_output_option
 def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str, output: str) -> None:

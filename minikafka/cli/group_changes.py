@@ -42,7 +42,7 @@ def group_or_all(function: Decorated) -> Decorated:
 
 def all_groups_option(function: Decorated) -> Decorated:
     """``--all-groups``."""
-    return click.option("--all-groups", is_flag=True, help="All that there are, instead of a name.")(function)
+    return click.option("--all-groups", is_flag=True, help="Apply to all groups, instead of GROUP.")(function)
 
 
 def check_choice(given: object, *, all_groups: bool) -> None:

@@ -40,9 +40,19 @@ Writes DIR/broker-N/broker.properties; the same command, or `minikafka serve` wi
     metavar="DIR",
     help="Where the broker's files are kept, in DIR/broker-N.",
 )
-@click.option("--node-id", type=click.IntRange(0), default=None, metavar="N", help="Its number.  [default: the next]")
 @click.option(
-    "--port", type=click.IntRange(1, 65_535), default=None, metavar="P", help="Where it listens.  [default: any free]"
+    "--node-id",
+    type=click.IntRange(0),
+    default=None,
+    metavar="N",
+    help="Id of the broker.  [default: the next free id]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    default=None,
+    metavar="P",
+    help="Port of the broker.  [default: any free port]",
 )
 @config_option
 @bootstrap_option

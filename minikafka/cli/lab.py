@@ -117,8 +117,12 @@ def _with_sources(text: str, sources: Iterable[str]) -> str:
 def _options(function: Decorated) -> Decorated:
     """What both ``run`` and ``compare`` take."""
     shared = [
-        click.option("--control", type=click.Choice(CONTROLS), help="Who elects: the script, or the real controller."),
-        click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="An option of the scenario's cluster."),
+        click.option(
+            "--control", type=click.Choice(CONTROLS), help="What elects leaders: the script, or the real controller."
+        ),
+        click.option(
+            "--set", "given", multiple=True, metavar="KEY=VALUE", help="Option of the scenario's cluster (repeatable)."
+        ),
     ]
     for each in shared:
         function = each(function)
@@ -346,8 +350,10 @@ Examples:
 Steps that differ are marked, the first of them with >>."""
 )
 @click.argument("name", metavar="NAME|FILE")
-@click.option("--left", multiple=True, metavar="KEY=VALUE", help="An option of the left side only; may be given again.")
-@click.option("--right", multiple=True, metavar="KEY=VALUE", help="The same of the right side.")
+@click.option("--left", multiple=True, metavar="KEY=VALUE", help="Option of the cluster on the left side (repeatable).")
+@click.option(
+    "--right", multiple=True, metavar="KEY=VALUE", help="Option of the cluster on the right side (repeatable)."
+)
 @_options
 @output_option
 def compare(

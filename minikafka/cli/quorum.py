@@ -43,8 +43,8 @@ Examples:
   minikafka quorum describe --replication --watch
   minikafka quorum describe -o json"""
 )
-@click.option("--status", is_flag=True, help="Only who leads, and how far the others are.")
-@click.option("--replication", is_flag=True, help="Only the replicas of the metadata log.")
+@click.option("--status", is_flag=True, help="Show only the leader and the largest lag of its followers.")
+@click.option("--replication", is_flag=True, help="Show only the replicas of the metadata log.")
 @bootstrap_option
 @kafka_output_option
 @watch_option

@@ -100,8 +100,13 @@ The plan moves as few replicas as it can: what already lies on the chosen broker
 preferred leaders are spread evenly."""
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option("--brokers", required=True, metavar="ID,ID,...", help="The brokers that are to hold the replicas.")
-@click.option("--replication-factor", type=click.IntRange(1), default=None, help="Another one than now.")
+@click.option("--brokers", required=True, metavar="ID,ID,...", help="Brokers that will hold the replicas.")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1),
+    default=None,
+    help="New number of replicas of each partition (default: unchanged).",
+)
 @click.option(
     "--topics-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -171,13 +176,13 @@ Examples:
   minikafka reassign execute plan.json -o kafka"""
 )
 @MOVES
-@click.option("--wait", is_flag=True, help="Return when all of it is complete; progress is shown.")
+@click.option("--wait", is_flag=True, help="Wait until the moves are complete, and show progress.")
 @click.option(
     "--rollback",
     type=OutputFile(),
-    help="Write what is now to this file: `execute` takes it to undo the moves.",
+    help="Write the present assignment to this file; `execute` with it undoes the moves.",
 )
-@click.option("--additional", is_flag=True, help="Also when other reassignments are under way.")
+@click.option("--additional", is_flag=True, help="Start the moves even if other reassignments are under way.")
 @bootstrap_option
 @kafka_output_option
 def execute(
@@ -366,7 +371,7 @@ Examples:
   minikafka reassign cancel orders-0 -o kafka"""
 )
 @click.argument("partitions", nargs=-1, metavar="[FILE|TOPIC-PARTITION]...")
-@click.option("--all", "everything", is_flag=True, help="All that are under way.")
+@click.option("--all", "everything", is_flag=True, help="Cancel all reassignments that are under way.")
 @bootstrap_option
 @kafka_output_option
 def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output: str) -> None:
@@ -478,7 +483,7 @@ FILE = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help='Partitions from Kafka\'s JSON file: {"partitions":[{"topic":"orders","partition":0}]}.',
 )
-ALL = click.option("--all", "everything", is_flag=True, help="All partitions that need it.")
+ALL = click.option("--all", "everything", is_flag=True, help="Elect leaders of all partitions that need it.")
 
 
 @click.group(

@@ -38,6 +38,7 @@ from minikafka.security.principals import PrincipalMapping
 
 CA_FILE, CA_KEY = "ca.pem", "ca.key"
 
+_HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 
 SKEW = timedelta(minutes=5)
@@ -217,9 +218,12 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     try:
-        return x509.DNSName(host.encode("idna").decode())
-    except (ValueError, UnicodeError) as error:
-        raise InvalidConfig(f"{host!r} is neither a host name nor an IP address") from error
+        name = host.encode("idna").decode()
+    except UnicodeError:
+        name = ""
+    if _HOST_NAME.fullmatch(name) is None:
+        raise InvalidConfig(f"{host!r} is neither a host name nor an IP address; give it without scheme and port")
+    return x509.DNSName(name)
 
 
 def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:

@@ -309,7 +309,7 @@ def join(
         )
     ports = Ports()
     try:
-        taken = parse_broker(known).config.listener.port if known else ports.take(port)
+        taken = parse_broker(known).config.listener.port if known else ports.take(port, advice="choose another --port")
     finally:
         ports.release()
     settings = {

@@ -206,3 +206,19 @@ def test_without_cryptography_the_package_is_named(tmp_path: Path, monkeypatch: 
     refused = certs("ca", "--dir", str(tmp_path))
     assert refused.exit_code == 2
     assert "pip install cryptography" in refused.output
+
+
+@pytest.mark.parametrize("host", ["kafka_1", "*.example.com", "käse.example.com", "10.0.0.1", "::1"])
+def test_hosts_of_brokers_are_accepted(folder: CertificateFolder, host: str) -> None:
+    """Names of compose services have underscores, and a wildcard serves several brokers."""
+    assert folder.make_broker("broker-2", [host]).is_new
+
+
+@pytest.mark.parametrize("host", ["", "bad host", "kafka-1:9092", "https://kafka-1", "a..b", "[::1]"])
+def test_malformed_host_is_refused(folder: CertificateFolder, host: str) -> None:
+    """A certificate for an address with its port would be made, and no client would accept it."""
+    with pytest.raises(
+        InvalidConfig, match="is neither a host name nor an IP address; give it without scheme and port"
+    ):
+        folder.make_broker("broker-2", [host])
+    assert not folder.path("broker-2").exists()
