@@ -25,6 +25,7 @@ from minikafka.cli.tables import (
     bootstrap_option,
     config_option,
     kafka_output_option,
+    many,
     print_found,
     print_json,
     print_lines,
@@ -346,7 +347,18 @@ def delete_records(topic: str, before: tuple[str, ...], bootstrap: str, output: 
     wanted = dict(_before(topic, each) for each in before)
     if len(wanted) < len(before):
         raise Misuse("a partition is named twice")
-    found = run(lambda: with_admin(bootstrap, lambda admin: admin.delete_records(wanted)))
+
+    async def work(admin: AdminClient) -> dict[TopicPartition, int]:
+        (described,) = await admin.describe_topics([topic])
+        count = len(described.partitions)
+        for name in wanted:
+            if name.partition >= count:
+                raise UnknownTopicOrPartition(
+                    f"{topic} has {many(count, 'partition')}, and no {name.partition}; nothing was deleted"
+                )
+        return await admin.delete_records(wanted)
+
+    found = run(lambda: with_admin(bootstrap, work))
     rows = [(name.partition, offset) for name, offset in found.items()]
     partitions = [{"partition": number, "low_watermark": offset} for number, offset in rows]
     document = {"topic": topic, "partitions": partitions}

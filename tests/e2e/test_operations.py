@@ -323,6 +323,8 @@ def test_partitions_are_added_and_records_deleted(cluster: LocalCluster):
     ends = [each["offset"] for each in as_json(cluster, "offsets", "growing")["offsets"]]
     assert sum(ends) == 3
     full = ends.index(max(ends))
+    refused = told(cluster, "topics", "delete-records", "growing", f"{full}:end", "99:1", code=1)
+    assert "growing has 3 partitions, and no 99; nothing was deleted" in refused
     cut = told(cluster, "topics", "delete-records", "growing", f"{full}:end", "-o", "kafka")
     assert cut.splitlines()[-1] == f"partition: growing-{full}\tlow_watermark: {ends[full]}"
     starts = told(cluster, "offsets", "growing", "--time", "earliest", "-o", "kafka").splitlines()
