@@ -21,11 +21,11 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from minikafka.errors import KafkaStorageError, OffsetOutOfRange
+from minikafka.errors import KafkaStorageError
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.replica_view import OfPartition, ReplicaView, Report
 from minikafka.types import Epoch, Offset
-from minikafka.wire.batch import NO_SEQUENCE, SEQUENCE_COUNT, RecordBatch, split
+from minikafka.wire.batch import NO_SEQUENCE, SEQUENCE_COUNT, RecordBatch, iterate, split
 from minikafka.wire.records import decode_batch
 
 
@@ -104,17 +104,35 @@ class LogContents:
 def stored_batches(log: PartitionLog, start: Offset, end: Offset) -> list[RecordBatch]:
     """The batches of ``[start, end)`` whole; nothing of a log that is closed or begins later."""
     found: list[RecordBatch] = []
-    offset = max(start, log.start_offset)
+    offset, end = max(start, log.start_offset), min(end, log.end_offset)
     while offset < end:
+        held = log.tail.read(offset, end_offset=end, max_bytes=1 << 20, min_one_batch=True)
         try:
-            data = log.read(offset, max_bytes=1 << 20, end_offset=end)
-        except (KafkaStorageError, OffsetOutOfRange):
+            read = _in_files(log, offset, end) if held is None else [b for each in held.buffers for b in split(each)]
+        except KafkaStorageError:
             break
-        read: list[RecordBatch] = [batch for buffer in data.buffers for batch in split(buffer)]
         if not read:
             break
         found.extend(read)
         offset = read[-1].next_offset
+    return found
+
+
+def _in_files(log: PartitionLog, start: Offset, end: Offset) -> list[RecordBatch]:
+    """The same, without the memory tail.
+
+    ``PartitionLog.read`` finds where the batches end in the file, and then reads them. Segments of simulated clusters
+    are short: reading one to its end costs less than to look for that place, and invariants read after each step.
+    """
+    found: list[RecordBatch] = []
+    with log.reading():
+        for segment in log._store.segments[log._store.number_of(start) :]:
+            position = segment.index.position_before(start)
+            for batch in iterate(segment.file.read(position, segment.size - position)):
+                if start < batch.next_offset <= end:
+                    found.append(batch)
+                if batch.next_offset >= end:
+                    return found  # what stands behind it is not asked for: it may be damaged
     return found
 
 

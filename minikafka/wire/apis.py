@@ -19,7 +19,8 @@ from minikafka.wire import quotas as q
 from minikafka.wire import transaction_messages as t
 
 
-@dataclass(frozen=True, slots=True)
+# Each exists once. As keys of caches they are hashed for each request: by identity, not by all fields.
+@dataclass(frozen=True, slots=True, eq=False)
 class Api:
     name: str
     key: int

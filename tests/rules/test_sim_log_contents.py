@@ -1,24 +1,32 @@
-"""What invariants compare of compacted logs (S29): the last of each key, and whatever still stands at an offset."""
+"""What invariants compare of compacted logs (S29): the last of each key, and whatever still stands at an offset.
+
+And how they read logs (issue 15): faster than readers do, and the same batches.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from minikafka.errors import CorruptMessage
+from minikafka.log.names import LOG, offset_name
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.invariants import CommittedPrefixEqual, Exposed, GoneWhenCopied, still_owed
-from minikafka.sim.log_invariants import Batch, KeyBook, latest, records_of
+from minikafka.sim.log_invariants import Batch, KeyBook, latest, records_of, stored_batches
 from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.world import Event
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import split
-from tests.rules.log_words import everything, on_disk, open_log
+from tests.rules.log_words import TIME, client_batch, everything, on_disk, open_log
 from tests.rules.memory_disk import MemoryDisk
-from tests.rules.test_cleaner import COMPACT, put
+from tests.rules.test_cleaner import COMPACT, clean, filled, put
 
 ORDERS = TopicPartition("orders", 0)
+LENGTH_AT = 8
+"""Where a batch has its length."""
 
 
 def row(offset: int, key: bytes, *, crc: int = 0, gone: bool = False) -> Batch:
@@ -78,3 +86,67 @@ def test_a_tombstone_was_missed_when_its_leader_lacked_it(leader: str, missed: d
         watch.look(view, lambda name, what: pytest.fail(f"{name}: {what}"))
     assert watch.tombstones("n1", ORDERS) == missed
     assert watch.never_had("n1", (ORDERS, "T")) == {1}
+
+
+def read_as_readers_do(log: PartitionLog, start: int, end: int) -> list[bytes]:
+    """The plain form of ``stored_batches``: one read of the log after the other."""
+    found: list[bytes] = []
+    offset = max(start, log.start_offset)
+    while offset < min(end, log.end_offset):
+        read = [batch for buffer in log.read(offset, max_bytes=1, end_offset=end).buffers for batch in split(buffer)]
+        if not read:
+            break
+        found += [bytes(batch.data) for batch in read]
+        offset = read[-1].next_offset
+    return found
+
+
+def several_segments() -> PartitionLog:
+    """Batches of one to four records in segments of a few batches; the log starts within one of them."""
+    log = open_log(MemoryDisk())
+    for count in (1, 3, 2, 4, 1, 1, 2, 3, 4, 1, 2, 1):
+        log.append_as_leader(client_batch(*["value"] * count), leader_epoch=0, wall_ms=TIME)
+    log.raise_start(2)
+    return log
+
+
+def with_gaps() -> PartitionLog:
+    """What compaction leaves."""
+    log = filled(MemoryDisk())
+    clean(log)
+    return log
+
+
+@pytest.mark.parametrize("make", [several_segments, with_gaps])
+@pytest.mark.parametrize("has_tail", [True, False])
+def test_invariants_read_the_batches_that_readers_are_given(make: Callable[[], PartitionLog], has_tail: bool):
+    """Issue 15: reading whole segments gives what ``PartitionLog.read`` gives, for every start and end."""
+    log = make() if has_tail else on_disk(make())
+    assert log.segment_count > 2
+    end = log.end_offset
+    for start in range(end + 2):
+        for stop in range(end + 2):
+            found = [bytes(batch.data) for batch in stored_batches(log, start, stop)]
+            assert found == read_as_readers_do(log, start, stop), (start, stop)
+    assert stored_batches(log, 0, end)
+
+
+def test_a_closed_log_has_nothing():
+    """A log that its broker has closed, or whose disk has failed, is no finding of the invariants that read it."""
+    log = several_segments()
+    log.close()
+    assert stored_batches(log, 0, log.end_offset) == []
+
+
+def test_damage_raises_only_where_it_is():
+    """A length that cannot be one raises, as it does for readers, and not in front of the damaged batch."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for value in ("whole", "damaged"):
+        log.append_as_leader(client_batch(value), leader_epoch=0, wall_ms=TIME)
+    [first] = stored_batches(on_disk(log), 0, 1)
+    length_of_second = slice(first.size + LENGTH_AT, first.size + LENGTH_AT + 4)
+    disk.inodes[f"{ORDERS}/{offset_name(0, LOG)}"].content[length_of_second] = bytes(4)
+    assert [batch.base_offset for batch in stored_batches(log, 0, 1)] == [0]
+    with pytest.raises(CorruptMessage, match="orders-0"):
+        stored_batches(log, 0, 2)

@@ -35,8 +35,10 @@ class Log:
     def __init__(self, end: int) -> None:
         self.start_offset = 0
         self.end_offset = end
+        self.tail = self
 
     def read(self, *_: Any, **__: Any) -> Any:
+        """What the memory tail holds."""
         return SimpleNamespace(buffers=())
 
 
