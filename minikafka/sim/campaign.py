@@ -24,6 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
+from minikafka import compiled
 from minikafka.errors import InvalidConfig
 from minikafka.faults import CLIENT_END, View, links_of, nodes_of, with_any_client
 from minikafka.sim.faults import Faults
@@ -132,13 +133,14 @@ class Campaign:
 
     def to_json(self) -> dict[str, object]:
         """The contract of ``run -o json``: seeds, violations, seeds_per_second, virtual_over_real, marks; beside them
-        what one core did, and how large the plans were on average.
+        what one core did, how large the plans were on average, and whether the rules were compiled.
         """
         cpu_s = max(self.cpu_s, 1e-9)
         return {
             "seeds": self.runs,
             "violations": self.violations,
             "interrupted": self.is_cut_short,
+            "build": compiled.build(),
             "jobs": self.jobs,
             "seconds": round(self.elapsed_s, 1),
             "seeds_per_second": round(self.runs / self.elapsed_s, 2),
@@ -155,7 +157,7 @@ class Campaign:
         return (
             f"{self.runs} run{'s' * (self.runs != 1)}, {len(self.violations)} failed,"
             f" {figures['seeds_per_second']} a second"
-            f" ({figures['seeds_per_core_second']} a second of one core),"
+            f" ({figures['seeds_per_core_second']} a second of one core, {figures['build']}),"
             f" {figures['virtual_over_real']} virtual seconds a second" + (", interrupted" if self.is_cut_short else "")
         )
 

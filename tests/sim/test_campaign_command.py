@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from minikafka import compiled
 from minikafka.cli.root import root
 from minikafka.sim import campaign as campaign_of_seeds
 from minikafka.sim.__main__ import INTERRUPTED, main
@@ -98,6 +99,14 @@ def test_the_json_says_how_large_the_plans_were() -> None:
     assert told["plan"] == {"brokers": 3, "faults": 0, "groups": 0, "operations": 0}
     assert told["seeds_per_core_second"] == 2.0
     assert told["virtual_over_core"] == 20.0
+
+
+@pytest.mark.parametrize("build", [compiled.COMPILED, compiled.PURE])
+def test_a_pace_says_which_build_ran(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 15: a figure of seeds per second belongs to the compiled rules or to the sources."""
+    monkeypatch.setattr(compiled, "build", lambda: build)
+    assert after(1).to_json()["build"] == build
+    assert f"a second of one core, {build})" in after(1).summary()
 
 
 def test_plain_plans_are_what_the_issue_names_its_pace_for() -> None:
