@@ -1,7 +1,7 @@
 """The consumer's driver: keeps long polls at the leaders, looks positions up, and validates them after elections.
 
 Rules for this file: positions.py decides what is asked for and what an answer means; each answer goes back with the
-version under which it was asked. One fetch per broker covers all its partitions; a second one may run beside it for
+version under which it was asked. One fetch per broker covers all its partitions; others may run beside it for
 partitions that became hungry while the first is parked. Every task is owned; a bug in one ends the consumer loudly.
 """
 
@@ -22,7 +22,10 @@ from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import error_in
 
-FETCHES_PER_NODE_MAX = 2
+FETCHES_PER_NODE_MAX = 8
+"""Each may be a long poll of partitions that are read to their ends, and these do not come to it together. With two, a
+partition with records waited for the end of a long poll again and again: two to four fetches a second.
+"""
 
 Asked = list[tuple[PartitionState, int]]
 """States and the versions under which they were asked about."""
