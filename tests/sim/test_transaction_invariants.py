@@ -31,6 +31,7 @@ class Log:
         self.is_closed = False
         self.batches: list[RecordBatch] = []
         self.producers = SimpleNamespace(transactions=SimpleNamespace(open={}))
+        self.tail = SimpleNamespace(read=self._read)
         for data in appended:
             self.append(data)
 
@@ -43,8 +44,9 @@ class Log:
         self.batches = [each for each in self.batches if each.next_offset <= end]
         self.end_offset = end
 
-    def read(self, offset: int, **_: Any) -> Any:
-        return SimpleNamespace(buffers=[each.data for each in self.batches if each.next_offset > offset])
+    def _read(self, offset: int, *, end_offset: int, **_: Any) -> Any:
+        held = [each.data for each in self.batches if offset < each.next_offset <= end_offset]
+        return SimpleNamespace(buffers=held)
 
 
 def marker(producer_id: int, *, is_commit: bool = True) -> bytes:
