@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.e2e.console_kit import (
     watched_tab,
     within,
 )
-from tests.e2e.test_processes import run
+from tests.e2e.test_processes import Up, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
@@ -93,6 +94,17 @@ def test_first_click_creates_a_topic_whose_lanes_move(page: Page, cluster: Local
     take_pictures(page, "partition")
 
 
+def test_minikafka_up_greets_with_its_brokers_and_one_button(browser: Browser, tmp_path: Path):
+    """PAGE 9.1 as a person does it; the second is measured above."""
+    with Up(tmp_path) as up:
+        with watched_tab(browser, up) as page:
+            page.goto(url_of(up))
+            expect(page.locator("#health")).to_contain_text("3 of 3 brokers are up.")
+            expect(page.get_by_role("region", name="Brokers").locator("tbody tr")).to_have_count(3)
+            expect(page.get_by_role("button", name="Create orders")).to_be_visible()
+        assert up.end() == 0
+
+
 def test_values_are_those_of_the_api(page: Page, cluster: LocalCluster):
     """PAGE 9.5: with no traffic, the table and the lanes show LEO, HW and ISR as the API reports them."""
     call(cluster, "/v1/topics", {"name": "still", "partitions": 1, "replication_factor": 3})
@@ -112,6 +124,9 @@ def test_values_are_those_of_the_api(page: Page, cluster: LocalCluster):
     [described_partition] = described["topics"][0]["partitions"]
     shown = call(cluster, "/v1/topics/still/partitions/0")
     assert (described_partition["isr"], described_partition["leader_epoch"]) == (shown["isr"], shown["leader_epoch"])
+    # As in Kafka, `describe` has no offsets; `offsets` has the high watermark.
+    [ends] = json.loads(run("offsets", "still", "-b", cluster.bootstrap, "-o", "json"))["offsets"]
+    assert {str(ends["offset"])} == {row[5] for row in wanted} == {row[4] for row in wanted}
     assert page.locator(".lane.leader").inner_text().startswith(f"{shown['leader']['id']} ♛ leader")
     expect(page.locator(".lane.leader")).to_contain_text(f"epoch {described_partition['leader_epoch']}")
 

@@ -63,12 +63,25 @@ def test_a_fault_is_set_with_an_end_seen_on_every_view_and_healed(page: Page, cl
     expect(end_of(page, leader)).to_have_text("2")
     expect(page.locator(".why")).to_contain_text(f"broker {follower}")
     page.keyboard.press("Escape")
-    for view in ("#/", "#/t", "#/g", "#/e"):
+    for view in ("#/", "#/t", "#/g", "#/e", "#/lab"):
         page.goto(f"{url_of(cluster)}/{view}")
         expect(page.locator("#bar")).to_contain_text("1 fault is active")
     page.get_by_role("button", name="Heal all").click()
     expect(page.locator("#bar")).not_to_contain_text("active")
     assert call(cluster, "/v1/faults")["faults"] == []
+
+
+def test_a_fault_that_is_left_alone_ends_after_half_a_minute(page: Page, cluster: LocalCluster):
+    """PAGE 9.10: what the form sets by default is over in 30 s, whatever the page does."""
+    page.goto(url_of(cluster))
+    page.get_by_role("button", name="Faults").click()
+    page.get_by_role("button", name="Set the fault").click()
+    expect(page.locator("#bar")).to_contain_text("1 fault is active")
+    expect(page.locator("#bar")).not_to_contain_text("active", timeout=120_000)
+    page.get_by_role("button", name="Set the fault").click()
+    expect(page.locator("#bar")).to_contain_text("1 fault is active")
+    page.get_by_role("button", name="Heal all").click()
+    expect(page.locator("#bar")).not_to_contain_text("active")
 
 
 def test_an_endless_fault_and_a_kill_need_a_second_click(page: Page, cluster: LocalCluster):

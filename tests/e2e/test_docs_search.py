@@ -36,6 +36,22 @@ def test_search_from_disk_finds_a_word_and_opens_its_page(browser: Browser, site
     context.close()
 
 
+def test_a_run_plays_in_the_page_about_replays(browser: Browser, site: Path):
+    """PAGE 9.20: its lanes are in the documentation, without a network."""
+    context = browser.new_context(offline=True)
+    tab = context.new_page()
+    tab.goto((site / "replay.html").as_uri())
+    tab.locator("iframe").scroll_into_view_if_needed()
+    page = tab.frame_locator("iframe")
+    expect(page.locator("h1")).to_contain_text("Replay of")
+    page.get_by_role("button", name="First step").click()
+    expect(page.locator("body")).to_have_attribute("data-step", "0")
+    page.get_by_role("button", name="play").click()
+    expect(page.locator("body")).not_to_have_attribute("data-step", "0")
+    expect(page.locator("[data-lane]").first).to_be_visible()
+    context.close()
+
+
 def test_no_link_between_pages_is_broken(browser: Browser, site: Path):
     """As a browser resolves them: files exist, and so do the places in them."""
     tab = browser.new_page()
