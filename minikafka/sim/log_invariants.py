@@ -9,8 +9,9 @@ Rule for this file: it only looks, whenever a log was cut, compacted or got a le
 
 Logs are compared batch by batch, or record by record where it is compacted.
 
-Replicas are compacted each by itself: which batches they have, and where those begin, is theirs; what one of them still
-has of an offset is the others' as well, and the last record of each key is everybody's (KAFKA-FACTS 1.5).
+Each replica is compacted by itself, so replicas may hold different batches that begin at different offsets. Where two
+replicas hold the same offset, they hold the same record, and each replica holds the last record of each key
+(KAFKA-FACTS 1.5).
 """
 
 from __future__ import annotations
