@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tests.tidy import figures
+from tests.tidy.sources import PRODUCT, ROOT
 
 SAMPLE = '''"""A module
 docstring."""
@@ -25,13 +28,35 @@ def test_code_lines_leave_out_blank_lines_comments_and_docstrings():
 
 
 def test_every_module_counts_once_in_its_package(tmp_path):
-    """A module beside the packages stands for itself; the total is of all."""
-    (tmp_path / "minikafka" / "rest" / "metrics").mkdir(parents=True)
+    """A module beside the packages stands for itself; later features count apart, in a line for each feature."""
+    for name in ("ports.py", "rest/body.py", "rest/metrics/mbeans.py", "rest/live.py", "security/plain.py"):
+        path = tmp_path / "minikafka" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(SAMPLE)
     (tmp_path / "README.md").touch()
-    for name in ("ports.py", "rest/body.py", "rest/metrics/mbeans.py"):
-        (tmp_path / "minikafka" / name).write_text(SAMPLE)
-    lines = {name: now for name, _, now, _ in figures.measured(tmp_path, with_walks=False)}
-    assert (lines["  ports"], lines["  rest"], lines["code lines"], lines["modules"]) == (6, 12, 18, 3)
+    lines = {name: now for name, _, now, _ in figures.measured(tmp_path, with_walks=False) if "word" not in name}
+    assert lines == {
+        "code lines (features of 62e114e)": 18,
+        "  ports": 6,
+        "  rest": 12,
+        "modules (features of 62e114e)": 3,
+        "later: security: TLS, logins, ACLs, quotas": "6 in 1",
+        "later: the console, live states, history": "6 in 1",
+        "code lines, modules of all features": "30 in 5",
+    }
+
+
+def test_table_of_later_features_names_each_module_once():
+    """Issue 16 wants later features counted apart. Each entry exists, and no module is in two entries."""
+    places = [place for each in figures.LATER.values() for place in each]
+    found = Counter(
+        name
+        for name in (path.relative_to(PRODUCT).as_posix() for path in figures.modules(ROOT))
+        for place in places
+        if figures.is_below(name, place)
+    )
+    assert [name for name, times in found.items() if times > 1] == []
+    assert [place for place in places if not any(figures.is_below(name, place) for name in found)] == []
 
 
 def test_words_count_as_whole_words_also_across_lines(tmp_path):
