@@ -170,6 +170,13 @@ def _retries(facts: Facts) -> str:
     return "the producer gives up" if facts.get("final") else "the producer retries"
 
 
+def _vote(how: str) -> Text:
+    return lambda facts: (
+        f"{how} broker {facts['candidate']} a {'pre-vote' if facts['pre_vote'] else 'vote'} "
+        f"for quorum epoch {facts['epoch']}"
+    )
+
+
 def _kind(name: str, fields: str, sentence: Text, level: int = INFO, reason: Text = "") -> EventKind:
     return EventKind(name, tuple(fields.split()), sentence, level, reason)
 
@@ -333,6 +340,27 @@ _KINDS: Final = (
         "a majority voted for it",
     ),
     _kind("quorum_role_changed", "role epoch leader because", "is {role} in quorum epoch {epoch}", INFO, "{because}"),
+    _kind("vote_granted", "epoch candidate pre_vote log", _vote("granted"), INFO),
+    _kind(
+        "vote_refused_stale_log",
+        "epoch candidate pre_vote log",
+        _vote("refused"),
+        INFO,
+        lambda facts: "its metadata log ends at offset {1} of epoch {0}, behind this broker's".format(*facts["log"]),
+    ),
+    _kind(
+        "vote_refused_leader_lives", "epoch candidate pre_vote log", _vote("refused"), INFO, "the present leader lives"
+    ),
+    _kind(
+        "vote_refused_leader_known", "epoch candidate pre_vote log", _vote("refused"), INFO, "this epoch has a leader"
+    ),
+    _kind(
+        "vote_refused_already_voted",
+        "epoch candidate pre_vote log",
+        _vote("refused"),
+        INFO,
+        "this broker has voted for another candidate in this epoch",
+    ),
     _kind("quorum_hw_advanced", "epoch old new", "the metadata is committed up to {new}, before up to {old}", DEBUG),
     _kind("quorum_epoch_lowered", "old new highest", "lowers the quorum epoch from {old} to {new}", WARNING),
     _kind("quorum_epoch_refused", "epoch highest leader", "refuses quorum epoch {epoch} of leader {leader}", WARNING),

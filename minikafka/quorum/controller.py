@@ -213,7 +213,7 @@ class Controller:
         return Decision(
             records=tuple(records),
             response=ElectLeadersResponse(partitions=tuple(answers)),
-            cause=f"{request.election_type} election was asked for",
+            cause=f"a client asked for a {request.election_type} election",
         )
 
 

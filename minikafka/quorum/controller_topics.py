@@ -108,7 +108,7 @@ def alter_partition_reassignments(
     return Decision(
         records=tuple(records),
         response=AlterPartitionReassignmentsResponse(responses=tuple(answers)),
-        cause="a reassignment was asked for",
+        cause="a client asked for a reassignment",
     )
 
 
@@ -260,7 +260,7 @@ def create_topics(
             records.extend(ConfigRecord(resource_name=topic.name, name=name, value=configs[name]) for name in configs)
             records.extend(_partition(image, topic_id, number, replicas) for number, replicas in enumerate(placed))
     return Decision(
-        records=tuple(records), response=CreateTopicsResponse(topics=tuple(answers)), cause="topics were asked for"
+        records=tuple(records), response=CreateTopicsResponse(topics=tuple(answers)), cause="at a client's request"
     )
 
 
@@ -284,7 +284,7 @@ def delete_topics(
         records.append(RemoveTopic(topic_id=topic.topic_id))
         answers.append(DeletedTopic(name=name, topic_id=topic.topic_id))
     return Decision(
-        records=tuple(records), response=DeleteTopicsResponse(topics=tuple(answers)), cause="its deletion was asked for"
+        records=tuple(records), response=DeleteTopicsResponse(topics=tuple(answers)), cause="at a client's request"
     )
 
 
@@ -317,7 +317,7 @@ def create_partitions(
     return Decision(
         records=() if request.validate_only else tuple(records),
         response=CreatePartitionsResponse(results=tuple(answers)),
-        cause="more partitions were asked for",
+        cause="a client asked for more partitions",
     )
 
 

@@ -7,7 +7,7 @@ the leader that this member knows, and is believed in that (KAFKA-FACTS 4.1).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from minikafka.errors import FencedLeaderEpoch, InconsistentVoterSet, InvalidRequest, InvalidVoterKey, ProtocolError
 from minikafka.quorum import roles
@@ -46,7 +46,7 @@ def on_vote_request(core: QuorumCore, request: VoteRequest, now: float) -> Ready
         )
         core.become(granted, roles.VOTE_GRANTED)
     core.events(
-        f"vote_refused_{refusal}" if refusal else "vote_granted",
+        refusal or "vote_granted",
         epoch=request.candidate_epoch,
         candidate=request.candidate_id,
         pre_vote=request.pre_vote,
@@ -55,17 +55,23 @@ def on_vote_request(core: QuorumCore, request: VoteRequest, now: float) -> Ready
     return core.ready(VoteResponse(**_leader_facts(core), vote_granted=refusal is None))
 
 
-def refusal_of(core: QuorumCore, request: VoteRequest) -> str | None:
+Refusal: TypeAlias = Literal[
+    "vote_refused_stale_log", "vote_refused_leader_lives", "vote_refused_leader_known", "vote_refused_already_voted"
+]
+"""The event that says why no vote is given."""
+
+
+def refusal_of(core: QuorumCore, request: VoteRequest) -> Refusal | None:
     """Why no vote is given, or None. Logs are compared by (last epoch, end offset)."""
     role = core.role
     if (request.last_epoch, request.last_epoch_end_offset) < core.log_end:
-        return "stale_log"
+        return "vote_refused_stale_log"
     if request.pre_vote:
         lives = isinstance(role, Leader) or (isinstance(role, Follower) and role.has_fetched)
-        return "leader_lives" if lives else None
+        return "vote_refused_leader_lives" if lives else None
     if role.leader_id != NO_NODE:
-        return "leader_known"
-    return "already_voted" if role.voted_id not in (NO_NODE, request.candidate_id) else None
+        return "vote_refused_leader_known"
+    return "vote_refused_already_voted" if role.voted_id not in (NO_NODE, request.candidate_id) else None
 
 
 def on_begin_epoch(core: QuorumCore, request: BeginQuorumEpochRequest, now: float) -> Ready[BeginQuorumEpochResponse]:

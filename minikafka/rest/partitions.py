@@ -408,7 +408,7 @@ async def get_explanation(visit: Visit) -> Reply:
             last_stable_offset=_StableOffset(
                 last_stable_offset=seen.last_stable_offset if seen is not None else None,
                 held_by=_unstable_of(unstable),
-                sentence=why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image),
+                sentence=why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image, views),
             ),
             last_refusal=max(refused, key=lambda event: event.at_ms) if refused else None,
             story=story,
@@ -477,10 +477,13 @@ def _unstable_of(unstable: UnstableTransaction | None) -> _Unstable | None:
 def watermark_sentence(image: PartitionImage, views: Views) -> str:
     """Why the high watermark is where it is, or why it is unknown."""
     seen = leaders_view(views, image.leader)
-    return why_the_watermark(seen) if seen is not None else _why_no_watermark(image)
+    return why_the_watermark(seen) if seen is not None else _why_no_watermark(image, views)
 
 
-def _why_no_watermark(image: PartitionImage) -> str:
+def _why_no_watermark(image: PartitionImage, views: Views) -> str:
     if image.leader == NO_NODE:
         return "nobody leads, so the high watermark does not move"
-    return f"leader {image.leader} does not answer, and nobody else knows"
+    view = views.get(image.leader)
+    if view is not None and view.replica is not None:
+        return f"leader {image.leader} has not taken up epoch {image.leader_epoch}; it alone knows the high watermark"
+    return f"there is no word from leader {image.leader}; it alone knows the high watermark"

@@ -235,7 +235,6 @@ def test_an_open_transaction_is_a_mark_in_the_leaders_lane(page: Page, cluster: 
     expect(page.locator("[data-replica='1'] .head")).to_contain_text("LSO 2")
     expect(page.locator(".cell.lso")).to_have_text(["2"])
     expect(page.locator("[data-replica='1'] .cell.lso")).to_have_count(1)
-    take_pictures(page, "transaction")
 
 
 def test_page_of_another_version_applies_no_differences(page: Page, cluster: LocalCluster):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -380,6 +381,35 @@ def test_a_story_is_played_under_both_rules_side_by_side(page: Page, cluster: Lo
 
 
 # ---- producers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_holds_the_last_stable_offset_until_it_is_committed(page: Page, cluster: LocalCluster):
+    """Issue 19.4: the mark in the leader's lane, the reason, and the producer; the commit moves the mark."""
+    path = create(cluster, "billed")
+    produce(cluster, path, {"value": "before"})
+    sender = call(cluster, "/v1/transactions", {"transactional_id": "billing"})
+    head = {
+        "Content-Type": "application/json",
+        "Transactional-Id": "billing",
+        "Producer-Id": str(sender["producer_id"]),
+        "Producer-Epoch": str(sender["producer_epoch"]),
+        "Base-Sequence": "0",
+    }
+    body = json.dumps({"records": [{"value": "tea"}, {"value": "milk"}]}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{url_of(cluster)}{path}/records", body, head)):
+        pass
+    page.goto(f"{url_of(cluster)}/#/t/billed/0")
+    leader = page.locator(".lane.leader")
+    expect(leader.locator(".head")).to_contain_text("LSO 1")
+    expect(leader.locator(".cell.lso")).to_have_text(["1"])
+    section = page.locator("section", has=page.get_by_role("heading", name="Producers and transactions"))
+    expect(section).to_contain_text("The last stable offset is 1")
+    expect(section.locator("tbody tr")).to_contain_text(["since offset 1: it holds the LSO"])
+    take_pictures(page, "transaction")
+    ended = {"producer_id": sender["producer_id"], "producer_epoch": sender["producer_epoch"]}
+    call(cluster, "/v1/transactions/billing:commit", ended)
+    expect(leader.locator(".head")).to_contain_text("LSO 4")
+    expect(section.locator("tbody tr")).to_contain_text(["none"])
 
 
 def test_an_open_transaction_is_in_the_list_of_producers(page: Page, cluster: LocalCluster):

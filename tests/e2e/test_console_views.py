@@ -96,6 +96,7 @@ def test_a_record_above_the_high_watermark_is_marked_until_it_is_committed(
     page.get_by_role("button", name="Compare the replicas").click()
     expect(page.locator("tr.details li", has_text="broker 1: batch 2 to 2")).to_have_count(1)
     expect(page.locator("tr.details li", has_text="not there")).to_have_count(2)
+    expect(page.locator("main")).to_contain_text("Offsets 0 to 2, 3 records.")
     take_pictures(page, "records-above-hw")
     cluster.faults.heal()
     expect(page.locator("[data-offset='2']")).to_contain_text("✓ committed")

@@ -103,7 +103,7 @@ async def test_a_dead_leader_is_explained(cluster, person):
     again = await person.post(path + "/elections", {"type": "preferred"}, at=alive, expect=409)
     assert again["error"] == "ELECTION_NOT_NEEDED"
     told = await person.get(path + "/explain", at=alive)
-    assert "preferred election was asked for" in told["leader"]["sentence"]
+    assert "a client asked for a preferred election" in told["leader"]["sentence"]
 
 
 async def test_a_refusal_is_remembered_with_its_reason(cluster, person):

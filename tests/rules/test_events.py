@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import string
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 
 from minikafka.events import CATALOGUE, ERROR, INFO, WARNING, level_of, sentence_of, what_of, why_of
+from minikafka.quorum.voting import Refusal
 from tests.tidy.sources import product
 
 SINKS = {"events", "_events", "Happening"}
@@ -49,6 +50,22 @@ def test_every_event_of_brokers_and_clients_is_in_the_catalogue():
     found = list(reports())
     assert len(found) > 100, "the walk over the product found nothing"
     assert {each.kind for each in found} - CATALOGUE.keys() == set()
+
+
+def test_votes_are_in_the_catalogue():
+    """Their kinds are chosen by a rule, so the walk over constant names does not find them."""
+    kinds = ["vote_granted", *get_args(Refusal)]
+    facts = {"epoch": 4, "candidate": 2, "log": (3, 17), "pre_vote": True}
+    assert {kind: sentence_of(kind, facts) for kind in kinds} == {
+        "vote_granted": "granted broker 2 a pre-vote for quorum epoch 4",
+        "vote_refused_stale_log": "refused broker 2 a pre-vote for quorum epoch 4: its metadata log ends at "
+        "offset 17 of epoch 3, behind this broker's",
+        "vote_refused_leader_lives": "refused broker 2 a pre-vote for quorum epoch 4: the present leader lives",
+        "vote_refused_leader_known": "refused broker 2 a pre-vote for quorum epoch 4: this epoch has a leader",
+        "vote_refused_already_voted": "refused broker 2 a pre-vote for quorum epoch 4: this broker has voted for another "
+        "candidate in this epoch",
+    }
+    assert sentence_of("vote_granted", {**facts, "pre_vote": False}) == "granted broker 2 a vote for quorum epoch 4"
 
 
 def test_every_report_has_the_fields_of_its_kind():

@@ -252,7 +252,7 @@ def test_events_carry_the_cause_of_the_request():
     sim = play(story)
     created = [event for event in sim.journal if event.kind == "topic_created"]
     assert [event.cause for event in created] == ["CreateTopics#17"]
-    assert created[0].facts["why"] == "topics were asked for"
+    assert created[0].facts["why"] == "at a client's request"
 
 
 # ---- leadership ------------------------------------------------------------------------------------------------------

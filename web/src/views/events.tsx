@@ -73,7 +73,8 @@ function Tracks({ lines }: { lines: Line[] }): JSX.Element {
 
 function wordsOf({ all, words }: Line): string {
   if (all.length === 1) return words;
-  return `${all.length} times: ${all.slice(0, CAUSES_MAX).map((each) => each.words).join("; ")}${all.length > CAUSES_MAX ? "; …" : ""}`;
+  const different = [...new Set(all.map((each) => each.words))];
+  return `${all.length} times: ${different.slice(0, CAUSES_MAX).join("; ")}${different.length > CAUSES_MAX ? "; …" : ""}`;
 }
 
 function Events({ events, note }: { events: Happened[]; note: string }): JSX.Element {

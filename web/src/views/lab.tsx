@@ -112,7 +112,7 @@ export function StoryView({ name, query }: { name: string; query: URLSearchParam
           {parting > 0 && <button onClick={() => go(parting)}>Where they part</button>}
         </div>
       </section>
-      <div class="runs">{RULES.map(([rule, words], index) => value?.[index] && <Run key={rule} story={value[index]} at={at} title={`Truncation ${words}${at >= parting && parting > 0 ? ", different" : ""}`} />)}</div>
+      <div class="runs">{RULES.map(([rule, words], index) => value?.[index] && <Run key={rule} story={value[index]} at={at} title={`Truncation ${words}${at >= parting && parting > 0 ? ": the two differ" : ""}`} />)}</div>
     </>}
   </>;
 }

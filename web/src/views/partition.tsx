@@ -62,7 +62,7 @@ function Producers({ state }: { state: PartitionView }): JSX.Element {
   return <section>
     <h2>Producers and transactions</h2>
     {state.why_stable_offset && <p>{state.why_stable_offset}</p>}
-    {producers.length ? <Table label="Producers" columns={PRODUCER_COLUMNS}>
+    {producers.length ? <Table cards label="Producers" columns={PRODUCER_COLUMNS}>
       {producers.map((each) => <tr key={each.producer_id}><Cells columns={PRODUCER_COLUMNS} of={[each.producer_id, each.producer_epoch, each.last_sequence, moment(each.last_timestamp),
         each.transaction_start_offset === null ? "none" : `since offset ${each.transaction_start_offset}: it holds the LSO`]} /></tr>)}
     </Table> : <p>The leader knows no idempotent or transactional producer.</p>}
@@ -91,8 +91,8 @@ export function PartitionState({ state }: { state: PartitionView }): JSX.Element
     <Lanes partition={state.partition} why={state.why_watermark} />
     <section>
       <h2>Values</h2>
-      <Table label="Offsets of each replica" columns={VALUES}>
-        {replicasOf(state.partition).map((each) => <tr key={each.id} data-values={each.id}>{valuesOf(each).map((value) => <td>{value}</td>)}</tr>)}
+      <Table cards label="Offsets of each replica" columns={VALUES}>
+        {replicasOf(state.partition).map((each) => <tr key={each.id} data-values={each.id}><Cells columns={VALUES} of={valuesOf(each)} /></tr>)}
       </Table>
     </section>
   </>;

@@ -7,7 +7,7 @@ import { pausedAt } from "../live";
 import { Alert, PartitionHead, Table } from "../parts";
 import { explain } from "../shell";
 import type { Partition, Replica } from "../types";
-import { link, moment, shown } from "../words";
+import { counted, link, moment, shown } from "../words";
 
 const COUNT = 50; // records in one view
 const SEARCHED = 10_000; // offsets that one search covers
@@ -282,8 +282,9 @@ function pastCaption({ high_watermark: end, log_end_offset: top }: Partition): s
 }
 
 function caption(read: Read, { from, contains }: Wanted, partition: Partition): string {
-  const range = read.first >= read.next ? "No committed record is there" : `Offsets ${read.first} to ${read.next - 1}`;
-  const what = contains ? `, searched for “${contains}”: ${read.rows.length}${from === "newest" && read.rows.length === COUNT ? " or more" : ""} found` : `, ${read.rows.length} records`;
+  const end = Math.max(read.next, (read.rows.at(-1)?.offset ?? -1) + 1);
+  const range = read.first >= end ? "No committed record is there" : `Offsets ${read.first} to ${end - 1}`;
+  const what = contains ? `, searched for “${contains}”: ${read.rows.length}${from === "newest" && read.rows.length === COUNT ? " or more" : ""} found` : `, ${counted(read.rows.length, "record")}`;
   return `${range}${what}. The log begins at ${shown(partition.log_start_offset)}. Read at ${moment(read.at)}${from === "newest" && !contains && pausedAt.value === null ? ", and again with each change" : ""}. Records of aborted transactions are included. `;
 }
 
