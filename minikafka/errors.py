@@ -727,6 +727,10 @@ class ConnectionRefused(Unreachable):
     """The peer's machine answered that nothing listens at the address: the process that did has ended."""
 
 
+class TlsFailed(Unreachable):
+    """The two ends do not agree on TLS: plain text against TLS, or a certificate that one of them does not accept."""
+
+
 class RequestRefused(WorldError):
     """The server refused the request before it read it (HTTP 403, 413, 415, ...): the request did not happen."""
 

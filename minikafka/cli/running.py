@@ -29,6 +29,7 @@ from minikafka.errors import (
     NetworkException,
     OutcomeUnknown,
     ProtocolError,
+    TlsFailed,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
     Unreachable,
@@ -50,6 +51,7 @@ SENTENCE_MAX = 1000
 """No command's first sentence is longer."""
 
 NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
+    (TlsFailed, "check -b (https:// is for listeners with TLS) and the certificates of both ends"),
     (Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
     (OutcomeUnknown, "look before you send again: it may have happened"),
     (NetworkException, "check -b, and that a broker runs there (`minikafka up`)"),
@@ -146,8 +148,12 @@ def told_as_sentences() -> Any:
 
 
 def _sentence(error: Exception, text: str) -> str:
+    causes = [error]
+    while isinstance(causes[-1].__cause__, Exception):
+        causes.append(causes[-1].__cause__)
+    tls = next((each for each in causes if isinstance(each, TlsFailed)), error)
     for kind, step in NEXT_STEPS:
-        if isinstance(error, kind):
+        if isinstance(tls, kind):
             # What the client advises of its own parameter is -b here.
             return f"{text.partition('; check bootstrap_servers')[0]}; {step}"
     return text

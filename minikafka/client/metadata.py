@@ -33,6 +33,7 @@ from minikafka.errors import (
     ProtocolError,
     RequestTimedOut,
     SaslAuthenticationFailed,
+    TlsFailed,
     Unreachable,
     WorldError,
 )
@@ -50,6 +51,7 @@ class _Attempts:
     count: int = 0
     reason: str = ""
     advice: str = ""
+    is_about_tls: bool = False
     logged_at: float = float("-inf")
 
     def in_words(self, now: float) -> str:
@@ -69,7 +71,10 @@ class ConnectionFailures:
         attempts.count += 1
         # The network names API and peer in front of the reason; here each line names the peer.
         attempts.reason = str(error).rpartition(f" to {peer}: ")[2]
-        if isinstance(error, Unreachable):
+        attempts.is_about_tls = isinstance(error, TlsFailed)
+        if attempts.is_about_tls:
+            attempts.advice = "check bootstrap_servers (http:// or https://) and the certificates of both ends"
+        elif isinstance(error, Unreachable):
             attempts.advice = "check bootstrap_servers, and that a broker runs there"
         else:
             attempts.advice = "check that the broker runs, and that the port is a minikafka broker's"
@@ -82,6 +87,10 @@ class ConnectionFailures:
     def answered(self, peer: Address) -> None:
         """Forget the failures of an address that works."""
         self._failing.pop(peer, None)
+
+    def need_other_settings(self) -> bool:
+        """Return True if every address failed in a way that time does not mend: the two ends do not agree on TLS."""
+        return bool(self._failing) and all(attempts.is_about_tls for attempts in self._failing.values())
 
     def summary(self, now: float) -> str:
         """Describe every failing address with its last reason, and what to do; empty if there is none."""
@@ -187,7 +196,7 @@ class Metadata:
                 break
             except NetworkException as error:
                 pause_s = attempts.pause_s()
-                if pause_s is None:
+                if pause_s is None or self._failures.need_other_settings():
                     tried = self._failures.summary(self._world.clock.now()) or error.message
                     raise NetworkException(f"no bootstrap server answers: {tried}") from error
                 await asyncio.sleep(pause_s)
@@ -378,7 +387,7 @@ class Metadata:
                 return response
             last = BrokerNotAvailable(f"{address} knows less of the cluster than this client")
         self._unanswered += 1
-        raise NetworkException(f"no broker gave metadata; last: {last.name if last else ''} {last}")
+        raise NetworkException(f"no broker gave metadata; last: {last.name if last else ''} {last}") from last
 
     def _tell(self, update: Update) -> None:
         for call in list(self.overdue):

@@ -23,7 +23,7 @@ from typing import cast
 from urllib.parse import quote
 
 from minikafka.config import KIB
-from minikafka.errors import ConnectionRefused, LoginRefused, OutcomeUnknown, Unreachable, in_words
+from minikafka.errors import ConnectionRefused, LoginRefused, OutcomeUnknown, TlsFailed, Unreachable, in_words
 from minikafka.ports import Buffers
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
@@ -327,7 +327,7 @@ class HttpClient:
         except ConnectionRefusedError as error:
             raise ConnectionRefused("Connection refused") from error  # asyncio's own text is "Connect call failed"
         except ssl.SSLError as error:
-            raise Unreachable(f"no TLS connection: {tls_failure(error)}") from error
+            raise TlsFailed(f"no TLS connection: {tls_failure(error)}") from error
         except (OSError, UnicodeError, ValueError, OverflowError) as error:
             # Several addresses that failed in different words are one OSError without a number.
             is_several = type(error) is OSError and error.errno is None

@@ -101,6 +101,7 @@ async def test_plain_text_and_tls_do_not_meet(made, tmp_path):
     node = LocalBroker(parse_broker({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "2")}).config)
     await node.start()
     try:
-        assert "the broker's listener is in plain text" in await fails(**options(node.address.port, made))
+        with pytest.raises(NetworkException, match=r"the broker's listener is in plain text \(1 attempt\); check"):
+            await AdminClient(**options(node.address.port, made), default_api_timeout_ms=60_000).start()
     finally:
         await node.stop()
