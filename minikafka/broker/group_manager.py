@@ -121,6 +121,7 @@ class GroupManager:
             expiry_interval_ms=config.offsets_retention_check_interval_ms,
             consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
             consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            consumer_heartbeats_per_second=config.group_consumer_heartbeats_per_second,
             consumer_group_size_max=config.group_consumer_max_size,
             migration_policy=config.group_consumer_migration_policy,
         )

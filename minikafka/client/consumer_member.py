@@ -24,6 +24,9 @@ from minikafka.wire.outcomes import error_in
 
 FIRST_INTERVAL_MS = 3_000
 """Before a coordinator has said how often it wants to hear from the member."""
+PATIENCE_MS = 3_000
+"""How long a heartbeat waits for its response at least. An interval may be shorter than a slow coordinator needs for
+one; members that repeat their heartbeats would keep it busy, and would never receive a response."""
 UNKNOWN_TOPIC_PAUSE_S = 1.0
 """Between two looks for the name of a topic that was assigned by its id."""
 
@@ -115,7 +118,7 @@ class ConsumerProtocolMember(BaseMember):
         deadline = self._world.clock.now() + self._config.session_timeout_ms / 1000
         try:
             response: ConsumerGroupHeartbeatResponse = await self._coordinator.ask(
-                request, deadline=deadline, patience_ms=self.rule.interval_ms or FIRST_INTERVAL_MS
+                request, deadline=deadline, patience_ms=max(self.rule.interval_ms or 0, PATIENCE_MS)
             )
         except RequestTimedOut as late:
             # Whether the session has ended only the coordinator knows; it is asked again.

@@ -319,8 +319,17 @@ class BrokerConfig:
     group_consumer_heartbeat_interval_ms: int = setting(
         "group.consumer.heartbeat.interval.ms",
         5000,
-        "Interval at which members of the consumer protocol heartbeat",
+        "Longest interval at which members of the consumer protocol heartbeat; small groups heartbeat more often "
+        "(mk.group.consumer.heartbeats.per.second).",
         low=1,
+    )
+    group_consumer_heartbeats_per_second: int = setting(
+        "mk.group.consumer.heartbeats.per.second",
+        50,
+        "Heartbeats per second that the members of one group of the consumer protocol send together: a group of N "
+        "members has an interval of N divided by this, from 500 ms to group.consumer.heartbeat.interval.ms. 0: always "
+        "group.consumer.heartbeat.interval.ms, as in Kafka.",
+        low=0,
     )
     group_consumer_max_size: int = setting(
         "group.consumer.max.size", INT_MAX, "Maximum number of members of a group of the consumer protocol", low=1

@@ -124,6 +124,12 @@ def check(config: BrokerConfig) -> None:
             f"broker.heartbeat.interval.ms={config.broker_heartbeat_interval_ms}",
             setting="broker.session.timeout.ms",
         )
+    if config.group_consumer_session_timeout_ms <= config.group_consumer_heartbeat_interval_ms:
+        raise InvalidConfig(
+            f"group.consumer.session.timeout.ms={config.group_consumer_session_timeout_ms} must be larger than "
+            f"group.consumer.heartbeat.interval.ms={config.group_consumer_heartbeat_interval_ms}",
+            setting="group.consumer.session.timeout.ms",
+        )
     if config.voters and config.process_roles == "broker" and config.node_id in config.voters:
         raise InvalidConfig(
             "controller.quorum.voters names this node but process.roles is broker", setting="process.roles"

@@ -9,6 +9,7 @@ Rules for this file: each function raises one ProtocolError with a sentence that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from minikafka.errors import (
     InconsistentGroupProtocol,
@@ -18,6 +19,13 @@ from minikafka.errors import (
     OffsetMetadataTooLarge,
 )
 from minikafka.wire.group_messages import CommitPartition, JoinGroupRequest
+
+CONSUMER_INTERVAL_MS_MIN: Final = 500
+"""Shortest interval between heartbeats that a coordinator chooses by itself, for groups of any size.
+
+Below it a rebalance is hardly faster, for a partition that moves also waits for its owner's next poll and commit. Each
+member would wake up its process and its coordinator for nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +43,29 @@ class GroupSettings:
     consumer_session_timeout_ms: int = 45_000
     """Of members of the consumer protocol (KIP-848); the coordinator sets it, not the client."""
     consumer_heartbeat_interval_ms: int = 5_000
+    """The longest interval, that of a large group (:meth:`consumer_interval_ms`)."""
+    consumer_heartbeats_per_second: int = 50
+    """Heartbeats that the members of one group may send together; 0: always the longest interval, as in Kafka."""
     consumer_group_size_max: int = 2**31 - 1
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """The first is the default."""
     migration_policy: str = "bidirectional"
     """Which way a group with members may change its protocol (group.consumer.migration.policy)."""
+
+    def consumer_interval_ms(self, members: int) -> int:
+        """Return the interval at which each member of a group of the consumer protocol heartbeats.
+
+        A member learns of a new assignment from its next heartbeat, so a rebalance takes one or two intervals. Kafka's
+        5 s keep very large groups from flooding their coordinator; a group of three need not wait for so long.
+
+        Args:
+            members: How many members the group has. They learn another interval from their next heartbeat.
+        """
+        longest = self.consumer_heartbeat_interval_ms
+        if not self.consumer_heartbeats_per_second:
+            return longest
+        spread = -(-members * 1000 // self.consumer_heartbeats_per_second)
+        return min(max(spread, CONSUMER_INTERVAL_MS_MIN), longest)
 
     @property
     def may_upgrade(self) -> bool:

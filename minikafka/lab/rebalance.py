@@ -48,14 +48,18 @@ SETTLED_WITHIN_S = 120.0
 PAUSE_S = 5.0
 """Between a group that has settled and what is done to it next."""
 
+HEARTBEATS: Final = "mk.group.consumer.heartbeats.per.second"
+
 OPTIONS: Final[Mapping[str, str]] = {
     "assignor": "range",
     "session.timeout.ms": "10000",
     "heartbeat.interval.ms": "3000",
+    HEARTBEATS: "50",
     "metadata.max.age.ms": "5000",
     "group.initial.rebalance.delay.ms": "3000",
 }
-"""What may be said otherwise. Kafka's defaults, but for the age of metadata: so often partitions are looked for."""
+"""What may be said otherwise: Kafka's defaults, with two exceptions. Partitions are looked for every 5 s (the age of
+metadata), and members of the consumer protocol heartbeat as often as our brokers want by default."""
 
 Owners = Mapping[str, tuple[int, ...]]
 """Member -> the partitions that it reads."""
@@ -114,7 +118,9 @@ def play(options: Mapping[str, str]) -> Story:
     for name, value in options.items():
         if name not in OPTIONS:
             raise ScenarioError(f"{NAME} has no option {name}: one of {', '.join(OPTIONS)} is needed")
-        if name != "assignor" and not (value.isdigit() and int(value) > 0):
+        if name == HEARTBEATS and not value.isdigit():
+            raise ScenarioError(f"{name}={value}: a number of heartbeats is needed, 0 for Kafka's interval")
+        if name not in ("assignor", HEARTBEATS) and not (value.isdigit() and int(value) > 0):
             raise ScenarioError(f"{name}={value}: a number of milliseconds is needed")
         chosen[name] = value
     if chosen["assignor"] not in STORY_ASSIGNORS:
@@ -123,9 +129,13 @@ def play(options: Mapping[str, str]) -> Story:
         settings = {
             "offsets.topic.num.partitions": "1",
             "group.initial.rebalance.delay.ms": chosen["group.initial.rebalance.delay.ms"],
-            "group.consumer.session.timeout.ms": chosen["session.timeout.ms"],
-            "group.consumer.heartbeat.interval.ms": chosen["heartbeat.interval.ms"],
         }
+        if chosen["assignor"] == UNIFORM:
+            settings |= {
+                "group.consumer.session.timeout.ms": chosen["session.timeout.ms"],
+                "group.consumer.heartbeat.interval.ms": chosen["heartbeat.interval.ms"],
+                HEARTBEATS: chosen[HEARTBEATS],
+            }
         cluster = SimCluster(sim, brokers=BROKERS, settings=settings)
         cluster.boot()
         cluster.settle()

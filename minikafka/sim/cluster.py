@@ -186,8 +186,9 @@ class SimCluster:
             "controller.quorum.voters": voters,
             "listeners": f"PLAINTEXT://{node_name(node)}:{PORT}",
             "mk.insecure": "true",
-            # Off unless a plan says otherwise: plans that are kept were recorded without it.
+            # Off unless a plan says otherwise: plans that are kept were recorded without them.
             "mk.fence.on.refused.connection": "false",
+            "mk.group.consumer.heartbeats.per.second": "0",
         }
         if "authorizer.class.name" in self.settings:
             given["listeners"] += f",{CLIENTS}://{node_name(node)}:{CLIENTS_PORT}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaException, Producer, TopicPartition
@@ -13,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from minikafka import Consumer as NativeConsumer
 from minikafka import LocalCluster
+from minikafka.groups.consumer.heartbeat import Heartbeat
 from tests.e2e.test_processes import run
 
 pytestmark = [pytest.mark.e2e]
@@ -257,3 +259,52 @@ def test_a_regular_expression_is_resolved_by_the_coordinator(cluster: LocalClust
         read += read_all(later, one)
         assert {each.topic for each in one.assignment()} == {"rx-tea", "rx-juice"}
     assert len(read) == 40
+
+
+def test_members_obey_the_interval_that_their_group_gets_as_it_grows(monkeypatch: pytest.MonkeyPatch):
+    """Two heartbeats a second: one member has 500 ms, four have two seconds each, and the one that is left 500 ms again.
+
+    The member of another group, which never grows, is the clock: a loaded machine slows both groups down.
+    """
+    beats: Counter[str] = Counter()
+    intervals: dict[str, int] = {}
+    answer = Heartbeat.answer
+
+    def watched(self: Heartbeat, draft, request):
+        response = answer(self, draft, request)
+        beats[request.client_id] += 1
+        intervals[request.client_id] = response.heartbeat_interval_ms
+        return response
+
+    monkeypatch.setattr(Heartbeat, "answer", watched)
+    config = {"mk.group.consumer.heartbeats.per.second": "2", "group.consumer.heartbeat.interval.ms": "40000"}
+    names = ["a", "b", "c", "d"]
+    with LocalCluster(brokers=1, config=config) as cluster, ExitStack() as stack, ExitStack() as leavers:
+        cluster.sync.create_topic("paced", partitions=4)
+
+        def joined(group: str, name: str, until_it_leaves: ExitStack) -> Consumer:
+            made = until_it_leaves.enter_context(member(cluster, group, **{"client.id": name}))
+            made.subscribe(["paced"])
+            return made
+
+        def measured(count: int) -> Counter[str]:
+            """Heartbeats while the clock has had so many."""
+            before = beats.copy()
+            until("the clock", lambda: beats["clock"] >= before["clock"] + count, *members)
+            return beats - before
+
+        members = [joined("still", "clock", stack), joined("growing", "a", stack)]
+        until("both own all", lambda: all(len(owned(each)) == 4 for each in members), *members)
+        assert (intervals["clock"], intervals["a"]) == (500, 500)
+        assert measured(6)["a"] >= 3, "its configured interval is 40 s"
+        members += [joined("growing", name, leavers) for name in names[1:]]
+        until("each owns one", lambda: all(len(owned(each)) == 1 for each in members[1:]), *members)
+        until("all have learned it", lambda: {intervals.get(name) for name in names} == {2000}, *members)
+        measured(4)
+        found = measured(12)
+        assert all(0 < found[name] <= 6 for name in names), found
+        del members[2:]
+        leavers.close()
+        until("the first owns all again", lambda: len(owned(members[1])) == 4, *members)
+        assert intervals["a"] == 500
+        assert measured(6)["a"] >= 3

@@ -8,7 +8,8 @@ import pytest
 
 from minikafka.errors import InvalidRegularExpression, StaleMemberEpoch, UnreleasedInstanceId, UnsupportedAssignor
 from minikafka.sim.cluster import SimCluster
-from tests.sim.cluster_kit import Client, simulated
+from minikafka.sim.verdicts import Deliver, Message, Verdict, matching
+from tests.sim.cluster_kit import Client, facts_of, simulated
 from tests.sim.group_kit import PARTITIONS, Worker, fill, read_all, shared
 
 CONSUMER = {"group_protocol": "consumer"}
@@ -31,6 +32,47 @@ def worker(cluster: SimCluster, name: str, **settings) -> Worker:
     work_s = settings.pop("work_s", 0.0)
     commits = settings.pop("commits", True)
     return Worker(cluster, name, work_s=work_s, commits=commits, settings=CONSUMER | settings)
+
+
+@pytest.mark.parametrize(("rate", "per_member"), [("50", 20), ("2", 7), ("0", 5)])
+def test_members_heartbeat_as_often_as_their_coordinator_wants(rate: str, per_member: int):
+    """Three members within ten seconds: every 500 ms, every 1.5 s for a rate of two a second, every 2 s as configured."""
+    settings = {
+        "group_consumer_heartbeat_interval_ms": "2000",
+        "mk_group_consumer_heartbeats_per_second": rate,
+    }
+    with simulated(offsets_topic_num_partitions="4", **settings) as cluster:
+        cluster.create_topic("orders", partitions=PARTITIONS)
+        cluster.settle()
+        workers = [worker(cluster, f"c{number}") for number in range(3)]
+        cluster.until(lambda: shared(workers, PARTITIONS), 60.0, "all to share")
+        cluster.run_for(5.0)
+        beats: list[str] = []
+
+        def count(message: Message, _verdict: Verdict) -> None:
+            if message.api == "ConsumerGroupHeartbeat" and message.kind == "request":
+                beats.append(message.source)
+
+        cluster.sim.network.observers.append(count)
+        cluster.run_for(10.0)
+        for each in workers:
+            assert abs(beats.count(each.name) - per_member) <= 1, rate
+            each.end()
+
+
+def test_a_coordinator_that_is_slower_than_the_interval_is_not_asked_twice():
+    """Responses take 1.2 s and the interval is 500 ms: members wait for them, and share the partitions."""
+    with simulated(offsets_topic_num_partitions="4", mk_group_consumer_heartbeats_per_second="50") as cluster:
+        cluster.create_topic("orders", partitions=PARTITIONS)
+        cluster.settle()
+        cluster.sim.network.rule(matching(Deliver(after_s=1.2), api="ConsumerGroupHeartbeat", kind="answer"))
+        workers = [worker(cluster, "c0"), worker(cluster, "c1")]
+        cluster.until(lambda: shared(workers, PARTITIONS), 60.0, "both to share")
+        cluster.run_for(10.0)
+        assert not facts_of(cluster, "heartbeat_unanswered")
+        assert shared(workers, PARTITIONS)
+        for each in workers:
+            each.end()
 
 
 def test_members_share_the_partitions_and_only_those_that_move_stop(cluster: SimCluster):

@@ -187,7 +187,7 @@ class Heartbeat:
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=current.epoch,
-            heartbeat_interval_ms=self.settings.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self.settings.consumer_interval_ms(len(group.members)),
             assignment=flat(current.assigned) if is_full or current.assigned.keys() != before.assigned.keys() else None,
         )
 
