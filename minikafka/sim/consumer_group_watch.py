@@ -20,6 +20,8 @@ The book on groups of the consumer protocol (KIP-848): who may own what, by comm
 ``assignment_unrecorded``         a member receives an assignment or an epoch that is not committed
 ``zombie_commit``                 a commit is accepted from a member that was removed before, or of a partition that was
                                   another member's before
+``interval_beyond_session``       a member receives an interval that is not shorter than its session timeout: it is
+                                  removed between two heartbeats
 ================================  =====================================================================================
 
 Records come batch by batch, for those of one heartbeat count at once. Refusals prove
@@ -173,6 +175,14 @@ class ConsumerGroupBook:
                 )
             known.given[each] = member
 
+    def interval_received(self, group: str, member: str, interval_ms: int, session_ms: int) -> None:
+        """A member has received the interval at which it is to heartbeat."""
+        if interval_ms >= session_ms:
+            self._report(
+                "interval_beyond_session",
+                f"{group}: {member} is to heartbeat every {interval_ms} ms, and its session ends after {session_ms} ms",
+            )
+
     def commit_sent(self, op: int, group: str, member: str) -> None:
         """A member sends a commit; ``op`` names it. It may be sent again."""
         known = self._of(group)
@@ -250,6 +260,7 @@ class ConsumerGroupWatch(OffsetsTopicWatch):
         self.book = ConsumerGroupBook(watch.report)
         self.marks: Counter[str] = Counter()
         self._migrating = migrating
+        self._session_ms = cluster.config_of(cluster.nodes[0]).group_consumer_session_timeout_ms
         self._asked: dict[int, Any] = {}
         """Requests by number of the call."""
         self._values: dict[str, dict[tuple[int, str], ConsumerValue]] = {}
@@ -289,6 +300,8 @@ class ConsumerGroupWatch(OffsetsTopicWatch):
             self.marks["consumer_group_commit_granted"] += bool(granted)
             self.book.commit_granted(message.call, request.group_id, request.member_id, granted)
         elif answer.member_epoch > 0:
+            interval_ms = answer.heartbeat_interval_ms
+            self.book.interval_received(request.group_id, request.member_id, interval_ms, self._session_ms)
             self.marks["consumer_group_assigned"] += bool(answer.assignment)
             assigned = None if answer.assignment is None else unflat(answer.assignment)
             self.book.answered(request.group_id, request.member_id, answer.member_epoch, assigned)

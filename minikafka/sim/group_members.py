@@ -272,6 +272,8 @@ class HeartbeatMember:
         self._reports = True
         """The next heartbeat says everything."""
         self._coordinator: Address | None = None
+        self._interval_s = group.settings["heartbeat_interval_ms"] / 1000
+        """What the last response asked for; before the first one the plan's."""
         self._call_s = group.settings["request_timeout_ms"] / 1000
         cluster.sim.spawn(self.machine, self._run())
 
@@ -292,13 +294,12 @@ class HeartbeatMember:
 
     async def _run(self) -> None:
         await asyncio.sleep(max(0.0, self._begins_at - self._world.clock.now()))
-        interval_s = self._group.settings["heartbeat_interval_ms"] / 1000
         while not self.is_ending:
             if not await self._beat():
                 break
             stalls_s = self.stalls_until - self._world.clock.now()
             await self._work()
-            await asyncio.sleep(max(interval_s, stalls_s))
+            await asyncio.sleep(max(self._interval_s, stalls_s))
         else:
             await self._leave()
         self.has_ended = True
@@ -337,6 +338,7 @@ class HeartbeatMember:
                 self._coordinator = None
             return True
         self.epoch = answer.member_epoch
+        self._interval_s = answer.heartbeat_interval_ms / 1000
         if answer.assignment is not None:
             await self._reconcile(unflat(answer.assignment))
         return True

@@ -191,6 +191,8 @@ def drawn_heartbeat_group(random: Random, duration_s: float, topic: str) -> Draw
         "group.consumer.heartbeat.interval.ms": str(session_ms // 4),
         "offsets.commit.timeout.ms": random.choice(("500", "2000")),
         "offsets.topic.segment.bytes": random.choice(("2000", "100000")),
+        # The default, one by which the interval depends on the number of members, and Kafka's.
+        "mk.group.consumer.heartbeats.per.second": random.choice(("50", "50", "2", "0")),
     }
     return DrawnGroup(group, faults, brokers, is_calm=False)
 

@@ -165,3 +165,10 @@ def test_commits_of_zombies(story: Story, is_removed: bool):
     story.book.commit_sent(1, "g", "a")
     story.book.commit_granted(1, "g", "a", [ONE if is_removed else TWO])
     assert story.names == ["zombie_commit"]
+
+
+@pytest.mark.parametrize(("interval_ms", "names"), [(999, []), (1000, ["interval_beyond_session"])])
+def test_an_interval_is_shorter_than_the_session(story: Story, interval_ms: int, names: list[str]):
+    """A member that heartbeats no more often than its session lasts is removed in between."""
+    story.book.interval_received("g", "a", interval_ms, 1000)
+    assert story.names == names

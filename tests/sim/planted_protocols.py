@@ -12,6 +12,7 @@ from minikafka.groups.consumer import heartbeat
 from minikafka.groups.consumer.group import ConsumerGroup
 from minikafka.groups.consumer.groups import ConsumerGroups
 from minikafka.groups.coordinator import GroupCoordinator
+from minikafka.groups.limits import GroupSettings
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.seeds import heartbeat_plan_of, loop_plan_of
 from minikafka.transactions.transaction import Transaction
@@ -87,12 +88,28 @@ def of_any_member(group: ConsumerGroup, request: Any, topics: Any) -> None:
     """Commits are taken whatever member and epoch they name."""
 
 
+def without_a_limit(self: GroupSettings, members: int) -> int:
+    """The members of a large group, or of one with a small budget, heartbeat as rarely as the budget asks for."""
+    return -(-members * 1000 // max(1, self.consumer_heartbeats_per_second))
+
+
 def loops(**changes: Any) -> Any:
     return family(make=loop_plan_of, drawn="loops", **changes)
 
 
 def members(**changes: Any) -> Any:
     return family(make=heartbeat_plan_of, drawn="consumer protocol", **changes)
+
+
+def with_few_heartbeats(seed: int) -> Plan:
+    """A group whose members may send one heartbeat a second together, with sessions of three seconds."""
+    plan = heartbeat_plan_of(seed)
+    few = {
+        "mk.group.consumer.heartbeats.per.second": "1",
+        "group.consumer.session.timeout.ms": "3000",
+        "group.consumer.heartbeat.interval.ms": "1000",
+    }
+    return plan.with_(settings={**plan.settings, **few})
 
 
 def with_short_twins(seed: int) -> Plan:
@@ -174,6 +191,14 @@ PROTOCOL_CLUSTERS: tuple[Planted, ...] = (
         story="a new coordinator loads the members of the consumer protocol without their target assignments",
         caught_by=("loaded_consumer_group_differs",),
         patches=[(ConsumerGroups, "loaded", without_targets(ConsumerGroups.loaded))],
+    ),
+    family(
+        name="intervals_without_a_limit",
+        make=with_few_heartbeats,
+        drawn="consumer protocol, few heartbeats",
+        story="the interval of heartbeats rises with the members beyond their session timeout (KIP-848)",
+        caught_by=("interval_beyond_session",),
+        patches=[(GroupSettings, "consumer_interval_ms", without_a_limit)],
     ),
     members(
         name="commits_of_any_member_epoch",
