@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from minikafka.groups.limits import GroupSettings
 from tests.bench import kafka_processes
 from tests.bench.kafka_jars import NoKafka
 from tests.bench.kafka_rows import both
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
 
 BROKERS, MEMBERS, PARTITIONS = 3, 50, 200
 GROUP_TOPIC, INPUT, OUTPUT = "rebalanced", "loop-input", "loop-output"
-HEARTBEAT_S = {"classic": 3, "consumer": 5}
-"""By protocol: the default of librdkafka, and that of brokers."""
+NOTES = {
+    "classic": "members heartbeat every 3 s, librdkafka's default",
+    "consumer": f"members heartbeat every {GroupSettings().consumer_interval_ms(MEMBERS) / 1000:g} s, which our coordinator "
+    "chooses for their number; Kafka's members every 5 s, its default",
+}
+"""By protocol: what decides about most of the time."""
 PATIENCE_S = 120.0
 _NUMBERS = itertools.count()
 """Each run has names of its own."""
@@ -195,8 +200,7 @@ async def _rebalance_row(ours: str, theirs: str, protocol: str, rounds: int) -> 
     name = f"confluent-kafka rebalance, {MEMBERS} members, {PARTITIONS} partitions, {protocol} protocol"
     async with _group(ours, protocol) as mine, _group(theirs, protocol) as other:
         pair = await in_turn(lambda: asyncio.to_thread(mine.grow), lambda: asyncio.to_thread(other.grow), rounds=rounds)
-    note = f"members heartbeat every {HEARTBEAT_S[protocol]} s"
-    return Row(name, "ms", pair.ours, pair.bare, pair.ratio, at_least=False, note=note)
+    return Row(name, "ms", pair.ours, pair.bare, pair.ratio, at_least=False, note=NOTES[protocol])
 
 
 async def _loop_rows(ours: str, theirs: str, rounds: int, count: int) -> list[Row]:
