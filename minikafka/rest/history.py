@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from minikafka.broker.api.describe import HISTORY_ROWS_MAX
+from minikafka.broker.api.describe import HISTORY_ROWS_MAX, whole_milliseconds
 from minikafka.broker.history import ImageChange
 from minikafka.config import BrokerConfig
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnknownTopicOrPartition, WorldError
@@ -70,7 +70,7 @@ FROM = Integer(
 TO = Integer(name="to", description="End, in milliseconds since 1970 (default: now).", high=INT64_MAX)
 LIMIT = Integer(
     name="limit",
-    description="Number of changes, and of steps, that a response has at most.",
+    description="Number of changes, and of steps, that a response has at most; those of one millisecond stay together.",
     default=LIMIT_DEFAULT,
     low=1,
     high=LIMIT_MAX,
@@ -415,14 +415,17 @@ def _is_visible(event: Event, permit: Permit | None) -> bool:
 
 def _steps(visit: Visit, histories: list[_Received], span: Span) -> list[dict[str, Any]]:
     kinds, broker = visit[KIND], visit[BROKER]
+    # Before the span is cut out: a copy of what happened before it is no event of its own.
     events = told_once(
         event
         for each in histories
         for event in each.events
-        if span.first <= event.at_ms <= span.last and _is_visible(event, visit.permit)
+        if event.at_ms <= span.last and _is_visible(event, visit.permit)
     )
     return grouped(
-        step_of(each) for each in events if (not kinds or each.kind in kinds) and broker in (-1, each.broker)
+        step_of(each)
+        for each in events
+        if each.at_ms >= span.first and (not kinds or each.kind in kinds) and broker in (-1, each.broker)
     )
 
 
@@ -487,8 +490,9 @@ async def get_history(visit: Visit) -> Reply:
         span = await _fill(document, _Past(visit, name, span, histories), span, limit, visit[STEP_MS])
     steps = _steps(visit, histories, span)
     if len(steps) > limit:
-        span = replace(span, last=steps[limit]["t"] - 1)
-        steps = steps[:limit]
+        span = replace(span, last=whole_milliseconds([each["t"] for each in steps], limit, span.last))
+        # Events alike are grouped once more: a group counts those of this response.
+        steps = _steps(visit, histories, span)
         document["samples"] = [each for each in document["samples"] if each["t"] <= span.last]
     if span.last < wanted:
         document["next"] = span.last + 1

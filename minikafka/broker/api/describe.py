@@ -12,6 +12,7 @@ stands; the active controller knows why it decided. ReadHistory has the same of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minikafka import __version__
@@ -60,6 +61,10 @@ PRODUCERS_SHOWN = 20
 PRODUCERS_LOOKED_AT = 1_000
 """A partition with more of them does not show them in its state: they are looked at four times a second."""
 HISTORY_ROWS_MAX = 10_000
+COPIES_MS = 10_000
+"""All brokers report what the controller recorded, each when it has it. A reader gets what is so much older, too, and
+does not take a copy for another event.
+"""
 """The most samples, and the most events, of one response."""
 
 
@@ -275,6 +280,15 @@ def handle_explain_partition(
     )
 
 
+def whole_milliseconds(times_ms: Sequence[int], count: int, end_ms: int) -> int:
+    """The time up to which a reader gets ``count`` rows of ``times_ms``, which are in order; ``end_ms`` if that is all.
+
+    A reader goes on from the millisecond after it. So the rows of one millisecond stay together, and those of the first
+    one are all there, even if they are more than ``count``: nothing is left out and nothing is twice.
+    """
+    return end_ms if len(times_ms) <= count else max(times_ms[count] - 1, times_ms[0])
+
+
 def handle_read_history(
     history: History, partition_history: PartitionHistory, request: ReadHistoryRequest, *, node: NodeId, wall_ms: int
 ) -> ReadHistoryResponse:
@@ -284,7 +298,7 @@ def handle_read_history(
     name = None if request.topic is None else f"{request.topic}-{request.partition}"
     start_ms, end_ms, count = history.start_ms or wall_ms, request.to_ms, request.max_rows
     samples = [] if name is None else history.samples(name, request.from_ms, end_ms)
-    events = history.events(name, request.from_ms if name is None else 0, end_ms)
+    events = history.events(name, request.from_ms - COPIES_MS if name is None else 0, end_ms)
     before = sum(each.at_ms < request.from_ms for each in events)
     if name is not None:
         # Older than the history, and still in the partition history.
@@ -292,10 +306,8 @@ def handle_read_history(
         story = [*(each for each in old if each.at_ms < start_ms), *events[:before]]
         events, before = [*story[-ENTRIES_MAX:], *events[before:]], min(len(story), ENTRIES_MAX)
     first = sum(each.at_ms <= request.from_ms for each in samples)
-    if len(samples) > first + count:
-        end_ms = min(end_ms, samples[first + count].at_ms - 1)
-    if len(events) > before + count:
-        end_ms = min(end_ms, events[before + count].at_ms - 1)
+    for rows in ([each.at_ms for each in samples[first:]], [each.at_ms for each in events[before:]]):
+        end_ms = min(end_ms, whole_milliseconds(rows, count, end_ms))
     return ReadHistoryResponse(
         broker_id=node,
         wall_ms=wall_ms,
