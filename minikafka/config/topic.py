@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, kept_setting, setting
 from minikafka.errors import InvalidConfig
@@ -106,6 +106,27 @@ class TopicConfig:
     leader_replication_throttled_replicas: str = kept_setting("leader.replication.throttled.replicas", "")
     follower_replication_throttled_replicas: str = kept_setting("follower.replication.throttled.replicas", "")
 
+    # What follows from the settings, computed once: each produce request reads it.
+    compacts: bool = field(init=False, repr=False, compare=False)
+    """Does ``cleanup.policy`` ask for compaction?"""
+    roll_ms: int = field(init=False, repr=False, compare=False)
+    """At which age a segment is rolled: one that stays active too long could not be compacted in time (KIP-354)."""
+    syncs_before_acknowledging: bool = field(init=False, repr=False, compare=False)
+    """D6: under flush.messages=1 a replica's acknowledged end is its synced end."""
+    uses_append_time: bool = field(init=False, repr=False, compare=False)
+    """Does the broker's clock stamp the records?"""
+
+    def __post_init__(self) -> None:
+        compacts = "compact" in self.cleanup_policy
+        derived = {
+            "compacts": compacts,
+            "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if compacts else self.segment_ms,
+            "syncs_before_acknowledging": self.flush_messages == 1,
+            "uses_append_time": self.message_timestamp_type == "LogAppendTime",
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
     def check(self) -> None:
         """Raise InvalidConfig for a value that its own range does not exclude and Kafka refuses."""
         if self.compression_gzip_level == 0:
@@ -133,18 +154,3 @@ class TopicConfig:
             "lz4": self.compression_lz4_level,
             "zstd": self.compression_zstd_level,
         }.get(self.compression_type)
-
-    @property
-    def compacts(self) -> bool:
-        """Does ``cleanup.policy`` ask for compaction?"""
-        return "compact" in self.cleanup_policy
-
-    @property
-    def roll_ms(self) -> int:
-        """At which age a segment is rolled: one that stays active too long could not be compacted in time (KIP-354)."""
-        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
-
-    @property
-    def syncs_before_acknowledging(self) -> bool:
-        """D6: under flush.messages=1 a replica's acknowledged end is its synced end."""
-        return self.flush_messages == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minikafka.config import TopicConfig
 from minikafka.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
-from minikafka.wire.batch import CREATE_TIME, NO_TIMESTAMP, RecordBatch
+from minikafka.wire.batch import NO_TIMESTAMP, TIMESTAMP_TYPE_BIT, RecordBatch
 from minikafka.wire.decompression import decompression_limit
 from minikafka.wire.validate import is_long, keyless_records, timestamps_of
 
@@ -17,17 +17,12 @@ RECORD_ERRORS_MAX = 1000
 _KEYLESS = "the record has no key, and cleanup.policy is compact"
 
 
-def uses_append_time(config: TopicConfig) -> bool:
-    """Does the broker's clock stamp the records?"""
-    return config.message_timestamp_type == "LogAppendTime"
-
-
 def check_limits(batch: RecordBatch, config: TopicConfig, *, wall_ms: int, log: str) -> None:
     """Raises MessageTooLarge, RecordListTooLarge or InvalidTimestamp; ``log`` is named in the message.
 
     Timestamps are judged by what the header tells: the first record's and the largest.
     """
-    size = batch.size
+    size = len(batch.data)
     if size > config.max_message_bytes:
         raise MessageTooLarge(
             f"{log}: a batch of {size} bytes is larger than the topic's max.message.bytes={config.max_message_bytes}; "
@@ -38,7 +33,7 @@ def check_limits(batch: RecordBatch, config: TopicConfig, *, wall_ms: int, log: 
             f"{log}: a batch of {size} bytes is larger than the topic's segment.bytes={config.segment_bytes}; "
             "raise it, or send smaller batches"
         )
-    if uses_append_time(config) or batch.timestamp_type != CREATE_TIME:
+    if config.uses_append_time or batch.attributes & TIMESTAMP_TYPE_BIT:
         return
     low = wall_ms - config.message_timestamp_before_max_ms
     high = wall_ms + config.message_timestamp_after_max_ms

@@ -27,7 +27,7 @@ from minikafka.log.cleaner import Cleaned, Cleaner, Pause
 from minikafka.log.compaction import DirtyRange
 from minikafka.log.disk_reader import DiskReader
 from minikafka.log.durability import Durability, EpochCheckpoint, LogHealth
-from minikafka.log.limits import check_limits, uses_append_time
+from minikafka.log.limits import check_limits
 from minikafka.log.loaded import LoadedLog
 from minikafka.log.names import GAPS, LOG, PARTITION_METADATA
 from minikafka.log.recovery import load, may_have_gaps
@@ -96,6 +96,8 @@ class PartitionLog:
         self.partition = partition
         self.config = config
         self.topic_id = topic_id
+        self.start_offset = loaded.start_offset
+        """The first offset that can be read."""
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.report = loaded.report
@@ -109,7 +111,6 @@ class PartitionLog:
         self._folder = str(partition)
         self._store = store
         self._durability = durability
-        self._start_offset = loaded.start_offset
         self._health = LogHealth(partition, events)
         self._reader = DiskReader(partition, store, self._health, events)
         self._epoch_checkpoint = EpochCheckpoint(disk, self._folder, loaded.epochs, durability, self._health)
@@ -228,11 +229,6 @@ class PartitionLog:
     # ------------------------------------------------------------------------------------- where it stands
 
     @property
-    def start_offset(self) -> Offset:
-        """The first offset that can be read."""
-        return self._start_offset
-
-    @property
     def end_offset(self) -> Offset:
         """The next offset to be written: LEO (S1)."""
         return self._store.segments[-1].next_offset
@@ -305,28 +301,28 @@ class PartitionLog:
         """
         config = self.config
         self._health.check_writable()
-        if leader_epoch < self.last_epoch:
+        if leader_epoch < self.epochs.latest:
             raise InvariantViolation(f"leader epochs never fall along a log (epoch={leader_epoch} log={self})")
         if marker is None:
             # First: a batch that is in the log already is no larger than the limits were then.
             duplicate = self.producers.check(batch, guard, sequencing)
             if duplicate is not None:
-                append_time = duplicate.timestamp if uses_append_time(config) else NO_TIMESTAMP
+                append_time = duplicate.timestamp if config.uses_append_time else NO_TIMESTAMP
                 return AppendInfo(duplicate.base_offset, duplicate.last_offset, append_time, duplicate=True)
             check_limits(batch, config, wall_ms=wall_ms, log=self._folder)
         else:
             self.producers.check_marker(marker)
-        base_offset = self.end_offset
+        base_offset = self._store.segments[-1].next_offset
         max_timestamp, append_time = batch.max_timestamp, NO_TIMESTAMP
         stored: Buffers
-        if uses_append_time(config):
+        if config.uses_append_time:
             max_timestamp = append_time = wall_ms
             stored = stamped_log_append_time(
                 batch, base_offset=base_offset, leader_epoch=leader_epoch, timestamp_ms=wall_ms
             )
         else:
             stored = stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch)
-        size = batch.size
+        size = len(batch.data)
         is_joined = size <= COPIED_SIZE_MAX or not batch.data.readonly
         data: tuple[Buffer, ...] = (b"".join(stored),) if is_joined else tuple(stored)
         last_offset = base_offset + batch.last_offset_delta
@@ -399,7 +395,7 @@ class PartitionLog:
         self.has_gaps = True
 
     def _write_set(self, batches: list[RecordBatch], size: int) -> None:
-        is_first = self.end_offset == self._start_offset
+        is_first = self.end_offset == self.start_offset
         newest = max(batches, key=lambda batch: batch.newest_timestamp)
         self._write(
             [batch.data for batch in batches],
@@ -415,7 +411,7 @@ class PartitionLog:
             if aborted is not None:
                 self._store.note_aborted(aborted)
         if is_first and batches[0].leader_epoch != NO_EPOCH:
-            changed |= self.epochs.begin_at(self._start_offset)
+            changed |= self.epochs.begin_at(self.start_offset)
         if changed:
             self._epoch_checkpoint.save()
 
@@ -423,7 +419,7 @@ class PartitionLog:
         self, data: Sequence[Buffer], *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset
     ) -> None:
         try:
-            self._store.active.append(
+            self._store.segments[-1].append(
                 data,
                 size=size,
                 last_offset=last_offset,
@@ -468,10 +464,10 @@ class PartitionLog:
         OffsetOutOfRange below the start or above LEO, KafkaStorageError when the disk fails.
         """
         end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
-        if not self._start_offset <= offset <= self.end_offset:
+        if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(
-                f"{self._folder}: offset {offset} is outside {self._start_offset}..{self.end_offset}",
-                log_start_offset=self._start_offset,
+                f"{self._folder}: offset {offset} is outside {self.start_offset}..{self.end_offset}",
+                log_start_offset=self.start_offset,
                 log_end_offset=self.end_offset,
             )
         if offset >= end:
@@ -487,7 +483,7 @@ class PartitionLog:
         A transaction whose first records were deleted begins at the log's start.
         """
         stable_end = self.producers.transactions.stable_end(high_watermark)
-        return stable_end if stable_end >= self._start_offset else min(self._start_offset, high_watermark)
+        return stable_end if stable_end >= self.start_offset else min(self.start_offset, high_watermark)
 
     def aborted_transactions(self, offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
         """Return the aborted transactions with records in ``[offset, end_offset)``, maybe more."""
@@ -499,12 +495,12 @@ class PartitionLog:
         Only headers are read: ``timestamps.first_at_or_after`` looks for the record, within :meth:`reading`. If there
         is none in the batch, ask again from its ``next_offset``.
         """
-        start = max(start_offset, self._start_offset)
+        start = max(start_offset, self.start_offset)
         return self._reader.batch_at_or_after(timestamp, start=start, end=min(end_offset, self.end_offset))
 
     def newest_timestamp(self, end_offset: Offset) -> int:
         """The largest timestamp (ms) below ``end_offset`` (ListOffsets -3); -1: there are no records."""
-        return self._reader.newest_timestamp(start=self._start_offset, end=min(end_offset, self.end_offset))
+        return self._reader.newest_timestamp(start=self.start_offset, end=min(end_offset, self.end_offset))
 
     def reading(self) -> AbstractContextManager[None]:
         """Around whatever reads batches of this log: CorruptMessage and KafkaStorageError name the log."""
@@ -533,13 +529,13 @@ class PartitionLog:
         """Keep whole batches below ``offset``; how many offsets went. KafkaStorageError when the disk fails."""
         self._health.check_writable()
         old_end = self.end_offset
-        if offset < old_end and offset <= self._start_offset:
+        if offset < old_end and offset <= self.start_offset:
             self._restart(offset)  # nothing that can be read is left
             return old_end - offset
         if offset < old_end:
             self._cut(offset)
-            if self.end_offset < self._start_offset:  # the start lay inside the batch that went
-                self._restart(self._start_offset)
+            if self.end_offset < self.start_offset:  # the start lay inside the batch that went
+                self._restart(self.start_offset)
         # Always: an epoch that began at the end without records must go as well (KAFKA-10706).
         if self.epochs.truncate_from_end(min(offset, self.end_offset)):
             self._epoch_checkpoint.save()
@@ -567,7 +563,7 @@ class PartitionLog:
             self._store.restart(offset)
         except (DiskFull, DiskFailed) as error:
             raise self._health.failed("restart", error) from error
-        self._start_offset = offset
+        self.start_offset = offset
         self.clean_end = None
         self.tail.clear()
         self.epochs.clear()
@@ -579,10 +575,10 @@ class PartitionLog:
     def raise_start(self, offset: Offset) -> bool:
         """Records below ``offset`` can no longer be read (DeleteRecords, the leader's start); False: no change."""
         invariant(offset <= self.end_offset, "the log start is within the log", offset=offset, log=self)
-        if offset <= self._start_offset:
+        if offset <= self.start_offset:
             return False
         self._health.check_writable()
-        self._start_offset = offset
+        self.start_offset = offset
         self._durability.start_moved()
         if self.epochs.truncate_from_start(offset):
             self._epoch_checkpoint.save()
@@ -601,7 +597,7 @@ class PartitionLog:
             self.config,
             size=self.size_bytes,
             now_ms=now_ms,
-            start_offset=self._start_offset,
+            start_offset=self.start_offset,
             high_watermark=high_watermark,
         )
         return segments[:count]
@@ -641,7 +637,7 @@ class PartitionLog:
         # Meanwhile the log may have been cut or restarted: only what is still its oldest part goes.
         while held[0] in doomed and len(held) > 1 and held[1].base_offset <= end:
             renamed += self._store.delete_oldest()
-        self._events("segments_deleted", partition=str(self.partition), count=len(doomed), start=self._start_offset)
+        self._events("segments_deleted", partition=str(self.partition), count=len(doomed), start=self.start_offset)
         return renamed
 
     async def _keep_producers(self, base: Offset) -> None:
@@ -665,7 +661,7 @@ class PartitionLog:
             [self._facts(segment) for segment in self._store.segments],
             self.config,
             checkpoint=self.clean_end,
-            start_offset=self._start_offset,
+            start_offset=self.start_offset,
             committed_end=min(self.stable_end(high_watermark), self.synced_end),
             now_ms=now_ms,
         )

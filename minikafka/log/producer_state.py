@@ -31,7 +31,7 @@ from minikafka.errors import (
 )
 from minikafka.log.transactions import AbortedTransaction, OpenTransactions
 from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
-from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset
+from minikafka.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER, Epoch, Offset
 from minikafka.wire.batch import (
     CONTROL_BIT,
     FOLLOWS,
@@ -178,7 +178,7 @@ class ProducerState:
             InvalidTxnState: The producer has a transaction open, and the batch is not part of it; or the batch is
                 transactional, and the transaction that was verified has ended.
         """
-        if not batch.has_producer or batch.attributes & CONTROL_BIT:
+        if batch.producer_id == NO_PRODUCER or batch.attributes & CONTROL_BIT:
             return None
         known = self._producers.get(batch.producer_id)
         if known is not None:

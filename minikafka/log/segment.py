@@ -178,6 +178,10 @@ class Segment:
             self._read_indexes()
         return self._offset_of_max_timestamp
 
+    def is_index_full(self, size_max: int) -> bool:
+        """Would what the next append may add exceed ``segment.index.bytes`` in one of the indexes?"""
+        return self.index.is_full(size_max) or self._time_index.is_full(size_max)
+
     def load_indexes(self) -> None:
         """Read the indexes now, for their files will be gone."""
         if self._index is None:
@@ -278,14 +282,17 @@ class Segment:
         self, *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset, index_interval_bytes: int
     ) -> None:
         """Take a batch set into the books that lies at the end of the file; also what recovery does."""
+        index = self._index
+        if index is None:
+            index = self._read_indexes()
         if self._first_timestamp is None:
             self._first_timestamp = max_timestamp
-        if max_timestamp > self.max_timestamp:
+        if max_timestamp > self._max_timestamp:
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = offset_of_max
         if self.bytes_since_index > index_interval_bytes:
-            self.index.append(last_offset, self.size)
-            self.time_index.append_if_later(self._max_timestamp, self._offset_of_max_timestamp)
+            index.append(last_offset, self.size)
+            self._time_index.append_if_later(self._max_timestamp, self._offset_of_max_timestamp)
             self.bytes_since_index = 0
         self.bytes_since_index += size
         self.size += size

@@ -124,11 +124,8 @@ class SegmentStore:
             return False
         first = segment.first_timestamp
         age_ms = max_timestamp - first
-        return (
-            (age_ms > 0 and NO_TIMESTAMP not in (first, max_timestamp) and age_ms > config.roll_ms)
-            or segment.index.is_full(config.segment_index_bytes)
-            or segment.time_index.is_full(config.segment_index_bytes)
-        )
+        is_old = age_ms > 0 and NO_TIMESTAMP not in (first, max_timestamp) and age_ms > config.roll_ms
+        return is_old or segment.is_index_full(config.segment_index_bytes)
 
     def must_roll_for(self, config: TopicConfig, batch: RecordBatch, *, pending_size: int) -> bool:
         """As :meth:`must_roll`, for a batch whose offsets are final."""

@@ -228,13 +228,13 @@ def verify_client(data: Buffer, transactional: bool = False) -> RecordBatch:  # 
         )
     if batch.attributes:
         _check_attributes(batch, transactional=transactional)
-    if not batch.codec and batch.record_count * RECORD_SIZE_MIN > size - HEADER_SIZE:
+    if not batch.attributes & CODEC_MASK and batch.record_count * RECORD_SIZE_MIN > size - HEADER_SIZE:
         raise InvalidRecord(f"recordCount: {batch.record_count} records do not fit {size - HEADER_SIZE} bytes")
     if batch.base_timestamp < NO_TIMESTAMP:
         raise InvalidRecord(f"baseTimestamp: {batch.base_timestamp} is below -1")
     if batch.max_timestamp < batch.base_timestamp:
         raise InvalidRecord(f"maxTimestamp: {batch.max_timestamp} is below baseTimestamp {batch.base_timestamp}")
-    if batch.has_producer:
+    if batch.producer_id != NO_PRODUCER:
         if batch.base_sequence < 0:
             raise InvalidRecord(f"baseSequence: {batch.base_sequence} with producerId {batch.producer_id}")
         if batch.producer_epoch < 0:

@@ -112,7 +112,8 @@ def check_msgpack(data: memoryview, bounds: Bounds, *, counts_elements: bool = F
 
     ``counts_elements``: for callers that do not count values as they read them.
     """
-    _check_size(data, bounds)
+    if len(data) > bounds.size:
+        raise _too_large(data, bounds)
     whole = bytes(data)
     if (counts_elements and len(whole) > bounds.elements) or (
         len(whole) - len(whole.translate(None, _CONTAINER_BYTES)) > bounds.containers
@@ -122,16 +123,16 @@ def check_msgpack(data: memoryview, bounds: Bounds, *, counts_elements: bool = F
 
 def check_json(data: bytes, bounds: Bounds) -> None:
     """As :func:`check_msgpack`, for JSON. Brackets and commas inside strings count as well."""
-    _check_size(data, bounds)
+    if len(data) > bounds.size:
+        raise _too_large(data, bounds)
     if data.count(b"[") + data.count(b"{") > bounds.containers:
         raise _too_many_containers(bounds)
     if data.count(b",") > bounds.elements:
         raise _too_many_elements(bounds)
 
 
-def _check_size(data: bytes | memoryview, bounds: Bounds) -> None:
-    if len(data) > bounds.size:
-        raise TooMuch(f"{len(data)} bytes, {bounds.size} are accepted at most: send several requests")
+def _too_large(data: bytes | memoryview, bounds: Bounds) -> TooMuch:
+    return TooMuch(f"{len(data)} bytes, {bounds.size} are accepted at most: send several requests")
 
 
 def _too_many_containers(bounds: Bounds) -> TooMuch:

@@ -28,7 +28,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from minikafka.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
-from minikafka.invariant import invariant
+from minikafka.invariant import InvariantViolation, invariant
 from minikafka.ports import Buffer
 from minikafka.types import NO_EPOCH, NO_PRODUCER, Epoch, Offset
 from minikafka.wire.batch import (
@@ -236,7 +236,8 @@ class BatchBuilder:
     def build(self) -> bytearray:
         """The batch's bytes, compressed; the same object at each call. Nobody may change them."""
         if self._built is None:
-            invariant(self.record_count > 0, "a batch without records")
+            if not self.record_count:
+                raise InvariantViolation("a batch without records")
             built = self._builder.build()
             if self._codec == _GZIP and built[22] & 7 == _GZIP:
                 _blank_gzip_time(built)

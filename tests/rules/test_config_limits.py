@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
@@ -75,12 +75,35 @@ def test_every_setting_has_an_effect(config: type[BrokerConfig | TopicConfig]) -
     """D8, implemented: used, or its help says that it is stored for Kafka's tools and has no effect."""
     read = {name for source in product() for name in re.findall(r"\.([a-z_0-9]+)\b", source.path.read_text())}
     # A broker's default of a topic's setting is used where that is.
-    topics = {each.metadata["name"]: each.name for each in fields(TopicConfig)}
+    topics = {name: each.name for name, each in table(TopicConfig).items()}
     read |= {
         known.name for name, known in table(BrokerConfig).items() if topics.get(TOPIC_NAME_OF.get(name, "")) in read
     }
-    unused = {each.name for each in fields(config) if each.name not in read}
-    assert unused <= {each.name for each in fields(config) if each.metadata["meaning"] == NO_EFFECT}
+    settings = table(config).values()
+    unused = {each.name for each in settings if each.name not in read}
+    assert unused <= {each.name for each in settings if each.metadata["meaning"] == NO_EFFECT}
+
+
+def test_what_follows_from_a_topics_settings_follows_changed_settings_too() -> None:
+    """Kept values of a topic (issue 16, a produce request): settings never change in place, and a copy computes its own."""
+
+    def kept(config: TopicConfig) -> tuple[object, ...]:
+        return config.compacts, config.roll_ms, config.syncs_before_acknowledging, config.uses_append_time
+
+    before = parse_topic({"segment.ms": "5000", "max.compaction.lag.ms": "3000"})
+    assert kept(before) == (False, 5000, False, False)
+    settings = {"cleanup.policy": "compact,delete", "flush.messages": "1", "message.timestamp.type": "LogAppendTime"}
+    after = parse_topic(settings, base=before)
+    assert kept(after) == kept(replace(after)) == (True, 3000, True, True)
+    assert kept(replace(after, cleanup_policy="delete", flush_messages=2, segment_ms=7000)) == (
+        False,
+        7000,
+        False,
+        True,
+    )
+    with pytest.raises(FrozenInstanceError):
+        after.flush_messages = 2  # type: ignore[misc]
+    assert "compacts" not in table(TopicConfig).keys() | {each.name for each in table(TopicConfig).values()}
 
 
 def test_no_name_is_both_used_and_unused() -> None:

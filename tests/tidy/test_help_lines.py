@@ -49,7 +49,7 @@ def help_lines() -> Iterator[tuple[str, str]]:
 def meanings() -> Iterator[tuple[str, str]]:
     """Names of settings with their meanings, as ``minikafka serve --list-settings`` and DescribeConfigs show them."""
     for kind in (BrokerConfig, TopicConfig):
-        for each in dataclasses.fields(kind):
+        for each in (each for each in dataclasses.fields(kind) if each.init):
             yield f"{kind.__name__}: {each.metadata.get('name', each.name)}", each.metadata["meaning"]
 
 
