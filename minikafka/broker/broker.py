@@ -54,7 +54,7 @@ from minikafka.errors import (
 )
 from minikafka.groups.limits import check_group_id
 from minikafka.log.log_directory import LogDirectory, read_identity
-from minikafka.ports import INTERNAL, Buffers, FrameConnection, FrameSession, RequestContext, World
+from minikafka.ports import INTERNAL, FrameConnection, FrameSession, Handler, RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.partition import Partition
 from minikafka.rpc import call
@@ -119,7 +119,6 @@ class Broker:
         self.node_id = config.node_id
         self.failure: str | None = None
         self._tasks = Tasks(self._on_task_failure)
-        self._open = False
         self._stopping = False
         self._stopped = asyncio.Event()
         self._state_moved = asyncio.Event()
@@ -140,16 +139,17 @@ class Broker:
         self.test_hooks: TestHooks | None = None
         """Serves the testing routes of ``/v1`` that arrive at another broker; None: this broker has none."""
         self._handlers: dict[str, ApiHandler] = {}
-        # From the moment it listens a request can come; until start() is done it is answered BROKER_NOT_AVAILABLE.
+        # From the moment it listens a request can come; it is open when start() is done.
         self.dispatcher = Dispatcher(
             self._handlers,
             events=world.events,
             on_bug=self._on_task_failure,
-            is_open=lambda: self._open,
             ticks_ns=world.clock.ticks_ns,
             screen=None if self.access is None else self.access.screen,
             throttle=self.throttle,
         )
+        self.handle: Handler = self.dispatcher.dispatch
+        """The /rpc handler: bytes in, bytes out; never raises."""
         self._http_logins: HttpLogins | None = None
         self._kafka: KafkaDoor | None = None
         """Made for the first connection of Kafka's protocol: codec and translators are not loaded before."""
@@ -198,12 +198,12 @@ class Broker:
     @property
     def is_open(self) -> bool:
         """Started and not yet stopped."""
-        return self._open
+        return self.dispatcher.is_open
 
     @property
     def is_ready(self) -> bool:
         """Registered, unfenced, not stopping; and its own registration is applied here."""
-        return self._open and not self._stopping and self._has_caught_up and not self.lifecycle.is_fenced
+        return self.is_open and not self._stopping and self._has_caught_up and not self.lifecycle.is_fenced
 
     def address_of(self, node: NodeId) -> Address | None:
         """Where a broker listens, by the metadata."""
@@ -211,7 +211,7 @@ class Broker:
 
     def sample_history(self) -> None:
         """Keep what has changed since the last call: for a timer, once a second."""
-        if self._open:
+        if self.is_open:
             clock = self.world.clock
             self.history.sample(clock.wall_ms(), clock.now(), self.replicas.partitions)
             self.groups.history.sample(clock.wall_ms(), self.groups.coordinators())
@@ -240,7 +240,7 @@ class Broker:
 
     def missing(self) -> str:
         """What this broker still waits for, as a sentence."""
-        if not self._open:
+        if not self.is_open:
             return "it does not serve yet"
         if self.quorum.leader_id not in self.voters:
             return f"the quorum of {list(self.voters)} has no leader"
@@ -284,7 +284,7 @@ class Broker:
         self.metadata.subscribe(self.throttle.on_image)
         self.metadata.subscribe(self._on_image)
         self.metadata.subscribe_leader(self._on_leader)
-        self._open = True
+        self.dispatcher.is_open = True
         await self._begin()
         world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
 
@@ -441,10 +441,6 @@ class Broker:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    def handle(self, api: str, body: bytes | bytearray, context: RequestContext) -> Buffers | Awaitable[Buffers]:
-        """The /rpc handler: bytes in, bytes out; never raises."""
-        return self.dispatcher.dispatch(api, body, context)
-
     async def answer(self, api: str, request: object, context: RequestContext = INTERNAL) -> Any:
         """The same handlers, typed. Raises ProtocolError for a failure of the whole request."""
         return await settled(self.dispatcher.answer(find_api(api), request, context))
@@ -457,7 +453,7 @@ class Broker:
             self._http_logins = HttpLogins(
                 self.config,
                 self.world,
-                lambda: self.image if self._open else MetadataImage(),
+                lambda: self.image if self.is_open else MetadataImage(),
                 self.check_caught_up,
                 self._tokens,
             )
@@ -472,7 +468,7 @@ class Broker:
             self._kafka = KafkaDoor(
                 answering=self._answer_kafka,
                 meters=self.dispatcher.meters,
-                image=lambda: self.image if self._open else MetadataImage(),
+                image=lambda: self.image if self.is_open else MetadataImage(),
                 wall_ms=self.world.clock.wall_ms,
                 events=EventLimiter(self.world.events, self.world.clock.now),
                 throttle=self.throttle,
@@ -488,7 +484,7 @@ class Broker:
         """Kafka's clients may ask any broker for what only the controller does."""
         if api in CHANGES_OF_ACLS:
             self.acl_api.check_enabled()  # before the controller is known: nothing is forwarded without an authorizer
-        if api in ANSWERED_BY_CONTROLLER and self._open:
+        if api in ANSWERED_BY_CONTROLLER and self.is_open:
             screened = None if self.access is None else self.access.screen(api, request, context)
             if screened is None:
                 return self._forwarding.answer(api, request, context)
@@ -630,7 +626,7 @@ class Broker:
             await self._stopped.wait()
             return
         self._stopping = True
-        if self._open and self.config.controlled_shutdown_enable and self.lifecycle.broker_epoch >= 0:
+        if self.is_open and self.config.controlled_shutdown_enable and self.lifecycle.broker_epoch >= 0:
             self.lifecycle.leave()
             try:
                 async with asyncio.timeout(self.config.controlled_shutdown_max_wait_ms / 1000):
@@ -641,13 +637,13 @@ class Broker:
 
     def hurry(self) -> None:
         """Do not wait for leaders to move: the cluster goes down as a whole, no controller will answer."""
-        if self._open:
+        if self.is_open:
             self.lifecycle.may_leave.set()
 
     async def abandon(self) -> None:
         """End every task and do nothing else, as kill -9 would: for clusters that live in the caller's process."""
         self._stopping = True
-        self._open = False
+        self.dispatcher.is_open = False
         await self._tasks.end()
         if self._ending is not None:
             # The fence around its disk looked like a failing one.
@@ -675,7 +671,7 @@ class Broker:
             self._state_moved.set()
 
     async def _end_in_order(self, *, clean: bool) -> None:
-        opened, self._open = self._open, False
+        opened, self.dispatcher.is_open = self.is_open, False
         if opened:
             self.groups.shards.close()
             self.transactions.shards.close()

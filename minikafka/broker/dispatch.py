@@ -49,12 +49,13 @@ class Begun:
 
 async def settled(answer: Any) -> Any:
     """Wait for the response of a handler, whichever of the three forms ``answer`` has."""
-    while True:
+    while not isinstance(answer, Failed):
         if isinstance(answer, Begun):
             answer = answer.rest
         if not _is_awaitable(answer):
             return answer
         answer = await answer
+    return answer
 
 
 def _is_awaitable(answer: Any) -> bool:
@@ -100,18 +101,19 @@ class Dispatcher:
         *,
         events: Events,
         on_bug: Callable[[str, BaseException], None],
-        is_open: Callable[[], bool],
         ticks_ns: Callable[[], int],
+        is_open: bool = False,
         screen: Screen | None = None,
         throttle: Throttle | None = None,
     ) -> None:
         """``screen`` checks the permissions of callers; None: everything is allowed. ``throttle`` has the quotas."""
+        self.is_open = is_open
+        """Requests are answered. Until then, and after the broker's end, all of them get BROKER_NOT_AVAILABLE."""
         self._throttle = throttle
         self.meters = RequestMeters()
         self._handlers = handlers
         self._events = events
         self._on_bug = on_bug
-        self._is_open = is_open
         self._ticks_ns = ticks_ns
         self._screen = screen
         self._requests = 0
@@ -151,65 +153,66 @@ class Dispatcher:
         self, api: Api, request: object, body: bytes | bytearray | memoryview, context: RequestContext
     ) -> Buffers | Awaitable[Buffers]:
         """Answer a decoded request of ``body``, without quotas. Never raises."""
+        meter = self.meters.of(metered_as(api, request), context.protocol)
+        meter.bytes_in += len(body)
         if len(body) > LARGE_HEAD and head_size(body) > LARGE_HEAD:
-            return self._in_steps(api, request, len(body), context)
+            return self._in_steps(api, request, context, meter)
         try:
-            answer = self.answer(api, request, context)
+            answer = self.answer(api, request, context, meter)
         except ProtocolError as error:
             answer = error_response(api, error)
+        if isinstance(answer, Failed):
+            return self._encoded(api, meter, answer)
         if isinstance(answer, Begun):
             answer = answer.rest
         if isinstance(answer, Parked):
-            answer.then(partial(self._dispatched_later, api, request, len(body), context))
+            answer.then(partial(self._dispatched_later, api, meter))
             return answer
-        if _is_awaitable(answer):
-            return self._dispatched(api, request, len(body), context, answer)
-        return self._encoded(api, request, len(body), context, answer)
+        return self._dispatched(api, meter, answer)
 
-    async def _dispatched(self, api: Api, request: object, size: int, context: RequestContext, answer: Any) -> Buffers:
+    async def _dispatched(self, api: Api, meter: RequestMeter, answer: Any) -> Buffers:
         try:
             response = await settled(answer)
         except ProtocolError as error:
             response = error_response(api, error)
-        return self._encoded(api, request, size, context, response)
+        return self._encoded(api, meter, response)
 
-    def _dispatched_later(
-        self, api: Api, request: object, size: int, context: RequestContext, result: Result
-    ) -> Buffers | Awaitable[Buffers]:
+    def _dispatched_later(self, api: Api, meter: RequestMeter, result: Result) -> Buffers | Awaitable[Buffers]:
         try:
             response = result()
         except ProtocolError as error:
             response = error_response(api, error)
         if _is_awaitable(response):
-            return self._dispatched(api, request, size, context, response)
-        return self._encoded(api, request, size, context, response)
+            return self._dispatched(api, meter, response)
+        return self._encoded(api, meter, response)
 
-    async def _in_steps(self, api: Api, request: object, size: int, context: RequestContext) -> Buffers:
+    async def _in_steps(self, api: Api, request: object, context: RequestContext, meter: RequestMeter) -> Buffers:
         await asyncio.sleep(0)
         try:
-            response = await settled(self.answer(api, request, context))
+            response = await settled(self.answer(api, request, context, meter))
         except ProtocolError as error:
             response = error_response(api, error)
         else:
             await asyncio.sleep(0)
-        return self._encoded(api, request, size, context, response)
+        return self._encoded(api, meter, response)
 
-    def _encoded(self, api: Api, request: object, size: int, context: RequestContext, response: Any) -> Buffers:
+    def _encoded(self, api: Api, meter: RequestMeter, response: Any) -> Buffers:
         try:
             buffers = encode_response(response)
         except ProtocolError as error:
             buffers = encode_response(error_response(api, error))
-        meter = self.meters.of(metered_as(api, request), context.protocol)
-        meter.bytes_in += size
         meter.bytes_out += sum(map(len, buffers))
         return buffers
 
-    def answer(self, api: Api, request: object, context: RequestContext = INTERNAL) -> Any:
+    def answer(
+        self, api: Api, request: object, context: RequestContext = INTERNAL, meter: RequestMeter | None = None
+    ) -> Any:
         """The response of the same handlers, typed; see the head of this file for its forms. Raises ProtocolError and
-        nothing else, and so do awaitables that it returns.
+        nothing else, and so do awaitables that it returns. ``meter`` is that of the request, for callers that know it.
         """
-        meter = self.meters.of(metered_as(api, request), context.protocol)
-        if not self._is_open():
+        if meter is None:
+            meter = self.meters.of(metered_as(api, request), context.protocol)
+        if not self.is_open:
             meter.failed(BrokerNotAvailable.name)
             raise BrokerNotAvailable("the broker is stopping or not yet started: ask another one, or later")
         self._requests += 1
@@ -231,7 +234,7 @@ class Dispatcher:
             raise self._bug(api, meter, error) from error
         finally:
             CAUSE.reset(token)
-        if isinstance(answer, Begun) or _is_awaitable(answer):
+        if not isinstance(answer, Failed) and (isinstance(answer, Begun) or _is_awaitable(answer)):
             return self._under_way(_UnderWay(api, meter, cause, began_ns), answer)
         meter.observe(self._ticks_ns() - began_ns, 0)
         return answer

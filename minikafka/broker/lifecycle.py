@@ -107,7 +107,7 @@ class Lifecycle:
         self._session_timeout_s = config.broker_session_timeout_ms / 1000
         self._session_from = float("-inf")
         self._resumes_at: Offset = 0
-        """What must be applied before a session that was interrupted counts again."""
+        """What must be applied before a session that was interrupted counts again; 0: it is applied."""
         self._news = asyncio.Event()
         self._patience = Patience()
         """With heartbeats."""
@@ -118,7 +118,13 @@ class Lifecycle:
         """Was the last answered heartbeat sent within the session timeout, and this broker not fenced? And if one was
         not in time: has it since applied all that may have been decided meanwhile? Its leaders may have moved.
         """
-        return not self.is_fenced and self._is_in_time() and self._applied_offset() >= self._resumes_at
+        return not self.is_fenced and self._is_in_time() and (not self._resumes_at or self._has_resumed())
+
+    def _has_resumed(self) -> bool:
+        if self._applied_offset() < self._resumes_at:
+            return False
+        self._resumes_at = 0  # the applied offset never falls
+        return True
 
     def _is_in_time(self) -> bool:
         return self.world.clock.now() - self._session_from <= self._session_timeout_s

@@ -124,7 +124,8 @@ class PartitionHistory:
     def __call__(self, kind: str, /, **facts: Any) -> None:
         """The Events port: remember what concerns a partition, and tell it on."""
         if kind == WATERMARK_MOVED:
-            self._story(facts["partition"]).moved = self._clock.wall_ms(), CAUSE.get(), facts
+            story = self._story(facts["partition"])
+            story.moved = self._clock.wall_ms(), CAUSE.get(), facts
             if self.unheard.counted(kind):
                 return
         elif kind in FROM_RULES:

@@ -101,7 +101,7 @@ class ReplicaManager:
     ) -> None:
         """``truncation`` is another rule than production's, for the lab."""
         config = live.now
-        self._live = live
+        self.live = live
         self.clock = world.clock
         self.events = world.events
         self.logs = logs
@@ -150,7 +150,7 @@ class ReplicaManager:
     @property
     def config(self) -> BrokerConfig:
         """The settings that count now."""
-        return self._live.now
+        return self.live.now
 
     # ---- what handlers ask -------------------------------------------------------------------------------------------
 

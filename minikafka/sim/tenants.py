@@ -125,7 +125,7 @@ class PermissionWatch:
                 return answer(api, request, context)
             return self._kafka(broker, self._image_of(broker), context, request, answer(api, request, context))
 
-        broker.handle = watched  # type: ignore[method-assign]
+        broker.handle = watched
         broker._answer_kafka = watched_kafka  # type: ignore[method-assign]
 
     @staticmethod

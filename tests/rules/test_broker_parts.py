@@ -383,7 +383,7 @@ def dispatch(handlers, api, body, *, is_open=True):
         handlers,
         events=no_events,
         on_bug=lambda name, error: bugs.append((name, str(error))),
-        is_open=lambda: is_open,
+        is_open=is_open,
         ticks_ns=lambda: 0,
     )
 

@@ -29,6 +29,8 @@ class Controller:
     def __init__(self, *, heard_at: float) -> None:
         self.heard_at = heard_at
         """When a majority of voters last followed this process."""
+        self.metadata_offset = 1
+        """The end of the metadata, as heartbeats say it."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens between its answer and the moment when that is read."""
 
@@ -36,7 +38,7 @@ class Controller:
         await asyncio.sleep(0.001)
         answers = {
             "BrokerRegistration": BrokerRegistrationResponse(broker_epoch=0, is_fenced=False),
-            "BrokerHeartbeat": BrokerHeartbeatResponse(is_fenced=False, metadata_offset=1),
+            "BrokerHeartbeat": BrokerHeartbeatResponse(is_fenced=False, metadata_offset=self.metadata_offset),
         }
         body = b"".join(bytes(each) for each in encode_response(answers[api]))
         self.meanwhile()
@@ -48,6 +50,8 @@ class Life:
 
     def __init__(self, sim: SimWorld, world: World, controller: Controller) -> None:
         self.sim, self.controller = sim, controller
+        self.applied_offset = 5
+        """The end of the metadata that the broker has applied."""
         self.lifecycle = Lifecycle(
             BrokerConfig(),
             dataclasses.replace(world, network=controller),  # type: ignore[arg-type]
@@ -58,7 +62,7 @@ class Life:
             advertised=lambda: Address("n1", 9092),
             other_listeners=lambda: "",
             controller=lambda: Address("n1", 9092),
-            applied_offset=lambda: 5,
+            applied_offset=lambda: self.applied_offset,
             on_change=lambda: None,
             controller_heard_at=lambda: controller.heard_at,
             leads_any=lambda: True,
@@ -121,6 +125,23 @@ def test_a_controller_that_resigned_before_its_answer_was_read_does_not_vouch(is
         assert not life.lifecycle.session_alive()
         life.run_for(2.1)
         assert life.lifecycle.session_alive(), "the next one was answered by another process"
+
+
+def test_session_that_was_interrupted_counts_again_once_the_metadata_of_its_heartbeat_is_applied() -> None:
+    """S14: its leaders may have moved while it was not heard. What is applied stays so: it is compared once."""
+    with living(heard_at=0.0) as life:
+        life.run_for(SESSION_S)
+        assert not life.lifecycle.session_alive()
+        life.applied_offset, life.controller.heard_at, life.controller.metadata_offset = 5, NOT_LEADING, 7
+        life.run_for(2.1)
+        assert not life.lifecycle.session_alive()
+        life.applied_offset = 6
+        assert not life.lifecycle.session_alive()
+        life.applied_offset = 7
+        assert life.lifecycle.session_alive()
+        life.controller.metadata_offset = 9
+        life.run_for(2.1)
+        assert life.lifecycle.session_alive(), "a session without an interruption need not wait"
 
 
 def _nothing(_: Life) -> None:

@@ -76,14 +76,13 @@ class Broker:
         self.access = Access(config, lambda: self.has, self._event, lambda: 0.0)
         self.served: list[tuple[Any, RequestContext]] = []
         self.calls: list[str] = []
-        self.is_open = True
         self.answer: Callable[[], Any] = m.CreateTopicsResponse
         self.handlers: dict[str, Any] = dict.fromkeys(PERMISSIONS, self._serve)
         self.dispatcher = Dispatcher(
             self.handlers,
             events=self._event,
             on_bug=lambda _what, error: (_ for _ in ()).throw(error),
-            is_open=lambda: self.is_open,
+            is_open=True,
             ticks_ns=lambda: 0,
             screen=self.access.screen,
         )
@@ -275,7 +274,7 @@ async def test_a_broker_that_may_send_no_envelopes_tells_the_client_that_the_ser
 async def test_a_broker_that_stops_is_not_available():
     """The error of an Envelope that callers can act on: they look for another broker."""
     broker = Broker(image(CREATE))
-    broker.is_open = False
+    broker.dispatcher.is_open = False
     with pytest.raises(BrokerNotAvailable):
         await sent_on(broker)
 

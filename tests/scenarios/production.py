@@ -187,7 +187,7 @@ class Machine(Node):
             },
             events=world.events,
             on_bug=failed,
-            is_open=always,
+            is_open=True,
             ticks_ns=world.clock.ticks_ns,
         )
         await world.network.serve(self.address, dispatcher.dispatch)

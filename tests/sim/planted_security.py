@@ -37,7 +37,7 @@ def may_as_before(self: Access, image: MetadataImage, caller: Caller, action: Ac
 
 def forwarded_as_the_broker(self: Broker, api: str, request: object, context: RequestContext) -> Any:
     """What is for the controller is not checked here, and arrives there as a request of this broker."""
-    if api in ANSWERED_BY_CONTROLLER and self._open:
+    if api in ANSWERED_BY_CONTROLLER and self.is_open:
         return self._forwarding.answer(api, request, INTERNAL)
     return self.dispatcher.answer(find_api(api), request, context)
 

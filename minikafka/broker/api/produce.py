@@ -29,6 +29,7 @@ from minikafka.broker.arrivals import Arrival
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.flusher import Flusher
 from minikafka.broker.lifecycle import SessionAlive, session_expired
+from minikafka.broker.meters import TopicMeter
 from minikafka.broker.purgatory import Condition, Mark, Waiter
 from minikafka.broker.replica_manager import STORAGE_ERRORS
 from minikafka.config import TopicConfig
@@ -97,6 +98,8 @@ class _Written:
     appended: Appended
     flusher: Flusher
     """Of this very log: by the partition's name there may soon be none, or another topic's."""
+    meter: TopicMeter
+    """Likewise."""
     error: ProtocolError | None = None
 
     @property
@@ -416,7 +419,7 @@ class _Production:
 def _rules(replicas: ReplicaManager, partition: Partition) -> tuple[TopicConfig, bool]:
     """The topic's settings, and whether the records of a batch are validated."""
     config = partition.config
-    return config, config.compacts or replicas.config.validate_records
+    return config, config.compacts or replicas.live.now.validate_records
 
 
 def _is_long(replicas: ReplicaManager, name: TopicPartition, item: ProducePartition) -> bool:
@@ -449,7 +452,7 @@ def _validated(
     # A large body would be copied for the append anyway; the validation walks over bytes faster than over a view.
     batch = verify_client(bytes(data) if len(data) > COPIED_SIZE_MAX else data, is_transactional)
     codec = target_codec(batch, config)
-    if batch.size > config.max_message_bytes or (codec is None and not validates):
+    if len(data) > config.max_message_bytes or (codec is None and not validates):
         return batch
     limit = decompression_limit(config.max_message_bytes)
     if codec is not None:
@@ -497,12 +500,12 @@ def _append(
         )
     except STORAGE_ERRORS as error:
         raise replicas.storage_error(partition, error) from error
+    meter = replicas.traffic.topic(name.topic)
     if not appended.duplicate:
-        meter = replicas.traffic.topic(name.topic)
         meter.bytes_in += len(item.records[0])
         meter.messages_in += appended.end_offset - appended.base_offset
     replicas.purgatory.wake(Mark.LOG_END, name, appended.end_offset)
-    return _Written(partition, leader, appended, replicas.flushers[name])
+    return _Written(partition, leader, appended, replicas.flushers[name], meter)
 
 
 def _report_refusals(
@@ -619,7 +622,11 @@ def _count(
         is_counted = acks != ACKS_NONE and each.appended.base_offset != NO_OFFSET
         count = each.appended.end_offset - each.appended.base_offset
         traffic.produced("written", None, count if is_counted else 0)
-    if name in replicas.partitions:
+    if each is not None:
+        meter = each.meter
+    elif name in replicas.partitions:
         meter = traffic.topic(name.topic)
-        meter.produce_requests += 1
-        meter.failed_produce_requests += error is not None
+    else:
+        return
+    meter.produce_requests += 1
+    meter.failed_produce_requests += error is not None
