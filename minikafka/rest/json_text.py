@@ -47,8 +47,12 @@ def parse(data: bytes | memoryview) -> Any:
         raise NotJson(f"byte {error.start} is not UTF-8") from None
     try:
         looks_at_each = sum(map(text.count, _OF_FRACTIONS)) <= _FLOATS_LOOKED_AT
-        with without_collection():
-            value = (_STRICT if looks_at_each else _DECODER).decode(text)
+        decoder = _STRICT if looks_at_each else _DECODER
+        if len(text) <= _SMALL_TEXT:
+            value = decoder.decode(text)
+        else:
+            with without_collection():
+                value = decoder.decode(text)
     except json.JSONDecodeError as error:
         raise NotJson(f"not JSON from line {error.lineno}, column {error.colno}") from None
     except RecursionError:
@@ -156,6 +160,8 @@ def _refused_constant(name: str) -> Any:
     raise NotJson(f"{name} is not JSON")
 
 
+# Of a longer text so many objects may be made that the collector would run.
+_SMALL_TEXT = 4 * KIB
 # Checking each fraction while it is read takes longer than reading it: of more, all values are checked afterwards.
 _FLOATS_LOOKED_AT = 50_000
 # One of these is in every number that is beyond what a double holds.

@@ -138,10 +138,11 @@ async def _told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, s
 
 def partition_of(host: Scene, name: TopicPartition) -> PartitionImage:
     """The partition as this broker knows it; UnknownTopicOrPartition in words that help."""
-    topic = host.image.topics.get(name.topic)
+    image = host.image
+    topic = image.topics.get(name.topic)
     if topic is None:
         raise unknown_topic(name.topic)
-    partition = host.image.partition(name)
+    partition = image.partition(name)
     if partition is None:
         raise error_of(3, f"{name.topic} has partitions 0 to {len(topic.partitions) - 1}, not {name.partition}")
     return partition

@@ -165,7 +165,12 @@ def values_of(
     faults: list[Fault] = []
     errors: list[type[ProtocolError]] = []
     for each in parameters:
-        given = _given(each, path, query, headers)
+        given: Sequence[str]
+        if each.place == "query":
+            given = query.get(each.name, ())
+        else:
+            source = path if each.place == "path" else headers
+            given = [source[each.name]] if each.name in source else ()
         if len(given) > 1:
             faults.append({"parameter": each.name, "detail": f"comes {len(given)} times"})
         try:
@@ -180,15 +185,6 @@ def values_of(
         error = errors[0] if len(faults) == 1 == len(errors) else InvalidRequest
         raise malformed(f"parameter {first['parameter']}: {first['detail']}", faults, error=error)
     return values
-
-
-def _given(
-    parameter: Parameter[Any], path: Mapping[str, str], query: Mapping[str, Sequence[str]], headers: Mapping[str, str]
-) -> Sequence[str]:
-    if parameter.place == "query":
-        return query.get(parameter.name, ())
-    source = path if parameter.place == "path" else headers
-    return [source[parameter.name]] if parameter.name in source else ()
 
 
 def _strangers(query: Mapping[str, Sequence[str]], known: Collection[str]) -> Iterator[Fault]:

@@ -255,15 +255,17 @@ class Route:
     testing: bool = False
     """Only there with ``mk.testing.endpoints.enable=true``."""
 
-    @property
-    def reads_metadata(self) -> bool:
-        """True if the handler looks topics or groups up in the metadata: a broker without it would answer 404."""
-        return self.tag in ("topics", "partitions", "records", "groups", "proxy")
+    # What follows from the members above, computed once.
+    reads_metadata: bool = field(init=False)
+    """True if the handler looks topics or groups up in the metadata: a broker without it would answer 404."""
+    media_types: frozenset[str] = field(init=False)
+    """What its answers can be."""
 
-    @property
-    def media_types(self) -> frozenset[str]:
-        """What its answers can be."""
-        return frozenset(each for answer in self.answers.values() for each in (answer.media_type, *answer.also))
+    def __post_init__(self) -> None:
+        reads_metadata = self.tag in ("topics", "partitions", "records", "groups", "proxy")
+        media_types = frozenset(each for answer in self.answers.values() for each in (answer.media_type, *answer.also))
+        object.__setattr__(self, "reads_metadata", reads_metadata)
+        object.__setattr__(self, "media_types", media_types)
 
 
 DeclaredHandler = TypeVar("DeclaredHandler", bound=Handler)

@@ -17,6 +17,7 @@ import re
 import traceback
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -99,8 +100,9 @@ class Streams:
 async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamResponse:
     """What the handler says, or the problem."""
     try:
-        check(route, visit)
-        visit.wants_msgpack = _negotiate(visit.accept, route.media_types)
+        if visit.host.access is not None:
+            check(route, visit)
+        visit.wants_msgpack = _negotiate(",".join(visit.http.headers.getall("Accept", ())), route.media_types)
         visit.values = values_of(
             route.parameters,
             path=visit.http.match_info,
@@ -172,8 +174,10 @@ def _problem(visit: Visit, refused: Refused, form: ErrorForm | None) -> web.Resp
 # ---- what the client takes -------------------------------------------------------------------------------------------
 
 
-def _negotiate(accept: Accept, media_types: frozenset[str]) -> bool:
+@lru_cache(64)
+def _negotiate(accepted: str, media_types: frozenset[str]) -> bool:
     """True for msgpack in place of JSON; 406 when the client takes none of what the route can say."""
+    accept = Accept((accepted,))
     wishes = {each: accept.quality(each) for each in media_types}
     if JSON in media_types:
         wishes.update((each, accept.quality(each)) for each in MSGPACK_TYPES)

@@ -136,9 +136,10 @@ class Gate:
                 return None
             return malformed(f"one Host header is needed, here are {len(asked.hosts)} (RFC 9112)")
         host = asked.hosts[0].strip()
-        if _HOST.fullmatch(host) is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return malformed(f"Host {host[:_SHOWN_LENGTH_MAX]!r} is no host")
-        if not self.knows(host):
+        if not self._is_known(match[1].lower()):
             return malformed(
                 f"Host {host[:_SHOWN_LENGTH_MAX]!r} is not a name that this broker knows; use its address or an "
                 "advertised name, or add the name to mk.http.allowed.hosts",

@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
 from minikafka import __version__
@@ -211,6 +212,7 @@ def agent_in(fields: bytes) -> str:
     return found[1].decode("latin-1") if found else ""
 
 
+@lru_cache(64)
 def identity_of(agent: str) -> tuple[str, str]:
     """Return the client id (only minikafka's own have one) and ``NAME VERSION`` of the software in a ``User-Agent``."""
     found = _PRODUCT.match(agent[:NAME_LENGTH_MAX])

@@ -11,7 +11,7 @@ import json
 from asyncio import Transport
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -335,11 +335,6 @@ class HttpConnection(RequestHandler):
         response = refusal(status, InvalidRequest(f"this is no HTTP request: {said or 'it cannot be read'}"))
         response.force_close()
         return response
-
-
-def record_of(request: web.BaseRequest) -> ConnectionRecord:
-    """The record of the connection that a request came in on."""
-    return cast("HttpConnection", request.protocol).record
 
 
 class HttpConnections(web.Server):

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -77,7 +77,6 @@ from minikafka.world.http_connections import (
     asked_of,
     first_request_timeout_s,
     read_whole,
-    record_of,
     refusal,
 )
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection
@@ -715,7 +714,8 @@ class HttpServer:
                 response = await self._routes.on_request(request)
             else:
                 response = await self._on_rpc(request)
-            if not response.prepared:  # a stream is, and has shared before its head went out
+            # The application shares before a head goes out, with the hook of its requests.
+            if not response.prepared and not isinstance(request, web.Request):
                 await self._share(request, response)
             return response
         finally:
@@ -728,7 +728,7 @@ class HttpServer:
     async def _principal_of(self, request: web.BaseRequest) -> str:
         """Who has sent a request: by its credentials, else by its connection. Raises ProtocolError."""
         given = request.headers.get("Authorization")
-        record = record_of(request)
+        record = cast("HttpConnection", request.protocol).record
         if given is None and request.path in WITHOUT_LOGIN and request.method in ("GET", "HEAD"):
             return record.principal
         if self._login is not None:
@@ -790,7 +790,7 @@ class HttpServer:
             nonlocal held
             if size > size_max:
                 raise BodyTooLarge(size)
-            if _counted(size) > held:
+            if size > ALWAYS_ADMITTED_SIZE and size > held:
                 if not self._admits(size, held=held):
                     raise NoRoom
                 self._queued_bytes += size - held

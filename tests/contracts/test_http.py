@@ -321,7 +321,7 @@ async def test_a_refusal_of_http_itself_is_told_with_what_to_do():
     class Elsewhere(Gate):
         """As if everybody asked by a name of somebody else."""
 
-        def knows(self, given: str) -> bool:
+        def _is_known(self, host: str) -> bool:
             return False
 
     async with serving(gate=Elsewhere()) as (network, server):

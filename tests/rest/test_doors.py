@@ -33,6 +33,7 @@ from minikafka.rest import body, leaders, produce
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.routes import ROUTES
 from minikafka.types import TopicPartition
+from minikafka.web.gate import ALWAYS
 from minikafka.wire import messages as m
 from tests.rest.conform import check_answer
 from tests.rest.fake_brokers import FakeCluster
@@ -828,6 +829,15 @@ async def test_a_page_of_an_allowed_origin_uses_all_of_it():
             url = cluster.brokers[1].url + "/v1/topics/orders/partitions/0/stream"
             async with curl.session.get(url, headers=page) as response:
                 assert response.headers["Access-Control-Allow-Origin"] == "http://ui.example"
+
+
+async def test_headers_of_all_answers_come_once(curl):
+    """The first request, for which the application is made, later ones, problems, and /rpc."""
+    asked = [("GET", "/v1/topics"), ("GET", "/v1/topics"), ("GET", "/nothing"), ("POST", "/rpc/ApiVersions")]
+    for method, path in asked:
+        told = await curl(method, path, data=b"{}", headers={"Content-Type": "application/json"})
+        for name, value in ALWAYS.items():
+            assert told.headers.getall(name) == [value], path
 
 
 # ---- JSON on /rpc ----------------------------------------------------------------------------------------------------
