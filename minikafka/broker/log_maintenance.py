@@ -110,9 +110,12 @@ class LogMaintenance:
                 elif due_at < next_at:
                     next_at = due_at
             self._news.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(None if next_at == math.inf else next_at):
-                    await self._news.wait()
+            alarm = None if next_at == math.inf else loop.call_at(next_at, self._news.set)
+            try:
+                await self._news.wait()
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
 
     async def _take_turn(self, duty: _Duty) -> None:
         try:

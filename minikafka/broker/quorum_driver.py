@@ -281,10 +281,12 @@ class QuorumDriver:
 
     def ring(self) -> None:
         """Something has changed: tell the listener, end a fetch that nobody needs any more, wake all who wait."""
-        facts = (self.leader_id, self.epoch, self.is_leader)
-        if facts != self._announced and self._core is not None:
-            self._announced = facts
-            self.applied.listener.on_leader(*facts)
+        core = self._core
+        if core is not None:
+            facts = (core.leader_id, core.epoch, self.is_leader)
+            if facts != self._announced:
+                self._announced = facts
+                self.applied.listener.on_leader(*facts)
         self._follower.on_change()
         for met, woken in self._waiting.values():
             if not woken.done() and (self.stopping or met()):

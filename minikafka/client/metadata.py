@@ -328,9 +328,9 @@ class Metadata:
             while True:
                 if not self._wanted.is_set():
                     self._in_vain = 0
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._config.metadata_max_age_ms / 1000):
-                        await self._wanted.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._config.metadata_max_age_ms / 1000):
+                            await self._wanted.wait()
                 self._wanted.clear()
                 self._is_new.clear()
                 self._in_vain += 1

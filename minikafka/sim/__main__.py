@@ -143,9 +143,9 @@ def show_command(file: str | None, seed: int | None, family: str, *, events: boo
     if not events and not trace:
         click.echo(plan.to_json())
         return
-    running = Run(plan, keep_trace_lines=trace)
+    running = Run(plan)
     report = running.run()
-    for line in running.sim.loop.trace.lines or map(str, running.sim.journal):
+    for line in running.sim.loop.trace.lines() if trace else map(str, running.sim.journal):
         click.echo(line)
     click.echo(report.render())
 

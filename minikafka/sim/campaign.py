@@ -78,7 +78,7 @@ class Done(NamedTuple):
 def run_task(task: Task) -> Done:
     """Draw the plan and run it."""
     began = time.process_time()
-    report = run(task.plan())
+    report = run(task.plan(), hashes_trace=False)
     return Done(report, time.process_time() - began)
 
 

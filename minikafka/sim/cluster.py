@@ -67,6 +67,7 @@ class SimCluster:
         self._names = {node: node_name(node) for node in self.nodes}
         self.voters = self.nodes[: voters or brokers]
         self.settings = dict(settings or {})
+        self._configs: dict[NodeId, BrokerConfig] = {}
         self.brokers: dict[NodeId, Broker] = {}
         """The newest incarnation of each; see :meth:`alive`."""
         self._asking: World | None = None
@@ -178,6 +179,12 @@ class SimCluster:
 
     def config_of(self, node: NodeId) -> BrokerConfig:
         """A broker's settings."""
+        config = self._configs.get(node)
+        if config is None:
+            config = self._configs[node] = self._parsed_config(node)
+        return config
+
+    def _parsed_config(self, node: NodeId) -> BrokerConfig:
         voters = ",".join(f"{voter}@{node_name(voter)}:{PORT}" for voter in self.voters)
         given = {
             "node.id": str(node),
@@ -210,7 +217,12 @@ class SimCluster:
 
     def present(self) -> dict[NodeId, Broker]:
         """Brokers whose process exists and has loaded its data, though it may have ended by itself."""
-        return {node: broker for node, broker in self.brokers.items() if self.alive(node) and _has_loaded(broker)}
+        lives = self.sim.loop.incarnations
+        return {
+            node: broker
+            for node, broker in self.brokers.items()
+            if lives[self._names[node]].alive and _has_loaded(broker)
+        }
 
     def living(self) -> tuple[NodeId, ...]:
         """Brokers whose process exists and has not ended by itself."""

@@ -435,7 +435,7 @@ class SimDisk:
         while changes and changes[0].sequence <= sequence:
             changes.pop(0).apply(self._durable_names)
 
-    async def _after_latency(self, path: str, complete: Callable[[], None]) -> None:
+    def _after_latency(self, path: str, complete: Callable[[], None]) -> asyncio.Future[None]:
         done: asyncio.Future[None] = self._loop.create_future()
         cuts = self.power_cuts
 
@@ -451,7 +451,7 @@ class SimDisk:
         at = max(self._loop.time(), self._lane_free_at.get(lane, 0.0)) + latency
         self._lane_free_at[lane] = at
         self._loop.happen_at(at, finish)
-        await done
+        return done
 
     def _fails(self, path: str) -> bool:
         for prefix in self._failing_syncs:
@@ -557,7 +557,7 @@ class FencedFile:
         self._disk.append(self._live(), b"".join(data))
 
     def read(self, position: int, size: int) -> bytes:
-        return bytes(self._live().content[position : position + size])
+        return bytes(memoryview(self._live().content)[position : position + size])
 
     def region(self, position: int, size: int) -> None:
         """None: the simulated network carries bytes only."""

@@ -57,7 +57,9 @@ class HwWithinLog(OfPartition):
 
     def look(self, view: ReplicaView, report: Report) -> None:
         log, watermark = view.partition.log, view.partition.high_watermark
-        if not log.start_offset <= watermark <= log.end_offset or log.recovery_point > log.end_offset:
+        end = log.end_offset
+        # The recovery point is never beyond the synced end, and takes longer to find.
+        if not log.start_offset <= watermark <= end or (log.synced_end > end and log.recovery_point > end):
             report(
                 self.name,
                 f"{view.life} {view.partition!r} start={log.start_offset} rp={log.recovery_point}",
@@ -139,6 +141,7 @@ class FetchIsDurable(OfPartition):
     """Under sync-before-acknowledge a follower asks from its synced end: its fetch is an acknowledgement (D6)."""
 
     name = "unsynced_tail_acknowledged"
+    looks_after = frozenset({"follower_fetched"})
 
     def look(self, view: ReplicaView, report: Report) -> None:
         leader = view.leader
@@ -218,13 +221,14 @@ class LeaderHoldsCommitted(OfPartition):
     """A new leader has every record that an earlier epoch exposed (§10.3, §10.11)."""
 
     name = "committed_record_lost"
+    looks_after = frozenset({"became_leader"})
 
     def __init__(self, committed: CommittedPrefixEqual) -> None:
         self._committed = committed
 
     def look(self, view: ReplicaView, report: Report) -> None:
         leader = view.leader
-        if leader is None or not any(event.kind == "became_leader" for event in view.events):
+        if leader is None:
             return
         log, is_compacted = leader.log, view.partition.config.compacts
         held = {batch.base_offset: batch for batch in rows_of(log, 0, log.end_offset, is_compacted=is_compacted)}
@@ -257,6 +261,7 @@ class GoneWhenCopied(OfPartition):
     """Nothing has to hold here: it notes what compaction had taken elsewhere when a replica came to copy it."""
 
     name = "gone_when_copied"
+    looks_after = frozenset({"batch_appended"})
 
     def __init__(self, committed: CommittedPrefixEqual) -> None:
         self._committed = committed
@@ -310,6 +315,7 @@ class CompactionKeepsLatest(OfPartition):
     """After a round of compaction: what was exposed and is gone had to go; each producer's last sequence is there."""
 
     name = "compaction_lost_record"
+    looks_after = frozenset({"log_compacted"})
 
     def __init__(self, committed: CommittedPrefixEqual, copied: GoneWhenCopied) -> None:
         self._committed = committed

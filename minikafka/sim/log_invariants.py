@@ -18,15 +18,25 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Final, NamedTuple
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
 
 from minikafka.errors import KafkaStorageError
 from minikafka.log.partition_log import PartitionLog
+from minikafka.ports import Buffer
 from minikafka.sim.replica_view import OfPartition, ReplicaView, Report
 from minikafka.types import Epoch, Offset
-from minikafka.wire.batch import NO_SEQUENCE, SEQUENCE_COUNT, RecordBatch, iterate, split
+from minikafka.wire.batch import (
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    NO_SEQUENCE,
+    SEQUENCE_COUNT,
+    RecordBatch,
+    iterate,
+)
 from minikafka.wire.records import decode_batch
 
 
@@ -49,8 +59,8 @@ class Batch(NamedTuple):
 def batches_of(log: PartitionLog, start: Offset, end: Offset) -> list[Batch]:
     """The batches of ``[start, end)``; nothing of a log that is closed or begins later."""
     return [
-        Batch(batch.base_offset, batch.next_offset, batch.leader_epoch, batch.crc)
-        for batch in stored_batches(log, start, end)
+        Batch(head.base_offset, head.next_offset, head.epoch, head.checksum)
+        for head, _, _ in stored_heads(log, start, end)
     ]
 
 
@@ -102,55 +112,101 @@ class LogContents:
         return "" if same else difference
 
 
+class Head(NamedTuple):
+    """The first fields of a batch's header: those that invariants compare."""
+
+    base_offset: Offset
+    length: int
+    epoch: Epoch
+    magic: int
+    checksum: int
+    attributes: int
+    last_offset_delta: int
+
+    @property
+    def next_offset(self) -> Offset:
+        """The offset behind the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+
+_HEAD: Final = Struct(">qiibIhi")
+
+Stored: TypeAlias = tuple[Head, memoryview, int]
+"""The head of a batch, the bytes in which the batch stands, and where it begins there."""
+
+
 def stored_batches(log: PartitionLog, start: Offset, end: Offset) -> list[RecordBatch]:
-    """The batches of ``[start, end)`` whole; nothing of a log that is closed or begins later."""
-    found: list[RecordBatch] = []
+    """The batches of ``[start, end)`` whole; see :func:`stored_heads`."""
+    return [whole(*stored) for stored in stored_heads(log, start, end)]
+
+
+def whole(head: Head, data: memoryview, at: int) -> RecordBatch:
+    """The batch that was found by its head."""
+    return RecordBatch.of(data[at : at + head.length + LENGTH_END])
+
+
+def stored_heads(log: PartitionLog, start: Offset, end: Offset) -> list[Stored]:
+    """The batches of ``[start, end)``; nothing of a log that is closed or begins later."""
+    found: list[Stored] = []
     offset, end = max(start, log.start_offset), min(end, log.end_offset)
     while offset < end:
         held = log.tail.read(offset, end_offset=end, max_bytes=1 << 20, min_one_batch=True)
         try:
-            read = _in_files(log, offset, end) if held is None else [b for each in held.buffers for b in split(each)]
+            read = _in_files(log, offset, end) if held is None else [b for each in held.buffers for b in _heads(each)]
         except KafkaStorageError:
             break
         if not read:
             break
         found.extend(read)
-        offset = read[-1].next_offset
+        offset = read[-1][0].next_offset
     return found
 
 
-def _in_files(log: PartitionLog, start: Offset, end: Offset) -> list[RecordBatch]:
+def _in_files(log: PartitionLog, start: Offset, end: Offset) -> list[Stored]:
     """The same, without the memory tail.
 
     ``PartitionLog.read`` finds where the batches end in the file, and then reads them. Segments of simulated clusters
     are short: reading one to its end costs less than to look for that place, and invariants read after each step.
     """
-    found: list[RecordBatch] = []
+    found: list[Stored] = []
     with log.reading():
         for segment in log._store.segments[log._store.number_of(start) :]:
             position = segment.index.position_before(start)
-            for batch in iterate(segment.file.read(position, segment.size - position)):
-                if start < batch.next_offset <= end:
-                    found.append(batch)
-                if batch.next_offset >= end:
+            for each in _heads(segment.file.read(position, segment.size - position)):
+                next_offset = each[0].next_offset
+                if start < next_offset <= end:
+                    found.append(each)
+                if next_offset >= end:
                     return found  # what stands behind it is not asked for: it may be damaged
     return found
 
 
-LOOKED_AT: Final = frozenset({"became_leader", "tail_truncated", "nothing_truncated", "log_restarted"})
-"""Events after which a log is not what it was."""
+def _heads(data: Buffer) -> Iterator[Stored]:
+    """As :func:`minikafka.wire.batch.iterate`, which reads whole headers: most of them are only passed by."""
+    view = memoryview(data)
+    at, last = 0, len(view) - HEADER_SIZE
+    while at <= last:
+        head = Head._make(_HEAD.unpack_from(view, at))
+        if head.magic != MAGIC or head.length < HEADER_SIZE - LENGTH_END:
+            next(iterate(view[at:]), None)  # it raises CorruptMessage
+            return
+        if at + head.length > last + HEADER_SIZE - LENGTH_END:
+            return
+        yield head, view, at
+        at += head.length + LENGTH_END
 
 
 class LogInOrder(OfPartition):
     """Offsets rise, epochs never fall, and the leader epochs that a log knows are those of its batches (§10.7)."""
 
     name = "log_in_order"
+    looks_after = frozenset({"became_leader", "tail_truncated", "nothing_truncated", "log_restarted"})
+    """Events after which a log is not what it was."""
 
     def look(self, view: ReplicaView, report: Report) -> None:
-        if any(event.kind in LOOKED_AT for event in view.events):
-            wrong = disorder(view.partition.log)
-            if wrong:
-                report(self.name, f"{view.name} on {view.life}: {wrong}")
+        wrong = disorder(view.partition.log)
+        if wrong:
+            report(self.name, f"{view.name} on {view.life}: {wrong}")
 
 
 def disorder(log: PartitionLog) -> str:

@@ -34,6 +34,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
 from random import Random
+from types import FunctionType
 from typing import Any, TypeVar
 
 from minikafka.invariant import invariant
@@ -41,25 +42,27 @@ from minikafka.sim.tasks import NODE, Incarnation, SimFuture, SimHandle, SimTask
 
 
 class Trace:
-    """A running sha256 over everything that happened, and the lines themselves when asked for."""
+    """Everything that happened, in order. Most runs pass and nobody reads theirs: lines are formatted on demand."""
 
-    def __init__(self, *, keep_lines: bool = False) -> None:
-        self.lines: list[str] | None = [] if keep_lines else None
-        self.fresh: list[str] = []
-        """Where a line is added."""
-        self._hash = hashlib.sha256()
+    def __init__(self) -> None:
+        self.entries: list[object] = []
+        """Text; a virtual time; a time and who had the turn then; an event. None of it changes later."""
 
-    def digest(self) -> None:
-        """Take over what is fresh."""
-        self._hash.update("\n".join([*self.fresh, ""]).encode())
-        if self.lines is not None:
-            self.lines.extend(self.fresh)
-        self.fresh.clear()
+    def lines(self) -> list[str]:
+        """All of it, as text."""
+        return [_line(entry) for entry in self.entries]
 
     def hexdigest(self) -> str:
-        """The hash so far: equal for equal runs. :attr:`lines` are complete up to here."""
-        self.digest()
-        return self._hash.hexdigest()
+        """The sha256 of all lines: equal for equal runs."""
+        return hashlib.sha256("\n".join([*self.lines(), ""]).encode()).hexdigest()
+
+
+def _line(entry: object) -> str:
+    if isinstance(entry, (float, int)):
+        return f"{entry:.9f}"
+    if type(entry) is tuple:
+        return f"{entry[0]:.9f} {entry[1]}"
+    return str(entry)
 
 
 logger = logging.getLogger(__name__)
@@ -68,9 +71,6 @@ T = TypeVar("T")
 
 # A broker handles some hundred callbacks at one instant; a loop that never lets time pass makes more than this soon.
 LIVELOCK_STEPS = 200_000
-
-# Hashing line by line costs more than the step that the line tells of.
-TRACE_LINES_AT_ONCE = 1000
 
 # So many may wait before the cancelled ones among them are looked for.
 TIMERS_MAX = 200
@@ -125,13 +125,10 @@ class SimLoop(_Base):  # type: ignore[misc]
     ``choose(count)`` picks one of ``count`` ready nodes; it is asked only when there are two or more.
     """
 
-    def __init__(
-        self, seed: object, *, choose: Callable[[int], int] | None = None, keep_trace_lines: bool = False
-    ) -> None:
+    def __init__(self, seed: object, *, choose: Callable[[int], int] | None = None) -> None:
         self.now = 0.0
-        self._instant = "0.000000000"
         self.steps = 0
-        self.trace = Trace(keep_lines=keep_trace_lines)
+        self.trace = Trace()
         self.failures: list[Failure] = []
         self.after_step: list[Callable[[], None]] = []
         """Called after each step with an event: the place for invariants."""
@@ -259,8 +256,8 @@ class SimLoop(_Base):  # type: ignore[misc]
             if not ready:
                 return True
         incarnation = ready.pop(self._choose(len(ready)) if len(ready) > 1 else 0)
-        trace = self.trace.fresh
-        trace.append(f"{self._instant} {incarnation.label}")
+        trace = self.trace.entries
+        trace.append((self.now, incarnation.label))
         queue = incarnation.queue
         while queue and incarnation.alive and not incarnation.paused:
             handle = queue.popleft()
@@ -269,15 +266,15 @@ class SimLoop(_Base):  # type: ignore[misc]
         incarnation.has_turn = False
         if queue:
             self._offer(incarnation)
-        if len(trace) >= TRACE_LINES_AT_ONCE:
-            self.trace.digest()
         return True
 
-    def _step(self, handle: SimHandle, trace: list[str]) -> None:
+    def _step(self, handle: SimHandle, trace: list[object]) -> None:
         """Run one callback."""
         callback = handle.callback
-        task = getattr(callback, "__self__", None)
-        if type(task) is SimTask:
+        task: Any = None
+        if type(callback) is FunctionType:
+            label = callback.__qualname__
+        elif type(task := getattr(callback, "__self__", None)) is SimTask:
             label = task.label
         else:
             task, label = None, getattr(callback, "__qualname__", "") or name_of(callback)
@@ -311,14 +308,14 @@ class SimLoop(_Base):  # type: ignore[misc]
         if timers[0][0] > self.now:
             self._advance(timers[0][0])
         now, world = self.now, self.world
-        trace = self.trace.fresh
+        trace = self.trace.entries
         while timers and timers[0][0] <= now:
             handle = heapq.heappop(timers)[2]
             if handle.is_cancelled:
                 continue
             home = handle.home
             if home is world:
-                trace.append(self._instant)
+                trace.append(now)
                 self._step(handle, trace)
                 continue
             home.queue.append(handle)
@@ -330,7 +327,6 @@ class SimLoop(_Base):  # type: ignore[misc]
         """Let time pass until ``now``, if that is later."""
         if now > self.now:
             self.now = now
-            self._instant = f"{now:.9f}"
             self._steps_max = self.steps + LIVELOCK_STEPS
 
     @contextmanager
@@ -429,11 +425,28 @@ class SimLoop(_Base):  # type: ignore[misc]
         if context is None:
             context = contextvars.copy_context()
         task = SimTask(coro, loop=self, name=name or "task", context=context)
+        self._adopt(task, context)
+        return task
+
+    def create_task_at_once(self, coro: Coroutine[Any, Any, object], birth: int) -> None:
+        """Start a task with a birth number that was given out before. A callback calls this: the task's first step is
+        the rest of this step.
+        """
+        context = contextvars.copy_context()
+        task = SimTask.__new__(SimTask)
+        task.birth = birth  # before it is made: asyncio puts it into a set then
+        SimTask.__init__(task, coro, loop=self, name="task", context=context)
+        self._adopt(task, context)
+        first = task.home.queue.pop()
+        first.context.run(first.callback)
+        if task.done():
+            task.home.tasks.pop(birth, None)
+
+    def _adopt(self, task: SimTask, context: Context) -> None:
         birth = hash(task)
-        task.label = f"{birth} {name_of(coro)}"
+        task.label = f"{birth} {name_of(task.get_coro())}"
         task.home = home = context.get(NODE, None) or self.world
         home.tasks[birth] = task
-        return task
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> SimHandle:
         """Queue a callback on the node of its context."""
@@ -450,29 +463,27 @@ class SimLoop(_Base):  # type: ignore[misc]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimHandle:
         """Queue a callback ``delay`` virtual seconds from now."""
-        return self._set_timer(self.now + delay, callback, args, context)
+        return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimHandle:
         """Queue a callback at virtual time ``when``; equal times keep the order of these calls."""
-        return self._set_timer(when, callback, args, context)
-
-    def happen_at(self, when: float, callback: Callable[[], object]) -> None:
-        """Something that the simulation itself does at virtual time ``when``: nobody's code, nobody's queue."""
-        self._set_timer(when, callback, (), self._outside)
-
-    def _set_timer(
-        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
-    ) -> SimHandle:
         if context is None:
             context = contextvars.copy_context()
         handle = SimHandle(callback, args, context, context.get(NODE, None) or self.world)
+        self._set_timer(when, handle)
+        return handle
+
+    def happen_at(self, when: float, callback: Callable[[], object]) -> None:
+        """Something that the simulation itself does at virtual time ``when``: nobody's code, nobody's queue."""
+        self._set_timer(when, SimHandle(callback, (), self._outside, self.world))
+
+    def _set_timer(self, when: float, handle: SimHandle) -> None:
         self._timers_set += 1
         if len(self._timers) >= self._timers_max:
             self._drop_cancelled_timers()
         heapq.heappush(self._timers, (when, self._timers_set, handle))
-        return handle
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Collect what went wrong unseen; :meth:`check` tells it."""

@@ -44,6 +44,7 @@ class PresentRole(OfPartition):
     """A replica is changed by its present role only (KAFKA-FACTS 10.9; KIP-320)."""
 
     name = "changed_by_a_former_role"
+    looks_after = FOLLOWER_EVENTS | {"batch_appended"}
 
     def look(self, view: ReplicaView, report: Report) -> None:
         role = view.partition.role
@@ -78,6 +79,7 @@ class FetchOfPresentBroker(OfPartition):
     """A leader counts no fetch of a broker epoch that its own metadata has superseded (KIP-903)."""
 
     name = "superseded_fetch_counted"
+    looks_after = frozenset({"follower_fetched"})
 
     def look(self, view: ReplicaView, report: Report) -> None:
         leader = view.leader
@@ -254,11 +256,6 @@ class QuorumHolds:
         self._committed_in[epoch] = max(new, self._committed_in.get(epoch, 0))
 
 
-ISR_EVENTS = frozenset(
-    {"isr_proposed", "isr_proposal_ended", "isr_expanded", "isr_shrunk", "isr_changed", "became_leader"}
-)
-"""Events after which a leader's maximal ISR may be another one."""
-
 REFUSED = frozenset(map(error_name, SURELY_NOT_DONE))
 """Errors that say that the controller has not applied the proposal and will not."""
 
@@ -276,6 +273,10 @@ class IsrChanges(OfPartition):
     """The maximal ISR contains every ISR that may be committed; each committed change was proposed, or enforced."""
 
     name = "maximal_isr_lacks_a_member"
+    looks_after = frozenset(
+        {"isr_proposed", "isr_proposal_ended", "isr_expanded", "isr_shrunk", "isr_changed", "became_leader"}
+    )
+    """Events after which a leader's maximal ISR may be another one."""
 
     def __init__(self) -> None:
         self._proposed: dict[tuple[str, Epoch], list[_Proposal]] = {}
@@ -297,7 +298,7 @@ class IsrChanges(OfPartition):
 
     def look(self, view: ReplicaView, report: Report) -> None:
         leader = view.leader
-        if leader is None or not any(event.kind in ISR_EVENTS for event in view.events):
+        if leader is None:
             return
         state = view.image.partition(view.name) if view.image is not None else None
         key = (leader.name, leader.epoch)

@@ -107,6 +107,27 @@ class _Listener:
         return call
 
 
+class _Serving:
+    """A request that has arrived; calling it lets the handler answer."""
+
+    __slots__ = ("__qualname__", "arrival", "birth", "call", "listener", "message", "network")
+
+    def __init__(
+        self, network: SimNetwork, listener: _Listener, arrival: int, call: _Call, message: Message, birth: int
+    ) -> None:
+        self.network = network
+        self.listener = listener
+        self.arrival = arrival
+        self.call = call
+        self.message = message
+        self.birth = birth
+        """Birth number of the task that answers, if one is needed: traces name the request by it."""
+        self.__qualname__ = f"{birth} handle {message.api}"
+
+    def __call__(self) -> None:
+        self.network.handle(self)
+
+
 def _untold(_kind: str, _node: str, /, **_facts: object) -> None:
     """For a network without a world around it."""
 
@@ -342,34 +363,53 @@ class SimNetwork:
         self._arrivals += 1
         arrival = self._arrivals
         listener.waiting[arrival] = call
-        self._loop.create_task(self._handle(listener, arrival, call, message), context=listener.context.copy())
+        serving = _Serving(self, listener, arrival, call, message, self._loop.next_birth())
+        self._loop.call_soon(serving, context=listener.context.copy())
 
-    def _handle(self, listener: _Listener, arrival: int, call: _Call, message: Message) -> Coroutine[Any, Any, None]:
+    def handle(self, serving: _Serving) -> None:
+        """Let the handler of a listener answer a request. Most handlers answer at once, and need no task."""
+        listener, message = serving.listener, serving.message
+        try:
+            answering = listener.handler(message.api, message.body, sent_by(listener.request_context, message.source))
+        except Exception as error:  # noqa: BLE001 - a handler never raises: this fails the run
+            self._handler_failed(serving, error)
+            return
+        if isinstance(answering, (list, tuple)):
+            self._answer(serving, answering)
+            return
+
         async def handle() -> None:
             try:
-                context = sent_by(listener.request_context, message.source)
-                answering = listener.handler(message.api, message.body, context)
-                answer = b"".join(await answering if isinstance(answering, Awaitable) else answering)
+                answer = await answering if isinstance(answering, Awaitable) else answering
             except asyncio.CancelledError:
-                self._break(listener, arrival, "the handler was cancelled")
+                self._break(listener, serving.arrival, "the handler was cancelled")
                 raise
-            except Exception as error:  # noqa: BLE001 - a handler never raises: this fails the run
-                self._loop.call_exception_handler({"message": f"handler of {message.api} raised", "exception": error})
-                self._break(listener, arrival, "the handler failed")
+            except Exception as error:  # noqa: BLE001 - as above
+                self._handler_failed(serving, error)
                 return
-            if listener.take(arrival) is None:
-                return  # the connection was closed meanwhile
-            back = Message(message.call, "answer", message.target, message.source, message.api, answer)
-            self._send(
-                self._link(back.source, back.target),
-                back,
-                listener.incarnation,
-                lambda: self._answered(call, back),
-                lambda _: call.fail(OutcomeUnknown(f"{call.peer}: connection reset before the answer")),
-            )
+            self._answer(serving, answer)
 
         handle.__qualname__ = f"handle {message.api}"
-        return handle()
+        self._loop.create_task_at_once(handle(), serving.birth)
+
+    def _handler_failed(self, serving: _Serving, error: Exception) -> None:
+        message = f"handler of {serving.message.api} raised"
+        self._loop.call_exception_handler({"message": message, "exception": error})
+        self._break(serving.listener, serving.arrival, "the handler failed")
+
+    def _answer(self, serving: _Serving, answer: Buffers) -> None:
+        listener, call, message = serving.listener, serving.call, serving.message
+        body = b"".join(answer)
+        if listener.take(serving.arrival) is None:
+            return  # the connection was closed meanwhile
+        back = Message(message.call, "answer", message.target, message.source, message.api, body)
+        self._send(
+            self._link(back.source, back.target),
+            back,
+            listener.incarnation,
+            lambda: self._answered(call, back),
+            lambda _: call.fail(OutcomeUnknown(f"{call.peer}: connection reset before the answer")),
+        )
 
     def _answered(self, call: _Call, answer: Message) -> None:
         if not call.answer.done():
@@ -422,7 +462,8 @@ class SimNetwork:
         delay = after_s if after_s is not None else self._delay(link) + self._queueing(link, size)
 
         def arrive() -> None:
-            if not self.is_cut(link.source, link.target):
+            # Nothing is cut mostly: one call less for each message.
+            if not (self._cuts or self._isolated) or not self.is_cut(link.source, link.target):
                 then()
 
         self._loop.happen_at(self._loop.now + delay, arrive)
@@ -494,7 +535,7 @@ class SimNetwork:
             verdict = rule(message)
             if verdict is not None:
                 return verdict
-        if self.is_cut(link.source, link.target):
+        if (self._cuts or self._isolated) and self.is_cut(link.source, link.target):
             return LOST
         if self._clogs and (link.source, link.target) in self._clogs:
             return HELD
@@ -516,7 +557,7 @@ class SimNetwork:
         rate = (link.profile or self.profile).bytes_per_s
         if not rate:
             return 0.0
-        now = self._loop.time()
+        now = self._loop.now
         if link.free_at > now:
             self.marks["message_queued"] += 1
         link.free_at = max(now, link.free_at) + size / rate
@@ -635,11 +676,11 @@ class NodeNetwork:
         self._network = network
         self._incarnation = incarnation
 
-    async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes:
+    def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> Coroutine[Any, Any, bytes]:
         """Send and await the answer; Unreachable or OutcomeUnknown as the top of this module says."""
         if not self._incarnation.alive:
             raise OutcomeUnknown(f"{self._incarnation} is dead")
-        return await self._network.call(self._incarnation, peer, api, body, deadline)
+        return self._network.call(self._incarnation, peer, api, body, deadline)
 
     async def serve(
         self, address: Address, handler: Handler, *, listener: str = "", sessions: OpenSession | None = None

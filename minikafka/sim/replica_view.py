@@ -101,6 +101,13 @@ class OfPartition(ABC):
     """An invariant over one replica, checked after each step with an event about it."""
 
     name: ClassVar[str]
+    looks_after: ClassVar[frozenset[str] | None] = None
+    """Kinds of the events after which it looks; None: every kind."""
+
+    @classmethod
+    def looks_at(cls, kinds: frozenset[str]) -> bool:
+        """Return True if it looks after a step with events of these kinds."""
+        return cls.looks_after is None or not cls.looks_after.isdisjoint(kinds)
 
     @abstractmethod
     def look(self, view: ReplicaView, report: Report) -> None:

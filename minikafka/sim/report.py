@@ -21,7 +21,7 @@ class Report:
     virtual_s: float = 0.0
     steps: int = 0
     trace: str = ""
-    """sha256 over every step and event."""
+    """sha256 over every step and event; empty: nobody asked for it, and the run passed."""
     marks: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     """How many sends were acknowledged, failed, unknown; how many records were read."""

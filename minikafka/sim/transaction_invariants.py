@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from minikafka.log.partition_log import PartitionLog
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim.log_invariants import stored_batches
+from minikafka.sim.log_invariants import stored_batches, stored_heads, whole
 from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report, number_of
 from minikafka.transactions.records import TRANSACTIONS_TOPIC, State, unpacked
 from minikafka.types import Epoch, Offset, TopicPartition
-from minikafka.wire.batch import RecordBatch
+from minikafka.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT, RecordBatch
 from minikafka.wire.markers import EndTransaction, marker_of
 from minikafka.wire.records import decode_batch
 
@@ -64,10 +64,13 @@ class Spans:
         """Read what was appended since; return its markers."""
         if self.log.start_offset > self.end:
             self.is_whole = False
+        if self.log.end_offset <= self.end:
+            return []
         found = []
-        for batch in stored_batches(self.log, self.end, self.log.end_offset):
-            self.end = batch.next_offset
-            marked = self._note(batch)
+        for stored in stored_heads(self.log, self.end, self.log.end_offset):
+            head = stored[0]
+            self.end = head.next_offset
+            marked = self._note(whole(*stored)) if head.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) else None
             if marked is not None:
                 found.append(marked)
         return found

@@ -99,6 +99,8 @@ class Watch:
         self._applied = AppliedEqual(replayed)
         self._quorum = QuorumHolds(replayed)
         self._sent = SentMessages([node_name(node) for node in cluster.nodes], self.report)
+        self._that_look: dict[frozenset[str], list[OfPartition]] = {}
+        """Kinds of events -> the invariants that look after these."""
         self._nodes = {node_name(node): node for node in cluster.nodes}
         self._names: dict[str, TopicPartition] = {}
         self._new: list[Event] = []
@@ -117,6 +119,7 @@ class Watch:
     def also(self, invariant: OfPartition) -> None:
         """Have one more look at replicas, after all others."""
         self._of_partitions.append(invariant)
+        self._that_look.clear()
 
     def report(self, name: str, what: str) -> None:
         """Note a violation, this file's or another check's."""
@@ -211,7 +214,11 @@ class Watch:
             view.events.append(event)
         for view in sights.values():
             report = self._report_of(view)
-            for each in self._of_partitions:
+            kinds = frozenset([event.kind for event in view.events])
+            looking = self._that_look.get(kinds)
+            if looking is None:
+                looking = self._that_look[kinds] = [each for each in self._of_partitions if each.looks_at(kinds)]
+            for each in looking:
                 each.look(view, report)
 
     def _partition_of(self, event: Event, broker: Broker | None) -> Partition | None:

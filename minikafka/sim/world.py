@@ -101,11 +101,9 @@ class SimWorld:
     ``seed=None`` runs ready nodes in plain FIFO order, the trace that reads best.
     """
 
-    def __init__(
-        self, seed: object, *, choose: Callable[[int], int] | None = None, keep_trace_lines: bool = False
-    ) -> None:
+    def __init__(self, seed: object, *, choose: Callable[[int], int] | None = None) -> None:
         self.seed = seed
-        self.loop = SimLoop(seed, choose=choose, keep_trace_lines=keep_trace_lines)
+        self.loop = SimLoop(seed, choose=choose)
         self.network = SimNetwork(seed, self.loop)
         self.network.tell = self.tell
         self.journal: list[Event] = []
@@ -239,7 +237,7 @@ class SimWorld:
     def _note(self, event: Event) -> None:
         self.journal.append(event)
         self.marks[event.kind] += 1
-        self.loop.trace.fresh.append(str(event))
+        self.loop.trace.entries.append(event)
         self.loop.has_event = True
         for observer in self.observers:
             observer(event)

@@ -129,7 +129,7 @@ def test_each_family_is_chosen_by_name(family: str, monkeypatch: pytest.MonkeyPa
     """Issue 17: thousands of seeds with transactions alone."""
     played: list[Plan] = []
 
-    def run_nothing(plan: Plan) -> Report:
+    def run_nothing(plan: Plan, **_: object) -> Report:
         played.append(plan)
         return Report(plan=plan)
 

@@ -342,6 +342,37 @@ def test_a_handler_that_raises_fails_the_run():
         run(story)
 
 
+def test_a_handler_that_answers_at_once_has_no_task_and_the_trace_names_its_request() -> None:
+    """Issue 13: a task for each request costs as much as what many handlers do."""
+    tasks: list[object] = []
+
+    def at_once(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
+        tasks.append(_current_task())
+        return [api.encode(), body]
+
+    async def later(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
+        tasks.append(_current_task())
+        return [api.encode(), body]
+
+    async def story(s: Story) -> None:
+        world = s.sim.of("n1")
+        for port, handler in ((9092, at_once), (9093, later)):
+            await s.sim.spawn("n1", world.network.serve(Address("n1", port), handler))
+            deadline = s.sim.loop.time() + 5.0
+            assert await s.client.network.call(Address("n1", port), "Ask", [b"!"], deadline=deadline) == b"Ask!"
+        assert tasks[0] is None
+        assert tasks[1] is not None
+        lines = s.sim.loop.trace.lines()
+        assert [line.partition(" ")[2] for line in lines if line.endswith("handle Ask")] == ["handle Ask"] * 2
+        assert s.sim.loop.incarnations["n1"].tasks == {}
+
+    run(story)
+
+
+def _current_task() -> object:
+    return asyncio.current_task()
+
+
 def test_serving_outside_of_a_node_is_refused():
     """Else the handlers' tasks would survive the node's death."""
 
