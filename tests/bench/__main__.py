@@ -1,7 +1,6 @@
 """`make bench`: prints each figure beside a bare aiohttp server and client doing the same transfer in the same run.
 
-The parts ``kafka``, ``kafka-transactions`` and ``kafka-groups`` print them beside Apache Kafka. They need Java 17, and fetch
-Kafka's jars once.
+The parts whose names begin with ``kafka`` print them beside Apache Kafka. They need Java 17, and fetch Kafka's jars once.
 
 Usage: python -m tests.bench [--quick] [-o table|json] [--only WORD] [--write-docs] [--from FILE]
 """
@@ -84,7 +83,10 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
         "kafka-transactions": lambda: transaction_rows.transaction_rows(
             rounds=rounds, count=50 if quick else 100, large=10 if quick else 50
         ),
-        "kafka-groups": lambda: kafka_group_rows.kafka_group_rows(rounds=2 if quick else 5, count=50 if quick else 200),
+        "kafka-groups-loop": lambda: kafka_group_rows.kafka_loop_rows(
+            rounds=2 if quick else 5, count=50 if quick else 200
+        ),
+        "kafka-groups-members": lambda: kafka_group_rows.kafka_rebalance_rows(rounds=2 if quick else 5),
     }
 
 

@@ -12,7 +12,7 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -173,8 +173,22 @@ class _Loop:
         self._last.close()
 
 
-async def kafka_group_rows(*, rounds: int, count: int) -> list[Row]:
-    """All rows, ``count`` records a round in the loop; none without Kafka or librdkafka."""
+async def kafka_loop_rows(*, rounds: int, count: int) -> list[Row]:
+    """The loop that reads, transforms and writes, ``count`` records a round; none without Kafka or librdkafka."""
+    return await _beside_kafka({INPUT: 1, OUTPUT: 1}, partial(_loop_rows, rounds=rounds, count=count))
+
+
+async def kafka_rebalance_rows(*, rounds: int) -> list[Row]:
+    """A rebalance with each protocol; none without Kafka or librdkafka."""
+
+    async def measured(ours: str, theirs: str) -> list[Row]:
+        return [await _rebalance_row(ours, theirs, protocol, rounds) for protocol in ("classic", "consumer")]
+
+    return await _beside_kafka({GROUP_TOPIC: PARTITIONS}, measured)
+
+
+async def _beside_kafka(topics: dict[str, int], measured: Callable[[str, str], Awaitable[list[Row]]]) -> list[Row]:
+    """Measure with our bootstrap and Kafka's; both clusters have the topics, by their number of partitions."""
     if importlib.util.find_spec("confluent_kafka") is None:
         sys.stderr.write("groups beside Kafka are left out: confluent-kafka is not installed\n")
         return []
@@ -184,15 +198,11 @@ async def kafka_group_rows(*, rounds: int, count: int) -> list[Row]:
         sys.stderr.write(f"groups beside Kafka are left out: {error}\n")
         return []
     async with both(java, BROKERS) as sides:
-        for arm in sides.arms:
-            await arm.create(GROUP_TOPIC, BROKERS, PARTITIONS)
-            for topic in (INPUT, OUTPUT):
-                await arm.create(topic, BROKERS, 1)
-        await sides.kafka.whole(GROUP_TOPIC, BROKERS)
-        bootstraps = sides.ours.running.bootstrap, sides.kafka.running.bootstrap
-        rows = await _loop_rows(*bootstraps, rounds, count)
-        for protocol in ("classic", "consumer"):
-            rows.append(await _rebalance_row(*bootstraps, protocol, rounds))
+        for topic, partitions in topics.items():
+            for arm in sides.arms:
+                await arm.create(topic, BROKERS, partitions)
+            await sides.kafka.whole(topic, BROKERS)
+        rows = await measured(sides.ours.running.bootstrap, sides.kafka.running.bootstrap)
     return [replace(row, beside=f"{KAFKA} {java.version}") for row in rows]
 
 
@@ -203,7 +213,7 @@ async def _rebalance_row(ours: str, theirs: str, protocol: str, rounds: int) -> 
     return Row(name, "ms", pair.ours, pair.bare, pair.ratio, at_least=False, note=NOTES[protocol])
 
 
-async def _loop_rows(ours: str, theirs: str, rounds: int, count: int) -> list[Row]:
+async def _loop_rows(ours: str, theirs: str, *, rounds: int, count: int) -> list[Row]:
     loops = [_Loop(each) for each in (ours, theirs)]
     try:
         for each in loops:
