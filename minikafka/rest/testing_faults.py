@@ -244,7 +244,9 @@ async def post_fault(call: HookCall) -> Reply:
         raise unacceptable([{"pointer": f"/{error.facts['field']}", "detail": error.message}]) from None
     link = Link.parse(spec.link)
     try:
-        link.check_brokers({*call.host.image.brokers, *map(int, faults.nodes)})
+        # A broker that has just started knows the voters before it has read the metadata.
+        host = call.host
+        link.check_brokers({*host.image.brokers, *host.config.voters, *map(int, faults.nodes)})
     except InvalidRequest as error:
         raise unacceptable([{"pointer": "/link", "detail": error.message}]) from None
     if not link.ends_at(faults.nodes):

@@ -56,6 +56,18 @@ async def test_fault_is_set_listed_and_healed_at_the_broker_that_the_request_nam
     assert active(curl, 2) == []
 
 
+async def test_broker_without_metadata_takes_faults_of_links_to_voters():
+    """Issue 15: a broker that had just restarted refused the next fault of `chaos run storm`, which ended the run."""
+    voters = "1@127.0.0.1:9001,2@127.0.0.1:9002"
+    async with FakeCluster(1, testing_endpoints_enable=True, controller_quorum_voters=voters) as cluster:
+        curl = Curl(cluster)
+        async with curl.session:
+            assert list(cluster.brokers[1].image.brokers) == [1]
+            assert (await curl.post("/v1/faults", {**CUT, "link": "1>2"})).json["link"] == "1>2"
+            unknown = (await curl.post("/v1/faults", {**CUT, "link": "1>3"})).problem(422, "INVALID_REQUEST")
+            assert "there is no broker 3, only 1, 2" in unknown["detail"]
+
+
 async def test_all_brokers_are_listed_and_healed_and_silent_ones_are_named(curl: Curl):
     """M6: `broker=all` merges; a broker that is down is named, and its part is known not to have been done."""
     for node in (1, 2, 3):
