@@ -383,6 +383,7 @@ _KINDS: Final = (
     _kind("quorum_fetch_refused", "code leader epoch", "leader {leader} refused a fetch of metadata: error {code}"),
     _kind("quorum_farewell_unheard", "epoch", "no voter responded when it resigned in quorum epoch {epoch}"),
     _kind("quorum_farewell_unsaid", "epoch why", "it could not resign in quorum epoch {epoch}"),
+    _kind("pre_vote_yielded", "epoch candidate", "leaves the election of a controller to {candidate}"),
     _kind("election_lost", "role epoch votes", "lost the election of quorum epoch {epoch} as {role}"),
     _kind("controller_activated", "node epoch", "is the active controller, quorum epoch {epoch}"),
     _kind("controller_deposed", "node epoch why", "is no longer the active controller"),

@@ -75,8 +75,15 @@ EPOCH_HALF = EPOCH_END // 2
 ELECTION_BACKOFF_S = 0.1
 # A starting voter without a leader asks for pre-votes within this part of the election timeout: they disturb nobody.
 FIRST_ELECTION_PART = 0.25
-# Voters that lose their leader together ask at different moments within this part of it: else they split the votes.
+# More than three voters that lose their leader together ask at different moments within this part of it: several that
+# have begun to stand would split the votes. Of two, one yields.
 SCATTER_PART = 0.1
+SCATTERED_FROM = 4
+# A follower that has heard nothing for this part of the fetch timeout grants pre-votes. While the quorum is sound, it
+# hears of its leader after a third of it.
+OVERDUE_PART = 0.5
+# A prospective that yields to another one asks again after a pause between half of this and all of it.
+YIELD_S = 0.2
 # A follower that its leader has never answered waits for this part of it after a refused connection.
 REFUSED_PART = 0.25
 # One voter alone goes from unattached to leader in one step of time; more turns than this would never end.
@@ -233,7 +240,8 @@ class QuorumCore:
             case Unattached() | Resigned():
                 self._ask_for_pre_votes(now, because=roles.ELECTION_TIMEOUT)
             case Follower() if self.is_voter:
-                scatter = self.random.random() * SCATTER_PART * self.election_timeout_s
+                part = SCATTER_PART if len(self.voters) >= SCATTERED_FROM else 0.0
+                scatter = self.random.random() * part * self.election_timeout_s
                 because = roles.LEADER_REFUSED if role.is_refused else roles.FETCH_TIMEOUT
                 self._ask_for_pre_votes(now, because=because, ask_at=now + scatter)
             case Follower():
@@ -285,7 +293,8 @@ class QuorumCore:
         """Go on as soon as the round is won or cannot be won any more."""
         if role.epoch_election.won:
             if isinstance(role, Prospective):
-                self._stand(role, now)
+                if not role.yields:
+                    self._stand(role, now)
             else:
                 self._lead(role, now)
         elif role.epoch_election.lost and role.backoff_until is None:
@@ -295,6 +304,36 @@ class QuorumCore:
                 self._follow(role.leader_id, now, because=roles.PRE_VOTES_REFUSED)
             else:
                 self._round_lost(role, now)
+
+    def yield_to(self, candidate: NodeId, log_end: EpochEnd, now: float) -> None:
+        """``candidate`` has been granted a pre-vote: leave the election to it, if it has the better claim.
+
+        Otherwise two of three voters that lose their leader at the same moment split the votes:
+
+        1. each grants the other's pre-vote, so both win that round and vote for themselves in the next epoch;
+        2. each refuses the other's vote, and the third voter is dead: no answer ends the round before its timeout.
+
+        The longer log has the better claim, then the lower id: of any two, one goes on. A member yields in its first
+        round only, so that a candidate whose answers are lost cannot hold it back.
+        """
+        role = self.role
+        if not isinstance(role, Prospective) or role.yields or role.retries or role.backoff_until is not None:
+            return
+        own_end = EpochEnd(max(self.log_end.epoch, 0), self.log_end.end_offset)  # as a request has it
+        if (log_end, -candidate) > (own_end, -self.me):
+            role.yields = True
+            role.backoff_until = now + YIELD_S * (0.5 + self.random.random() / 2)
+            self.events("pre_vote_yielded", epoch=role.epoch, candidate=candidate)
+
+    def stand_instead(self, now: float) -> None:
+        """A candidate was refused because its log is behind: without a leader, ask for pre-votes soon.
+
+        The candidate may have ended the reign of a leader that could go on, and cannot win. A member that can would
+        otherwise wait for an election timeout.
+        """
+        role = self.role
+        if isinstance(role, Unattached) and role.election_at is not None and role.voted_id == NO_NODE:
+            role.election_at = min(role.election_at, now + ELECTION_BACKOFF_S * self.random.random())
 
     def _round_lost(self, role: Standing, now: float) -> None:
         pause = ELECTION_BACKOFF_S * self.random.randrange(1, 2 ** min(role.retries + 1, 10))
@@ -407,6 +446,14 @@ class QuorumCore:
         follower.has_fetched = True
         follower.is_refused = False
         follower.fetch_deadline = now + self.fetch_timeout_s
+
+    def is_leader_overdue(self, follower: Follower, now: float) -> bool:
+        """Is the leader so late that another voter, which has waited for the whole fetch timeout, may be right?
+
+        Voters of a dead leader have last heard it at different moments, up to an idle fetch apart. If each waited for
+        its own fetch timeout, the last one would decide when the next leader is elected.
+        """
+        return now >= follower.fetch_deadline - (1 - OVERDUE_PART) * self.fetch_timeout_s
 
     def on_leader_refused(self, leader_id: NodeId, now: float) -> bool:
         """The leader's machine refused a connection. Return True if this member stands for election sooner by that.

@@ -229,9 +229,20 @@ def on_fetch(
         records = _read(core, asked, request, end)
     except ProtocolError as error:
         return core.ready(FetchResponse(partitions=(_refused(core, error),)))
-    if not records and not again and request.max_wait_ms > 0 and asked.high_watermark >= core.high_watermark:
+    may_park = not again and request.max_wait_ms > 0 and asked.high_watermark >= core.high_watermark
+    if may_park and not records and not _must_prove_that_it_follows(core, request.replica_id, now):
         return core.ready(None)
     return core.ready(_answered(core, request, _partition(core, records=records), now))
+
+
+def _must_prove_that_it_follows(core: QuorumCore, replica: NodeId, now: float) -> bool:
+    """Answer an idle fetch at once, so that the next one names the answer (:meth:`Leader.majority_heard_at`).
+
+    Without it, a leader that was cut off or stopped knows only an idle fetch later that it leads again, and until then
+    its own broker's session is not renewed.
+    """
+    role = core.role
+    return isinstance(role, Leader) and role.is_proof_older(replica, now - fetch_wait_ms(core) / 1000)
 
 
 def is_due(core: QuorumCore, request: FetchRequest) -> bool:

@@ -190,6 +190,9 @@ class Prospective(Standing):
 
     name: ClassVar[str] = "prospective"
 
+    yields: bool = False
+    """Another prospective with a better claim asked for a pre-vote: this round does not end in a candidacy."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Candidate(Standing):
@@ -223,6 +226,9 @@ class Follower(Role):
 
 NEVER = float("-inf")
 
+ANSWERS_MAX = 100
+"""So many answers to one voter may be on their way: it repeats a fetch that gets no answer in time."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -235,8 +241,8 @@ class Progress:
     leader_end_at_last_fetch: Offset = NO_OFFSET
     answers: int = 0
     """Number of the last answer to its fetches, in this reign."""
-    answered_at: float = NEVER
-    """When that answer was ready."""
+    answered_at: dict[int, float] = field(default_factory=dict)
+    """When each of the latest answers was ready, from the one that its fetches last named."""
     followed_at: float = NEVER
     """A time at which it surely followed: see :meth:`Leader.majority_heard_at`."""
 
@@ -296,6 +302,16 @@ class Leader(Role):
         heard = sorted([now, *(each.followed_at for each in self.voters.values())], reverse=True)
         return heard[len(heard) // 2]
 
+    def is_proof_older(self, node: NodeId, moment: float) -> bool:
+        """Return True if nothing shows that the voter has followed since ``moment``, and no answer since then can.
+
+        False before the first answer: that one comes with the records of the reign's beginning.
+        """
+        progress = self.voters.get(node)
+        if progress is None or not progress.answered_at or progress.followed_at >= moment:
+            return False
+        return max(progress.answered_at.values()) < moment
+
     def record_fetch(
         self,
         node: NodeId,
@@ -318,8 +334,11 @@ class Leader(Role):
             return
         progress = self.voters[node]
         progress.on_fetch(offset, leader_end=leader_end, now=now)
-        if 0 < last_answer == progress.answers:
-            progress.followed_at = progress.answered_at
+        # Any answer, not only the latest: a process that was stopped answers all fetches that wait in its sockets.
+        if last_answer in progress.answered_at:
+            progress.followed_at = max(progress.followed_at, progress.answered_at[last_answer])
+            for number in [each for each in progress.answered_at if each < last_answer]:
+                del progress.answered_at[number]
         self.hear_from(node, now=now, timeout_s=timeout_s)
 
     def answered(self, node: NodeId, now: float) -> int:
@@ -328,7 +347,8 @@ class Leader(Role):
         if progress is None:
             return 0
         progress.answers += 1
-        progress.answered_at = now
+        progress.answered_at[progress.answers] = now
+        progress.answered_at.pop(progress.answers - ANSWERS_MAX, None)
         return progress.answers
 
     def hear_from(self, node: NodeId, *, now: float, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ from minikafka.errors import FencedLeaderEpoch, InconsistentVoterSet, InvalidReq
 from minikafka.quorum import roles
 from minikafka.quorum.core import ELECTION_BACKOFF_S, Answered, Asked, QuorumCore, Ready
 from minikafka.quorum.roles import Candidate, Follower, Leader, Prospective, Standing, Unattached
-from minikafka.types import NO_NODE, Epoch, NodeId
+from minikafka.types import NO_NODE, Epoch, EpochEnd, NodeId
 from minikafka.wire.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -39,12 +39,16 @@ def on_vote_request(core: QuorumCore, request: VoteRequest, now: float) -> Ready
         return core.ready(VoteResponse(**_leader_facts(core), **_failure(error)))
     if not request.pre_vote:
         core.observe(request.candidate_epoch, NO_NODE, now)
-    refusal = refusal_of(core, request)
+    refusal = refusal_of(core, request, now)
     if refusal is None and not request.pre_vote:
         granted = Unattached(
             epoch=core.epoch, voted_id=request.candidate_id, election_at=now + core.draw_election_timeout()
         )
         core.become(granted, roles.VOTE_GRANTED)
+    elif refusal == "vote_refused_stale_log":
+        core.stand_instead(now)
+    elif refusal is None:
+        core.yield_to(request.candidate_id, EpochEnd(request.last_epoch, request.last_epoch_end_offset), now)
     core.events(
         refusal or "vote_granted",
         epoch=request.candidate_epoch,
@@ -61,13 +65,15 @@ Refusal: TypeAlias = Literal[
 """The event that says why no vote is given."""
 
 
-def refusal_of(core: QuorumCore, request: VoteRequest) -> Refusal | None:
+def refusal_of(core: QuorumCore, request: VoteRequest, now: float) -> Refusal | None:
     """Why no vote is given, or None. Logs are compared by (last epoch, end offset)."""
     role = core.role
     if (request.last_epoch, request.last_epoch_end_offset) < core.log_end:
         return "vote_refused_stale_log"
     if request.pre_vote:
-        lives = isinstance(role, Leader) or (isinstance(role, Follower) and role.has_fetched)
+        lives = isinstance(role, Leader) or (
+            isinstance(role, Follower) and role.has_fetched and not core.is_leader_overdue(role, now)
+        )
         return "vote_refused_leader_lives" if lives else None
     if role.leader_id != NO_NODE:
         return "vote_refused_leader_known"

@@ -13,7 +13,7 @@ from minikafka.quorum import fetching
 from minikafka.quorum.core import QuorumCore
 from minikafka.quorum.fetching import FetchSnapshot, Wait, describe
 from minikafka.quorum.files import QuorumState
-from minikafka.quorum.roles import Follower, Leader, Progress
+from minikafka.quorum.roles import ANSWERS_MAX, Follower, Leader, Progress
 from minikafka.replication.follower import CutTo, Extend
 from minikafka.types import METADATA_TOPIC, Address, EpochEnd
 from minikafka.wire.messages import (
@@ -281,6 +281,46 @@ def test_a_fetch_that_waited_while_its_leader_was_stopped_does_not_count():
     for voter in (2, 3, 2):
         fetched(core, 1, 50.0, replica=voter, last_answer=numbers[voter])
     assert heard_at(core, 50.0) == 2.0
+
+
+def test_an_answer_that_is_named_counts_although_later_ones_were_given():
+    """Issue 15: a controller that woke answered all fetches in its sockets at once, then ignored what its voters named."""
+    core = leading(1)
+    first = fetched(core, 1, 1.0, replica=2)
+    fetched(core, 1, 50.0, replica=2, last_answer=first)
+    woken = fetched(core, 1, 50.0, replica=2, last_answer=first)
+    fetched(core, 1, 50.0, replica=2, last_answer=first)
+    assert heard_at(core, 50.0) == 1.0
+    fetched(core, 1, 51.0, replica=2, last_answer=woken)
+    assert heard_at(core, 51.0) == 50.0
+    fetched(core, 1, 52.0, replica=2, last_answer=first)
+    assert heard_at(core, 52.0) == 50.0, "a fetch that was late takes nothing back"
+
+
+def test_answers_that_nobody_names_are_forgotten():
+    """Memory is bounded, whatever a voter sends."""
+    core = leading(1)
+    for number in range(1, 3 * ANSWERS_MAX):
+        assert fetched(core, 1, float(number), replica=2) == number
+    assert isinstance(core.role, Leader)
+    assert len(core.role.voters[2].answered_at) == ANSWERS_MAX
+    fetched(core, 1, 999.0, replica=2, last_answer=1)
+    assert heard_at(core, 999.0) == float("-inf")
+
+
+def test_an_idle_fetch_is_answered_at_once_when_it_must_prove_that_its_voter_follows():
+    """Issue 15: after a cut, a controller's own broker had no session for an idle fetch longer than necessary."""
+    core = leading(1)
+    core.log.sync()
+    number = fetched(core, 1, 1.0, replica=2)
+    idle = fetch(2, 5, replica=2, high_watermark=2, session_id=number)
+    assert fetching.on_fetch(core, idle, 1.4).reply is None, "the answer is half a second old at the most"
+    proving = fetching.on_fetch(core, idle, 9.0).reply
+    assert proving is not None
+    assert fetching.on_fetch(core, idle, 9.1).reply is None, "its answer is on its way"
+    named = fetch(2, 5, replica=2, high_watermark=2, session_id=proving.session_id)
+    assert fetching.on_fetch(core, named, 9.2).reply is None
+    assert heard_at(core, 9.2) == 9.0
 
 
 def test_a_follower_names_the_last_good_answer_of_its_leader():

@@ -165,9 +165,37 @@ def test_a_pre_vote_changes_nothing(what: str, make: Any, granted: bool, epoch: 
     """KIP-996: no epoch, no vote, no role changes anywhere; a member that hears its leader refuses."""
     core = make()
     role, version, deadline = core.role, core.state_version, core.next_deadline()
-    ready = voting.on_vote_request(core, vote(candidate_epoch=epoch, pre_vote=True), now=1.0)
+    ready = voting.on_vote_request(core, vote(candidate_epoch=epoch, pre_vote=True), now=0.9)
     assert ready.reply.vote_granted is granted
     assert (core.role, core.state_version, core.next_deadline()) == (role, version, deadline)
+
+
+@pytest.mark.parametrize(("now", "granted"), [(0.9, False), (1.0, True), (1.9, True)])
+def test_follower_grants_a_pre_vote_when_its_leader_is_overdue(now: float, granted: bool):
+    """Issue 15: of two voters, the one that heard the dead leader last delayed the election by half a second."""
+    core = followed(has_fetched=True)
+    assert core.next_deadline() == 2.0
+    assert voting.on_vote_request(core, vote(candidate_epoch=4, pre_vote=True), now=now).reply.vote_granted is granted
+
+
+@pytest.mark.parametrize("pre_vote", [True, False])
+def test_member_without_a_leader_stands_soon_instead_of_a_candidate_whose_log_is_behind(pre_vote: bool):
+    """Issue 15: after a cut, such a candidate deposed the leader, and all waited for an election timeout."""
+    core = member(state=QuorumState(epoch=5), log=log_of(*(4,) * 11))
+    assert isinstance(core.role, Unattached)
+    core.role.election_at = 1.5
+    reply = voting.on_vote_request(core, vote(candidate_epoch=6, pre_vote=pre_vote), now=0.5).reply
+    assert not reply.vote_granted
+    assert isinstance(core.role, Unattached)
+    assert 0.5 <= (core.next_deadline() or 0.0) <= 0.6
+
+
+def test_member_that_has_voted_gives_its_candidate_time_whoever_else_asks():
+    """Issue 15: a candidate whose log is behind must not shorten an election that another one may win."""
+    core = member(state=QuorumState(epoch=5, voted_id=3), log=log_of(*(4,) * 11))
+    before = core.next_deadline()
+    voting.on_vote_request(core, vote(candidate_epoch=5), now=0.0)
+    assert core.next_deadline() == before
 
 
 def test_refusals_tell_why():
@@ -179,6 +207,82 @@ def test_refusals_tell_why():
         "vote_refused_stale_log",
         "vote_refused_already_voted",
     ]
+
+
+def prospective(me: int, *epochs: int) -> QuorumCore:
+    """A member that asks for pre-votes in epoch 5."""
+    core = make_core(me, state=QuorumState(epoch=5), log=log_of(*epochs))
+    core.on_time(core.next_deadline() or 0.0, WALL_MS)
+    assert core.role.name == "prospective"
+    return core
+
+
+CLAIMS = [
+    # asked member, epochs in its log, end of the candidate's log, does it yield to member 2?
+    ("equal logs, the higher id", 3, (4,), (4, 1), True),
+    ("equal logs, the lower id", 1, (4,), (4, 1), False),
+    ("a longer log, the lower id", 1, (4,), (4, 2), True),
+    ("a log of a later epoch", 1, (3, 3), (4, 1), True),
+    ("a shorter log gets no pre-vote at all", 3, (4, 4), (4, 1), False),
+    ("empty logs, the higher id", 3, (), (0, 0), True),
+    ("empty logs, the lower id", 1, (), (0, 0), False),
+]
+
+
+@pytest.mark.parametrize(("what", "me", "epochs", "end", "yields"), CLAIMS, ids=[row[0] for row in CLAIMS])
+def test_prospective_yields_to_a_better_claim(
+    what: str, me: int, epochs: tuple[int, ...], end: tuple[int, int], yields: bool
+):
+    """Issue 15: with its own pre-votes won, only a member that does not yield becomes a candidate."""
+    core = prospective(me, *epochs)
+    last_epoch, offset = end
+    voting.on_vote_request(
+        core, vote(voter_id=me, last_epoch=last_epoch, last_epoch_end_offset=offset, pre_vote=True), now=2.0
+    )
+    other = 4 - me
+    asked = vote(voter_id=other, candidate_id=me, pre_vote=True)
+    voting.on_response(core, asked, VoteResponse(leader_epoch=5, vote_granted=True), other, now=2.0)
+    assert core.role.name == ("prospective" if yields else "candidate")
+
+
+def test_member_that_has_yielded_asks_again_and_yields_no_more():
+    """The other candidate may die, or hear no answers: it delays this member once, by a fifth of a second at most."""
+    core = prospective(3)
+    better = vote(voter_id=3, last_epoch=0, last_epoch_end_offset=0, pre_vote=True)
+    assert voting.on_vote_request(core, better, now=2.0).reply.vote_granted
+    again_at = core.next_deadline()
+    assert again_at is not None
+    assert 2.0 < again_at <= 2.2
+    voting.on_vote_request(core, better, now=2.1)
+    assert core.next_deadline() == again_at
+    core.on_time(again_at, WALL_MS)
+    voting.on_vote_request(core, better, now=again_at)
+    asked = vote(voter_id=1, candidate_id=3, pre_vote=True)
+    voting.on_response(core, asked, VoteResponse(leader_epoch=5, vote_granted=True), 1, now=again_at)
+    assert core.role.name == "candidate"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pre_votes_that_cross_elect_a_leader_without_a_second_round(seed: int):
+    """Issue 15, found by `chaos run storm`: two voters lost the third at once, and split the votes for over a second."""
+    player = Player(3, seed=seed)
+    player.crash(1)
+    two, three = player.cores[2], player.cores[3]
+    # Each has asked the other before either is answered.
+    to_three, to_two = (
+        next(each.request for each in core.on_time(core.next_deadline() or 0.0, WALL_MS).send if each.peer == peer)
+        for core, peer in ((two, 3), (three, 2))
+    )
+    answers = [
+        voting.on_vote_request(three, to_three, now=2.0).reply,
+        voting.on_vote_request(two, to_two, now=2.0).reply,
+    ]
+    assert all(each.vote_granted for each in answers)
+    player.obey(2, voting.on_response(two, to_three, answers[0], 3, now=2.0))
+    player.obey(3, voting.on_response(three, to_two, answers[1], 2, now=2.0))
+    player.obey(2, two.on_time(2.0, WALL_MS))
+    assert (two.role.name, two.epoch) == ("leader", 1)
+    assert three.role.voted_id == 2
 
 
 def test_answers_of_former_rounds_count_for_nothing():

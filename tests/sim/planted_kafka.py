@@ -193,12 +193,16 @@ def resumes_its_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
     return first_role
 
 
-def any_log_may_lead(core: QuorumCore, request: Any) -> str | None:
+def any_log_may_lead(core: QuorumCore, request: Any, *_: Any) -> str | None:
     """One vote an epoch, but for whoever asks first."""
     role = core.role
     if request.pre_vote:
         return None
-    return "already_voted" if role.voted_id not in (-1, request.candidate_id) or role.leader_id != -1 else None
+    return (
+        "vote_refused_already_voted"
+        if role.voted_id not in (-1, request.candidate_id) or role.leader_id != -1
+        else None
+    )
 
 
 def not_fatal(holds: bool, what: str, **facts: object) -> None:

@@ -77,11 +77,11 @@ async def without_the_vote(self: QuorumDriver, state: Any) -> None:
 def the_longer_log_wins(original: Callable[..., Any]) -> Callable[..., Any]:
     """Logs are compared by their length; the epoch of the last record does not count."""
 
-    def refusal_of(core: Any, request: Any) -> str | None:
+    def refusal_of(core: Any, request: Any, now: float) -> str | None:
         if request.last_epoch_end_offset < core.log_end.end_offset:
-            return "stale_log"
+            return "vote_refused_stale_log"
         equal = replace(request, last_epoch=core.log_end.epoch) if request.last_epoch < core.log_end.epoch else request
-        refusal: str | None = original(core, equal)
+        refusal: str | None = original(core, equal, now)
         return refusal
 
     return refusal_of

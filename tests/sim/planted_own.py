@@ -183,21 +183,25 @@ def whatever_the_isr(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def votes_again(original: Callable[..., str | None]) -> Callable[..., str | None]:
-    def refusal(core: QuorumCore, request: Any) -> str | None:
-        told = original(core, request)
-        return None if told == "already_voted" else told
+    def refusal(core: QuorumCore, request: Any, now: float) -> str | None:
+        told = original(core, request, now)
+        return None if told == "vote_refused_already_voted" else told
 
     return refusal
 
 
 def no_look_at_the_log(original: Callable[..., str | None]) -> Callable[..., str | None]:
-    def refusal(core: QuorumCore, request: Any) -> str | None:
+    def refusal(core: QuorumCore, request: Any, now: float) -> str | None:
         if (request.last_epoch, request.last_epoch_end_offset) >= core.log_end:
-            return original(core, request)
+            return original(core, request, now)
         role = core.role
         if request.pre_vote:
             return None
-        return None if role.leader_id == NO_NODE and role.voted_id in (NO_NODE, request.candidate_id) else "voted"
+        return (
+            None
+            if role.leader_id == NO_NODE and role.voted_id in (NO_NODE, request.candidate_id)
+            else "vote_refused_already_voted"
+        )
 
     return refusal
 
