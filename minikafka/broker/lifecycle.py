@@ -109,6 +109,10 @@ class Lifecycle:
         self._resumes_at: Offset = 0
         """What must be applied before a session that was interrupted counts again; 0: it is applied."""
         self._news = asyncio.Event()
+        self._asking: asyncio.Timeout | None = None
+        """Around the request under way."""
+        self._asked: Address | None = None
+        """Where the latest request was sent."""
         self._patience = Patience()
         """With heartbeats."""
         self._refusals = 0
@@ -129,9 +133,23 @@ class Lifecycle:
     def _is_in_time(self) -> bool:
         return self.world.clock.now() - self._session_from <= self._session_timeout_s
 
+    def _is_renewed(self) -> bool:
+        """Does the session count from a recent heartbeat?
+
+        A controller in this process that was cut off or stopped cannot renew it before a majority of the quorum follows
+        again; until then heartbeats are sent more often.
+        """
+        return self.world.clock.now() - self._session_from <= self._session_timeout_s / 2
+
     def on_news(self) -> None:
-        """The controller or the metadata has moved: a heartbeat now may help this broker or another one."""
+        """The controller or the metadata has moved: a heartbeat now may help this broker or another one.
+
+        A request to a controller that has been replaced is given up. Its process may be stopped or cut off, and while
+        this broker waits for the response, its session runs out and its leaders acknowledge nothing.
+        """
         self._news.set()
+        if self._asking is not None and self._controller() not in (None, self._asked) and not self._asking.expired():
+            self._asking.reschedule(asyncio.get_running_loop().time())
 
     def leave(self) -> None:
         """Ask for a controlled shutdown; ``may_leave`` is set when it is granted."""
@@ -243,7 +261,7 @@ class Lifecycle:
         elif response.should_shut_down:
             # Another process has asked in this broker's name.
             return self._register_again("the controller confirmed a shutdown that this broker had not requested")
-        return not self.is_fenced and not self._wants_to_leave
+        return not self.is_fenced and not self._wants_to_leave and self._is_renewed()
 
     def _register_again(self, why: str) -> bool:
         """Give up the registration; the next turn registers. Return False, as a heartbeat does that changed nothing."""
@@ -273,11 +291,16 @@ class Lifecycle:
         address = self._controller()
         if address is None:
             return None
+        self._asked = address
         try:
-            response: object = await call(self.world.network, address, request, self.world.clock.now() + timeout_s)
-        except (WorldError, ProtocolError) as error:
-            self.world.events("controller_silent", node=self.config.node_id, why=f"{type(error).__name__}: {error}")
+            async with asyncio.timeout_at(None) as self._asking:
+                response: object = await call(self.world.network, address, request, self.world.clock.now() + timeout_s)
+        except (TimeoutError, WorldError, ProtocolError) as error:
+            why = str(error) or "another node has become the active controller"
+            self.world.events("controller_silent", node=self.config.node_id, why=f"{type(error).__name__}: {why}")
             return None
+        finally:
+            self._asking = None
         if getattr(response, "error_code", 0) == NotController.code:
             return None
         self._answered_at = self.world.clock.now()

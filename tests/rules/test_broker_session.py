@@ -12,6 +12,7 @@ import pytest
 
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.config import BrokerConfig
+from minikafka.errors import OutcomeUnknown
 from minikafka.ports import World
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address
@@ -31,11 +32,19 @@ class Controller:
         """When a majority of voters last followed this process."""
         self.metadata_offset = 1
         """The end of the metadata, as heartbeats say it."""
+        self.asked: list[tuple[str, str]] = []
+        """Host and API of each request."""
+        self.silent: set[str] = set()
+        """Hosts that answer nothing."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens between its answer and the moment when that is read."""
 
-    async def call(self, _peer: Address, api: str, _body: object, **_: Any) -> bytes:
+    async def call(self, peer: Address, api: str, _body: object, *, deadline: float, **_: Any) -> bytes:
+        self.asked.append((peer.host, api))
         await asyncio.sleep(0.001)
+        if peer.host in self.silent:
+            await asyncio.sleep(deadline - asyncio.get_running_loop().time())
+            raise OutcomeUnknown("no answer in time")
         answers = {
             "BrokerRegistration": BrokerRegistrationResponse(broker_epoch=0, is_fenced=False),
             "BrokerHeartbeat": BrokerHeartbeatResponse(is_fenced=False, metadata_offset=self.metadata_offset),
@@ -52,6 +61,7 @@ class Life:
         self.sim, self.controller = sim, controller
         self.applied_offset = 5
         """The end of the metadata that the broker has applied."""
+        self.active: Address | None = Address("n1", 9092)
         self.lifecycle = Lifecycle(
             BrokerConfig(),
             dataclasses.replace(world, network=controller),  # type: ignore[arg-type]
@@ -61,7 +71,7 @@ class Life:
             log_dirs=(),
             advertised=lambda: Address("n1", 9092),
             other_listeners=lambda: "",
-            controller=lambda: Address("n1", 9092),
+            controller=lambda: self.active,
             applied_offset=lambda: self.applied_offset,
             on_change=lambda: None,
             controller_heard_at=lambda: controller.heard_at,
@@ -75,6 +85,16 @@ class Life:
 
     def run_for(self, duration_s: float) -> None:
         self.sim.loop.run_until(self.now + duration_s)
+
+    def elect(self, active: Address | None) -> None:
+        """This process hears that another controller was elected, or that the former one leads no more."""
+
+        async def hear() -> None:
+            self.active = active
+            self.lifecycle.on_news()
+
+        self.sim.spawn("n1", hear())
+        self.run_for(0.01)
 
     def step_down(self) -> None:
         """Another one was elected, and this process has just heard of it."""
@@ -142,6 +162,32 @@ def test_session_that_was_interrupted_counts_again_once_the_metadata_of_its_hear
         life.controller.metadata_offset = 9
         life.run_for(2.1)
         assert life.lifecycle.session_alive(), "a session without an interruption need not wait"
+
+
+def test_a_heartbeat_to_a_replaced_controller_is_given_up() -> None:
+    """Issue 15: the former controller was stopped, and leaders refused records until its response was overdue."""
+    with living(heard_at=NOT_LEADING) as life:
+        life.controller.silent.add("n1")
+        asked = len(life.controller.asked)
+        while len(life.controller.asked) == asked:
+            life.run_for(0.01)
+        life.elect(None)
+        assert len(life.controller.asked) == asked + 1, "the only one that is known is still the former one"
+        life.elect(Address("n2", 9092))
+        assert life.controller.asked[asked + 1 :] == [("n2", "BrokerHeartbeat")]
+        life.run_for(SESSION_S - 0.1)
+        assert life.lifecycle.session_alive()
+
+
+def test_heartbeats_hurry_while_the_controller_in_the_same_process_cannot_vouch() -> None:
+    """Issue 15: a controller that was cut off gets its broker's session back as soon as a majority follows again."""
+    with living(heard_at=0.0) as life:
+        life.run_for(SESSION_S - 0.2)
+        life.run_for(1.0)
+        assert not life.lifecycle.session_alive()
+        life.controller.heard_at = life.now
+        life.run_for(0.15)
+        assert life.lifecycle.session_alive()
 
 
 def _nothing(_: Life) -> None:
