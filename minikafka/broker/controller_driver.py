@@ -124,6 +124,10 @@ class MetadataQuorum(Protocol):
         """When each other member was last heard of, on the monotonic clock."""
         ...
 
+    def majority_heard_at(self) -> float:
+        """When a majority of voters surely followed this node; -inf: not yet in this reign; inf: it does not lead."""
+        ...
+
     async def append(self, payloads: Sequence[bytes], *, epoch: Epoch) -> Offset:
         """End of the batch once it is committed and applied here; NotController when this node does not lead."""
         ...
@@ -255,6 +259,8 @@ class ControllerDriver:
         self._held: list[_Asked] = []
         """Creations of topics that rule 6 delays."""
         self._news = asyncio.Event()
+        self._begun_at = 0.0
+        """When this reign began."""
         self._balanced_at = 0.0
         self._retry_at = 0.0
         self._turns = 0
@@ -361,6 +367,7 @@ class ControllerDriver:
         dead = None if self._has_registered() else self.config.node_id
         living = [node for node in sorted(image.brokers) if image.alive(node) and node != dead]
         self.sessions.restart(living, now, predecessor)
+        self._begun_at = now
         self._reigns.set()
         self._predecessor = NO_NODE
         self._reach = {}
@@ -614,6 +621,8 @@ class ControllerDriver:
             decision = self.controller.broker_refused(batch.image, refusal, is_heard_since=is_heard)
             if decision.records:
                 batch.add(decision, None, lambda _end: self.sessions.ended(node))
+        # A majority has elected it, too.
+        self.sessions.spare(now, connected_at=max(self._begun_at, self.quorum.majority_heard_at()))
         for node in self.sessions.expired(now):
             decision = self.controller.broker_lost(batch.image, node)
             if decision.records:

@@ -81,6 +81,8 @@ class _Session:
     last_contact: float
     heard_at: float | None = None
     """When it was heard in this reign; ``last_contact`` is a grace period for a broker that was not."""
+    spared_until: float = float("-inf")
+    """It does not end before: the controller itself had been cut off or stopped."""
     metadata_offset: Offset = NO_OFFSET
     shutdown_offset: Offset | None = None
     asked_to_stop_at: float | None = None
@@ -115,12 +117,26 @@ class Sessions:
 
     def alive(self, node: NodeId, now: float) -> bool:
         session = self._sessions.get(node)
-        return session is not None and now < session.last_contact + self._timeout_s
+        return session is not None and now < self._end(session)
+
+    def _end(self, session: _Session) -> float:
+        return max(session.last_contact + self._timeout_s, session.spared_until)
 
     def heard_since(self, node: NodeId, moment: float) -> bool:
         """Was the broker heard after ``moment``?"""
         session = self._sessions.get(node)
         return session is not None and session.last_contact > moment
+
+    def spare(self, now: float, *, connected_at: float) -> None:
+        """Give silent brokers time if it is the controller that was cut off or stopped.
+
+        ``connected_at``: the newest time at which a majority of the quorum surely followed this controller. If that is
+        half a session ago, the silence of brokers shows nothing. A controller that fenced them as soon as it woke would
+        leave its partitions with too few in-sync replicas, although all brokers live.
+        """
+        if now - connected_at > self._timeout_s / 2:
+            for node in self.expired(now):
+                self._sessions[node].spared_until = now + self._timeout_s / 4
 
     def expired(self, now: float) -> list[NodeId]:
         """Brokers that were silent for the session timeout, longest silence first."""
@@ -129,8 +145,7 @@ class Sessions:
 
     def next_deadline(self) -> float | None:
         """When the next session ends unless its broker is heard."""
-        contacts = [session.last_contact for session in self._sessions.values()]
-        return min(contacts) + self._timeout_s if contacts else None
+        return min(map(self._end, self._sessions.values()), default=None)
 
     # ---- controlled shutdown ----
 

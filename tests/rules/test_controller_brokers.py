@@ -279,6 +279,29 @@ def test_s14_a_session_ends_when_the_timeout_is_over_and_not_before():
     assert not sessions.alive(2, 9.5)
 
 
+def test_a_controller_that_was_cut_off_or_stopped_spares_silent_brokers():
+    """Issue 15, found by `chaos run storm`: it woke and fenced all brokers before it had read what lay in its sockets."""
+    sessions = Sessions(timeout_s=8.0)
+    sessions.restart((1, 2), 0.0)
+    sessions.spare(7.0, connected_at=0.0)
+    assert sessions.next_deadline() == 8.0, "nobody is late yet"
+    assert sessions.expired(9.0) == [1, 2]
+    sessions.spare(9.0, connected_at=4.9)
+    assert sessions.expired(9.0) == []
+    assert sessions.alive(1, 9.0)
+    assert sessions.next_deadline() == 11.0
+    sessions.touched(2, 10.0)
+    assert sessions.expired(11.0) == [1]
+
+
+def test_a_connected_controller_spares_nobody():
+    """S14: while a majority follows the controller, silence counts as ever."""
+    sessions = Sessions(timeout_s=8.0)
+    sessions.restart((1, 2), 0.0)
+    sessions.spare(9.0, connected_at=5.0)
+    assert sessions.expired(9.0) == [1, 2]
+
+
 def test_time_never_goes_back_for_a_session():
     """Two heartbeats may be handled out of order: the later one counts."""
     sessions = Sessions(timeout_s=9.0)

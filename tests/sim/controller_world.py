@@ -36,10 +36,15 @@ class FakeQuorum:
         self.end = 0
         self.epoch = 0
         self.last_contact: Mapping[NodeId, float] = {}
+        self.heard_at = float("inf")
+        """When a majority last followed it; inf: it does now."""
         self.batches: list[int] = []
         self.failure: ProtocolError | None = None
         self.may_commit = asyncio.Event()
         self.may_commit.set()
+
+    def majority_heard_at(self) -> float:
+        return self.heard_at
 
     def lead(self, epoch: Epoch) -> None:
         """This node is elected, and has committed the control record of its epoch."""

@@ -467,6 +467,22 @@ def test_a_new_controller_restarts_clocks_but_dates_its_predecessor_from_their_l
     play(story)
 
 
+def test_a_controller_that_was_cut_off_fences_nobody_before_it_could_hear_them():
+    """Issue 15: after a cut of almost a session it fenced both other brokers, and no partition had enough replicas."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        world.quorum.heard_at = cut_at = world.now()
+        await asyncio.sleep(9.5)
+        assert world.metadata.image.eligible_brokers() == (1, 2, 3)
+        world.quorum.heard_at = float("inf")
+        await keep_alive(world, 1, 2, until=cut_at + 20.0)
+        assert world.metadata.image.eligible_brokers() == (1, 2), "whoever stays silent goes"
+
+    play(story)
+
+
 def test_controlled_shutdown_waits_until_the_others_have_read_it():
     """Leaders move with the first heartbeat that asks; the broker may stop when all others have applied the move."""
 
