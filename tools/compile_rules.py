@@ -56,7 +56,6 @@ MODULES = (
     "minikafka.wire.kafka.translate.fetch",
     "minikafka.wire.kafka.translate.produce",
     "minikafka.log.epochs",
-    "minikafka.log.index",
     "minikafka.log.limits",
     "minikafka.log.partition_log",
     "minikafka.log.producer_state",

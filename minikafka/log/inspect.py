@@ -13,7 +13,6 @@ from minikafka.config import LONG_MAX
 from minikafka.errors import ProtocolError
 from minikafka.log.checkpoint import BadCheckpoint, parse_epochs, parse_offsets, parse_partition_metadata
 from minikafka.log.epochs import EpochCache
-from minikafka.log.index import OffsetIndex, TimeIndex
 from minikafka.log.names import (
     GAPS,
     INDEX,
@@ -33,7 +32,7 @@ from minikafka.log.names import (
 )
 from minikafka.log.producer_state import BadSnapshot, parse_snapshot
 from minikafka.log.scan import Damage, scan
-from minikafka.log.segment import RELATIVE_MAX
+from minikafka.log.segment import RELATIVE_MAX, OffsetIndex, TimeIndex
 from minikafka.log.transaction_index import BadTransactionIndex, parse_transaction_index
 from minikafka.ports import Disk
 from minikafka.types import METADATA_PARTITION, NO_EPOCH, Epoch, Offset, TopicPartition

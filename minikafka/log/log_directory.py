@@ -33,7 +33,6 @@ from minikafka.log.checkpoint import (
     parse_offsets,
 )
 from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
-from minikafka.log.loaded import MisfitLog
 from minikafka.log.names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSET_CHECKPOINT,
@@ -51,6 +50,7 @@ from minikafka.log.names import (
     retired_folder,
 )
 from minikafka.log.partition_log import PartitionLog, topic_id_of
+from minikafka.log.recovery import MisfitLog
 from minikafka.ports import Disk, Events, no_events
 from minikafka.types import METADATA_PARTITION, NodeId, Offset, TopicId, TopicPartition
 

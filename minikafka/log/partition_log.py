@@ -23,18 +23,15 @@ from minikafka.errors import CorruptMessage, DiskFailed, DiskFull, OffsetOutOfRa
 from minikafka.invariant import InvariantViolation, invariant
 from minikafka.log import compaction
 from minikafka.log.checkpoint import BadCheckpoint, format_partition_metadata, parse_partition_metadata
-from minikafka.log.cleaner import Cleaned, Cleaner, Pause
+from minikafka.log.cleaner import Cleaned, Cleaner, Pause, settle
 from minikafka.log.compaction import DirtyRange
 from minikafka.log.disk_reader import DiskReader
 from minikafka.log.durability import Durability, EpochCheckpoint, LogHealth
 from minikafka.log.limits import check_limits
-from minikafka.log.loaded import LoadedLog
 from minikafka.log.names import GAPS, LOG, PARTITION_METADATA
-from minikafka.log.recovery import load, may_have_gaps
-from minikafka.log.retention import SegmentAge, expired_count
+from minikafka.log.recovery import LoadedLog, load, may_have_gaps
 from minikafka.log.segment import Segment
-from minikafka.log.segment_store import SegmentStore
-from minikafka.log.swap import settle
+from minikafka.log.segment_store import SegmentAge, SegmentStore, expired_count
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
 from minikafka.log.transactions import AbortedTransaction
 from minikafka.log.verification import VerificationGuard

@@ -8,16 +8,18 @@ Rules for this file:
 2. The log itself replicates this state: a follower, and recovery, take each batch in without judging it.
 3. Expiry counts from when this process first saw a producer's last batch, not from record timestamps: events of the
    past are still being sent today. A producer with an open transaction never expires, nor one whose last marker is not
-   below the high watermark: its entry is what tells a restart to look for that marker (``producer_replay.py``). One of
-   which only a marker is known stays as long as any other: its epoch keeps older incarnations out (KAFKA-9144).
+   below the high watermark: its entry is what tells a restart to look for that marker (:func:`replay_producers`). One
+   of which only a marker is known stays as long as any other: its epoch keeps older incarnations out (KAFKA-9144).
 4. State changes after the append, never before it (KAFKA-6683).
+5. A replay begins with the newest snapshot that can be believed and reads the batches after it: of data only the
+   headers, of markers the whole batch. It removes snapshots that cannot be read, and writes nothing.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,8 +31,11 @@ from minikafka.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
+from minikafka.log.names import SNAPSHOT, offset_name
+from minikafka.log.segment import Segment, headers
 from minikafka.log.transactions import AbortedTransaction, OpenTransactions
 from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
+from minikafka.ports import Disk
 from minikafka.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER, Epoch, Offset
 from minikafka.wire.batch import (
     CONTROL_BIT,
@@ -526,3 +531,77 @@ def parse_snapshot(data: bytes) -> Iterable[SnapshotEntry]:
     if len(body) != _SNAPSHOT_COUNT.size + count * _SNAPSHOT_ENTRY.size:
         raise BadSnapshot(f"{count} entries promised in {len(body)} bytes")
     return [SnapshotEntry._make(entry) for entry in _SNAPSHOT_ENTRY.iter_unpack(body[_SNAPSHOT_COUNT.size :])]
+
+
+# ---- replay ----------------------------------------------------------------------------------------------------------
+
+
+def replay_producers(
+    disk: Disk,
+    folder: str,
+    segments: list[Segment],
+    state: ProducerState,
+    snapshots: list[Offset],
+    *,
+    end: Offset,
+    clean: bool = False,
+    high_watermark: Offset | None = None,
+    unindexed: Collection[Segment] = (),
+) -> None:
+    """Rebuild ``state`` as of ``end``; removes snapshots that cannot be read, from disk and from ``snapshots``.
+
+    Args:
+        disk: Where the log is.
+        folder: The log's.
+        segments: All of them, oldest first.
+        state: Is cleared first.
+        snapshots: Offsets of the snapshots in the folder, ascending.
+        end: The log's end.
+        clean: The last stop was clean. Kafka: without a snapshot there were no producers.
+        high_watermark: As known on disk. Transactions whose markers lie at or above it have ended but may still be
+            undone, and the replay begins below it, because a snapshot does not tell where they began. None: the caller
+            knows these transactions.
+        unindexed: Segments with markers whose transaction index is rebuilt; the replay begins before the first of them.
+    """
+    latest = min((segment.base_offset for segment in unindexed), default=end)
+    start = _load_newest(disk, folder, state, snapshots, latest)
+    if high_watermark is not None and start is not None and start > high_watermark and state.has_seen_markers:
+        start = _load_newest(disk, folder, state, snapshots, high_watermark)
+    elif clean and start is None and not unindexed:
+        return
+    if high_watermark is not None:
+        state.transactions.committed(min(high_watermark, end))  # a power cut may have left less of the log
+    start = max(segments[0].base_offset, start or 0)
+    for segment in segments:
+        if segment.next_offset <= start:
+            continue
+        found = segment.locate(max(start, segment.base_offset))
+        if found is None:
+            continue
+        needs_index = any(segment is each for each in unindexed)
+        for position, header in headers(segment.file, found[0], segment.size):
+            if header.base_offset >= end:
+                return
+            if header.base_offset >= start:
+                is_marker = header.is_control and header.has_producer
+                batch = RecordBatch.of(segment.read(position, header.size)) if is_marker else header
+                aborted = state.note(batch, base_offset=header.base_offset, timestamp=header.max_timestamp)
+                if aborted is not None and needs_index:
+                    segment.transactions.append(aborted)
+
+
+def _load_newest(
+    disk: Disk, folder: str, state: ProducerState, snapshots: list[Offset], latest: Offset
+) -> Offset | None:
+    """Load the newest snapshot at or below ``latest`` and return its offset; None, and no state, without one."""
+    state.clear()
+    for offset in [each for each in reversed(snapshots) if each <= latest]:
+        path = f"{folder}/{offset_name(offset, SNAPSHOT)}"
+        try:
+            state.load_snapshot(disk.read_file(path))
+        except BadSnapshot:
+            disk.remove(path)
+            snapshots.remove(offset)
+        else:
+            return offset
+    return None

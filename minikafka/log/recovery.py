@@ -12,7 +12,7 @@ Rules for this file:
 3. A compacted log has gaps between offsets, and holes between segments. Kafka leaves no marker of that: a log in which
    a gap is found gets one (``mk.gaps``), and has them from then on. Segments that compaction was replacing are
    finished being replaced: a ``.log.swap`` takes its name, a segment below the end of the one before it goes
-   (``swap.py``).
+   (``cleaner.py``).
 4. Where leader epochs fall, the log came from another cluster. It is not cut: MisfitLog, and its owner sets it aside.
 5. Everything dropped is in the ``RecoveryReport``, with the reason. Bytes are removed only where a batch is damaged.
    Where its checksum is right and only its offsets do not fit, the bytes from there on are kept in a ``.stray`` file.
@@ -21,13 +21,12 @@ Rules for this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from minikafka.config import TopicConfig
 from minikafka.errors import CorruptMessage, DiskFailed, DiskFull
 from minikafka.log.checkpoint import BadCheckpoint, parse_epochs
 from minikafka.log.epochs import EpochCache
-from minikafka.log.index import OffsetIndex, TimeIndex
-from minikafka.log.loaded import Dropped, LoadedLog, MisfitLog, RecoveryReport
 from minikafka.log.names import (
     CLEANED,
     DELETED,
@@ -45,16 +44,70 @@ from minikafka.log.names import (
     offset_name,
     offsets_by_suffix,
 )
-from minikafka.log.producer_replay import replay_producers
-from minikafka.log.producer_state import BadSnapshot, ProducerState, parse_snapshot
+from minikafka.log.producer_state import BadSnapshot, ProducerState, parse_snapshot, replay_producers
 from minikafka.log.scan import Damage, FallingEpoch, Misplaced, scan
-from minikafka.log.segment import RELATIVE_MAX, Segment, headers
+from minikafka.log.segment import RELATIVE_MAX, OffsetIndex, Segment, TimeIndex, headers
 from minikafka.log.transaction_index import BadTransactionIndex
 from minikafka.ports import Disk
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset
 from minikafka.wire.batch import RecordBatch
 
+# ---- what opening a log gives ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """Bytes that the opened log does not have any more."""
+
+    path: str
+    position: int
+    size: int
+    reason: str
+    below_recovery_point: bool
+    """True is damage to what was once synced; False is what a power cut may leave."""
+    kept_as: str = ""
+    """The file's new name: its batches are sound, and only what should come before them is missing. Empty: removed."""
+
+
+class MisfitLog(Exception):
+    """A log that must be set aside unchanged: its batches are sound, but no leader of this cluster wrote them so."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveryReport:
+    """How a log was opened."""
+
+    clean: bool
+    checked_count: int = 0
+    """Batches whose checksum was computed."""
+    dropped: list[Dropped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was rebuilt, in words."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedLog:
+    """What :func:`load` found."""
+
+    segments: list[Segment]
+    epochs: EpochCache
+    producers: ProducerState
+    snapshots: list[Offset]
+    start_offset: Offset
+    trusted_end: Offset
+    """Everything below was surely synced. After an unclean stop: the base of the first segment that was walked, for
+    that one may have been cut below the recovery point and written again, which a kill -9 does not undo."""
+    restarted_at: Offset | None
+    """The log begins where only a ``.start`` file says that it does."""
+    has_gaps: bool
+    """Compaction has left offsets out, here or where it was copied from: a file says so."""
+    report: RecoveryReport
+
+
 COPY_SIZE = 1024 * 1024
+
+
+# ---- opening ---------------------------------------------------------------------------------------------------------
 
 
 def may_have_gaps(config: TopicConfig) -> bool:

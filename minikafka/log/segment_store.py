@@ -3,20 +3,25 @@
 Rules for this file: each method leaves the list of segments, the producer snapshots and the durability books in step
 with the folder; DiskFull and DiskFailed pass through, its owner stops the log then. What may be read or promised is
 decided elsewhere.
+
+Which segments are old enough to be deleted (KAFKA-FACTS 1.5) is a pure function at the end of this file, to which
+the log and the clock come as numbers. It takes the oldest first, and none after the first that has to stay. A segment
+whose end lies above the high watermark stays, whatever its age.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from minikafka.config import TopicConfig
 from minikafka.errors import KafkaStorageError
 from minikafka.invariant import invariant
 from minikafka.log.durability import Durability
-from minikafka.log.loaded import LoadedLog
 from minikafka.log.names import CLEANED, DELETED, LOG, RESTARTED, SNAPSHOT, SWAP, offset_name
-from minikafka.log.producer_replay import replay_producers
-from minikafka.log.producer_state import ProducerState
+from minikafka.log.producer_state import ProducerState, replay_producers
+from minikafka.log.recovery import LoadedLog
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.log.transactions import AbortedTransaction
 from minikafka.ports import Disk
@@ -268,7 +273,7 @@ class SegmentStore:
         self._snapshots = [offset for offset in self._snapshots if offset != segment.base_offset]
         return renamed
 
-    # ------------------------------------------------------------------------------------- swapping (see swap.py)
+    # ---------------------------------------------------------------------------------- swapping (see cleaner.py)
 
     def begin_swap(self, cleaned: Segment, sources: list[Segment]) -> None:
         """Step 2: from now on ``cleaned`` stands for ``sources``, which follow one another and are not active."""
@@ -349,3 +354,46 @@ class SegmentStore:
         self.is_closed = True
         for segment in self.segments:
             self._durability.retire(segment.take_file())
+
+
+# ---- retention -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentAge:
+    """What retention needs to know of one segment."""
+
+    end_offset: Offset
+    size: int
+    newest_ms: int
+    """Largest timestamp, or the file's time of change when its records have none."""
+
+
+def expired_count(
+    segments: Iterable[SegmentAge],
+    config: TopicConfig,
+    *,
+    size: int,
+    now_ms: int,
+    start_offset: Offset,
+    high_watermark: Offset,
+) -> int:
+    """How many of the oldest ``segments``, which hold ``size`` bytes, may be deleted: all may, the active one too.
+
+    No segment behind the first that stays is looked at: its newest timestamp may have to be read from the disk.
+    Where ``cleanup.policy`` has ``delete``: by time, older than ``retention.ms``; by size, while what is left holds
+    ``retention.bytes`` without it. Everywhere: by start, wholly below the log start offset (DeleteRecords).
+    """
+    excess = size - config.retention_bytes
+    deletes = "delete" in config.cleanup_policy
+    count = 0
+    for segment in segments:
+        if segment.end_offset > high_watermark:
+            break
+        excess -= segment.size
+        too_old = deletes and 0 <= config.retention_ms < now_ms - segment.newest_ms
+        too_much = deletes and config.retention_bytes >= 0 and excess >= 0
+        if not (too_old or too_much or segment.end_offset <= start_offset):
+            break
+        count += 1
+    return count

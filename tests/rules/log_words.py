@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from minikafka.config import TopicConfig
+from minikafka.log.disk_reader import TimestampHit, first_at_or_after
 from minikafka.log.partition_log import PartitionLog
-from minikafka.log.timestamps import TimestampHit, first_at_or_after
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, split, verify_client
 from minikafka.wire.records import Record, build_batch, decode_batch

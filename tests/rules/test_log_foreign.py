@@ -10,9 +10,9 @@ from minikafka.config import TopicConfig
 from minikafka.errors import InvalidConfig
 from minikafka.log.checkpoint import format_epochs
 from minikafka.log.inspect import is_metadata_of_kafka, verify_log
-from minikafka.log.loaded import MisfitLog
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.names import GAPS, offset_name
+from minikafka.log.recovery import MisfitLog
 from minikafka.quorum.records import FeatureLevel, encode
 from minikafka.types import METADATA_PARTITION, Offset
 from minikafka.wire.batch import RecordBatch, split, with_fields

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minikafka.config import TopicConfig
-from minikafka.log.index import OffsetIndex, TimeIndex
 from minikafka.log.names import offset_name
 from minikafka.log.partition_log import PartitionLog
+from minikafka.log.segment import OffsetIndex, TimeIndex
 from minikafka.wire.batch import split
 from minikafka.wire.records import decode_batch
 from tests.rules.log_words import (
@@ -92,7 +92,7 @@ def test_entries_are_kafkas_bytes():
 
 
 def test_damaged_entries_are_not_sane():
-    """Rule 2 of index.py: zeros, a torn entry or a position beyond the segment are never believed."""
+    """Rule 6 of segment.py: zeros, a torn entry or a position beyond the segment are never believed."""
     index = OffsetIndex(0)
     index.append(5, 100)
     index.append(9, 200)

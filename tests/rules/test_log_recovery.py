@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minikafka.config import TopicConfig
-from minikafka.log.loaded import MisfitLog
 from minikafka.log.names import offset_name, offsets_in
 from minikafka.log.partition_log import PartitionLog
+from minikafka.log.recovery import MisfitLog
 from minikafka.wire.batch import split
 from tests.rules.log_words import SMALL, TOPIC_ID, everything, fill, on_disk, open_log, values
 from tests.rules.memory_disk import MemoryDisk, run
@@ -173,7 +173,7 @@ def test_nothing_beyond_the_recovery_point_is_known_to_be_synced():
 
 
 def test_a_lost_or_stale_index_is_made_anew():
-    """Rule 2 of index.py: the reader finds the same batches whatever became of the index files."""
+    """Rule 6 of segment.py: the reader finds the same batches whatever became of the index files."""
     disk, whole = written()
     log = open_log(disk)
     run(log.sync())

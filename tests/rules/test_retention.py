@@ -6,7 +6,7 @@ import pytest
 
 from minikafka.config import TopicConfig
 from minikafka.invariant import InvariantViolation
-from minikafka.log.retention import SegmentAge, expired_count
+from minikafka.log.segment_store import SegmentAge, expired_count
 from tests.rules.log_words import TIME, fill, on_disk, open_log, values
 from tests.rules.memory_disk import MemoryDisk, run
 

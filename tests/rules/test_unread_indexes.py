@@ -158,7 +158,7 @@ def test_unread_indexes_serve_as_those_read_at_the_start(story: list[Operation])
 @pytest.mark.parametrize("damage", ["lost", "lost since", "zeros", "longer", "beyond"])
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_wrong_index_of_a_clean_stop_is_rebuilt(damage: str, suffix: str):
-    """Rule 2 of index.py: whatever became of the files, the same batches are found, by offset and by time."""
+    """Rule 6 of segment.py: whatever became of the files, the same batches are found, by offset and by time."""
     whole = stopped_cleanly()
     told: list[str] = []
     disk = stopped_cleanly()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minikafka.log import batch_filter, cleaner
-from minikafka.log.batch_filter import BatchFilter, CleanedTransactions
-from minikafka.log.compaction import DirtyRange
+from minikafka.log import cleaner, compaction
+from minikafka.log.cleaner import SegmentSwap
+from minikafka.log.compaction import BatchFilter, CleanedTransactions, DirtyRange
 from minikafka.log.epochs import EpochCache
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import ProducerState
 from minikafka.log.segment_store import SegmentStore
-from minikafka.log.swap import SegmentSwap
 from minikafka.types import NO_OFFSET
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.rewrite import RecordSlice, slices
@@ -147,7 +146,7 @@ COMPACTION: tuple[Bug, ...] = (
         "tombstones_go_at_once",
         "the first cleaning drops tombstones: who reads slowly never hears of the deletion",
         tombstones_go_after_their_time,
-        (batch_filter, "stays", values_only(batch_filter.stays)),
+        (compaction, "stays", values_only(compaction.stays)),
         source="KIP-534",
     ),
     _bug(

@@ -20,7 +20,7 @@ from minikafka.errors import (
     ProtocolError,
     RequestTimedOut,
 )
-from minikafka.log.timestamps import TimestampHit, first_at_or_after
+from minikafka.log.disk_reader import TimestampHit, first_at_or_after
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX
