@@ -22,9 +22,9 @@ from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.api.stopping import StoppingApi
 from minikafka.broker.controller_driver import ControllerDriver
+from minikafka.broker.coordinator_shards import GROUP, TRANSACTION, FindCoordinatorApi, KeyKind
 from minikafka.broker.dispatch import ApiHandler, Dispatcher, screened_answer, settled
 from minikafka.broker.event_limiter import EventLimiter
-from minikafka.broker.find_coordinator import GROUP, TRANSACTION, FindCoordinatorApi, KeyKind
 from minikafka.broker.forwarding import Forwarding
 from minikafka.broker.group_manager import HISTORY_SHARE, GroupManager
 from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER, CHANGES_OF_ACLS, handler_table
@@ -32,8 +32,7 @@ from minikafka.broker.history import History
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
-from minikafka.broker.log_cleaner import LogCleaner
-from minikafka.broker.log_maintenance import LogMaintenance
+from minikafka.broker.log_maintenance import LogCleaner, LogMaintenance
 from minikafka.broker.metadata import MetadataCache, removed_topics
 from minikafka.broker.partition_history import PartitionHistory
 from minikafka.broker.parts import Parts

@@ -1,7 +1,8 @@
 """The partitions of one internal topic that this broker leads, each with its coordinator; and who leads the others.
 
 The leader of the partition that a name falls into (``coordination/rule.py``) coordinates that name (S32). Shards come
-and go with the roles; the topic is created when a coordinator is asked for the first time.
+and go with the roles; the topic is created when a coordinator is looked up for the first time. FindCoordinator answers
+here for groups and transactional ids.
 
 A broker whose session with the controller has expired coordinates nothing: another may have been elected, and what
 that one has committed since would be missing here.
@@ -11,22 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Generic
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from minikafka.broker.coordinator_shard import C, CoordinatorShard
 from minikafka.config import BrokerConfig
 from minikafka.coordination.rule import partition_of
-from minikafka.errors import CoordinatorNotAvailable, NotCoordinator
-from minikafka.ports import World
+from minikafka.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordinator, ProtocolError
+from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.group_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
 
 if TYPE_CHECKING:
     from minikafka.broker.flusher import Spawn
     from minikafka.broker.replica_manager import ReplicaManager
+
 
 NO_DEADLINE_S = 3600.0
 """How long the clock sleeps when nothing is due; any step wakes it."""
@@ -212,3 +215,58 @@ def internal_topic(
     if min_insync_replicas is not None:
         configs["min.insync.replicas"] = str(min(min_insync_replicas, factor))
     return NewTopic(name=name, num_partitions=partitions, replication_factor=factor, configs=configs)
+
+
+GROUP, TRANSACTION = 0, 1
+"""Kinds of keys."""
+
+
+class KeyKind(NamedTuple):
+    """What one kind of keys names."""
+
+    shards: CoordinatorShards[Any]
+    check: Callable[[str], None]
+    """Raises InvalidGroupId or InvalidRequest for a name that cannot be one."""
+
+
+class FindCoordinatorApi:
+    """Answers for every kind of coordinator."""
+
+    def __init__(self, kinds: Mapping[int, KeyKind], image: Callable[[], MetadataImage]) -> None:
+        self._kinds = kinds
+        self._image = image
+
+    def handle(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+        """One answer for each key, in the order of the request."""
+        kind = self._kinds.get(request.key_type)
+        if kind is None:
+            raise InvalidRequest(
+                f"key_type={request.key_type}: 0 (groups) and 1 (transactional ids) are served", member="key_type"
+            )
+        if not kind.shards.topic_exists:
+            return self._create_and_find(kind, request, context)
+        return self._found(kind, request, context)
+
+    async def _create_and_find(
+        self, kind: KeyKind, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
+        await kind.shards.create_topic()
+        return self._found(kind, request, context)
+
+    def _found(
+        self, kind: KeyKind, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
+        return FindCoordinatorResponse(
+            coordinators=tuple(self._coordinator(kind, key, context.listener) for key in request.keys)
+        )
+
+    def _coordinator(self, kind: KeyKind, key: str, listener: str) -> Coordinator:
+        try:
+            kind.check(key)
+            leader = kind.shards.leader_of(key)
+        except ProtocolError as error:
+            return Coordinator.with_error(error, key=key)
+        address = self._image().brokers[leader].address_at(listener)
+        return Coordinator(key=key, node_id=leader, host=address.host, port=address.port)

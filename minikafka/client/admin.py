@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from minikafka.client.cluster_view import Leader
 from minikafka.client.coordinator_operations import GroupOperations, TransactionOperations
+from minikafka.client.metadata import Leader
 from minikafka.client.operations import Operations
 from minikafka.client.routing import as_dict, named
 from minikafka.client.structs import NewTopic

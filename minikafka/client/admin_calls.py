@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from minikafka.client.caller import Attempts, Backoff, Caller
-from minikafka.client.cluster_view import Leader
-from minikafka.client.metadata import Metadata
+from minikafka.client.metadata import Leader, Metadata
 from minikafka.client.routing import GROUP_KEY, Coordinator, Leaders, named
 from minikafka.client.settings import AdminConfig
 from minikafka.errors import (

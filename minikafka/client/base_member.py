@@ -38,9 +38,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from minikafka.client.cluster_view import Update
 from minikafka.client.group_offsets import GroupOffsets, Membership
-from minikafka.client.metadata import Metadata
+from minikafka.client.metadata import Metadata, Update
 from minikafka.client.positions import Positions
 from minikafka.client.routing import Coordinator
 from minikafka.client.settings import ConsumerConfig

@@ -16,12 +16,11 @@ from typing import Self
 
 from minikafka.client.base_member import LEAVING, BaseMember, MemberParts, PollGate, Subscription
 from minikafka.client.caller import Caller
-from minikafka.client.cluster_view import Leader, Update
 from minikafka.client.consumer_member import ConsumerProtocolMember
 from minikafka.client.fetcher import Fetcher
 from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
-from minikafka.client.metadata import Metadata
+from minikafka.client.metadata import Leader, Metadata, Update
 from minikafka.client.positions import EARLIEST, LATEST, NEVER, PartitionState, Positions
 from minikafka.client.routing import Coordinator, Leaders, as_dict
 from minikafka.client.settings import ConsumerConfig

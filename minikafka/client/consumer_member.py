@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from minikafka.client.base_member import LEAVE_WAIT_S, BaseMember, MemberParts, Partitions
-from minikafka.client.cluster_view import Update
 from minikafka.client.group_offsets import Membership
+from minikafka.client.metadata import Update
 from minikafka.errors import NetworkException, ProtocolError, RequestTimedOut
 from minikafka.groups.consumer.member import ConsumerMember, Owned, Wishes
 from minikafka.groups.consumer.records import TopicIdPartition

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from minikafka.client.admin_calls import AdminCalls
-from minikafka.client.cluster_view import Leader
+from minikafka.client.metadata import Leader
 from minikafka.client.routing import GROUP_KEY, LOOK_AGAIN, TRANSACTION_KEY, as_dict
 from minikafka.client.structs import OffsetAndMetadata, OffsetsPartlyChanged
 from minikafka.errors import (

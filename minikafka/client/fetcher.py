@@ -11,8 +11,7 @@ import asyncio
 from typing import Any
 
 from minikafka.client.caller import Backoff, in_parts
-from minikafka.client.cluster_view import Leader, Update
-from minikafka.client.metadata import Metadata
+from minikafka.client.metadata import Leader, Metadata, Update
 from minikafka.client.positions import EARLIEST, NEVER, PartitionState, Positions
 from minikafka.client.settings import ConsumerConfig
 from minikafka.errors import NetworkException, OffsetNotAvailable, ProtocolError, UnknownServerError

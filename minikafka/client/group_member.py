@@ -17,8 +17,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from minikafka.client.base_member import LEAVE_WAIT_S, BaseMember, MemberParts, Partitions
-from minikafka.client.cluster_view import Update
 from minikafka.client.group_offsets import Membership
+from minikafka.client.metadata import Update
 from minikafka.errors import (
     IllegalGeneration,
     MemberIdRequired,

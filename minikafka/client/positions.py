@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from minikafka.client.cluster_view import Leader
+from minikafka.client.metadata import Leader
 from minikafka.client.settings import Deserializer
 from minikafka.client.structs import ConsumerRecord, LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, OffsetOutOfRange, ProtocolError

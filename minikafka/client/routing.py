@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from minikafka.client.caller import Attempts, Backoff, Caller, in_parts
-from minikafka.client.cluster_view import Leader
-from minikafka.client.metadata import Metadata
+from minikafka.client.metadata import Leader, Metadata
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
     UNKNOWN,

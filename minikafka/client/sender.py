@@ -14,8 +14,7 @@ from typing import TypeAlias
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import NEVER, Batch, Call, Identity, PartitionQueue, is_success
 from minikafka.client.caller import Backoff, Caller
-from minikafka.client.cluster_view import Update
-from minikafka.client.metadata import Metadata
+from minikafka.client.metadata import Metadata, Update
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
 from minikafka.errors import (

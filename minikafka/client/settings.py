@@ -21,8 +21,14 @@ from minikafka.addresses import is_https, parse_bootstrap
 from minikafka.client.batches import IN_FLIGHT_MAX
 from minikafka.config import MIB
 from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType
-from minikafka.groups.assignors import DEFAULT_STRATEGY, Assignor, RangeAssignor, RoundRobinAssignor
-from minikafka.groups.sticky import CooperativeStickyAssignor, StickyAssignor
+from minikafka.groups.assignors import (
+    DEFAULT_STRATEGY,
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+)
 from minikafka.spelling import did_you_mean
 from minikafka.types import Address
 from minikafka.wire.batch import CODEC_NAMES

@@ -2,6 +2,6 @@
 
 ``coordinator.py`` is what a broker drives, one for each partition of ``__consumer_offsets`` that it leads;
 ``rebalance.py`` holds the classic protocol's steps on one ``group.py``, which has the answers to members too;
-``offsets.py`` what was committed; ``records.py`` the bytes of the topic; ``assignors.py`` and ``sticky.py`` run in the
-client that leads a group.
+``offsets.py`` what was committed; ``records.py`` the bytes of the topic; ``assignors.py`` runs in the client that
+leads a group.
 """

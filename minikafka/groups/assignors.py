@@ -1,10 +1,17 @@
-"""Who reads which partition: range and round-robin, and what an assignor is (S30, KAFKA-FACTS 5).
+"""Who reads which partition: range, round-robin and the sticky ones; what an assignor is (S30, KAFKA-FACTS 5).
 
 An assignor is a pure function of the members' subscriptions and the topics' partition counts. It runs in the client
-that leads the group; the coordinator only carries its result. ``sticky.py`` has the two that remember.
+that leads the group; the coordinator only carries its result.
 
 Rules for this file: members are dealt to in Kafka's order (static members by instance id first, then by member id);
 topics that do not exist are nobody's; every partition of a subscribed topic goes to exactly one member.
+
+Sticky (KIP-54) and cooperative-sticky (KIP-429) move as little as they can. With equal subscriptions the result is
+Kafka's, partition by partition: each member keeps what it owned up to its share, the rest is dealt in order. With
+unequal ones it is balanced greedily, and the old assignment is kept where moving would not improve the balance. They
+deal by member id alone, as in Kafka. Whose partition it was: a member's own word, of the newest generation; two
+claims of one generation are both dropped. Cooperative withholds in this round what another member still owns; its new
+owner gets it in the next, once the owner has given it up.
 """
 
 from __future__ import annotations
@@ -14,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from minikafka.groups.protocol import Subscription
+from minikafka.coordination.packing import Packer, Unpacker
+from minikafka.groups.protocol import NO_GENERATION, Subscription, by_topic
 from minikafka.types import TopicPartition
 
 EAGER, COOPERATIVE = "eager", "cooperative"
@@ -116,3 +124,207 @@ class RoundRobinAssignor:
 
 DEFAULT_STRATEGY: Final = ("range", "cooperative-sticky")
 """Kafka's: range, with a way to cooperative-sticky by removing it in one rolling restart."""
+
+
+# ---- assignors that remember -----------------------------------------------------------------------------------------
+
+
+Claims = dict[str, list[TopicPartition]]
+"""Member id to what it owned, in its own order, without conflicts and without what it may not have any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StickyAssignor:
+    """Eager: members give up everything before they join and tell in their user data what they had."""
+
+    name: str = field(default="sticky", init=False)
+    rebalance: str = field(default=EAGER, init=False)
+
+    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """Kafka's StickyAssignorUserData version 1: partitions by topic, then the generation."""
+        out = Packer()
+
+        def add(item: tuple[str, list[int]]) -> None:
+            out.text(item[0]).array(item[1], out.int32)
+
+        return out.array(list(by_topic(owned).items()), add).int32(generation).packed()
+
+    def assign(self, partitions: Mapping[str, int], members: Sequence[GroupMember]) -> Assigned:
+        remembered = {member.member_id: _remembered(member.subscription.user_data) for member in members}
+        return _assign(partitions, members, _claims(partitions, members, remembered))
+
+
+@dataclass(frozen=True, slots=True)
+class CooperativeStickyAssignor:
+    """Members keep their partitions while they join, and give up only what another member gets."""
+
+    name: str = field(default="cooperative-sticky", init=False)
+    rebalance: str = field(default=COOPERATIVE, init=False)
+
+    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:  # noqa: ARG002
+        """Nothing: the subscription itself has both."""
+        return None
+
+    def assign(self, partitions: Mapping[str, int], members: Sequence[GroupMember]) -> Assigned:
+        owned = {member.member_id: (member.subscription.generation, member.subscription.owned) for member in members}
+        assigned = _assign(partitions, members, _claims(partitions, members, owned))
+        return _withhold_what_others_own(assigned, members)
+
+
+def _withhold_what_others_own(assigned: Assigned, members: Sequence[GroupMember]) -> Assigned:
+    owners: dict[TopicPartition, set[str]] = {}
+    for member in members:
+        for partition in member.subscription.owned:
+            owners.setdefault(partition, set()).add(member.member_id)
+    return {
+        member_id: [each for each in partitions if not owners.get(each, set()) - {member_id}]
+        for member_id, partitions in assigned.items()
+    }
+
+
+# ---- whose it was ----
+
+
+def _remembered(user_data: bytes | None) -> tuple[int, tuple[TopicPartition, ...]]:
+    """A member's own memory; what cannot be read is no memory, as in Kafka: it comes from another program."""
+    if not user_data:
+        return NO_GENERATION, ()
+    read = Unpacker(user_data)
+    try:
+        listed = read.array(lambda: (read.text(), read.array(read.int32)))
+        generation = read.int32() if read.left else NO_GENERATION
+    except ValueError:
+        return NO_GENERATION, ()
+    return generation, tuple(TopicPartition(topic, number) for topic, numbers in listed for number in numbers)
+
+
+def _claims(
+    partitions: Mapping[str, int],
+    members: Sequence[GroupMember],
+    owned: Mapping[str, tuple[int, Sequence[TopicPartition]]],
+) -> Claims:
+    best: dict[TopicPartition, tuple[int, str | None]] = {}
+    for member in members:
+        generation, claimed = owned[member.member_id]
+        for partition in claimed:
+            known = best.get(partition)
+            if known is None or generation > known[0]:
+                best[partition] = generation, member.member_id
+            elif generation == known[0] and known[1] != member.member_id:
+                best[partition] = generation, None
+    return {
+        member.member_id: [
+            each
+            for each in dict.fromkeys(owned[member.member_id][1])
+            if best[each][1] == member.member_id
+            and each.topic in member.subscription.topics
+            and each.partition < partitions.get(each.topic, 0)
+        ]
+        for member in members
+    }
+
+
+# ---- the assignment ----
+
+
+def _assign(partitions: Mapping[str, int], members: Sequence[GroupMember], claims: Claims) -> Assigned:
+    if not members:
+        return {}
+    if len({frozenset(member.subscription.topics) for member in members}) == 1:
+        return _equal(all_partitions(partitions, members), sorted(claims), claims)
+    return _Unequal(partitions, members, claims).assigned()
+
+
+def _equal(every: list[TopicPartition], members: list[str], claims: Claims) -> Assigned:
+    """All may have all: shares are ⌊P/M⌋ or one more, exactly P % M members have one more."""
+    low, larger_shares = divmod(len(every), len(members))
+    high = low + bool(larger_shares)
+    assigned: Assigned = {}
+    below_low: list[str] = []
+    at_low: list[str] = []
+    for member in members:
+        owned = claims[member]
+        if len(owned) < low:
+            keep = len(owned)
+            below_low.append(member)
+        elif larger_shares and len(owned) >= high:
+            keep = high
+            larger_shares -= 1
+        else:
+            keep = low
+            at_low.append(member)
+        assigned[member] = owned[:keep]
+    taken = {partition for kept in assigned.values() for partition in kept}
+    free = [partition for partition in every if partition not in taken]
+    _deal(free, below_low, at_low, assigned, low=low, larger_shares=larger_shares)
+    return assigned
+
+
+def _deal(
+    free: list[TopicPartition],
+    below_low: list[str],
+    at_low: list[str],
+    assigned: Assigned,
+    *,
+    low: int,
+    larger_shares: int,
+) -> None:
+    """In turn: first to those below the small share, then one more each to the first of those that have it."""
+    waiting = list(free)
+    waiting.reverse()
+    round_ = list(below_low)
+    while round_ and waiting:
+        following: list[str] = []
+        for member in round_:
+            if not waiting:
+                break
+            assigned[member].append(waiting.pop())
+            if len(assigned[member]) < low:
+                following.append(member)
+            else:
+                at_low.append(member)
+        round_ = following
+    for member in at_low[:larger_shares]:
+        if waiting:
+            assigned[member].append(waiting.pop())
+
+
+class _Unequal:
+    """Members that want different topics: deal what is free to the least loaded, then move while it improves."""
+
+    def __init__(self, partitions: Mapping[str, int], members: Sequence[GroupMember], claims: Claims) -> None:
+        self._order = sorted(claims)
+        self._rank = {member: index for index, member in enumerate(self._order)}
+        self._may: dict[str, list[str]] = {}
+        for member in sorted(members, key=lambda each: each.member_id):
+            for topic in dict.fromkeys(member.subscription.topics):
+                self._may.setdefault(topic, []).append(member.member_id)
+        self._kept = {member: list(claims[member]) for member in self._order}
+        owned = {partition for kept in self._kept.values() for partition in kept}
+        free = [each for each in all_partitions(partitions, members) if each not in owned]
+        self._free = sorted(free, key=lambda each: (len(self._may[each.topic]), each))
+
+    def assigned(self) -> Assigned:
+        """The most even assignment that moving one partition at a time leads to."""
+        load: Assigned = {member: list(kept) for member, kept in self._kept.items()}
+        for partition in self._free:
+            load[self._least(load, partition.topic)].append(partition)
+        while self._move_one(load):
+            pass
+        return load
+
+    def _least(self, load: Assigned, topic: str) -> str:
+        return min(self._may[topic], key=lambda member: (len(load[member]), self._rank[member]))
+
+    def _move_one(self, load: Assigned) -> bool:
+        """Move one partition from a member to one that has at least two fewer; each such move evens the loads out."""
+        for giver in sorted(self._order, key=lambda member: (-len(load[member]), self._rank[member])):
+            # What was dealt just now is moved before what a member owned.
+            old = set(self._kept[giver])
+            for partition in sorted(load[giver], key=lambda each: (each in old, each)):
+                taker = self._least(load, partition.topic)
+                if len(load[taker]) + 1 < len(load[giver]):
+                    load[giver].remove(partition)
+                    load[taker].append(partition)
+                    return True
+        return False

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from minikafka.broker.find_coordinator import GROUP, TRANSACTION
+from minikafka.broker.coordinator_shards import GROUP, TRANSACTION
 from minikafka.broker.throttle import STRICT_SINCE
 from minikafka.errors import (
     NOT_WRITTEN,

@@ -31,8 +31,7 @@ from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.plan_features import CLIENT_FAULTS
-from minikafka.sim.report import Report
-from minikafka.sim.run import run
+from minikafka.sim.run import Report, run
 from minikafka.sim.seeds import FAMILIES
 from minikafka.sim.transactor_plans import TRANSACTOR_FAULTS
 from minikafka.spelling import did_you_mean

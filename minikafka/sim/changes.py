@@ -10,8 +10,11 @@
 ``set_password``    ``s1:7``: another credential of a tenant; ``set_quota`` ``s1:500``: bytes a second that it may send
 ==================  ===================================================================================================
 
-Rules for this file: an administrator is the production client on a machine of its own, and asks again until it has an
-answer; a refusal is an answer. When a move is complete the cluster says (:meth:`Changes.missing`).
+What is drawn (:func:`drawn_changes`) leaves settings that hold or give up a promise of durability alone: the plan's
+policy is what the run is judged by. Several settings of one target are separated by semicolons.
+
+Rules for who carries it out: an administrator is the production client on a machine of its own, and asks again until
+it has an answer; a refusal is an answer. When a move is complete the cluster says (:meth:`Changes.missing`).
 
 One change is a topic's whole life: it is created, sent to, deleted and created again under its name, by one client that
 does both.
@@ -29,7 +32,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from random import Random
+from typing import Final, NamedTuple
 
 from minikafka.check import Recorder
 from minikafka.client.admin import AdminClient
@@ -49,13 +53,60 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.security.quotas import PRODUCE
 from minikafka.security.scram import ITERATIONS_MIN
-from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_BROKER, ALTER_TOPIC, REASSIGN
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.tenant_plans import GRANT, REVOKE, SECRETS, SET_PASSWORD, SET_QUOTA
 from minikafka.sim.workload import started
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.acls import CLUSTER_NAME, Acl, AclFilter, AclOperation, AclPermission, ResourceType
+
+REASSIGN, ADD_PARTITIONS, ALTER_TOPIC, ALTER_BROKER = "reassign", "add_partitions", "alter_topic", "alter_broker"
+
+CHANGE_FAULTS: Final = (REASSIGN, ADD_PARTITIONS, ALTER_TOPIC, ALTER_BROKER)
+"""Kinds of what an administrator does."""
+
+SETTINGS: Final = (
+    ("segment.bytes", ("300", "1500", "")),
+    ("min.insync.replicas", ("1", "2", "")),
+    ("index.interval.bytes", ("0", "200", "")),
+    ("retention.bytes", ("900", "")),
+    ("max.message.bytes", ("2000", "")),
+)
+"""Settings of topics and what they are set to; the empty text takes them back."""
+
+
+class Change(NamedTuple):
+    """A fault's members (``plan.py``)."""
+
+    at_s: float
+    kind: str
+    target: str
+
+
+def drawn_changes(
+    random: Random, *, topic: str, partitions: int, brokers: int, duration_s: float, may_move: bool
+) -> list[Change]:
+    """A few changes of one topic. ``may_move``: its replicas may leave brokers."""
+    changes: list[Change] = []
+    for _ in range(random.randint(1, 3) if may_move else 0):
+        at_s, partition = _moment(random, duration_s), random.randrange(partitions)
+        nodes = random.sample(range(1, brokers + 1), random.choice((2, 3, 3)))
+        changes.append(Change(at_s, REASSIGN, f"{topic}-{partition}={','.join(map(str, nodes))}"))
+        if random.random() < 0.3:
+            after_s = random.choice((0.01, 0.1, 0.5))
+            changes.append(Change(round(at_s + after_s, 3), REASSIGN, f"{topic}-{partition}="))
+    for _ in range(random.choice((0, 1, 1))):
+        count = partitions + random.choice((1, 2))
+        changes.append(Change(_moment(random, duration_s), ADD_PARTITIONS, f"{topic}={count}"))
+    for _ in range(random.choice((0, 1, 2)) if changes else 2):
+        name, values = random.choice(SETTINGS)
+        changes.append(Change(_moment(random, duration_s), ALTER_TOPIC, f"{topic}:{name}={random.choice(values)}"))
+    return changes
+
+
+def _moment(random: Random, duration_s: float) -> float:
+    return round(random.uniform(0.2, duration_s), 3)
+
 
 RECORDS: Final = 6
 """Of each life."""

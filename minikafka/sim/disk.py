@@ -30,8 +30,7 @@ from typing import Literal, TypeAlias
 
 from minikafka.errors import DiskFailed, DiskFull
 from minikafka.ports import Buffers, checked_path
-from minikafka.sim.loop import SimLoop
-from minikafka.sim.tasks import Incarnation
+from minikafka.sim.loop import Incarnation, SimLoop
 from minikafka.types import METADATA_PARTITION
 
 SECTOR_SIZE = 512

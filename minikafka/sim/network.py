@@ -36,9 +36,8 @@ from typing import Any
 from minikafka.errors import ConnectionRefused, OutcomeUnknown, Unreachable
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers, Handler, OpenSession, RequestContext
-from minikafka.sim.loop import SimLoop
+from minikafka.sim.loop import NODE, Incarnation, SimLoop
 from minikafka.sim.streams import Peer, Stream
-from minikafka.sim.tasks import NODE, Incarnation
 from minikafka.sim.verdicts import Deliver, Drop, Hold, LinkProfile, Message, Reset, Rule, Verdict
 from minikafka.types import Address
 

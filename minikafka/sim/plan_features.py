@@ -16,7 +16,7 @@ from random import Random
 from typing import Final
 
 from minikafka.faults import ALL, CLIENT, CONTROLLER, ELR, FOLLOWER, ISR, LEADER, MATE, METADATA_FETCH, OTHERS
-from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_BROKER, ALTER_TOPIC, CHANGE_FAULTS, drawn_changes
+from minikafka.sim.changes import ADD_PARTITIONS, ALTER_BROKER, ALTER_TOPIC, CHANGE_FAULTS, drawn_changes
 from minikafka.sim.group_plans import (
     CONSUMER,
     MEMBER_FAULTS,

@@ -6,6 +6,8 @@
 3. *Validations*: replicas equal byte by byte below their watermarks, every disk recovers to the same log, and the
    history of the clients through the checker.
 
+:class:`Report` is what came of it, and the failure as a developer sees it.
+
 Rule for this file: virtual seconds and steps only; the same plan gives the same report, trace included.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +40,7 @@ from minikafka.sim.losses import DoubledRecords, Losses, unclean_topics
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.plan_features import CLIENT_FAULTS
 from minikafka.sim.power_watch import PowerWatch
-from minikafka.sim.report import Report
+from minikafka.sim.replica_view import Violation
 from minikafka.sim.sim_clients import SimClients
 from minikafka.sim.tenant_plans import SECRETS, has_tenants
 from minikafka.sim.tenants import Tenants
@@ -51,6 +54,63 @@ from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.records import decode_batch
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """One run of one plan."""
+
+    plan: Plan
+    violations: list[Violation] = field(default_factory=list)
+    virtual_s: float = 0.0
+    steps: int = 0
+    trace: str = ""
+    """sha256 over every step and event; empty: nobody asked for it, and the run passed."""
+    marks: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """How many sends were acknowledged, failed, unknown; how many records were read."""
+    named: list[str] = field(default_factory=list)
+    """Losses that the plan's settings allow, by the history: acks=0, acks=1, unclean elections."""
+    table: str = ""
+    """Who stood where at the end."""
+    story: list[str] = field(default_factory=list)
+    """The last events before the end."""
+    faults: list[str] = field(default_factory=list)
+    """What was done to the cluster, with who was hit."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    @property
+    def failure(self) -> str | None:
+        """The name of the first violation: what the shrinker keeps."""
+        return self.violations[0].name if self.violations else None
+
+    def render(self, *, replay: str = "") -> str:
+        """The failure for people; a line for a run that passed."""
+        plan = self.plan
+        counts = " ".join(f"{name}={count}" for name, count in sorted(self.outcomes.items()))
+        if self.ok:
+            return f"passed   seed {plan.seed}   t={self.virtual_s:.3f}   step {self.steps:,}   {counts}"
+        first = self.violations[0]
+        lines = [f"FAILED {first.name}   seed {plan.seed}   t={first.time:.3f}   step {first.step:,}"]
+        lines.append(f"  {first.what}")
+        lines += [f"  also {each}" for each in self.violations[1:4]]
+        if len(self.violations) > 4:
+            lines.append(f"  and {len(self.violations) - 4} more")
+        lines += ["", self.table, ""]
+        lines += [f"  {fault}" for fault in self.faults]
+        lines += ["", *(f"  {event}" for event in self.story), ""]
+        lines.append(f"  replay  {replay or f'python -m minikafka.sim run --seed {plan.seed}'}")
+        lines.append(
+            f"  shrink  python -m minikafka.sim shrink --seed {plan.seed}"
+            f"        {len(plan.faults)} faults, {len(plan.operations)} operations"
+        )
+        lines.append(f"  {counts}   policy {plan.policy}")
+        lines.append(f"  trace sha256 {self.trace[:16]}")
+        return "\n".join(lines)
+
 
 OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SECRETS}) | TRANSACTIONAL_TOPICS
 """Topics whose records are no part of the history of producers and readers."""

@@ -25,8 +25,7 @@ from minikafka.client.admin import AdminClient
 from minikafka.errors import OffsetOutOfRange, ProtocolError, UnknownTopicOrPartition
 from minikafka.invariant import invariant
 from minikafka.ports import World
-from minikafka.sim.change_plans import CHANGE_FAULTS
-from minikafka.sim.changes import Changes, TopicLives, admin_config
+from minikafka.sim.changes import CHANGE_FAULTS, Changes, TopicLives, admin_config
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
 from minikafka.sim.kafka_link import Report

@@ -27,8 +27,7 @@ from typing import Any, Final, Protocol
 from minikafka.errors import InvalidRequest
 from minikafka.faults import MessageKind
 from minikafka.ports import Buffers, FrameSession, OpenSession, RequestContext
-from minikafka.sim.loop import SimLoop
-from minikafka.sim.tasks import Incarnation
+from minikafka.sim.loop import Incarnation, SimLoop
 from minikafka.sim.verdicts import Deliver, Drop, Message, Reset, Rule
 from minikafka.types import Address
 from minikafka.wire.kafka.frames import FrameReader

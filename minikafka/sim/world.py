@@ -22,9 +22,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from minikafka.ports import CAUSE, World
 from minikafka.sim.disk import SimDisk
-from minikafka.sim.loop import SimLoop
+from minikafka.sim.loop import Incarnation, SimLoop
 from minikafka.sim.network import SimNetwork
-from minikafka.sim.tasks import Incarnation
 
 T = TypeVar("T")
 

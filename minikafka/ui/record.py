@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from minikafka.errors import BY_CODE
 from minikafka.sim.plan import Plan
-from minikafka.sim.report import Report
-from minikafka.sim.run import Run
+from minikafka.sim.run import Report, Run
 from minikafka.sim.verdicts import Deliver, Drop, Hold, Message, Reset, Verdict
 from minikafka.sim.world import Event, SimWorld
 from minikafka.types import METADATA_TOPIC

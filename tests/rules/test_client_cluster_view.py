@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.client.cluster_view import NOBODY, ClusterView, Leader
+from minikafka.client.metadata import NOBODY, ClusterView, Leader
 from minikafka.errors import InconsistentClusterId, UnknownTopicOrPartition
 from minikafka.types import Address, TopicPartition
 from minikafka.wire.messages import (

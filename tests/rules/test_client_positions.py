@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.client.cluster_view import Leader
+from minikafka.client.metadata import Leader
 from minikafka.client.positions import NEVER, RECORDS_AT_ONCE, PartitionState, Positions
 from minikafka.client.structs import LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, InvalidTopic, NotLeaderOrFollower, OffsetOutOfRange

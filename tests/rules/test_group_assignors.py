@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minikafka.groups.assignors import Assigned, GroupMember, RangeAssignor, RoundRobinAssignor
+from minikafka.groups.assignors import (
+    Assigned,
+    CooperativeStickyAssignor,
+    GroupMember,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+)
 from minikafka.groups.protocol import Subscription
-from minikafka.groups.sticky import CooperativeStickyAssignor, StickyAssignor
 from minikafka.types import TopicPartition
 
 ALL = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor()]

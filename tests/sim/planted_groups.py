@@ -17,7 +17,7 @@ from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets
 from minikafka.client.positions import Positions
 from minikafka.errors import FencedInstanceId, IllegalGeneration, UnknownMemberId
-from minikafka.groups import rebalance, sticky
+from minikafka.groups import assignors, rebalance
 from minikafka.groups.assignors import RangeAssignor
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.group import Group, State
@@ -343,7 +343,7 @@ GROUP_CLUSTERS = (
         "dealt_before_given_up",
         "cooperative assignors give a partition to its next owner while the one before has it (KIP-429)",
         ("group-repeat", "two-owners"),
-        (sticky, "_withhold_what_others_own", nothing_is_withheld),
+        (assignors, "_withhold_what_others_own", nothing_is_withheld),
         make=with_nothing_to_fear("cycle", "cooperative-sticky"),
     ),
     _planted(

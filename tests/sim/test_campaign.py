@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 from minikafka.sim.__main__ import main
 from minikafka.sim.plan import Plan
-from minikafka.sim.report import Report
-from minikafka.sim.run import run
+from minikafka.sim.run import Report, run
 from minikafka.sim.seeds import plan_of
 from tests.tidy.sources import product
 

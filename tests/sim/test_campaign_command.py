@@ -22,7 +22,7 @@ from minikafka.sim import campaign as campaign_of_seeds
 from minikafka.sim.__main__ import INTERRUPTED, main
 from minikafka.sim.campaign import REDRAWN_EVERY_S, TOLD_EVERY_S, Campaign, Done, Progress, Task, read_plan, run_task
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.report import Report
+from minikafka.sim.run import Report
 from minikafka.sim.seeds import FAMILIES, FAULTS, OPERATIONS, plain_plan_of, plan_of
 
 SMALL = Plan(seed=1)

@@ -7,8 +7,16 @@ from random import Random
 import pytest
 
 from minikafka.quorum.assignment import Assignment
-from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_TOPIC, REASSIGN, SETTINGS, Change, drawn_changes
-from minikafka.sim.changes import ELECT, SENDS_EACH
+from minikafka.sim.changes import (
+    ADD_PARTITIONS,
+    ALTER_TOPIC,
+    ELECT,
+    REASSIGN,
+    SENDS_EACH,
+    SETTINGS,
+    Change,
+    drawn_changes,
+)
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.plan_features import online_changes
 from minikafka.sim.run import Run, run

@@ -6,8 +6,7 @@ from collections import Counter
 from random import Random
 
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Plan
-from minikafka.sim.report import Report
-from minikafka.sim.run import run
+from minikafka.sim.run import Report, run
 from minikafka.sim.seeds import plan_of
 
 SEEDS = 10
