@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from minikafka.spelling import meant_or_listed
+from minikafka.errors import meant_or_listed
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 
 # ---- which messages --------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ MODULES = (
     "minikafka.types",
     "minikafka.parked",
     "minikafka.broker.append_throttle",
-    "minikafka.broker.arrivals",
     "minikafka.broker.dispatch",
     "minikafka.broker.flusher",
     "minikafka.broker.kafka_session",

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from minikafka.broker.api.acls import AclApi
 from minikafka.broker.api.admin import AdminApi
-from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.api.stopping import StoppingApi
 from minikafka.broker.controller_driver import ControllerDriver
@@ -33,7 +32,7 @@ from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.log_maintenance import LogCleaner, LogMaintenance
-from minikafka.broker.metadata import MetadataCache, removed_topics
+from minikafka.broker.metadata import MetadataApi, MetadataCache, removed_topics
 from minikafka.broker.partition_history import PartitionHistory
 from minikafka.broker.parts import Parts
 from minikafka.broker.quorum_driver import QuorumDriver

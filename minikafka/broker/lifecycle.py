@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from minikafka.broker.patience import Patience
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -26,7 +25,7 @@ from minikafka.errors import (
     error_name,
 )
 from minikafka.ports import World
-from minikafka.rpc import call
+from minikafka.rpc import Patience, call
 from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,

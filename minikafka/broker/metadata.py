@@ -3,21 +3,28 @@
 The cache listens to the quorum's log. Each committed batch gives one new image, which is kept and shown to subscribers;
 they are called in the order in which they subscribed, from the loop, and must not wait. A record that this build cannot
 read stops the broker: skipping it would give this broker another cluster than its peers'.
+
+Metadata and DescribeTopicPartitions are answered from the image (:class:`MetadataApi`). A topic that is requested by
+name, does not exist and may be created (``auto.create.topics.enable`` and the request allows it) is created by the
+controller first; the answer waits, briefly, until this broker knows of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
+from minikafka.broker.live_settings import LiveSettings
 from minikafka.errors import InvalidTopic, LeaderNotAvailable, ProtocolError, UnknownTopicOrPartition
-from minikafka.ports import Events
+from minikafka.ports import Events, RequestContext, World
 from minikafka.quorum.controller_topics import check_topic_name
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.quorum.records import decode, encode
-from minikafka.types import NO_EPOCH, NO_NODE, Epoch, EpochEnd, NodeId, Offset
+from minikafka.types import METADATA_TOPIC, NO_EPOCH, NO_NODE, Epoch, EpochEnd, NodeId, Offset
 from minikafka.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     DescribedPartition,
     DescribedTopic,
     DescribeTopicsRequest,
@@ -27,7 +34,12 @@ from minikafka.wire.messages import (
     MetadataRequest,
     MetadataResponse,
     MetadataTopic,
+    NewTopic,
 )
+
+if TYPE_CHECKING:
+    from minikafka.broker.quorum_driver import QuorumDriver
+
 
 ImageSubscriber: TypeAlias = Callable[[MetadataImage, MetadataImage], None]
 """(old, new)."""
@@ -216,3 +228,72 @@ def _described(image: MetadataImage, name: str) -> DescribedTopic:
             for each in topic.partitions
         ),
     )
+
+
+# ---- the APIs --------------------------------------------------------------------------------------------------------
+
+
+# How long an answer waits for a topic that it has just had created; after that the client asks again.
+CREATION_WAIT_S = 2.0
+
+
+class MetadataApi:
+    """Handlers that read the image."""
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        world: World,
+        metadata: MetadataCache,
+        quorum: QuorumDriver,
+        ask_controller: Callable[[object, RequestContext], Awaitable[object | None]],
+    ) -> None:
+        self._live = live
+        self.world = world
+        self.metadata = metadata
+        self.quorum = quorum
+        self._ask_controller = ask_controller
+
+    def handle_metadata(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse | Awaitable[MetadataResponse]:
+        """Brokers, topics, partitions, leaders; errors per topic and partition."""
+        if request.allow_auto_topic_creation and self._live.now.auto_create_topics_enable:
+            missing = self._missing(request)
+            if missing:
+                return self._create_and_answer(missing, request, context)
+        return self._metadata(request, context)
+
+    def _metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        return metadata_of(self.metadata.image, request, controller_id=self.quorum.leader_id, listener=context.listener)
+
+    def handle_describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
+        """Partition state as the controller has recorded it (S15)."""
+        return describe_topics(self.metadata.image, request)
+
+    def _missing(self, request: MetadataRequest) -> list[str]:
+        known = self.metadata.image.topics
+        return [name for name in dict.fromkeys(request.topics or ()) if name not in known and name != METADATA_TOPIC]
+
+    async def _create_and_answer(
+        self, missing: list[str], request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse:
+        config = self._live.now
+        creation = CreateTopicsRequest(
+            topics=tuple(
+                NewTopic(
+                    name=name,
+                    num_partitions=config.num_partitions,
+                    replication_factor=config.default_replication_factor,
+                )
+                for name in missing
+            )
+        )
+        answer = await self._ask_controller(creation, context)
+        if isinstance(answer, CreateTopicsResponse):
+            # What the controller refuses (a bad name, too few brokers) stays unknown, and is answered so.
+            names = [each.name for each in answer.topics if each.error_code == 0]
+            cache = self.metadata
+            if not await cache.until(lambda: all(name in cache.image.topics for name in names), CREATION_WAIT_S):
+                self.world.events("topic_creation_unseen", topics=names)
+        return self._metadata(request, context)

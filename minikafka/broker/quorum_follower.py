@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from minikafka.broker.patience import Patience
 from minikafka.errors import ConnectionRefused, CorruptMessage, InvalidRecord, WorldError
 from minikafka.invariant import invariant
 from minikafka.ports import File
@@ -23,7 +22,7 @@ from minikafka.quorum import fetching
 from minikafka.quorum.core import QuorumCore
 from minikafka.quorum.fetching import FetchAsk, FetchSnapshot, FetchStep, Wait
 from minikafka.replication.follower import CutTo, Extend
-from minikafka.rpc import call
+from minikafka.rpc import Patience, call
 from minikafka.types import Epoch, EpochEnd, NodeId
 from minikafka.wire.messages import FetchResponse, FetchSnapshotRequest, FetchSnapshotResponse
 

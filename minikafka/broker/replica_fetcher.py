@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from minikafka.broker.append_throttle import AppendThrottle
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
-from minikafka.broker.patience import Patience
 from minikafka.broker.purgatory import Purgatory
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
@@ -45,7 +44,7 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.replication.fetch_session import FetcherSession
 from minikafka.replication.follower import CutTo, Extend, FollowerReplica, NextFetch, RestartAt, Wait
-from minikafka.rpc import call
+from minikafka.rpc import Patience, call
 from minikafka.types import Address, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from minikafka.broker.alter_partition_manager import AlterPartitionManager
-from minikafka.broker.append_throttle import AppendThrottle
-from minikafka.broker.arrivals import Arrivals
+from minikafka.broker.append_throttle import AppendThrottle, Arrivals
 from minikafka.broker.flusher import Flusher, Spawn
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic

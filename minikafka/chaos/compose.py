@@ -26,9 +26,7 @@ from typing import Any, ClassVar, Final
 import aiohttp
 
 import minikafka
-from minikafka.chaos import packet_rules
-from minikafka.chaos.machine import forbidden, missing, run
-from minikafka.chaos.packet_rules import PacketRules, Rule, filter_of
+from minikafka.chaos.machine import RULES_NEED, PacketRules, Rule, filter_of, forbidden, missing, run
 from minikafka.chaos.scenario import Hit, Scenario
 from minikafka.chaos.target import NO_MESSAGES, Fleet
 from minikafka.errors import WorldError
@@ -231,7 +229,7 @@ class ComposeTarget:
         if what not in MAKES:
             return "the engine's containers share the disks, the power and the calendar of their machine"
         if what in LINK_FAULTS:
-            return forbidden("rule packets of the engine's containers") or missing(packet_rules.NEEDS)
+            return forbidden("rule packets of the engine's containers") or missing(RULES_NEED)
         return None
 
     @property

@@ -42,9 +42,18 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from minikafka.chaos import machine
-from minikafka.chaos.machine import Injection, LoopDisk, Mounts, forbidden, missing, run
-from minikafka.chaos.packet_rules import NEEDS as RULES_NEED
-from minikafka.chaos.packet_rules import Filter, PacketRules, filter_of
+from minikafka.chaos.machine import (
+    RULES_NEED,
+    Filter,
+    Injection,
+    LoopDisk,
+    Mounts,
+    PacketRules,
+    filter_of,
+    forbidden,
+    missing,
+    run,
+)
 from minikafka.chaos.scenario import Hit, Scenario
 from minikafka.chaos.target import NO_MESSAGES, Fleet
 from minikafka.errors import InvalidConfig, WorldError

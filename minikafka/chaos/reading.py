@@ -28,10 +28,9 @@ from minikafka.chaos.scenario import (
     Topic,
 )
 from minikafka.config import parse_broker, parse_topic
-from minikafka.errors import InvalidConfig, InvalidRequest
+from minikafka.errors import InvalidConfig, InvalidRequest, did_you_mean, meant_or_listed
 from minikafka.faults import ALL, CLIENT, FAULTS, MESSAGES, OTHER_NAMES, OTHERS, TO, WHOM, check_target, partition_of
 from minikafka.hosting.secured import PLAINTEXT, PROTOCOLS
-from minikafka.spelling import did_you_mean, meant_or_listed
 from minikafka.types import TopicPartition
 from minikafka.world.faults import COUNT_MAX, EVERY_API, KINDS, FaultSpec
 

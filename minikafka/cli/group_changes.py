@@ -26,8 +26,8 @@ from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Failure, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
 from minikafka.errors import UNKNOWN, InvalidRequest, NonEmptyGroup, ProtocolError
+from minikafka.groups.offsets import Goal, duration_ms
 from minikafka.groups.protocol import by_topic
-from minikafka.groups.reset import Goal, duration_ms
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.messages import EARLIEST, LATEST
 

@@ -31,7 +31,7 @@ from click.shell_completion import get_completion_class
 
 from minikafka import __version__, compiled
 from minikafka.cli.running import Commands, fill_standard_streams
-from minikafka.spelling import nearest
+from minikafka.errors import nearest
 from minikafka.wire.garbage import without_collection
 
 PACKAGES = ("aiohttp", "aiokafka", "javaproperties", "prometheus_client")

@@ -30,9 +30,8 @@ from minikafka.sim.plan import Plan
 from minikafka.sim.search import FAULTS, OPERATIONS, Found, Search, asked_for, search
 from minikafka.sim.seeds import FAMILIES
 from minikafka.sim.traffic import CONTROL, REPLICATION, ApiTraffic, ClusterTraffic, measure
-from minikafka.ui import table
 from minikafka.ui.journal import BadJournal, Journal, read_journals, write_journal
-from minikafka.ui.page import NothingToShow, page_of, replay_of
+from minikafka.ui.page import NothingToShow, page_of, replay_of, text_of
 from minikafka.ui.record import RecordedRun
 
 SEEDS_A_LINE = 25
@@ -221,7 +220,7 @@ def show_command(
     except NothingToShow as error:
         raise Failure(str(error)) from error
     if html is None:
-        click.echo(table.rendered(replay), nl=False)
+        click.echo(text_of(replay), nl=False)
         return
     page = page_of(replay)
     html.write_text(page, encoding="utf-8")

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 from minikafka.addresses import is_https, parse_bootstrap
 from minikafka.client.batches import IN_FLIGHT_MAX
 from minikafka.config import MIB
-from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType
+from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType, did_you_mean
 from minikafka.groups.assignors import (
     DEFAULT_STRATEGY,
     Assignor,
@@ -29,7 +29,6 @@ from minikafka.groups.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
 )
-from minikafka.spelling import did_you_mean
 from minikafka.types import Address
 from minikafka.wire.batch import CODEC_NAMES
 

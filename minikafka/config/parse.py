@@ -19,8 +19,7 @@ from minikafka.config.listeners import CONNECTIONS, override_of
 from minikafka.config.names import KNOWN_TO_KAFKA_ONLY, OWN_PREFIX
 from minikafka.config.setting import parsed_value
 from minikafka.config.topic import TopicConfig
-from minikafka.errors import InvalidConfig
-from minikafka.spelling import did_you_mean
+from minikafka.errors import InvalidConfig, did_you_mean
 from minikafka.types import ANONYMOUS
 
 

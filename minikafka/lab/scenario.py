@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from minikafka.config import parse_topic
-from minikafka.errors import InvalidConfig
+from minikafka.errors import InvalidConfig, nearest
 from minikafka.lab.control import Control, News, QuorumControl, ScriptedControl
 from minikafka.lab.lab_cluster import LabCluster
 from minikafka.lab.node import Node, Settings
@@ -49,7 +49,6 @@ from minikafka.lab.table import rendered
 from minikafka.lab.verbs import Command, ScenarioError, Verbs, parsed
 from minikafka.log.partition_log import PartitionLog
 from minikafka.replication.follower import TruncateByLeaderEpoch, TruncationRule
-from minikafka.spelling import nearest
 from minikafka.types import NO_EPOCH, Epoch, EpochEnd, NodeId, Offset
 
 

@@ -14,7 +14,7 @@ import msgpack
 from aiohttp import web
 
 from minikafka.config import MIB
-from minikafka.errors import BrokerNotAvailable, RecordListTooLarge
+from minikafka.errors import BrokerNotAvailable, RecordListTooLarge, did_you_mean
 from minikafka.rest import json_text
 from minikafka.rest.host import (
     ALWAYS_ADMITTED_SIZE,
@@ -25,7 +25,6 @@ from minikafka.rest.host import (
     body_bytes_max,
 )
 from minikafka.rest.json_text import Turns
-from minikafka.spelling import did_you_mean
 from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.problems import RETRY_AFTER_S, VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed
 from minikafka.wire.limits import Bounds, TooMuch, check_json, check_msgpack, shown

@@ -22,7 +22,7 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.groups.group import State
-from minikafka.groups.reset import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
+from minikafka.groups.offsets import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
 from minikafka.rest.groups import (
     COORDINATOR_PROBLEMS,
     GROUP,

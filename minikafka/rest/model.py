@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, dataclass_transform
 
+from minikafka.errors import did_you_mean
 from minikafka.rest.body import pointer
 from minikafka.rest.parameters import INT64_MAX
 from minikafka.rest.route import Answer, Body, Visit, json_body
 from minikafka.rest.schema import SCALARS, Schema, many, nullable, ref, shape, text
-from minikafka.spelling import did_you_mean
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.wire.limits import shown
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
-from minikafka.errors import InvalidRequest, ProtocolError
-from minikafka.spelling import did_you_mean, one_is_needed
+from minikafka.errors import InvalidRequest, ProtocolError, did_you_mean, one_is_needed
 from minikafka.web.problems import Fault, malformed
 from minikafka.wire.limits import shown
 

@@ -17,12 +17,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from minikafka.config import KIB
-from minikafka.errors import RecordListTooLarge
+from minikafka.errors import RecordListTooLarge, did_you_mean
 from minikafka.rest import json_text
 from minikafka.rest.body import pointer
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.json_text import Turns
-from minikafka.spelling import did_you_mean
 from minikafka.types import Epoch
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.wire.limits import Bounds, TooMuch, check_json, shown

@@ -34,6 +34,7 @@ from minikafka.errors import (
     SaslAuthenticationFailed,
     ThrottlingQuotaExceeded,
     UnknownServerError,
+    did_you_mean,
 )
 from minikafka.rest import (
     cluster,
@@ -71,7 +72,6 @@ from minikafka.rest.parameters import values_of
 from minikafka.rest.permissions import check, quota_key
 from minikafka.rest.route import ErrorForm, ListConnections, Metrics, Page, Route, Stream, Visit
 from minikafka.security.quotas import REQUEST
-from minikafka.spelling import did_you_mean
 from minikafka.web.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
 from minikafka.web.problems import PROBLEM_TYPE, RETRY_AFTER_S, Occurrences, Refused, malformed, problem_of
 from minikafka.world.http_connections import AUTHENTICATE, PRINCIPAL

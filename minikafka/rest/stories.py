@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
+from minikafka.errors import did_you_mean
 from minikafka.lab.played import View
 from minikafka.lab.scenario import LIBRARY, Scenario, library, read, references, short_name, story
 from minikafka.lab.table import rendered
@@ -17,7 +18,6 @@ from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import Choice, Text
 from minikafka.rest.route import Reply, Routes, Visit
 from minikafka.rest.schema import many, text, whole
-from minikafka.spelling import did_you_mean
 from minikafka.web.problems import malformed
 from minikafka.wire.differences import difference
 

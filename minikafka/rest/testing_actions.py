@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from minikafka.config import BrokerConfig
-from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
+from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable, one_is_needed
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.body import Members
 from minikafka.rest.cluster import BROKER
@@ -24,7 +24,6 @@ from minikafka.rest.model import Model, member
 from minikafka.rest.route import Reply, Visit, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, text, whole
 from minikafka.rest.testing_hooks import Done, HookCall, HookRoutes
-from minikafka.spelling import one_is_needed
 from minikafka.types import NodeId
 from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import unacceptable

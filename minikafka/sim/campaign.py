@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
 from minikafka import compiled
-from minikafka.errors import InvalidConfig
+from minikafka.errors import InvalidConfig, did_you_mean
 from minikafka.faults import CLIENT_END, View, links_of, nodes_of, with_any_client
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
@@ -34,7 +34,6 @@ from minikafka.sim.plan_features import CLIENT_FAULTS
 from minikafka.sim.run import Report, run
 from minikafka.sim.seeds import FAMILIES
 from minikafka.sim.transactor_plans import TRANSACTOR_FAULTS
-from minikafka.spelling import did_you_mean
 
 ALL_PLANS: Final = "all"
 """The family of ``sim run`` unless another one is named."""

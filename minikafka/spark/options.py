@@ -18,8 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 from minikafka.addresses import parse_bootstrap
 from minikafka.blocking.reading import FETCH_SIZE, POLL_TIMEOUT_MS
 from minikafka.blocking.tls import ClientTls
-from minikafka.errors import InvalidConfig
-from minikafka.spelling import did_you_mean, nearest
+from minikafka.errors import InvalidConfig, did_you_mean, nearest
 from minikafka.types import Address, Offset, TopicPartition
 from minikafka.wire.messages import READ_COMMITTED, READ_UNCOMMITTED
 

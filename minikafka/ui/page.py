@@ -1,7 +1,12 @@
-"""The replay page: one self-contained HTML file of one partition's run, and what it leaves out.
+"""The replay of one partition's run: a page, which is one self-contained HTML file that says what it omits; and text.
 
 The page holds the replicas' states before its window, then for each step what it changed: it applies changes and folds
 nothing itself. Rules for this file: no network, no build; everything is inlined; the page says what it omits.
+
+The text has the same steps::
+
+    step  time      who       what happened                    replica   role    epoch  LEO  HW  ISR    remote LEO
+    7     1.204 s   broker 1  appends offset 0 in epoch 0      broker 1  leader  0      1    0   1,2,3  2:0 3:0
 """
 
 from __future__ import annotations
@@ -13,9 +18,9 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any, Final
 
-from minikafka.types import NodeId
+from minikafka.types import NO_OFFSET, NodeId
 from minikafka.ui.journal import Entry, Journal
-from minikafka.ui.sentences import WITHOUT_PARTITION, Sentence, sentence_of
+from minikafka.ui.sentences import WITHOUT_PARTITION, Sentence, called, sentence_of
 from minikafka.ui.states import SAMPLED, Decided, Replica, Run, Story
 from minikafka.world.events import plain
 
@@ -350,3 +355,70 @@ def page_of(replay: Replay) -> str:
             raise NothingToShow(f"the page's template has no {mark}")
         page = before + text + after
     return page
+
+
+# ---- as text ---------------------------------------------------------------------------------------------------------
+
+
+COLUMNS = (
+    "step",
+    "time",
+    "who",
+    "what happened",
+    "replica",
+    "role",
+    "epoch",
+    "LEO",
+    "HW",
+    "ISR",
+    "remote LEO",
+    "process",
+)
+
+# A longer sentence pushes no column aside.
+SENTENCE_WIDTH_MAX = 76
+
+
+def values(replica: Replica) -> tuple[str, ...]:
+    """Role, epoch, LEO, HW, ISR, remote LEO, process, as the page's table shows them."""
+    asked = f" asks {_nodes(replica.asked)}" if replica.asked is not None else ""
+    return (
+        replica.role or "-",
+        _known(replica.epoch),
+        str(replica.leo),
+        _known(replica.hw),
+        _nodes(replica.isr) + asked,
+        " ".join(f"{node}:{'?' if end == NO_OFFSET else end}" for node, end in replica.remotes),
+        replica.process,
+    )
+
+
+def text_of(replay: Replay) -> str:
+    """Return the same steps as text: what happened, why, and where the replicas that changed stand after it."""
+    rows = [COLUMNS, *(row for step in replay.steps for row in _rows(step))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    widths[3] = min(widths[3], SENTENCE_WIDTH_MAX)
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, "", *replay.notes]) + "\n"
+
+
+def _rows(step: Step) -> Iterator[tuple[str, ...]]:
+    entry, words = step.entry, step.sentence
+    lead = (str(step.number), f"{entry.at_s:.3f} s", called(entry.node) if entry.node else "the run", words.what)
+    changed = [
+        (f"broker {node}", *(values(replica) if replica is not None else ("gone", "", "", "", "", "", "")))
+        for node, replica in step.changed.items()
+    ] or [("",) * 8]
+    for cells in changed:
+        yield (*lead, *cells)
+        lead = ("",) * 4
+    if words.why:
+        yield ("", "", "", f"  because: {words.why}", *("",) * 8)
+
+
+def _known(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _nodes(nodes: tuple[int, ...]) -> str:
+    return ",".join(map(str, nodes))

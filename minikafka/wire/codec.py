@@ -39,9 +39,9 @@ from minikafka.errors import (
     ProtocolError,
     RequestRefused,
     UnsupportedVersion,
+    did_you_mean,
 )
 from minikafka.ports import Buffers
-from minikafka.spelling import did_you_mean
 from minikafka.wire.apis import BY_NAME, BY_REQUEST, Api
 from minikafka.wire.garbage import without_collection
 from minikafka.wire.limits import (

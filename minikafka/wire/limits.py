@@ -7,7 +7,7 @@ Rules for this file:
 2. The usual case costs one pass over the document in C: one with few bytes that can begin a list or a map holds few of
    them. Only where text or bytes contain many such bytes does :func:`_count` read it token by token, and it stops at
    the limit.
-3. No value of a request is passed to ``repr`` or ``difflib`` in full: :func:`shown` and ``spelling.nearest`` cut first.
+3. No value of a request is passed to ``repr`` or ``difflib`` in full: :func:`shown` and ``errors.nearest`` cut first.
 """
 
 from __future__ import annotations

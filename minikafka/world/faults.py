@@ -38,10 +38,17 @@ from random import Random
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from minikafka.errors import BY_NAME as ERRORS
-from minikafka.errors import NOT_WRITTEN, UNKNOWN, DiskFailed, InvalidRequest, ProtocolError
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    DiskFailed,
+    InvalidRequest,
+    ProtocolError,
+    did_you_mean,
+    meant_or_listed,
+)
 from minikafka.faults import CLIENT, MESSAGE_KINDS, METADATA_FETCH, MessageKind
 from minikafka.ports import Buffer, Buffers, Events, FileRegion
-from minikafka.spelling import did_you_mean, meant_or_listed
 from minikafka.types import NodeId, Offset
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import RecordBatch, iterate

@@ -17,9 +17,8 @@ from minikafka import Producer
 from minikafka.sim.seeds import plan_of
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.types import Address, TopicPartition
-from minikafka.ui import table
 from minikafka.ui.journal import Entry, Journal, read_journals
-from minikafka.ui.page import Replay, page_of, replay_of
+from minikafka.ui.page import Replay, page_of, replay_of, values
 from minikafka.ui.record import RecordedRun
 from minikafka.ui.states import Replica
 from minikafka.wire.messages import CreateTopicsRequest, DescribeQuorumRequest, NewTopic
@@ -107,7 +106,7 @@ def states_after(replay: Replay) -> Iterator[dict[str, Replica | None]]:
 
 def wanted(states: dict[str, Replica | None]) -> dict[str, list[str]]:
     absent = ["", "", "", "", "", "", "absent"]
-    return {node: list(table.values(replica)) if replica else absent for node, replica in states.items()}
+    return {node: list(values(replica)) if replica else absent for node, replica in states.items()}
 
 
 def test_every_step_shows_the_folds_values(page: Page, simulated: tuple[Replay, Path]):

@@ -125,7 +125,7 @@ OWNER = """
 import sys, pathlib
 from minikafka.chaos.machine import Mounts
 from minikafka.chaos.netns import Lan, Passage
-from minikafka.chaos.packet_rules import Filter
+from minikafka.chaos.machine import Filter
 folder = pathlib.Path(sys.argv[1])
 with Mounts() as mounts, Lan(["n1", "n2"]) as lan:
     mounts.make(folder / "disk.img", folder / "disk", 64)

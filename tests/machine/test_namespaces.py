@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from minikafka.chaos.machine import run
+from minikafka.chaos.machine import Filter, run
 from minikafka.chaos.netns import Lan, Namespace, Passage
-from minikafka.chaos.packet_rules import Filter
 
 pytestmark = pytest.mark.machine
 

@@ -14,7 +14,7 @@ import pytest
 
 from minikafka.chaos import compose
 from minikafka.chaos.compose import DATA, ComposeTarget
-from minikafka.chaos.packet_rules import Filter
+from minikafka.chaos.machine import Filter
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.scenario import Hit, Strike
 from minikafka.chaos.target import lacks

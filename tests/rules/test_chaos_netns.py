@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from minikafka.chaos.machine import run
+from minikafka.chaos.machine import Filter, rules_text, run
 from minikafka.chaos.netns import NetnsTarget
-from minikafka.chaos.packet_rules import Filter, rules_text
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.scenario import Hit, Strike
 from minikafka.chaos.target import Fleet, lacks

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minikafka.groups.reset import KINDS, Goal, duration_ms
+from minikafka.groups.offsets import KINDS, Goal, duration_ms
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.broker.patience import FIRST_S, PROBE_S, Patience
+from minikafka.rpc import FIRST_S, PROBE_S, Patience
 
 LONGEST_S = 30.0
 

@@ -1,10 +1,10 @@
-"""Suggestions for words that do not exist (minikafka/spelling.py)."""
+"""Suggestions for words that do not exist (minikafka/errors.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from minikafka.spelling import LENGTH_MAX, did_you_mean, meant_or_listed, nearest, one_is_needed
+from minikafka.errors import LENGTH_MAX, did_you_mean, meant_or_listed, nearest, one_is_needed
 
 WORDS = ("drop", "delay", "hold")
 

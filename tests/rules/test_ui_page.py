@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from minikafka.cli.root import root
 from minikafka.events import CATALOGUE
 from minikafka.sim.seeds import plan_of
-from minikafka.ui import page, table
+from minikafka.ui import page
 from minikafka.ui.journal import Entry, Journal
 from minikafka.ui.page import PAGE_SIZE_MAX, NothingToShow, page_of, partitions_of, replay_of, to_json
 from minikafka.ui.record import RecordedRun
@@ -214,12 +214,12 @@ def test_every_sentence_can_be_said_of_a_poor_journal(journal: Journal):
 def test_the_table_has_the_pages_values(journal: Journal):
     """`sim show` without --html prints the same steps, values and notes."""
     replay = replay_of(journal)
-    text = table.rendered(replay)
+    text = page.text_of(replay)
     moved = next(step for step in replay.steps if step.entry.kind == "hw_advanced")
     line = next(each for each in text.splitlines() if each.startswith(f"{moved.number} "))
     node, replica = next(iter(moved.changed.items()))
     assert replica is not None
-    assert re.split(r"\s{2,}", line)[4:] == [f"broker {node}", *filter(None, table.values(replica))]
+    assert re.split(r"\s{2,}", line)[4:] == [f"broker {node}", *filter(None, page.values(replica))]
     assert replay.notes[-1] in text
 
 

@@ -18,8 +18,19 @@ from minikafka.cli.root import root
 from minikafka.errors import InvalidConfig
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Operation, Plan
 from minikafka.sim.run import run
-from minikafka.sim.search import Asked, Found, Search, StoryRun, asked_for, cut_down, loses, plan_for, search
-from minikafka.sim.story import Happened, story_of
+from minikafka.sim.search import (
+    Asked,
+    Found,
+    Happened,
+    Search,
+    StoryRun,
+    asked_for,
+    cut_down,
+    loses,
+    plan_for,
+    search,
+    story_of,
+)
 
 STEPS_MAX = 6
 SEEDS = 20

@@ -19,7 +19,6 @@ FLOORS = {
     "invariant": 0,
     "config": 0,
     "addresses": 0,
-    "spelling": 0,
     "faults": 0,
     "wire": 1,
     "ports": 1,

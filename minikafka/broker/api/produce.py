@@ -1,8 +1,8 @@
 """Produce: append a batch per partition, answer when ``acks`` is satisfied.
 
 - The bytes of a batch are validated before anything else is decided about it: short ones at once, long ones beside the
-  loop, in which case later requests for the same partition wait (``arrivals.py``). There they also get the codec of the
-  topic, if ``compression.type`` names one.
+  loop, in which case later requests for the same partition wait (``append_throttle.py``). There they also get the
+  codec of the topic, if ``compression.type`` names one.
 - From a partition's checks to its append everything is synchronous: what was checked still holds when the batch is
   written. Between partitions the loop gets its turn once enough was written (``append_throttle.py``).
 - A request that need not wait for any of this is appended when its handler is called, and answered at once if ``acks``
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from minikafka.broker.arrivals import Arrival
+from minikafka.broker.append_throttle import Arrival
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.flusher import Flusher
 from minikafka.broker.lifecycle import SessionAlive, session_expired
