@@ -8,6 +8,8 @@ import pytest
 
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
+from minikafka.groups.consumer.group import ConsumerGroup
+from minikafka.groups.consumer.records import MemberMetadata, Regex, record
 from minikafka.groups.limits import CONSUMER_INTERVAL_MS_MIN, GroupSettings
 from tests.rules.test_consumer_groups import ConsumerDesk
 
@@ -78,3 +80,19 @@ def test_a_negative_rate_is_refused():
     """The error names the setting."""
     with pytest.raises(InvalidConfig, match=r"mk\.group\.consumer\.heartbeats\.per\.second"):
         parse_broker({"mk.group.consumer.heartbeats.per.second": "-1"})
+
+
+def test_the_topics_of_a_group_are_those_of_all_its_members():
+    """Equal subscriptions are looked at once, for each heartbeat needs the names; different ones all count."""
+    group = ConsumerGroup("g")
+    group.apply(record("g", Regex(topics=("rx-a", "rx-b"), version=1), "rx-.*"))
+    subscriptions = {
+        "a": (("t",), None),
+        "b": (("t",), None),
+        "c": (("t", "u"), None),
+        "d": ((), "rx-.*"),
+        "e": ((), "no"),
+    }
+    for name, (topics, regex) in subscriptions.items():
+        group.apply(record("g", MemberMetadata(topics=topics, regex=regex), name))
+    assert group.topics() == {"t", "u", "rx-a", "rx-b"} == frozenset().union(*map(group.topics_of, group.members))

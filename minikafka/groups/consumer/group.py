@@ -138,12 +138,17 @@ class ConsumerGroup:
     def topics_of(self, member_id: str) -> frozenset[str]:
         """The names that a member subscribes to, those that its regular expression matched among them."""
         member = self.members[member_id]
-        matched = self.regexes.get(member.regex) if member.regex else None
-        return frozenset(member.topics) | frozenset(matched.topics if matched is not None else ())
+        return self._named(member.topics, member.regex)
 
     def topics(self) -> frozenset[str]:
         """The names that any member subscribes to."""
-        return frozenset().union(*(self.topics_of(each) for each in self.members))
+        # Each heartbeat needs them, and most members of a group subscribe to the same.
+        distinct = dict.fromkeys((each.topics, each.regex) for each in self.members.values())
+        return frozenset().union(*(self._named(*each) for each in distinct))
+
+    def _named(self, topics: tuple[str, ...], regex: str | None) -> frozenset[str]:
+        matched = self.regexes.get(regex) if regex else None
+        return frozenset(topics) | frozenset(matched.topics if matched is not None else ())
 
     # ---- what changes ----
 
