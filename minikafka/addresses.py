@@ -25,7 +25,7 @@ EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - what Kafka's `PLAINTEXT://:9092` mea
 
 
 def is_number(text: str) -> bool:
-    """Is ``text`` a whole number in the digits 0 to 9? ``str.isdigit`` accepts other scripts, and ``²`` (no int)."""
+    """Return True if ``text`` is a number in the digits 0 to 9. ``str.isdigit`` accepts other scripts, and ``²``."""
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
@@ -42,7 +42,7 @@ def is_host(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Does ``host`` name this machine only? A name that is not a loopback address is not."""
+    """Return True if ``host`` is a loopback address or ``localhost``. No other name counts."""
     return host in ("localhost", "::1", "[::1]") or host.startswith("127.")
 
 
@@ -154,7 +154,7 @@ def parse_origins(text: str, setting: str) -> frozenset[str]:
 
 
 def is_https(text: str) -> bool:
-    """Does one of some bootstrap servers begin with ``https://``?"""
+    """Return True if one of some bootstrap servers begins with ``https://``."""
     return any(part.strip().startswith("https://") for part in text.split(","))
 
 

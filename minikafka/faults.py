@@ -68,7 +68,7 @@ CLIENT_END: Final[End] = 0
 
 
 class Standing(NamedTuple):
-    """Who stands where in one partition."""
+    """Leader, followers and ISR of one partition."""
 
     leader: NodeId
     replicas: tuple[NodeId, ...]
@@ -207,7 +207,7 @@ class FaultWord:
     is_link: bool = False
     """It strikes messages on links, not brokers."""
     takes: Mapping[str, bool] = field(default_factory=dict)
-    """Field -> must it be given?"""
+    """Fields, and True for those that are required."""
     plan: str = ""
     """Its kind in a plan of the simulator, if that is another word; see :attr:`kind`."""
 
@@ -320,7 +320,7 @@ WHOM: Final[Mapping[str, str]] = {
     f"{ISR}:T-P": "everybody in its ISR",
     "n2": "broker 2; several with commas",
 }
-"""Whom a step hits, and what it means; T-P stands for a partition."""
+"""The targets of a step, and what each means; T-P stands for a partition."""
 
 TO: Final[Mapping[str, str]] = {OTHERS: "every other broker", CLIENT: "every client"}
 """Where a link may also end, beside the words of WHOM."""

@@ -23,7 +23,7 @@ Buffers: TypeAlias = Sequence[Buffer]
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who sent a request and how it arrived (D11); passed to every handler, never kept in a context variable.
+    """The sender of a request and how it arrived (D11); passed to every handler, never kept in a context variable.
 
     The defaults describe a call inside the broker itself.
     """
@@ -126,7 +126,7 @@ class FrameSession(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Is a request being handled?"""
+        """Return True while a request is being handled."""
         ...
 
     def received(self, frame: memoryview) -> None:
@@ -138,7 +138,7 @@ class FrameSession(Protocol):
         ...
 
     def room(self, *, has_room: bool) -> None:
-        """Does the connection take more answers?"""
+        """Return True if the connection takes more responses."""
         ...
 
     def describe(self) -> SessionState:
@@ -163,7 +163,7 @@ class HttpLogin(Protocol):
 
     @property
     def has_passwords(self) -> bool:
-        """Can users log in with a password?"""
+        """Return True if users can log in with a password."""
         ...
 
     async def principal(self, authorization: str | None, remote: str) -> str | None:
@@ -201,7 +201,7 @@ class FileRegion(Protocol):
 
     @property
     def is_cached(self) -> bool:
-        """Can it be sent without waiting for the disk?"""
+        """Return True if it can be sent without waiting for the disk."""
         ...
 
     def warm(self) -> None:
@@ -261,7 +261,7 @@ class Disk(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Is there a file or folder of this name?"""
+        """Return True if there is a file or folder of this name."""
         ...
 
     def names(self, folder: str) -> list[str]:

@@ -177,7 +177,7 @@ class Brokers:
         self._seen = ("", NO_OFFSET)
         """Cluster id and end of the newest metadata that any broker has reported."""
         self._silent: dict[Address, None] = {}
-        """Who did not answer when last asked what any broker can answer."""
+        """Brokers that did not respond to the last request that any broker can answer."""
         self._leaders: dict[TopicPartition, Leader] = {}
         self._topics: dict[str, Topic] = {}
 

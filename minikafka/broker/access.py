@@ -1,4 +1,4 @@
-"""Who may do what at this broker: requests meet the table of permissions before their handlers.
+"""Access control of this broker: requests meet the table of permissions before their handlers.
 
 Checked are the requests of clients, at the broker where they enter and at the one that serves them (``envelopes.py``).
 Not checked are this broker's own calls, and what arrives in plain text at the listeners of brokers and controllers:
@@ -87,7 +87,7 @@ class Access:
         return bit_field(allowed)
 
     def is_trusted(self, context: RequestContext) -> bool:
-        """Is the sender not checked? A client whose request another broker has sent on always is."""
+        """Return True if the sender is not checked. A client whose request another broker has forwarded always is."""
         if context.forwarded_by >= 0:
             return False
         return context.protocol == INTERNAL.protocol or context.listener in self._trusted

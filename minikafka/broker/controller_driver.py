@@ -180,11 +180,11 @@ class _Batch:
 
     @property
     def registering(self) -> list[NodeId]:
-        """Whose registrations are among the records: rule 4."""
+        """The brokers whose registrations are among the records: rule 4."""
         return [each.broker_id for each in self.records if isinstance(each, RegisterBroker)]
 
     def takes(self, request: object = None) -> bool:
-        """Is there room for what is decided about ``request``, or, None, about nobody's?"""
+        """Return True if there is room for the decision about ``request`` (None: a decision without a request)."""
         if len(self.records) >= BATCH_RECORDS_MAX:
             return False
         known = self.registering
@@ -684,7 +684,7 @@ class ControllerDriver:
             CAUSE.reset(token)
 
     def _fail(self, batch: _Batch, error: ProtocolError) -> None:
-        """Nobody gets what was decided; who asked for nothing to be recorded can be sure that nothing was."""
+        """No caller gets the decisions. Those whose request recorded nothing can be sure that nothing was written."""
         recorded = {each.asked for each in batch.decided if _records(each)}
         for asked in batch.taken:
             if not asked.answer.done():

@@ -154,7 +154,7 @@ class CoordinatorShard(Generic[C]):
 
     @property
     def is_answering(self) -> bool:
-        """Would :meth:`check` pass?"""
+        """Return True if :meth:`check` would pass."""
         return self.is_loaded and not self._unreadable and not self._ended and self.partition.role is self.leader
 
     def marker_appended(self, marker: EndTransaction, end_offset: Offset) -> Awaitable[bool]:

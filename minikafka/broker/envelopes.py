@@ -90,7 +90,7 @@ async def send_on(
 
 
 def context_in(envelope: EnvelopeRequest) -> RequestContext:
-    """Who sent the request in an Envelope."""
+    """The sender of the request in an Envelope."""
     return RequestContext(
         "rpc",
         envelope.listener,

@@ -84,7 +84,7 @@ class KafkaLogin:
 
     @property
     def expects_bare_token(self) -> bool:
-        """Is the next frame a token without a header?"""
+        """Return True if the next frame is a token without a header."""
         return self.sasl.stage is Stage.EXCHANGE and not self._has_headers
 
     def refusal(self, key: int, now_ms: int) -> str:

@@ -297,7 +297,7 @@ class KafkaSession:
 
     @property
     def is_busy(self) -> bool:
-        """Is a request being handled or an answer owed?"""
+        """Return True while a request is being handled or a response is due."""
         return len(self._pipeline) > 0
 
     def describe(self) -> SessionState:
@@ -331,7 +331,7 @@ class KafkaSession:
         self._advance()
 
     def room(self, *, has_room: bool) -> None:
-        """Does the connection take more answers? While it does not, no further request begins."""
+        """Return True if the connection takes more responses. While it does not, no further request begins."""
         self._has_room = has_room
         if has_room:
             self._advance()

@@ -118,8 +118,10 @@ class Lifecycle:
         """Of the registration, in a row."""
 
     def session_alive(self) -> bool:
-        """Was the last answered heartbeat sent within the session timeout, and this broker not fenced? And if one was
-        not in time: has it since applied all that may have been decided meanwhile? Its leaders may have moved.
+        """Return True if the last answered heartbeat was sent in time and this broker is not fenced.
+
+        After one that was not in time, the broker must also have applied all that may have been decided meanwhile: its
+        leaders may have moved.
         """
         return not self.is_fenced and self._is_in_time() and (not self._resumes_at or self._has_resumed())
 

@@ -207,7 +207,7 @@ def _why(old: MetadataImage, new: MetadataImage, partition: str) -> str:
 
 
 def _concerned(before: PartitionImage, after: PartitionImage) -> list[NodeId]:
-    """Who left or joined the ISR, or led or leads: what became of these is the cause."""
+    """Brokers that left or joined the ISR, or that led or lead: their changes are the cause."""
     moved = set(before.isr) ^ set(after.isr) | {before.leader, after.leader}
     return sorted(moved - {NO_NODE})
 

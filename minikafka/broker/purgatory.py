@@ -114,7 +114,7 @@ class Waiter(Parked):
         self._began_ns = meter.enter() if meter is not None else 0
 
     def wake(self) -> None:
-        """Have it look soon."""
+        """Make it check soon."""
         if not self.is_woken:
             self.is_woken = True
             self._owner.will_look(self)
@@ -125,7 +125,7 @@ class Waiter(Parked):
         self.wake()
 
     def look(self) -> bool:
-        """Is it over? Then its result is known."""
+        """Return True if it is complete. Then its result is known."""
         self.is_woken = False
         if self.news is not None:
             self.news.extend([condition.partition for condition in self.released])
@@ -166,7 +166,7 @@ def _never() -> bool:
 
 
 class _Heap:
-    """Who waits for one mark of one partition, the nearest offset first."""
+    """Operations that wait for one mark of one partition, the nearest offset first."""
 
     __slots__ = ("entries", "sweep_size")
 
@@ -233,8 +233,9 @@ class Purgatory:
             heaps.clear()
 
     def is_watched(self, mark: Mark, partition: TopicPartition | None = None) -> bool:
-        """Does anybody wait for it (None: for this mark of any partition)? For callers to whom finding out where the
-        mark stands costs something.
+        """Return True if an operation waits for it (None: this mark of any partition).
+
+        For callers that must compute where the mark is.
         """
         heaps = self._heaps[mark]
         if not heaps:

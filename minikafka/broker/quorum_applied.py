@@ -135,7 +135,7 @@ APPLY_BYTES = 1024 * 1024
 
 
 class MetadataListener(Protocol):
-    """Who follows the committed metadata. Its methods are called in order, from the loop, and must not wait."""
+    """A follower of the committed metadata. Its methods are called in order, from the loop, and must not wait."""
 
     def on_commit(self, base_offset: Offset, leader_epoch: Epoch, payloads: Sequence[bytes]) -> None:
         """The record values of one committed batch. Control batches are not passed on, their offsets are skipped."""
@@ -146,7 +146,7 @@ class MetadataListener(Protocol):
         ...
 
     def on_leader(self, leader_id: NodeId, epoch: Epoch, i_lead: bool) -> None:  # noqa: FBT001
-        """Who leads is known, or no longer known.
+        """Called when the leader is known, or no longer known.
 
         ``i_lead``: this member does, and all that was ever committed before its epoch has been given to this listener.
         It is False again as soon as that may be over.

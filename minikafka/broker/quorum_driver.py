@@ -117,7 +117,7 @@ class QuorumDriver:
         self._saving = asyncio.Lock()
         self.log_lock = asyncio.Lock()
         self._waiting: dict[int, tuple[Callable[[], bool], asyncio.Future[bool]]] = {}
-        """Who waits for what, by the order of their coming."""
+        """Waiting requests, in the order of their arrival."""
         self._waits = 0
         self._announced: tuple[NodeId, Epoch, bool] = (NO_NODE, NO_EPOCH, False)
         self.stopping = False
@@ -141,7 +141,7 @@ class QuorumDriver:
 
     @property
     def leader_id(self) -> NodeId:
-        """Who leads the quorum, NO_NODE when unknown."""
+        """The leader of the quorum, NO_NODE when unknown."""
         return NO_NODE if self._core is None else self._core.leader_id
 
     @property
@@ -330,7 +330,7 @@ class QuorumDriver:
                 await self.until(lambda at=deadline: self._is_due_before(at), deadline)  # type: ignore[misc]
 
     def _is_due_before(self, deadline: float | None) -> bool:
-        """Is anything due earlier now? What is due later is seen when the old deadline comes: most only move on."""
+        """Return True if something is due earlier now. What is due later is seen at the old deadline."""
         due = self.core.next_deadline()
         return due is not None and (deadline is None or due < deadline)
 

@@ -66,7 +66,7 @@ class _Asked(NamedTuple):
     item: FetchPartition
 
     def is_current(self, role: FollowerReplica) -> bool:
-        """Would the same be asked now? Cheaper to find out than to ask."""
+        """Return True if the same request would be sent now. This costs less than the request."""
         fetch, log = self.fetch, role.log
         return (
             role is self.role

@@ -188,7 +188,7 @@ class ReplicaManager:
         return tuple(found)
 
     def knows(self, name: TopicPartition) -> bool:
-        """Is there such a partition, here or elsewhere?"""
+        """Return True if the partition exists, here or at another broker."""
         return self._image().partition(name) is not None
 
     def current_leader(self, name: TopicPartition) -> CurrentLeader | None:
@@ -199,7 +199,7 @@ class ReplicaManager:
         return CurrentLeader(leader_id=known.leader, leader_epoch=known.leader_epoch)
 
     def hosts(self, partition: Partition) -> bool:
-        """Is it still this broker's replica? Its topic may have been deleted meanwhile, and created again."""
+        """Return True if it is still this broker's replica: its topic may have been deleted and created again."""
         return self.partitions.get(partition.partition) is partition
 
     def storage_guard(self, partition: Partition) -> _StorageGuard:
@@ -340,7 +340,7 @@ class ReplicaManager:
 
     @property
     def has_more_to_take_up(self) -> bool:
-        """Do new replicas wait for a later turn of the loop?"""
+        """Return True if new replicas wait for a later turn of the loop."""
         return bool(self._to_take_up)
 
     def take_up_some(self, image: MetadataImage) -> None:

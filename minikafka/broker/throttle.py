@@ -116,7 +116,7 @@ class Throttle:
             self.quotas.index = index
 
     def is_exempt(self, context: RequestContext) -> bool:
-        """Is the sender no client? What another broker has sent on is of a client that is not exempt there."""
+        """Return True if the sender is no client. A forwarded request is of a client that is not exempt there."""
         if context.forwarded_by >= 0:
             return False
         return context.protocol == INTERNAL.protocol or context.listener in self._exempt
@@ -172,7 +172,7 @@ class Throttle:
     # ---- requests over HTTP ------------------------------------------------------------------------------------------
 
     def applies(self, api: str, request: Any, context: RequestContext) -> bool:
-        """May a request of ``/rpc`` be throttled?"""
+        """Return True if a request of ``/rpc`` may be throttled."""
         if api not in DATA_APIS or self.quotas is None or self.is_exempt(context):
             return False
         return not (isinstance(request, FetchRequest) and request.replica_id >= 0)

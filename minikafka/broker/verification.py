@@ -1,4 +1,4 @@
-"""Asks transaction coordinators whether partitions belong to a producer's open transaction (KIP-890).
+"""Verification with transaction coordinators that partitions belong to a producer's open transaction (KIP-890).
 
 Leaders of partitions ask before they append the first batch of a transaction, and coordinators of groups before they
 write offsets. With transaction version 2 the request also adds the partitions.
@@ -69,7 +69,7 @@ class Verifier:
         self._add_here = add_here
 
     def must_ask(self, transaction_version: int) -> bool:
-        """Whether coordinators are asked: for version 2 in any case, since the request adds the partitions."""
+        """Return True if coordinators are requested: for version 2 always, since the request adds the partitions."""
         return self._is_enabled or transaction_version >= TRANSACTION_V2
 
     async def verify(

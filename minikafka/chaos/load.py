@@ -415,7 +415,7 @@ class Work:
                 raise error
 
     async def finish(self, within_s: float) -> bool:
-        """Everybody stops and waits for the last answer; False when some had not come in time."""
+        """Stop all clients and wait for the last responses. Return False if some did not come in time."""
         self.stopping = True
         if not self._tasks:
             return True

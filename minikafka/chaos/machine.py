@@ -366,7 +366,7 @@ class PacketRules:
         return next(number for number in range(QUEUES_MAX) if number not in taken)
 
     def close(self) -> None:
-        """Nobody holds packets back any more; the rules stay until the namespace goes."""
+        """Release all packets that are held back; the rules stay until the namespace goes."""
         for each in self._delays.values():
             each.close()
         self._delays.clear()

@@ -392,7 +392,7 @@ class NetnsTarget:
         self._made.close()
 
     async def _answers(self, node: NodeId) -> bool:
-        """Does it accept a connection, of its own host: that no rule keeps away?"""
+        """Return True if it accepts a connection of its own host, which no rule blocks."""
         if self._lan is None:
             return False
         host = self._lan[host_of(node)]
@@ -454,7 +454,7 @@ class NetnsTarget:
 
     @property
     def _dark(self) -> set[NodeId]:
-        """Who has no power."""
+        """Brokers without power."""
         return {node for hit in self._hits.values() if hit.what == POWER_LOSS for node in hit.nodes}
 
     def _filters(self) -> Iterator[tuple[Passage, Filter]]:

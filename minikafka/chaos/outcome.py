@@ -65,7 +65,7 @@ class Recovery:
     """When every partition had acknowledged something again."""
     silence_s: dict[TopicPartition, float] = field(default_factory=dict)
     _heard: dict[TopicPartition, None] = field(default_factory=dict)
-    """Who has acknowledged something since it was healed."""
+    """Partitions in which something was acknowledged since the fault was healed."""
 
     def acknowledged(self, name: TopicPartition, at_s: float, before_s: float, names: Sequence[TopicPartition]) -> None:
         """``before_s``: when the partition had last acknowledged something."""
@@ -143,7 +143,7 @@ class Figures:
         return tuple(self._open)
 
     def silent_since(self, at_s: float) -> tuple[TopicPartition, ...]:
-        """Who has acknowledged nothing from then on."""
+        """Partitions in which nothing was acknowledged from then on."""
         return tuple(name for name in self.names if self._last[name] < at_s)
 
     # ---- afterwards --------------------------------------------------------------------------------------------------

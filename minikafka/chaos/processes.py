@@ -138,7 +138,7 @@ class ProcessTarget:
         }
 
     def _is_explained(self, node: NodeId) -> bool:
-        """Did a fault end it, or a disk that a fault has spoilt?"""
+        """Return True if a fault ended it, or a disk that a fault has damaged."""
         wanted = self._wanted[node]
         return bool(wanted.down or wanted.full or wanted.failing or wanted.returning or self._telling[node].locked())
 
@@ -173,7 +173,7 @@ class ProcessTarget:
         await self._put_all_right(self._wanted)
 
     async def _put_all_right(self, nodes: Iterable[NodeId]) -> None:
-        """Nobody may look between the end of a fault and the beginning of what ends it (see :meth:`died`)."""
+        """Hide the time between the end of a fault and the beginning of what ends it (see :meth:`died`)."""
         hit = tuple(nodes)
         for node in hit:
             self._wanted[node].returning += 1

@@ -106,7 +106,7 @@ class Table:
         return self._lines.wrong(f"{self._place}.{name}" if self._place else name, message)
 
     def gives(self, name: str) -> bool:
-        """Is it there?"""
+        """Return True if the record is there."""
         return name in self._members
 
     def _take(self, name: str, kind: type | tuple[type, ...], what: str, default: Any) -> Any:

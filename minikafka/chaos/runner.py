@@ -209,7 +209,7 @@ class Run:
         return f"{figures.acknowledged:,} of {figures.sent:,} acknowledged, groups read {self._work.read:,}{wrong}"
 
     def view(self) -> View:
-        """Who stands where, by the newest answers."""
+        """Leader, ISR and log ends of each partition, by the newest responses."""
         state = self._watch.state
         return View(
             self._target.nodes,

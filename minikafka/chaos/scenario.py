@@ -97,7 +97,7 @@ class Cluster:
 
     @property
     def syncs_first(self) -> bool:
-        """Is a record acknowledged only once it is synced, on all topics?"""
+        """Return True if a record of any topic is acknowledged only when it is synced."""
         return self.settings.get(FLUSH_EACH) == "1"
 
 
@@ -333,7 +333,7 @@ def _settled(words: str, random: Random, brokers: int) -> str:
 
 
 def hit_of(strike: Strike, view: View) -> Hit | None:
-    """Who is hit as things stand; None when there is nobody."""
+    """The brokers that the step hits at present; None if there are none."""
     nodes = () if strike.whom == CLIENT else nodes_of(strike.whom, view)
     if not FAULTS[strike.what].is_link:
         return Hit(strike=strike, nodes=nodes) if nodes else None

@@ -247,19 +247,19 @@ class Fleet:
         await asyncio.gather(*(self.brokers[node].freeze() for node in hit))
 
     async def let_go(self, nodes: Iterable[NodeId], by: int) -> None:
-        """Whom nobody else holds goes on."""
+        """Resume the brokers that no other fault holds."""
         for node in nodes:
             self._still[node].discard(by)
             if not self._still[node]:
                 await self.brokers[node].thaw()
 
     def is_missed(self, node: NodeId) -> bool:
-        """Does it not run though nobody holds it down or is about to start it?"""
+        """Return True if the broker does not run although no fault holds it down and none is about to start it."""
         is_expected = self._down[node] or self._returning[node] or self._starting[node].locked()
         return not (self.brokers[node].is_running or is_expected)
 
     async def heal(self) -> None:
-        """Nobody holds anybody any more: all go on, and all run. WorldError; BrokerDied when one does not."""
+        """End all holds: all brokers resume and run. Raises WorldError; BrokerDied when one does not."""
         for node, broker in self.brokers.items():
             self._down[node].clear()
             self._still[node].clear()

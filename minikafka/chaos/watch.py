@@ -56,7 +56,7 @@ class ClusterState:
 
     @property
     def all_in_sync(self) -> bool:
-        """Does every partition have a leader and all of its replicas in the ISR?"""
+        """Return True if every partition has a leader and all of its replicas in the ISR."""
         return bool(self.partitions) and all(
             each.leader != NO_NODE and sorted(each.isr) == sorted(each.replicas) for each in self.partitions
         )

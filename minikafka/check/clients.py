@@ -406,7 +406,7 @@ class Replaced:
             self._replacing.add((record.topic, record.key))
 
     def may_be_gone(self, partition: TopicPartition, offset: Offset) -> bool:
-        """Is what stood at ``offset`` no longer owed? Always no where the topic is not compacted.
+        """Return True if what was at ``offset`` need no longer be there. Always False where the topic is not compacted.
 
         Of several that claim the place any may have been the one: the others' loss is found for each of them.
         """
@@ -416,7 +416,7 @@ class Replaced:
         return claims is None or any(self._is_replaced(record, partition, offset) for record in claims)
 
     def need_not_stand(self, record: SentRecord, partition: TopicPartition, offset: Offset) -> bool:
-        """Is this record no longer owed, which was acknowledged at ``offset``?"""
+        """Return True if the record that was acknowledged at ``offset`` need no longer be there."""
         return partition.topic in self._topics and self._is_replaced(record, partition, offset)
 
     def may_be_gone_from_anywhere(self, record: SentRecord) -> bool:
@@ -436,7 +436,7 @@ class Replaced:
         return is_deleted and self._is_room_above(partition, offset)
 
     def _is_room_above(self, partition: TopicPartition, offset: Offset) -> bool:
-        """May a record of which nobody knows stand, or have stood, above ``offset``?"""
+        """Return True if an unknown record may be, or may have been, above ``offset``."""
         end = self._ends.get(partition)
         if end is None:
             return True

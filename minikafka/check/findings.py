@@ -164,7 +164,7 @@ class Shifted(Finding):
     values: tuple[str, str]
     """The first and the last."""
     processes: tuple[str, ...]
-    """Who sent them, each once, sorted."""
+    """The senders, each once, sorted."""
 
     def sentence(self) -> str:
         first, last = self.values

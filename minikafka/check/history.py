@@ -123,7 +123,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Nobody can say: the record may appear once, or never."""
+    """The outcome is unknown: the record may appear once, or never."""
 
     type: ClassVar[str] = "unknown"
     op: int

@@ -312,7 +312,7 @@ class Judge:
             self._dispute(partition, offset)
 
     def _gave_way(self, record: SentRecord, offset: Offset, distance: int | None) -> bool:
-        """Does another one stand there since that moved, and this record is gone, or moved with it?"""
+        """Return True if another record is there since that moved, and this one is gone or has moved with it."""
         places = self._places[record.topic]
         first = places.first.get(record.value)
         if distance is None or first is None:

@@ -60,7 +60,7 @@ class ReplicaBatches:
     log_start: Offset
     batches: Iterable[LogBatch]
     is_compacted: bool = False
-    """Has compaction left offsets out, here or where it was copied from?"""
+    """True if compaction has removed offsets, here or at the replica that it was copied from."""
     missed: Mapping[bytes, Offset] = field(default_factory=dict)
     """Tombstones that were gone elsewhere when this replica came to copy them: key -> offset of the last.
 
@@ -161,7 +161,7 @@ class _CompactedWalk:
         self.current = next(self._rows, None)
 
     def may_lack(self, row: _Row) -> bool:
-        """Is there a reason that a record which another replica has is not here?"""
+        """Return True if there is a reason that a record of another replica is not here."""
         if row.key is None or not row.is_committed or self.last_of_key.get(row.key, NO_OFFSET) > row.offset:
             return True
         return not row.has_value and (
@@ -169,7 +169,7 @@ class _CompactedWalk:
         )
 
     def is_alone_with(self, row: _Row) -> bool:
-        """Is it known why this replica still has a record that was deleted elsewhere?"""
+        """Return True if it is known why this replica still has a record that was deleted elsewhere."""
         return row.key is not None and self.missed.get(row.key, NO_OFFSET) > row.offset
 
 
@@ -221,7 +221,7 @@ def compare_compacted(partition: TopicPartition, replicas: Sequence[ReplicaBatch
 
 
 def _strays(offset: Offset, here: Sequence[_CompactedWalk], due: Sequence[_CompactedWalk]) -> list[_CompactedWalk]:
-    """Who has another record than most, or lacks one without a reason."""
+    """Replicas that have another record than most, or that lack one without a reason."""
     rows = [walk.current for walk in here if walk.current is not None]
     camps = Counter((row.epoch, row.content) for row in rows)
     model = camps.most_common(1)[0][0]
@@ -274,11 +274,11 @@ class ReplicaLog:
         return f"<replica {self.node} start={self.log_start} hw={self.high_watermark} end={self.end}>"
 
     def owes(self, offset: Offset) -> bool:
-        """Whether this replica must hold the offset if any other does."""
+        """Return True if this replica must have the offset if any other has it."""
         return self.log_start <= offset < self.high_watermark
 
     def holds(self, offset: Offset, value: str) -> bool:
-        """Whether the record is here; of batches only the offsets are known."""
+        """Return True if the record is here; only the offsets of batches are known."""
         if self.rows:
             row = self.rows.get(offset)
             return row is not None and row[1] == value

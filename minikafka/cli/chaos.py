@@ -64,10 +64,10 @@ ROLE_LABEL: Final = "com.minikafka.role=broker"
 
 
 class Victims(Protocol):
-    """Whom it may kill."""
+    """The brokers that it may kill."""
 
     def living(self) -> Sequence[str]:
-        """Who runs now."""
+        """The brokers that run now."""
         ...
 
     def kill(self, victim: str) -> None:
@@ -101,7 +101,7 @@ class Processes:
         os.kill(int(victim), signal.SIGKILL)
 
     def start(self, victim: str) -> bool:  # noqa: ARG002 - the port's signature
-        """Nobody here knows how it was started."""
+        """Return False: it is not known here how the process was started."""
         return False
 
 

@@ -52,7 +52,7 @@ class JobFailed(WorldError):
 
 
 def is_installed() -> bool:
-    """Is there a Spark to run?"""
+    """Return True if Spark and Java are installed."""
     return importlib.util.find_spec("pyspark") is not None
 
 
@@ -236,7 +236,7 @@ class Demo:
         self.started = asyncio.get_running_loop().time()
 
     async def run(self) -> bool:
-        """Play it all; is the verdict good?"""
+        """Play it all. Return True if the verdict is good."""
         say = self.screen.say
         cluster = ProcessCluster(3, data_dir=self.folder, config=SETTINGS)
         ledger = Ledger(self.folder / "history.jsonl")
@@ -263,7 +263,7 @@ class Demo:
         return verdict.ok and compared.differences == 0 and aggregated
 
     async def _aggregate(self, cluster: ProcessCluster) -> bool:
-        """The Spark job over the topic; does it agree with the data set?"""
+        """Run the Spark job over the topic. Return True if it agrees with the data set."""
         if not is_installed():
             self.screen.say(LEFT_OUT)
             return True

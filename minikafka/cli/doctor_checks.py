@@ -478,7 +478,7 @@ def _hosts(names: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessFacts:
-    """Who may do what in a cluster."""
+    """The access control lists of a cluster."""
 
     acl_count: int | None = None
     """None: not known, or there is no authorizer."""

@@ -254,7 +254,7 @@ def _given(given: Iterable[str], **named: str | None) -> dict[str, str]:
 
 
 def _check(scenario: Scenario, played: Run) -> None:
-    """Did it come to what the scenario's own file says of such a run?"""
+    """Return True if the run ended as the scenario's own file says."""
     text = table.rendered(played)
     for expected in scenario.expected:
         options = DEFAULTS | scenario.options() | dict(expected.options)

@@ -285,7 +285,7 @@ class Tally:
     """What became of the records."""
 
     promised: bool
-    """Do brokers answer at all (acks other than 0)?"""
+    """True if brokers respond at all (acks other than 0)."""
     sent: int = 0
     acknowledged: int = 0
     failed: int = 0
@@ -375,7 +375,7 @@ async def _send_all(producer: Producer, asked: Sending, tally: Tally) -> None:
 
 
 async def _is_missing(asked: Sending) -> bool:
-    """Is there no such topic yet?
+    """Return True if the topic does not exist yet.
 
     Raises UnknownTopicOrPartition where the topic lacks the partition: the producer itself would wait for a minute.
     """

@@ -151,7 +151,7 @@ class _Filter:
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
     def passes(self, each: DescribedPartition, needed: int, living: Sequence[NodeId]) -> bool:
-        """Does it have one of the troubles that are looked for?"""
+        """Return True if the partition has one of the problems that the command looks for."""
         in_sync = len(each.isr)
         return (
             (self.under_replicated and in_sync < factor_of(each))

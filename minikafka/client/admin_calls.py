@@ -154,7 +154,7 @@ class AdminCalls:
         deadline: float,
         met: Callable[[m.MetadataResponse], bool],
     ) -> bool:
-        """Does each broker of ``answer`` say the same? One that is down learns of it when it is back."""
+        """Return True if all brokers of ``answer`` agree. One that is down learns of it when it is back."""
         world, metadata, _, _, caller = self._started()
         request = m.MetadataRequest(topics=tuple(topics))
         good = True

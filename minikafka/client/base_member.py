@@ -60,11 +60,11 @@ class PollGate:
         self._now = now
         self._depth = 0
         self._waiting: list[asyncio.Future[None]] = []
-        """Who waits for the application: the rebalance, and a member that has left until it is asked."""
+        """What waits for the application: the rebalance, and a member that has left until its next poll."""
 
     @property
     def is_polling(self) -> bool:
-        """Is the application asking for records now?"""
+        """Return True while the application requests records."""
         return self._depth > 0
 
     def enter(self) -> None:
@@ -108,7 +108,7 @@ class Subscription:
         self._by_hand = False
 
     def __bool__(self) -> bool:
-        """Is something subscribed to?"""
+        """Return True if there is a subscription."""
         return bool(self.topics) or self.pattern is not None
 
     def choose_by_hand(self) -> None:
@@ -262,7 +262,7 @@ class BaseMember(ABC):
         await in_turn(self._give_up_all, self._say_goodbye)
 
     def gives_up(self, positions: Positions) -> bool:
-        """Is it this consumer's member, and does its listener hear now that it is over?"""
+        """Return True if it is this consumer's member, and its listener is called now that it has ended."""
         return self._is_giving_up and positions is self._positions
 
     async def _give_up_all(self) -> None:
@@ -316,6 +316,6 @@ class BaseMember(ABC):
 
     @property
     def _polls_late(self) -> bool:
-        """Whether the application has not asked for records for max_poll_interval_ms."""
+        """Return True if the application has not requested records for max_poll_interval_ms."""
         silent_s = self._world.clock.now() - self._gate.last_poll_at
         return not self._gate.is_polling and silent_s > self._config.max_poll_interval_ms / 1000

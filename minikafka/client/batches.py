@@ -48,7 +48,7 @@ Waiter = tuple[Sink, int, int, int]
 
 
 class Identity(NamedTuple):
-    """Who produces: the broker refuses older epochs of the same id."""
+    """Producer id and epoch: the broker refuses older epochs of the same id."""
 
     producer_id: int
     epoch: int
@@ -209,7 +209,7 @@ def is_success(error: ProtocolError | None) -> bool:
 
 
 def proves_absence(error: ProtocolError, batch: Batch[Any], *, idempotent: bool) -> bool:
-    """Does the refusal show that no attempt of this batch is in the leader's log, although the sequence is refused?
+    """Return True if the refusal shows that no attempt of this batch is in the leader's log.
 
     OUT_OF_ORDER_SEQUENCE_NUMBER does for the oldest batch of a partition: had an attempt been appended, the leader
     would have called it a duplicate (``wire/batch.py``, PIPELINED). UNKNOWN_PRODUCER_ID says nothing of earlier

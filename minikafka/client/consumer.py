@@ -261,7 +261,7 @@ class Consumer:
 
     @property
     def _broker_matches(self) -> bool:
-        """Whether the coordinator matches a pattern against the topics' names."""
+        """Return True if the coordinator matches a pattern against the topics' names."""
         return self.config.group_id is not None and self.config.group_protocol == "consumer"
 
     def _follow_group(self, topics: Iterable[str]) -> None:

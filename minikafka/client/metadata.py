@@ -49,7 +49,7 @@ from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResp
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, in which epoch; ``node`` is -1 when nobody does."""
+    """The leader of a partition and its epoch; ``node`` is -1 without a leader."""
 
     node: NodeId
     epoch: Epoch
@@ -163,7 +163,7 @@ class ClusterView:
         return True
 
     def leader(self, topic: str, partition: int) -> Leader:
-        """Who leads, as far as is known; ``NOBODY`` when nothing is."""
+        """The leader, as far as is known; ``NOBODY`` if nothing is."""
         known = self.topics.get(topic)
         if known is None or not 0 <= partition < len(known.leaders):
             return NOBODY
@@ -316,7 +316,7 @@ class Metadata:
         self._asked = 0
         """Questions so far."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        """Who waits for the answer to a question after this one."""
+        """Callers that wait for the response to a request after this one."""
         self._task: asyncio.Task[None] | None = None
         self._in_vain = 0
         """How often in a row more was asked for, and no broker knew."""

@@ -81,7 +81,7 @@ class PartitionState:
 
     @property
     def has_buffered(self) -> bool:
-        """Is there something fetched that was not handed out?"""
+        """Return True if records were fetched and not yet returned to the application."""
         return self.opened is not None or bool(self.batches)
 
     def drop_buffered(self) -> None:
@@ -193,7 +193,7 @@ class Positions:
         self._begin_reset(self.states[partition])
 
     def is_held(self, partition: TopicPartition) -> bool:
-        """Has it no place to begin at, and none that is looked up by a reset?"""
+        """Return True if it has no position, and no reset looks one up."""
         state = self.states.get(partition)
         return state is not None and state.position is None and state.reset is None
 
@@ -306,7 +306,7 @@ class Positions:
     # ---------------------------------------------------------------------------------------------------- answers
 
     def is_current(self, state: PartitionState, version: int) -> bool:
-        """Is an answer asked for under ``version`` still wanted?"""
+        """Return True if the response to a request under ``version`` is still wanted."""
         return state.version == version and self.states.get(state.partition) is state
 
     def reset_done(self, state: PartitionState, version: int, answer: ListedOffset, leader_epoch: Epoch) -> None:

@@ -51,7 +51,7 @@ def named(name: object, message: str) -> str:
 
 
 class Leaders:
-    """Asks the leaders of partitions, as metadata knows them."""
+    """Requests to the leaders of partitions, as metadata knows them."""
 
     def __init__(self, config: ClientConfig, world: World, metadata: Metadata) -> None:
         self._config = config

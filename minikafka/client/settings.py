@@ -259,7 +259,7 @@ class ClientConfig:
 
     @property
     def uses_login(self) -> bool:
-        """Do all requests have credentials?"""
+        """Return True if all requests have credentials."""
         return self.security_protocol.startswith("SASL_")
 
     @property
@@ -269,7 +269,7 @@ class ClientConfig:
 
     @property
     def uses_tls(self) -> bool:
-        """Are all connections made with TLS?"""
+        """Return True if all connections are made with TLS."""
         files = self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile
         is_tls = self.security_protocol in ("SSL", "SASL_SSL")
         return is_tls or self.ssl_context is not None or any(files) or is_https(self._servers)
@@ -319,7 +319,7 @@ class ProducerConfig(ClientConfig):
     """The coordinator aborts a transaction that stays open for longer; brokers limit it by
     ``transaction.max.timeout.ms``."""
     allow_auto_create_topics: bool = True
-    """May metadata requests create a missing topic, if the brokers' auto.create.topics.enable says so too?"""
+    """Metadata requests may create a missing topic, if the brokers' auto.create.topics.enable permits it too."""
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
@@ -357,7 +357,7 @@ class ProducerConfig(ClientConfig):
 
     @property
     def idempotent(self) -> bool:
-        """Is idempotence on? None follows acks."""
+        """Return True if idempotence is on. None follows acks."""
         return self.required_acks == -1 if self.enable_idempotence is None else self.enable_idempotence
 
 

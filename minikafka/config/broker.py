@@ -770,7 +770,7 @@ class BrokerConfig:
 
     @property
     def uses_tokens(self) -> bool:
-        """Does a listener take tokens?"""
+        """Return True if a listener accepts tokens."""
         enabled = {each.strip() for each in self.sasl_enabled_mechanisms.split(",")}
         return any(
             "OAUTHBEARER" in each for each in (enabled, *(own.mechanisms for own in self.sasl_listeners.values()))
@@ -810,7 +810,7 @@ class BrokerConfig:
 
     @property
     def brokers_use_tls(self) -> bool:
-        """Do brokers and controllers call each other with TLS?"""
+        """Return True if brokers and controllers call each other with TLS."""
         return self.inter_broker_listener.name in self.tls_listeners
 
     @property

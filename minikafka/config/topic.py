@@ -108,13 +108,13 @@ class TopicConfig:
 
     # What follows from the settings, computed once: each produce request reads it.
     compacts: bool = field(init=False, repr=False, compare=False)
-    """Does ``cleanup.policy`` ask for compaction?"""
+    """True if ``cleanup.policy`` has ``compact``."""
     roll_ms: int = field(init=False, repr=False, compare=False)
     """At which age a segment is rolled: one that stays active too long could not be compacted in time (KIP-354)."""
     syncs_before_acknowledging: bool = field(init=False, repr=False, compare=False)
     """D6: under flush.messages=1 a replica's acknowledged end is its synced end."""
     uses_append_time: bool = field(init=False, repr=False, compare=False)
-    """Does the broker's clock stamp the records?"""
+    """True if records get the broker's time (LogAppendTime)."""
 
     def __post_init__(self) -> None:
         compacts = "compact" in self.cleanup_policy

@@ -110,7 +110,7 @@ def as_coordinator(error: ProtocolError) -> ProtocolError:
 
 
 def is_unknown(error: ProtocolError) -> bool:
-    """May the records still be committed?"""
+    """True if the records may still be committed."""
     return error.outcome == UNKNOWN
 
 
@@ -167,5 +167,5 @@ class Coordinator(Protocol):
         ...
 
     def tick(self, step: Step) -> None:
-        """Do everything that is due."""
+        """Handle everything that is due."""
         ...

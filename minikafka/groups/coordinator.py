@@ -208,7 +208,7 @@ class GroupCoordinator:
             self.expire_offsets(step)
 
     def _touched(self, group: Group | None, step: Step) -> None:
-        """Do what is due about a group, and plan what is next; one that is nothing any more is forgotten."""
+        """Handle what is due in a group, and schedule what is next; a group without a state is forgotten."""
         if group is None:
             return
         held = self._consumers.get(group.group_id)

@@ -138,7 +138,7 @@ class Group:
         return frozenset(topics)
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Could a member of this type with these assignors join: would one assignor be left that all speak?
+        """Return True if a member of this type with these assignors could join: one assignor is left that all support.
 
         Where nobody is, everybody may: also in a join phase whose members have all left again.
         """

@@ -69,12 +69,12 @@ class GroupSettings:
 
     @property
     def may_upgrade(self) -> bool:
-        """Whether a member of the consumer protocol may join a classic group with members."""
+        """Return True if a member of the consumer protocol may join a classic group with members."""
         return self.migration_policy in ("bidirectional", "upgrade")
 
     @property
     def may_downgrade(self) -> bool:
-        """Whether a group becomes classic when its last member of the consumer protocol leaves."""
+        """Return True if a group becomes classic when its last member of the consumer protocol leaves."""
         return self.migration_policy in ("bidirectional", "downgrade")
 
 

@@ -177,7 +177,7 @@ class CommittedOffsets:
     # ---- expiry ----
 
     def expired(self, group: Group, wall_ms: int, retention_ms: int) -> list[TopicPartition]:
-        """Whose time has come: of an empty group all that is older than its emptiness, of a living one the topics that
+        """Offsets that have expired: of an empty group those older than its emptiness, of a live one the topics that
         nobody reads any more, of one that only ever commits each by its own age. Sorted.
         """
         reads: frozenset[str] | None = frozenset()

@@ -270,7 +270,7 @@ class Rebalance:
         self._move(group, State.EMPTY, step, why)
 
         def done(*_: object) -> None:
-            """Nobody waits for it: should it be refused, the next coordinator finds members that do not answer."""
+            """No caller waits for it: if it is refused, the next coordinator finds members that do not respond."""
 
         step.writes.append(Write((group.record({}, step.wall_ms),), done, done))
 
@@ -418,7 +418,7 @@ class Rebalance:
     # ------------------------------------------------------------------------------------------------- parts
 
     def member_of(self, group: Group, member_id: str, instance_id: str | None) -> Member:
-        """Who asks. FENCED_INSTANCE_ID for a replaced instance, UNKNOWN_MEMBER_ID for a stranger."""
+        """The requesting member. FENCED_INSTANCE_ID for a replaced instance, UNKNOWN_MEMBER_ID for an unknown one."""
         if instance_id is not None:
             current = group.static.get(instance_id)
             if current is None:

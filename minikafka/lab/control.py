@@ -1,4 +1,4 @@
-"""Who elects and keeps the ISR: the script, as the articles' ZooKeeper, or the real controller's rules.
+"""The controller of a story: the script, as the articles' ZooKeeper, or the real controller's rules.
 
 ``ScriptedControl``  elections by the script; a restart inside the session keeps the ISR; no ELR, no broker epochs.
 ``QuorumControl``    ``quorum/`` decides; what it records is committed and replayed at once.

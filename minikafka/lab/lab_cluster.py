@@ -345,7 +345,7 @@ class LabCluster:
             self.proposals[node.id] = (role, proposal)
 
     def check_isr(self, node: Node) -> None:
-        """The leader's periodic check (S14): who has not been caught up in time?"""
+        """The leader's periodic check (S14): followers that have not caught up in time leave the ISR."""
         role = node.leads()
         if role is None:
             self.say(f"{node.name} does not lead")

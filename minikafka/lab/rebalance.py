@@ -285,7 +285,7 @@ class _Stage:
     # ---- the timeline ------------------------------------------------------------------------------------------------
 
     def owners_changed(self, what: str) -> None:
-        """A member has given up or taken over something: whose time stands still?"""
+        """A member has given up or taken over a partition: note which partitions are read by nobody."""
         now, read = self._now(), set(_all_of(self._owners()))
         was = set(_all_of(self.moments[-1].owners))
         for number in sorted(was - read):

@@ -123,7 +123,7 @@ def parse_partition_metadata(data: bytes) -> TopicId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Whose data directory it is."""
+    """The broker and cluster of the data directory."""
 
     cluster_id: str
     node_id: NodeId

@@ -64,7 +64,7 @@ class Sources:
 
     @property
     def are_unchanged(self) -> bool:
-        """Are they still in the log, none of them active, and has nothing been cut, not even behind them?
+        """Return True if they are still in the log, none is active, and nothing was truncated, not even behind them.
 
         What made a record go may have been cut off; a value must not go with its successor.
         """

@@ -97,12 +97,12 @@ class OffsetMap:
         return True
 
     def is_replaced(self, key: memoryview | bytes, offset: Offset) -> bool:
-        """Does a later record have this key?"""
+        """Return True if a later record has this key."""
         return self._offsets.get(blake2b(key, digest_size=_DIGEST_SIZE).digest(), NO_OFFSET) > offset
 
 
 def stays(record: RecordSlice, batch: RecordBatch, offsets: OffsetMap, *, now_ms: int) -> bool:
-    """Does a round of cleaning keep this record?
+    """Return True if a round of cleaning keeps this record.
 
     What lies beyond the map stays. A record without a key, from before the topic was compacted, goes (as in Kafka).
     """
@@ -355,8 +355,8 @@ class BatchFilter:
         return min(now_ms + self._config.delete_retention_ms, LONG_MAX)
 
     def _stays_empty(self, batch: RecordBatch) -> bool:
-        """Does its header count: does it begin a leader epoch, or is it, of what may be cleaned, the last batch of a
-        producer that may still send?
+        """Return True if its header counts: it begins a leader epoch or is, of what may be cleaned, the last batch of a
+        producer that may still send.
         """
         return self._epochs.begins(batch.leader_epoch, batch.base_offset) or (
             batch.has_producer

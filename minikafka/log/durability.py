@@ -97,17 +97,17 @@ class Durability:
         self.synced_end = end
 
     def is_synced(self, path: str) -> bool:
-        """Is a small file's present content durable?"""
+        """Return True if a small file's present content is durable."""
         return path not in self._small_files
 
     @property
     def all_small_files_synced(self) -> bool:
-        """Is the present content of every small file durable?"""
+        """Return True if the present content of every small file is durable."""
         return not self._small_files
 
     @property
     def all_names_synced(self) -> bool:
-        """Is every small file durable, with its name?"""
+        """Return True if every small file is durable, with its name."""
         return not self._small_files and self._folder_synced_changes == self._changes
 
     # ------------------------------------------------------------------------------------- promises
@@ -124,7 +124,7 @@ class Durability:
 
     @property
     def start_is_saved(self) -> bool:
-        """Does a durable checkpoint say where the log starts?"""
+        """Return True if a durable checkpoint has the log's start offset."""
         return self._save_start is not None and self._start_saved_changes == self._start_changes
 
     async def save_start(self) -> None:
@@ -231,7 +231,7 @@ class EpochCheckpoint:
 
     @property
     def is_right(self) -> bool:
-        """Does the file say what is known?
+        """Return True if the file has what is known.
 
         A file that is right is not rewritten: torn by the next power cut it could not be distinguished from the
         batches, of which compaction may have taken the first of an epoch.

@@ -109,7 +109,7 @@ class EpochCache:
         return self._epochs[covering] if covering >= 0 else NO_EPOCH
 
     def begins(self, epoch: Epoch, offset: Offset) -> bool:
-        """Is ``offset`` where ``epoch`` begins?"""
+        """Return True if ``epoch`` begins at ``offset``."""
         found = bisect_left(self._starts, offset)
         return found < len(self._starts) and (self._epochs[found], self._starts[found]) == (epoch, offset)
 

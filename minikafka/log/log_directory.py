@@ -80,7 +80,7 @@ class LogDirectory:
     ) -> None:
         self.meta = meta
         self.was_clean = False
-        """Did the last stop write the clean-shutdown marker?"""
+        """True if the last stop wrote the clean-shutdown marker."""
         self.previous_broker_epoch = NO_BROKER_EPOCH
         """The broker epoch of the last clean stop, -1 after an unclean one or when a log is gone since: what a
         registration tells (KIP-966)."""
@@ -396,7 +396,7 @@ class LogDirectory:
 
 
 def read_identity(disk: Disk) -> MetaProperties | None:
-    """Whose data directory this is; None: it is new.
+    """The broker and cluster of this data directory; None: it is new.
 
     Raises InvalidConfig, with a sentence, for a format that this program does not know (it would destroy what it
     cannot read), and for logs of nobody (it would take them for strays of a new node).

@@ -87,7 +87,7 @@ def partition_of(folder: str) -> TopicPartition | None:
 
 
 def is_deleted_folder(folder: str) -> bool:
-    """Is it a replica whose files only wait to be removed?"""
+    """Return True if it is a replica whose files only wait to be removed."""
     return bool(_SUFFIXED_FOLDER.match(folder)) and folder.endswith(DELETED_FOLDER)
 
 

@@ -256,7 +256,7 @@ class PartitionLog:
 
     @property
     def wants_sync(self) -> bool:
-        """Is there a sealed segment to sync, or a roll that waits for one? A driver then calls ``sync`` soon."""
+        """Return True if a sealed segment must be synced, or a roll waits for one: a driver then calls ``sync``."""
         return self._store.roll_is_put_off or any(segment.is_dirty for segment in self._store.segments[-2:-1])
 
     @property

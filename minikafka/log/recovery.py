@@ -297,7 +297,7 @@ class _Loader:
     # ------------------------------------------------------------------------------------- segments
 
     def _check_beginning(self) -> None:
-        """Where does the log begin, and are the segments before the first one rightly absent?"""
+        """Find where the log begins, and check that the segments before the first one are absent for a reason."""
         restarts = self._bases_of(RESTARTED)
         if not self.clean and self.segments:
             if self.segments[0].base_offset in restarts and self.segments[0].base_offset < self.start_offset:
@@ -466,7 +466,7 @@ class _Loader:
         )
 
     def _is_replaced(self, segment: Segment, number: int, before: Offset) -> bool:
-        """Is it one that compaction was about to remove: wholly below the end of the sound segment before it?
+        """Return True if compaction was about to remove it: it is wholly below the end of the sound segment before it.
 
         That is no damaged base offset: a later segment goes on at that end, or behind it.
         """

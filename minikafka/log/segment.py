@@ -101,7 +101,7 @@ class OffsetIndex(_SparseIndex):
         self._keep(bisect_left(range(len(self)), size, key=self._second))
 
     def is_full(self, size_max: int) -> bool:
-        """Would one more entry exceed ``segment.index.bytes``?"""
+        """Return True if one more entry would exceed ``segment.index.bytes``."""
         return len(self._entries) + _OFFSET_ENTRY.size > size_max
 
     def is_sane(self, *, size: int, end_offset: Offset | None) -> bool:
@@ -278,12 +278,12 @@ class Segment:
 
     @property
     def is_dirty(self) -> bool:
-        """Does the log file hold changes that no completed sync covered?"""
+        """Return True if the log file has changes that no completed sync covered."""
         return self.writes != self.synced_writes
 
     @property
     def is_written(self) -> bool:
-        """Has the log file changed since it was opened or created?"""
+        """Return True if the log file has changed since it was opened or created."""
         return self.writes > 1
 
     @property
@@ -323,7 +323,7 @@ class Segment:
         return self._offset_of_max_timestamp
 
     def is_index_full(self, size_max: int) -> bool:
-        """Would what the next append may add exceed ``segment.index.bytes`` in one of the indexes?"""
+        """Return True if the next append may exceed ``segment.index.bytes`` in one of the indexes."""
         return self.index.is_full(size_max) or self._time_index.is_full(size_max)
 
     def load_indexes(self) -> None:

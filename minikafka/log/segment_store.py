@@ -293,7 +293,7 @@ class SegmentStore:
         return self._swap[0] if self._swap is not None and not self.is_closed else None
 
     def is_swapping(self, segment: Segment) -> bool:
-        """Is it in memory, and not yet alone on disk?"""
+        """Return True if it is in memory, and not yet only on disk."""
         return self.swapping is segment
 
     def rename_swap(self) -> None:

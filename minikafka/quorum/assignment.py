@@ -35,7 +35,7 @@ class Assignment:
 
     @property
     def under_way(self) -> bool:
-        """Is a reassignment not yet complete?"""
+        """Return True if a reassignment is not yet complete."""
         return bool(self.adding or self.removing)
 
     @property

@@ -89,7 +89,7 @@ class _Session:
 
 
 class Sessions:
-    """Who is alive. All times are monotonic seconds."""
+    """Sessions of brokers: which of them are alive. All times are monotonic seconds."""
 
     def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -123,7 +123,7 @@ class Sessions:
         return max(session.last_contact + self._timeout_s, session.spared_until)
 
     def heard_since(self, node: NodeId, moment: float) -> bool:
-        """Was the broker heard after ``moment``?"""
+        """Return True if the broker was heard after ``moment``."""
         session = self._sessions.get(node)
         return session is not None and session.last_contact > moment
 

@@ -169,7 +169,7 @@ class QuorumCore:
 
     @property
     def leader_id(self) -> NodeId:
-        """Who leads now, NO_NODE when unknown."""
+        """The present leader, NO_NODE when unknown."""
         return self.role.live_leader_id
 
     @property
@@ -225,7 +225,7 @@ class QuorumCore:
             role.epoch_election.ask_at.update((peer, min(at, now)) for peer, at in role.epoch_election.ask_at.items())
 
     def on_time(self, now: float, wall_ms: int) -> Ready[None]:
-        """Do what is due; then :meth:`next_deadline` lies ahead."""
+        """Handle what is due; then :meth:`next_deadline` lies ahead."""
         self.wall_ms = wall_ms
         turns = 0
         while (deadline := self.next_deadline()) is not None and deadline <= now:

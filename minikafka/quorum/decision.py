@@ -115,7 +115,7 @@ class ClusterPolicy:
         return int(topic.configs.get("min.insync.replicas", self.topic_defaults.min_insync_replicas))
 
     def elects_unclean(self, topic: TopicImage) -> bool:
-        """S20: may a replica outside ISR and ELR lead when nobody else lives?"""
+        """S20: True if a replica outside ISR and ELR may lead when no other is alive."""
         text = topic.configs.get("unclean.leader.election.enable")
         return self.topic_defaults.unclean_leader_election_enable if text is None else text.strip().lower() == "true"
 

@@ -215,7 +215,7 @@ def _holding(partition: PartitionImage, assigned: Assignment) -> PartitionImage:
 
 
 def _needs_new_epoch(partition: PartitionImage, assigned: Assignment) -> bool:
-    """Must the leader, also the same one, begin a new epoch with this assignment?
+    """Return True if the leader, also the same one, must begin a new epoch with this assignment.
 
     When replicas go: nobody may count or serve them in the old epoch. When a reassignment ends: the number of in-sync
     replicas that is needed may rise with it, and the leader learns that from the metadata alone. Notified of the new

@@ -92,7 +92,7 @@ def fetch_wait_ms(core: QuorumCore) -> int:
 
 
 def next_fetch(core: QuorumCore) -> FetchAsk | None:
-    """Whom to ask for what; None while no leader is known: a leader will call, or an election is due."""
+    """The next fetch and its receiver; None while no leader is known: a leader will call, or an election is due."""
     role = core.role
     if isinstance(role, Follower):
         peer, wait_ms = role.leader_id, fetch_wait_ms(core)
@@ -143,7 +143,7 @@ def on_fetch_failed(core: QuorumCore, now: float) -> Wait:
 def on_snapshot_chunk(
     core: QuorumCore, ask: FetchAsk, response: FetchSnapshotResponse, *, position: Offset, now: float
 ) -> bool:
-    """May this part of a snapshot be kept? False: give it up, the next fetch tells what to do instead."""
+    """Return True if this part of a snapshot may be kept. False: discard it; the response to the next fetch decides."""
     core.hear(ask.peer, now)
     if response.current_leader is not None:
         core.observe(response.current_leader.leader_epoch, response.current_leader.leader_id, now)
@@ -246,7 +246,7 @@ def _must_prove_that_it_follows(core: QuorumCore, replica: NodeId, now: float) -
 
 
 def is_due(core: QuorumCore, request: FetchRequest) -> bool:
-    """May a parked fetch be answered? There is more to read, a newer watermark (KIP-1166), or another epoch."""
+    """Return True if a parked fetch can be answered: more to read, a newer watermark (KIP-1166), or another epoch."""
     asked = request.partitions[0]
     return (
         not isinstance(core.role, Leader)

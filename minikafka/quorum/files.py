@@ -47,9 +47,9 @@ class QuorumState:
 
     epoch: Epoch = 0
     leader_id: NodeId = NO_NODE
-    """Who leads ``epoch``, once known. A member that finds itself here after a restart has resigned (KAFKA-10527)."""
+    """The leader of ``epoch``, once known. A member that finds itself here after a restart resigned (KAFKA-10527)."""
     voted_id: NodeId = NO_NODE
-    """Whom this member voted for in ``epoch``."""
+    """The candidate that this member voted for in ``epoch``."""
 
 
 def encode_state(state: QuorumState) -> bytes:

@@ -76,11 +76,11 @@ class BrokerImage:
 
     @property
     def eligible(self) -> bool:
-        """May it lead and be in an ISR? Unfenced and not shutting down (KIP-841)."""
+        """Return True if it may lead and be in an ISR: unfenced and not shutting down (KIP-841)."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_one_of(self, log_dirs: tuple[str, ...]) -> bool:
-        """Has it one of these data directories still? As far as is known: also when one side did not tell."""
+        """Return True if it still has one of these data directories, or if one side did not say."""
         return not log_dirs or not self.log_dirs or not set(log_dirs).isdisjoint(self.log_dirs)
 
     def came_back_empty(self, partition: PartitionImage) -> bool:
@@ -210,7 +210,7 @@ class MetadataImage:
         return broker is not None and not broker.fenced
 
     def is_anybody_leaving(self) -> bool:
-        """Does a broker in controlled shutdown wait for the others to have read that its leaders have moved?"""
+        """Return True if a broker in controlled shutdown waits for the others to read that its leaders moved."""
         return any(broker.in_controlled_shutdown and not broker.fenced for broker in self.brokers.values())
 
     def eligible_brokers(self) -> tuple[NodeId, ...]:

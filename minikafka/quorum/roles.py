@@ -94,12 +94,12 @@ class Role:
 
     epoch: Epoch
     leader_id: NodeId = NO_NODE
-    """Who led this epoch at some time, as far as known; see :attr:`live_leader_id`."""
+    """The leader of this epoch at some time, as far as known; see :attr:`live_leader_id`."""
     voted_id: NodeId = NO_NODE
 
     @property
     def live_leader_id(self) -> NodeId:
-        """Who leads now, as far as this member would tell others."""
+        """The present leader, as this member reports it to others."""
         return NO_NODE
 
     def next_deadline(self) -> float | None:
@@ -145,11 +145,11 @@ class EpochElection:
 
     @property
     def granting(self) -> list[NodeId]:
-        """Who said yes, sorted."""
+        """The voters that granted their vote, sorted."""
         return sorted(node for node, granted in self.answers.items() if granted)
 
     def take_due(self, now: float) -> list[NodeId]:
-        """Whom to ask now; nobody is asked twice at a time."""
+        """The voters to request now; each has at most one request in flight."""
         due = sorted(node for node, at in self.ask_at.items() if at <= now)
         for node in due:
             del self.ask_at[node]
@@ -186,7 +186,7 @@ class Standing(Role):
 
 @dataclass(slots=True, kw_only=True)
 class Prospective(Standing):
-    """Asks whether an election would be won before it disturbs anybody (KIP-996)."""
+    """Requests pre-votes: it finds out whether it would win an election before it disturbs the others (KIP-996)."""
 
     name: ClassVar[str] = "prospective"
 

@@ -144,7 +144,7 @@ def on_no_response(core: QuorumCore, request: Asked, peer: NodeId, now: float) -
 
 
 def _is_current(core: QuorumCore, request: Asked) -> bool:
-    """Does the request belong to the round that is under way?"""
+    """Return True if the request belongs to the round in progress."""
     if not isinstance(request, VoteRequest) or request.candidate_epoch != core.epoch:
         return False
     return isinstance(core.role, Prospective if request.pre_vote else Candidate)

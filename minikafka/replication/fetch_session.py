@@ -317,7 +317,7 @@ class FetcherSession:
         self.epoch = epoch_after(self.epoch)
 
     def lost(self) -> None:
-        """Nobody knows what the leader has cached now: begin again (and end there what may be left)."""
+        """Begin a new session: what the leader has cached now is unknown (and end there what may be left)."""
         self.epoch = FULL_EPOCH
         self._cached = {}
         self._unheard.clear()

@@ -210,7 +210,7 @@ class LeaderReplica:
 
     @property
     def maximal_isr(self) -> tuple[NodeId, ...]:
-        """Everyone whose acknowledgement is needed: the committed ISR and the proposed one together (KIP-497)."""
+        """The replicas whose acknowledgment is needed: the committed ISR and the proposed one together (KIP-497)."""
         if self.proposal is None:
             return self.isr
         return tuple(sorted({*self.isr, *self.proposal.isr}))
@@ -274,7 +274,7 @@ class LeaderReplica:
         return Appended(info.base_offset, end, info.log_append_time_ms, info.duplicate)
 
     def check_acknowledged(self, end_offset: Offset) -> bool:
-        """Is everything below ``end_offset`` committed? (S16)
+        """Return True if everything below ``end_offset`` is committed (S16).
 
         Raises NotEnoughReplicasAfterAppend, outcome *written*, when it is but the ISR has become too small since.
         """
@@ -327,7 +327,7 @@ class LeaderReplica:
         return tuple(node for node in self.remotes if self._counts(node, now))
 
     def _counts(self, node: NodeId, now: float) -> bool:
-        """Must ``node`` have a record before it is committed? In the maximal ISR, or about to be let in (S10)."""
+        """Return True if a record needs ``node`` to be committed: it is in the maximal ISR, or about to join (S10)."""
         return node in self.maximal_isr or (self.broker_epoch_of(node) is not None and self._is_caught_up(node, now))
 
     def _is_caught_up(self, node: NodeId, now: float) -> bool:
@@ -441,7 +441,7 @@ class LeaderReplica:
             idle.on_stir(self.partition)
 
     def may_join(self, node: NodeId) -> bool:
-        """May ``node`` be let into the ISR? At the watermark *and* at the start of this epoch, and eligible (S15).
+        """Return True if ``node`` may join the ISR: at the watermark *and* the start of this epoch, and eligible (S15).
 
         The epoch's start matters because a new leader's watermark may lag: A leads with HW 10, ISR {A,B}, B has HW 8.
         A dies, B leads with HW 8 and LEO 10. C at 8 would be let in; B dies; C leads without 8 and 9, which were

@@ -144,7 +144,7 @@ def _fault_of(injection: Injection, spec: FaultSpec, name: str, numbers: Mapping
 
 
 def _is_meant(injection: Injection, key: _Key, fault: _Fault) -> bool:
-    """Does a heal or a release name this fault? Brokers of one process share their faults: any of them may be named."""
+    """Return True if a heal or a release names this fault. Brokers of one process share their faults."""
     node, number = key
     return (injection.broker in (None, node) or not fault.is_alone) and injection.fault in (None, number)
 

@@ -106,7 +106,7 @@ async def text_in_turns(value: Any) -> bytes:
 
 
 def is_deep(value: Any) -> bool:
-    """Is it nested deeper than DEPTH_MAX?"""
+    """Return True if it is nested deeper than DEPTH_MAX."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEPTH_MAX):
         level = [

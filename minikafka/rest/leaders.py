@@ -78,7 +78,7 @@ Answer = TypeVar("Answer", bound=Failed)
 
 
 def may_forward(visit: Visit) -> bool:
-    """Does the client leave it to this broker to ask the one that knows?"""
+    """Return True if the client lets this broker request the one that knows."""
     return visit[FORWARD] == "auto"
 
 
@@ -175,7 +175,7 @@ def leader_members(host: Scene, leader: CurrentLeader) -> dict[str, Any]:
 
 
 def current_leader(host: Host, name: TopicPartition, hint: CurrentLeader | None = None) -> CurrentLeader:
-    """Who leads: the image's word, or a newer one that another broker gave. LeaderNotAvailable when nobody does."""
+    """The leader by the image, or by a newer response of another broker. Raises LeaderNotAvailable without a leader."""
     partition = partition_of(host, name)
     leader = CurrentLeader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
     if hint is not None and hint.leader_epoch > leader.leader_epoch:
@@ -201,7 +201,7 @@ def refuse_to_forward(host: Host, name: TopicPartition, leader: CurrentLeader) -
 
 
 def is_stale(error: ProtocolError) -> bool:
-    """Did it fail only because a picture of the cluster is old, with nothing written?"""
+    """Return True if it failed only because metadata is old, with nothing written."""
     return error.stale_metadata and error.outcome == NOT_WRITTEN
 
 

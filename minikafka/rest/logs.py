@@ -51,7 +51,7 @@ LOG_BYTES_MAX = 1024 * 1024
 
 
 class Log(Model):
-    """Whose log, and where it begins and ends."""
+    """The replica, and where its log begins and ends."""
 
     replica: NodeId = member(ref("NodeId"), 2)
     role: str = member(text("What the broker is for this partition."), "follower")
@@ -193,7 +193,7 @@ def _batch_out(batch: RecordBatch, high_watermark: Offset) -> dict[str, Any]:
 
 
 def is_valid(batch: RecordBatch) -> bool:
-    """Does the checksum fit the bytes?"""
+    """Return True if the checksum fits the bytes."""
     try:
         verify(batch.data)
     except ProtocolError:

@@ -189,7 +189,7 @@ async def asked_views(visit: Visit, name: TopicPartition, image: PartitionImage)
 
 
 def leader_out(host: Scene, image: PartitionImage) -> dict[str, Any] | None:
-    """Who leads, for people; None: nobody does."""
+    """The leader as text; None without one."""
     if image.leader == NO_NODE:
         return None
     return leader_members(host, CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch))
@@ -455,7 +455,7 @@ def _why_this_isr(image: PartitionImage) -> str:
 
 
 def _held_by(seen: DescribedReplica | None) -> list[NodeId]:
-    """Whose log end the watermark waits for."""
+    """Replicas whose log end the watermark waits for."""
     if seen is None or seen.high_watermark == seen.log_end_offset:
         return []
     return [

@@ -405,7 +405,7 @@ def _batch_of(rows: list[RecordIn], state: _BatchState) -> bytearray:
 
 
 def _may_repeat(error: ProtocolError) -> bool:
-    """Whether nothing was written, and the next attempt may succeed: the leader moved, or a transaction is ending."""
+    """Return True if nothing was written and a retry may succeed: the leader moved, or a transaction is ending."""
     return is_stale(error) or isinstance(error, ConcurrentTransactions)
 
 

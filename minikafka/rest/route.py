@@ -130,7 +130,7 @@ class Visit:
 
     @functools.cached_property
     def context(self) -> RequestContext:
-        """Who sent the request."""
+        """The sender of the request."""
         client_id, _ = identity_of(self.http.headers.get("User-Agent", ""))
         principal = self.http[PRINCIPAL]
         return RequestContext("http", self.http.app[LISTENER], self.http.remote or "", client_id, principal=principal)
@@ -181,7 +181,7 @@ class Visit:
         return value
 
     def gives(self, parameter: Parameter[Any]) -> bool:
-        """Does the request say it, and not leave it to its default?"""
+        """Return True if the request has this parameter, and does not leave it to its default."""
         source: Mapping[str, str] = {
             "query": self.http.query,
             "path": self.http.match_info,

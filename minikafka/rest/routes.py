@@ -404,7 +404,7 @@ _PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for ro
 
 
 def is_there(route: Route, host: Host) -> bool:
-    """Is this door open on this broker?"""
+    """Return True if this broker serves the route."""
     return not route.testing or host.config.testing_endpoints_enable
 
 

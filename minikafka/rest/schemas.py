@@ -14,7 +14,7 @@ OUTCOMES = ("not_written", "written", "unknown")
 
 
 class Leader(Model, named=True):
-    """Who leads."""
+    """The leader."""
 
     id: NodeId = member(ref("NodeId"), 1)
     epoch: Epoch = member(ref("Epoch"), 3)

@@ -206,7 +206,7 @@ def _last_leader(node: NodeId, image: MetadataImage, partition: PartitionImage) 
 
 
 def why_nobody_leads(image: MetadataImage, partition: PartitionImage) -> str:
-    """Who could lead, and what keeps each of them from it."""
+    """Replicas that could lead, and what prevents each of them."""
     may = list(partition.isr) or list(partition.elr)
     if not may:
         return (

@@ -165,7 +165,7 @@ def _injected(done: Done) -> Iterator[Injection]:
     injects=_injected,
 )
 async def post_action(call: HookCall) -> Reply:
-    """Do it, and answer when it is done; 202 when the broker ends itself, right after the answer."""
+    """Run the action, and respond when it is done; 202 when the broker ends itself, right after the response."""
     node, word = call.node, _word(call.document)
     lives = _lives(call)
     call.host.world.events("action_asked", do=word, broker=node)

@@ -120,7 +120,7 @@ class HookCall:
         return value
 
     def gives(self, parameter: Parameter[Any]) -> bool:
-        """Does the request say it, and not leave it to its default?"""
+        """Return True if the request has this parameter, and does not leave it to its default."""
         return parameter.name in self.given
 
 
@@ -216,7 +216,7 @@ class _Anywhere:
     wait_s: Callable[[Visit], float] = lambda _visit: 0.0
     """How long the request itself may wait."""
     served_here: Callable[[Instruments, Mapping[str, Any]], bool] = lambda _instruments, _document: False
-    """Can this broker serve a request that concerns another one?"""
+    """True if this broker can serve a request that concerns another one."""
     injects: Callable[[Done], Iterable[Injection]] = lambda _done: ()
     """What a request has injected, for ``/v1/faults:script``."""
 

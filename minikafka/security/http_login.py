@@ -104,7 +104,7 @@ class RightPasswords:
         return len(self._known)
 
     def has(self, login: PasswordLogin, credential: ScramCredential | None, now_s: float) -> bool:
-        """Did this password fit this credential?"""
+        """Return True if this password has matched this credential."""
         found = self._known.get(self._name_of(login))
         return found is not None and found[0] == credential and now_s < found[1]
 

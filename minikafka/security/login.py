@@ -59,7 +59,7 @@ class Exchange(Protocol):
         ...
 
     def holds(self) -> bool:
-        """Is the credential that was used still the user's?"""
+        """Return True if the credential that was used is still the user's."""
         ...
 
 

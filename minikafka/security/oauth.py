@@ -82,7 +82,7 @@ class Key(NamedTuple):
     """PyJWT's."""
 
     def fits(self, algorithm: str) -> bool:
-        """May this key verify a signature of this algorithm?"""
+        """Return True if this key may verify a signature of this algorithm."""
         return ALGORITHMS[algorithm] == self.kind and self.algorithm in ("", algorithm)
 
 
@@ -139,7 +139,7 @@ class Tokens:
         self._verified.clear()
 
     def is_remembered(self, token: str, wall_ms: int) -> bool:
-        """Was this token verified before, so that no signature is computed?"""
+        """Return True if this token was verified before, so that no signature is computed."""
         known = self._verified.get(_digest(token))
         return known is not None and not self._is_over(known, wall_ms)
 

@@ -67,7 +67,7 @@ class Permit:
     principal: str
     may: Callable[[Action], bool]
     may_by_type: Callable[[AclOperation, ResourceType], bool]
-    """May it do this with at least one resource of the type?"""
+    """True if the principal may do this with at least one resource of the type."""
     topics: Collection[str] = ()
     """Names of the topics that exist."""
     on_denial: Callable[[ProtocolError, Action], None] = lambda _error, _action: None
@@ -80,7 +80,7 @@ class Permit:
     """What was found to be allowed, of the other operations."""
 
     def allows(self, actions: Sequence[Action]) -> bool:
-        """Is one of the actions allowed, or none needed? For what is left out of a response without an error."""
+        """Return True if one of the actions is allowed, or none needed. Responses leave out the rest silently."""
         return not actions or any(self.may(action) for action in actions)
 
     def denial(self, actions: Sequence[Action]) -> ProtocolError | None:

@@ -55,7 +55,7 @@ FORGOTTEN_AFTER_S = 3600.0
 
 
 class Bucket(NamedTuple):
-    """Who shares a rate: a client id of a user, all client ids of a user, or all users of a client id."""
+    """The sharers of a rate: a client id of a user, all client ids of a user, or all users of a client id."""
 
     key: str
     user: str | None
@@ -86,12 +86,12 @@ class QuotaIndex:
         }
 
     def __bool__(self) -> bool:
-        """Has a user or a client id a quota?"""
+        """Return True if a user or a client id has a quota."""
         return bool(self._quotas)
 
     @property
     def limits_connections(self) -> bool:
-        """Has an IP address a quota?"""
+        """Return True if an IP address has a quota."""
         return bool(self._by_ip)
 
     def connection_rate(self, ip: str) -> float | None:

@@ -62,7 +62,7 @@ class SaslLogin:
         self.stage = Stage.NEW
         self.mechanism = ""
         self.user: str | None = None
-        """Who has logged in; stays while the session is renewed."""
+        """The principal that has logged in; it stays while the session is renewed."""
         self._exchange: Exchange | None = None
         """Of the login that is under way."""
         self._session: Exchange | None = None

@@ -68,18 +68,18 @@ class BitRot:
         """Replicas, and whether their folder is to be taken away."""
         self.were_rotten: dict[TopicPartition, None] = {}
         self.under_repair: dict[NodeId, None] = {}
-        """Whose process the operator has stopped, and starts again."""
+        """Brokers whose process the operator has stopped and starts again."""
         self._cluster = cluster
         self._at = at
         self._is_current = is_current
-        """Does the controller know a broker as who it is now? Until then an ISR may name its former life."""
+        """True if the controller knows a broker's incarnation. Until then an ISR may name a former one."""
         self._on_repair = on_repair
         """Called with the broker that has lost records now: until all is whole again that counts as a lost disk."""
         self._random = Random(f"{cluster.sim.seed}/rot")
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """Whose disks are damaged."""
+        """Brokers whose disks are damaged."""
         return tuple(sorted({node for node, _ in self.rotten}))
 
     def begin(self, node: NodeId, *, lasts_s: float, folder: bool) -> bool:
@@ -110,7 +110,7 @@ class BitRot:
                 self._repair(node, name)
 
     def spares(self, victims: Container[NodeId]) -> bool:
-        """Would these take away what the rotten replicas cannot be restored without?"""
+        """Return True if these faults would remove what the damaged replicas need to be restored."""
         image = self._cluster.image()
         if image is None:
             return bool(self.rotten)
@@ -187,7 +187,7 @@ class BitRot:
         cluster.restart(node)
 
     def _can_be_spared(self, node: NodeId) -> bool:
-        """Has what it holds another in-sync replica? What is placed here alone is sound, and waits for its return."""
+        """Return True if another in-sync replica has all that it has. What is here alone waits for its return."""
         image = self._cluster.image()
         if image is None:
             return False

@@ -287,7 +287,7 @@ class Changes:
                 self.begin(Fault(at_s=self._cluster.sim.loop.time(), kind=ELECT, target=str(name)))
 
     def missing(self) -> str:
-        """Who has no answer yet, and what is under way; empty: nothing."""
+        """Clients without a response, and what is in progress; empty: nothing."""
         waiting = [f"{machine} waits for {fault.kind} {fault.target}" for machine, fault in self._at_work.items()]
         image = self._cluster.image()
         moving = [] if image is None else [each for each in image.sorted_partitions() if each[1].assignment.under_way]

@@ -212,7 +212,7 @@ class SimCluster:
         return ",".join(f"{node_name(node)}:{PORT}" for node in self.nodes)
 
     def alive(self, node: NodeId) -> bool:
-        """Does a process of this broker exist (a stopped or paused one does)?"""
+        """Return True if a process of this broker exists (a stopped or paused one does)."""
         return node in self.brokers and self.sim.loop.alive(self._names[node])
 
     def present(self) -> dict[NodeId, Broker]:
@@ -251,7 +251,7 @@ class SimCluster:
         return image.partition(name) if image is not None else None
 
     def leader_of(self, name: TopicPartition) -> NodeId:
-        """Who leads by the newest metadata, NO_NODE when nobody does."""
+        """The leader by the newest metadata, NO_NODE without one."""
         state = self.partition(name)
         return state.leader if state is not None else NO_NODE
 
@@ -324,7 +324,7 @@ class SimCluster:
         return None
 
     def table(self) -> str:
-        """Who stands where: one line per broker, one per replica."""
+        """The present state: one line per broker, one per replica."""
         lines = [f"  t={self.sim.loop.time():.3f}"]
         for node in self.nodes:
             broker = self.brokers.get(node)

@@ -255,7 +255,7 @@ class SimDisk:
 
     @property
     def is_failing(self) -> bool:
-        """Will the next sync of some path fail?"""
+        """Return True if the next sync of some path will fail."""
         return bool(self._failing_syncs)
 
     def forgive(self) -> None:
@@ -307,7 +307,7 @@ class SimDisk:
         return self._durable_names.get(durable) is self._names.get(path) and self._reachable(durable)
 
     def is_durable(self, path: str) -> bool:
-        """Would a power cut leave the file unchanged?"""
+        """Return True if a power cut would leave the file unchanged."""
         return not self.inode(path).pending and self.is_named(path)
 
     # ------------------------------------------------------------------------------------- files and names

@@ -71,7 +71,7 @@ class Faults:
         self._undo: list[Callable[[], None]] = []
         """Rules between brokers and clients."""
         self._damaged: set[NodeId] = set()
-        """Whose power was cut since the cluster was last whole."""
+        """Brokers whose power was cut since the cluster was last whole."""
         self._wiped = False
         """And one of them came back with an empty disk."""
         self._is_milder = False
@@ -135,7 +135,7 @@ class Faults:
             self._cluster.restart(node)
 
     def explains(self, event: Event) -> bool:
-        """Did a broker stop because of what a fault did to its disk?"""
+        """Return True if a broker stopped because of what a fault did to its disk."""
         why = str(event.facts["why"])
         is_disk_failure = any(words in why for words in ("disk failed", "sync failed", "no space"))
         return is_disk_failure and any(node_name(node) == event.node for node in self._disks_failed)
@@ -237,12 +237,12 @@ class Faults:
         self._restart_later(fault, nodes)
 
     def _has_forgotten(self, node: NodeId) -> bool:
-        """Has a sync of its disk failed, or is one about to fail?"""
+        """Return True if a sync of its disk has failed or is about to fail."""
         disk = self._cluster.sim.disk(node_name(node))
         return disk.failed_in is not None or disk.is_failing
 
     def _is_elr_only(self, victims: tuple[NodeId, ...]) -> bool:
-        """Does no ISR need these, while the last member of every ISR that is too small lives?
+        """Return True if no ISR needs these, and the last member of every ISR that is too small is alive.
 
         What an eligible leader replica loses with its power, that member still has, and until everything is whole it is
         not killed (``_is_spared``).
@@ -289,7 +289,7 @@ class Faults:
         return any(self._cluster.leader_of(name) == node for _, name in self.bit_rot.rotten)
 
     def _keeps_a_whole_replica(self, victims: tuple[NodeId, ...]) -> bool:
-        """Is everything whole now, and is one replica of each partition outside?"""
+        """Return True if everything is whole now, and one replica of each partition is outside the ISR."""
         cluster = self._cluster
         image = cluster.image()
         if image is None or cluster.living() != cluster.nodes or not cluster.is_settled():
@@ -300,7 +300,7 @@ class Faults:
         return all(self._is_current(node) for node in cluster.nodes)
 
     def _is_in_sync(self) -> bool:
-        """Does everybody live, registered as who he is, and is every replica in its ISR?"""
+        """Return True if every broker is up under its present incarnation, and every replica is in its ISR."""
         cluster = self._cluster
         image = cluster.image()
         return (
@@ -311,7 +311,7 @@ class Faults:
         )
 
     def _is_current(self, node: NodeId) -> bool:
-        """Is the registration that the controller has recorded this process's own?"""
+        """Return True if the registration that the controller has recorded is this process's own."""
         image, broker = self._cluster.image(), self._cluster.brokers[node]
         known = image.brokers.get(node) if image is not None else None
         registered = broker.broker_epoch if hasattr(broker, "lifecycle") else -1

@@ -95,7 +95,7 @@ class PlannedGroup:
 
     @property
     def has_exactly_once(self) -> bool:
-        """Is what it processes committed before anybody else may have it?"""
+        """Return True if a member commits what it has processed before another member may receive it."""
         return self.is_calm and self.style != AFTER
 
 

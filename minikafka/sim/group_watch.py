@@ -125,7 +125,7 @@ class OffsetsTopicWatch(OfPartition):
         return TopicPartition(OFFSETS_TOPIC, partition_of(group, len(topic.partitions)) if topic is not None else 0)
 
     def _is_log_known(self, group: str) -> bool:
-        """Was everything that was committed there seen? Not where a disk was damaged."""
+        """Return True if everything that was committed there was seen. It was not where a disk was damaged."""
         return self._partition(group) not in self._watch.were_rotten
 
 

@@ -110,7 +110,7 @@ class GroupWorkload:
         """Takes away the network rules of faults that are under way."""
 
     def start(self) -> None:
-        """Everybody comes, some later."""
+        """Start all members, some later."""
         now = self._cluster.sim.loop.time()
         for post in self._posts.values():
             self._come(post, post.machine, now + self.group.late.get(post.machine, 0.0))

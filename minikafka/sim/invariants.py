@@ -447,7 +447,7 @@ class Progress:
 
 
 def _is_refused(body: bytes) -> bool:
-    """Does any part of the response say that the fetcher has to wait?"""
+    """Return True if any part of the response says that the fetcher has to wait."""
     try:
         response = decode_response("Fetch", body)
     except ProtocolError:

@@ -105,7 +105,7 @@ class Fate:
         self.topic_id = b""
         """Of the topic that it was sent to; empty: it never was."""
         self.tell: Callable[[Recorder, int], None] = lambda _recorder, _op: None
-        """Tells the outcome; without one nothing is said, and it counts as unknown."""
+        """Report the outcome; without one nothing is reported, and it counts as unknown."""
 
 
 class KafkaSender:

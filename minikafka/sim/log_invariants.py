@@ -275,7 +275,7 @@ class KeyBook:
         return [offset for offset in self._times if start <= offset < end]
 
     def may_be_gone(self, record: Batch, *, end: Offset, time: float, delete_retention_s: float) -> bool:
-        """May a log that goes up to ``end`` lack it at ``time``?"""
+        """Return True if a log that goes up to ``end`` may lack it at ``time``."""
         if record.key is None:
             return True
         offsets = self._offsets[record.key]

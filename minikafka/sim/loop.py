@@ -67,7 +67,7 @@ class Incarnation:
 
 
 NODE: ContextVar[Incarnation | None] = ContextVar("NODE", default=None)
-"""Whose code runs; None is the simulation itself (the test's script, the links between nodes)."""
+"""The node whose code runs; None is the simulation itself (the test's script, the links between nodes)."""
 
 
 def current_node() -> str:
@@ -279,7 +279,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         return incarnation
 
     def alive(self, node: str) -> bool:
-        """Does an incarnation of ``node`` live (paused ones do)?"""
+        """Return True if an incarnation of ``node`` is alive (a paused one is)."""
         incarnation = self.incarnations.get(node)
         return incarnation is not None and incarnation.alive
 

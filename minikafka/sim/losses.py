@@ -125,7 +125,7 @@ class Losses:
             standing.setdefault(value, []).append(epoch)
 
     def allows(self, finding: Finding) -> bool:
-        """Is it a loss that the settings allow?"""
+        """Return True if it is a loss that the settings permit."""
         name = TopicPartition(finding.topic, finding.partition)
         elections = self._unclean_elections(name)
         if elections and self._is_of_an_unclean_election(name, finding, elections):
@@ -173,13 +173,13 @@ class Losses:
         return who.startswith("the answer to") and self._is_loose(value)
 
     def _is_loose(self, value: str) -> bool:
-        """Is it a value or a process of a producer that has not asked for more?"""
+        """Return True if it is a value or a process of a producer that did not request more."""
         machine = value.partition(".")[0].partition("~")[0]
         return machine in self._loose
 
 
 def unclean_topics(plan: Plan) -> frozenset[str]:
-    """Whose leaders may be elected from outside the ISR."""
+    """Topics whose leaders may be elected from outside the ISR."""
     return frozenset(topic.name for topic in plan.topics if topic.configs.get(UNCLEAN_SETTING) == "true")
 
 

@@ -348,8 +348,8 @@ class IsrChanges(OfPartition):
             report(self.name, f"{leader!r} counts {list(leader.maximal_isr)}, committed is {list(state.isr)}")
 
     def _is_explained(self, name: str, before: PartitionImage, after: PartitionImage, image: MetadataImage) -> bool:
-        """Did the leader propose this ISR in place of this partition epoch, or did the controller only remove members
-        that may not be in an ISR any more?
+        """Return True if the leader proposed this ISR for this partition epoch, or the controller only removed members
+        that may not be in an ISR any more.
         """
         wanted = _Proposal(before.partition_epoch, frozenset(after.isr))
         if wanted in self._proposed.get((name, after.leader_epoch), ()):

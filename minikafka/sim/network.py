@@ -209,7 +209,7 @@ class SimNetwork:
         """Open ones, by number."""
 
     def listens(self, address: Address) -> bool:
-        """Does a living process listen there?"""
+        """Return True if a live process listens there."""
         listener = self._listeners.get(address)
         return listener is not None and listener.listens()
 
@@ -301,7 +301,7 @@ class SimNetwork:
                 item.broken()
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Is everything from ``source`` to ``target`` lost at present?"""
+        """Return True if everything from ``source`` to ``target`` is lost at present."""
         if source == target or not (self._cuts or self._isolated):
             return False
         return (

@@ -103,7 +103,7 @@ class PowerWatch:
             self._promised.pop(node, None)
 
     def _is_working(self, node: NodeId) -> bool:
-        """Is there a process of it that has neither failed nor stopped by itself?"""
+        """Return True if a process of it has neither failed nor stopped by itself."""
         return node in self._cluster.living()
 
     def _logs(self, node: NodeId) -> LogDirectory | None:

@@ -77,7 +77,7 @@ class ReplicaView:
         """In which epochs the partition had a leader that was elected uncleanly, as its topic allows."""
 
     def is_given_up(self, in_epoch: Epoch) -> bool:
-        """May what was exposed in that epoch be gone for this replica, since an unclean election came in between?"""
+        """Return True if an unclean election may have removed from this replica what was exposed in that epoch."""
         return any(in_epoch < epoch <= self.partition.epoch for epoch in self.unclean)
 
     def replica(self, node: NodeId) -> Partition | None:

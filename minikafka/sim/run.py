@@ -72,7 +72,7 @@ class Report:
     named: list[str] = field(default_factory=list)
     """Losses that the plan's settings allow, by the history: acks=0, acks=1, unclean elections."""
     table: str = ""
-    """Who stood where at the end."""
+    """The state at the end."""
     story: list[str] = field(default_factory=list)
     """The last events before the end."""
     faults: list[str] = field(default_factory=list)
@@ -149,7 +149,7 @@ class Schedule:
     _count: int = 0
 
     def at(self, at_s: float, do: Callable[[], None]) -> None:
-        """Do it at a virtual time; equal times keep the order of these calls."""
+        """Call it at a virtual time; equal times keep the order of these calls."""
         self._count += 1
         heapq.heappush(self.actions, _Action(at_s, self._count, do))
         if at_s < self.next_s:

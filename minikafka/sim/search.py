@@ -321,7 +321,7 @@ class StoryRun(Run):
 
 
 def loses(plan: Plan) -> bool:
-    """Does the plan lose an acknowledged record?"""
+    """Return True if the plan loses an acknowledged record."""
     return any(each.name == LostWrite.kind for each in StoryRun(plan).run().violations)
 
 
@@ -436,7 +436,7 @@ class Happened:
     fault: Fault
     nodes: tuple[NodeId, ...]
     controller: NodeId = NO_NODE
-    """Who was the active controller then: why a broker counts as silent may be understood only from that."""
+    """The active controller then: why a broker counts as silent may be understood only from that."""
 
 
 class NotedFaults(Faults):
@@ -528,7 +528,7 @@ def _who(each: Happened) -> str:
 
 
 def _end(each: Happened, place: int) -> str:
-    """Who is at one end of a link."""
+    """The node at one end of a link."""
     node = each.nodes[place]
     return f"broker {node}" + (", the active controller," if node == each.controller else "")
 

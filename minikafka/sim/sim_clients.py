@@ -110,7 +110,7 @@ class SimClients:
             self.marks[f"fault_{fault.kind}"] += 1
 
     def missing(self) -> str:
-        """Who still waits for answers, or has not come to the end of what it does; empty: nobody."""
+        """Clients that still wait for responses or have work left; empty: none."""
         waiting = [f"{each.name} waits for {each.unanswered} answers" for each in self.senders if each.unanswered]
         waiting += [each.lost_leader() for each in self.senders if isinstance(each, KafkaSender)]
         living = [each.missing() for each in self.lives]

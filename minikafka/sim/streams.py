@@ -292,7 +292,7 @@ class ServerEnd:
 
     @property
     def is_busy(self) -> bool:
-        """Is a request being handled?"""
+        """Return True while a request is being handled."""
         return self._session is not None and self._session.is_busy
 
     # ---- the stream's calls ------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class TransactionBook:
 
     report: Told
     exists: Callable[[TopicPartition], bool] = lambda _: True
-    """Whether a partition is in the metadata: a topic that was deleted needs no marker."""
+    """True if a partition is in the metadata: a topic that was deleted needs no marker."""
     _values: dict[str, TransactionValue] = field(default_factory=dict)
     _used_ids: dict[str, set[int]] = field(default_factory=dict)
     _producers: dict[TopicPartition, dict[int, _Producer]] = field(default_factory=dict)

@@ -126,7 +126,7 @@ class Transactors:
         }
 
     def start(self) -> None:
-        """Everybody begins."""
+        """Start all transactors."""
         for name in self._processes:
             self._come(name, name)
         if self._processes:

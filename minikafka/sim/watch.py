@@ -117,7 +117,7 @@ class Watch:
         self.cluster.sim.loop.after_step.remove(self._after_step)
 
     def also(self, invariant: OfPartition) -> None:
-        """Have one more look at replicas, after all others."""
+        """Check replicas once more, after all others."""
         self._of_partitions.append(invariant)
         self._that_look.clear()
 

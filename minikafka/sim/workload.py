@@ -233,7 +233,7 @@ class ReadingClient(Reader):
             await asyncio.sleep(READ_PAUSE_S * self._pace)
 
     async def _leaders(self) -> dict[Address, list[TopicPartition]]:
-        """Who leads what, as one broker says; the next one is asked when it does not answer."""
+        """The leaders by the response of one broker; the next one is requested if it does not respond."""
         topics = tuple(sorted({name.topic for name in self.positions}))
         response = await self._ask(self._brokers[0], MetadataRequest(topics=topics))
         if not isinstance(response, MetadataResponse) or response.error_code:

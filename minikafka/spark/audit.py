@@ -147,7 +147,7 @@ def _held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 READER = "audit"
-"""Who read the committed records; the same name as in ``minikafka audit``."""
+"""The reader of the committed records; the same name as in ``minikafka audit``."""
 
 
 def _place(row: Any) -> dict[str, Any]:

@@ -364,7 +364,7 @@ class Present:
     topic_ids: Mapping[str, TopicId]
 
     def has(self, place: StreamOffset) -> bool:
-        """Is everything there that the checkpoint names, and still the same?"""
+        """Return True if everything that the checkpoint names is there and unchanged."""
         there = frozenset(self.partitions)
         same = all(self.topic_ids.get(topic) == topic_id for topic, topic_id in place.topic_ids.items())
         return same and all(name in there for name in place.positions)

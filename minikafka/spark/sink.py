@@ -182,7 +182,7 @@ def _why_not_map_only(plan: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who writes: a producer id and epoch, and whether earlier attempts may have written under it."""
+    """The writer: a producer id and epoch, and whether earlier attempts may have written under it."""
 
     producer_id: int
     epoch: int

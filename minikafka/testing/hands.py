@@ -81,7 +81,7 @@ class FaultInHand:
 
     @property
     def is_active(self) -> bool:
-        """Will it strike again? Not when it was healed or has done its count."""
+        """Return True if it will strike again. It will not when it was healed or its count is used up."""
         return self._fault.is_active
 
     def held(self) -> list[Held]:

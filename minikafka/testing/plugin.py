@@ -109,7 +109,7 @@ def minikafka_settings() -> Mapping[str, str]:
 
 @pytest.fixture(scope="session")
 def minikafka_tls() -> bool:
-    """Whether every cluster uses TLS, with certificates that are made once per session; override it to change that."""
+    """Return True if every cluster uses TLS, with certificates made once per session. Override it to change that."""
     return False
 
 

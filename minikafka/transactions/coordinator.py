@@ -164,7 +164,7 @@ class TransactionCoordinator:
     # ------------------------------------------------------------------------------------------------- producers
 
     def knows(self, transactional_id: str) -> bool:
-        """Whether the id has a record, or its first one is being written."""
+        """Return True if the id has a record, or its first one is being written."""
         return transactional_id in self._transactions
 
     def needs_producer_id(self, transactional_id: str) -> bool:

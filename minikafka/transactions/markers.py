@@ -122,7 +122,7 @@ class OwedMarkers:
         return True
 
     def unanswered(self, marker: MarkerId, now: float) -> None:
-        """Nobody knows whether the leader has written it: it is sent again."""
+        """It is not known whether the leader has written it: it is sent again."""
         self._retry(self._endings[marker.transactional_id], marker, now)
 
     def _retry(self, ending: _Ending, marker: MarkerId, now: float) -> bool:

@@ -31,7 +31,7 @@ class Entry:
     at_s: float
     """Virtual seconds; of real brokers, seconds since the first entry."""
     node: str
-    """Who reported it: ``n2`` in a simulation, ``2`` of a real broker, a client's name; empty: the run itself."""
+    """The reporter: ``n2`` in a simulation, ``2`` of a real broker, a client's name; empty: the run itself."""
     kind: str
     facts: Mapping[str, object] = field(default_factory=dict)
     cause: str = ""
@@ -54,7 +54,7 @@ class Journal:
     entries: Sequence[Entry]
     is_simulated: bool
     has_messages: bool
-    """Was each message seen on the network, or are only their effects known?"""
+    """True if each message was seen on the network; otherwise only their effects are known."""
 
 
 def read_journals(paths: Sequence[Path]) -> Journal:

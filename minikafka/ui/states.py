@@ -40,7 +40,7 @@ class Replica:
     process: str = UP
     role: str = NO_ROLE
     leader: NodeId = NO_NODE
-    """Whom it follows, or itself."""
+    """The broker that it follows, or itself."""
     epoch: Epoch | None = None
     start: Offset = 0
     leo: Offset = 0

@@ -1,4 +1,4 @@
-"""Who may ask: the rule that keeps web pages out of a broker that a browser on the same machine can reach.
+"""Origin and host checks: the rule that keeps web pages out of a broker that a browser on the same machine can reach.
 
 A web page must not do what the owner of the browser may: a browser sends *its* requests from inside, and adds passwords
 and client certificates by itself. Two ways are closed here, before anything else is done with a request:
@@ -116,7 +116,7 @@ class Gate:
         return replace(self, takes_private_names=not is_loopback(host), is_local=is_loopback(host))
 
     def knows(self, given: str) -> bool:
-        """Is the value of a ``Host`` header, with or without a port, one that this broker goes by?"""
+        """Return True if the value of a ``Host`` header, with or without a port, is a name of this broker."""
         match = _HOST.fullmatch(given)
         return match is not None and self._is_known(match[1].lower())
 
@@ -183,7 +183,7 @@ class Gate:
         return None
 
     def shares_with(self, origin: str) -> bool:
-        """May pages of this origin read answers?"""
+        """Return True if pages of this origin may read responses."""
         return origin.lower() in self.origins
 
     def sharing(self, origin: str | None) -> Mapping[str, str]:

@@ -141,7 +141,7 @@ class RecordBatch(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """Was it sent by an idempotent producer?"""
+        """Return True if an idempotent producer sent it."""
         return self.producer_id != NO_PRODUCER
 
     @property

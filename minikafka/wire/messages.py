@@ -681,7 +681,7 @@ class AlterPartitionResponse(Failed):
 class VoteRequest:
     cluster_id: str
     voter_id: NodeId
-    """Who is asked."""
+    """The voter that is requested."""
     candidate_id: NodeId
     candidate_epoch: Epoch
     last_epoch: Epoch
@@ -792,7 +792,7 @@ class RemoteReplica:
     last_fetch_ms_ago: int = -1
     """-1: it has not fetched from this leader."""
     holds_watermark: bool = False
-    """Must it have a record before the record is committed? (S10: also one that is about to be let in)"""
+    """True if it must have a record before the record is committed (S10: also one that is about to join the ISR)."""
     may_join: bool = False
     """Far enough, and in its registered incarnation."""
 

@@ -67,7 +67,7 @@ _SIZE_UNLIMITED = 1 << 30
 
 
 def compiled_codec_active() -> bool:
-    """Is the codec the compiled one? The pure Python one gives the same bytes, three to ten times slower."""
+    """Return True if the codec is compiled. The pure Python one gives the same bytes, three to ten times slower."""
     return "_crecords" in str(DefaultRecordBatchBuilder.__module__)
 
 
@@ -229,7 +229,7 @@ class BatchBuilder:
         return count - first
 
     def set_producer_state(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Who sends it, and the sequence of its first record (KIP-98)."""
+        """The producer, and the sequence of its first record (KIP-98)."""
         invariant(self._built is None, "producer state set on a batch that is already built")
         self._builder.set_producer_state(producer_id, producer_epoch, base_sequence)
 

@@ -109,7 +109,7 @@ class AddOffsetsToTxnRequest:
 
 @message
 class AddOffsetsToTxnResponse(Failed):
-    """Whether the partition of the group belongs to the transaction."""
+    """True if the partition of the group belongs to the transaction."""
 
 
 # ---- TxnOffsetCommit -------------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ class Wanted(NamedTuple):
     node: str = ""
 
     def fits(self, row: Row) -> bool:
-        """Is this row meant?"""
+        """Return True if the row fits the filter."""
         return (
             (not self.kinds or row.kind in self.kinds)
             and (not self.node or row.node == self.node)

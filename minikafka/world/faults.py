@@ -209,7 +209,7 @@ class Link(NamedTuple):
         return cls(source, target, bool(both_ways))
 
     def carries(self, source: str, target: str) -> bool:
-        """Does a message between these two travel here? A node's way to itself must be named: it has no cable."""
+        """Return True if this link carries a message between these two. A node's link to itself must be named."""
         if source == target and (source, target) != (self.source, self.target):
             return False
         if _is_at(self.source, source) and _is_at(self.target, target):
@@ -224,7 +224,7 @@ class Link(NamedTuple):
                 raise InvalidRequest(f"link {str(self)!r}: there is no broker {end}, only {brokers}", field="link")
 
     def ends_at(self, nodes: Collection[str]) -> bool:
-        """Does it begin or end at one of these?"""
+        """Return True if it begins or ends at one of these."""
         return any(_is_at(end, node) for end in (self.source, self.target) for node in nodes)
 
     def __str__(self) -> str:
@@ -376,11 +376,11 @@ class Fault:
 
     @property
     def is_active(self) -> bool:
-        """Will it strike again?"""
+        """Return True if it will strike again."""
         return not self.healed.is_set() and (self.spec.count is None or self.hits < self.spec.count)
 
     def concerns(self, source: str, target: str, api: str, message: MessageKind) -> bool:
-        """Is this message one that it strikes, when chance will have it?"""
+        """Return True if the fault concerns this message; its probability then decides."""
         spec = self.spec
         kind = spec.message or ("request" if spec.kind in {"duplicate", "error"} else None)
         return (
@@ -389,7 +389,7 @@ class Fault:
         )  # fmt: skip
 
     def chances(self) -> bool:
-        """Draw: does it strike the next message?"""
+        """Draw whether it strikes the next message."""
         return self.spec.probability >= 1 or self._random.random() < self.spec.probability
 
     def wait_s(self) -> float:

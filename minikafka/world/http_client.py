@@ -183,7 +183,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether a call may be sent on it."""
+        """Return True if a call may be sent on it."""
         return self._transport is not None
 
     def abort(self) -> None:

@@ -138,7 +138,7 @@ def asked_of(request: web.BaseRequest) -> Asked:
 
 
 PRINCIPAL: web.RequestKey[str] = web.RequestKey("minikafka.principal", str)
-"""Who has sent a request."""
+"""The sender of a request."""
 
 AUTHENTICATE: web.RequestKey[partial[Coroutine[Any, Any, str]]] = web.RequestKey("minikafka.authenticate", partial)
 """Looks at the credentials of a request again: long responses end with them. Raises ProtocolError."""

@@ -96,7 +96,7 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 
 NODE_HEADER = "Mk-Node-Id"
-"""Tells which broker calls, where faults may be set (world/faults.py)."""
+"""The header that names the calling broker, where faults may be set (world/faults.py)."""
 
 
 class NotAnswered(Exception):
@@ -396,7 +396,7 @@ class HttpServer:
         return True
 
     def knows(self, host: bytes) -> bool:
-        """Is this a name that the gate lets in? Any other is looked at by the general server, which says why not."""
+        """Return True if the request guard accepts this name. The general server handles and explains all others."""
         if host in self._hosts:
             return True
         if not self._gate.knows(host.decode("latin-1")):
@@ -726,7 +726,7 @@ class HttpServer:
                 self._all_idle.set()
 
     async def _principal_of(self, request: web.BaseRequest) -> str:
-        """Who has sent a request: by its credentials, else by its connection. Raises ProtocolError."""
+        """The sender of a request: by its credentials, else by its connection. Raises ProtocolError."""
         given = request.headers.get("Authorization")
         record = cast("HttpConnection", request.protocol).record
         if given is None and request.path in WITHOUT_LOGIN and request.method in ("GET", "HEAD"):

@@ -118,7 +118,7 @@ class Lives:
     _soon: set[asyncio.Task[None]] = field(default_factory=set)
 
     def soon(self, act: OnBroker, node: NodeId) -> None:
-        """Do it when the answer to the present request is out."""
+        """Call it when the response to the present request has been sent."""
 
         async def later() -> None:
             await asyncio.sleep(AFTER_THE_ANSWER_S)
@@ -165,7 +165,7 @@ class Instruments:
     faults: Faults = field(default_factory=Faults)
     ring: EventRing = field(default_factory=EventRing)
     lives: Lives | None = None
-    """Whose lives are in hand here; None: nobody's."""
+    """The brokers that can be stopped and started here; None: none."""
     machines: dict[str, MachineFaults] = field(default_factory=dict)
     """By node, as far as they were asked for."""
     injections: deque[Injection] = field(default_factory=lambda: deque(maxlen=INJECTIONS_MAX))

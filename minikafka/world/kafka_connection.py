@@ -131,7 +131,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Is a request being handled?"""
+        """Return True while a request is being handled."""
         return bool(self._frames) or (self._session is not None and self._session.is_busy)
 
     # ---- the transport's calls ---------------------------------------------------------------------------------------

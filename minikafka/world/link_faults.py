@@ -44,7 +44,7 @@ class _Stopped(Exception):
 
     @property
     def breaks(self) -> bool:
-        """Does the connection break, so that the caller learns it at once?"""
+        """Return True if the connection breaks, so that the caller learns it at once."""
         return self.fault.spec.kind == "cut"
 
 
@@ -89,7 +89,7 @@ class LinkEnd:
         faults.join(node, events)
 
     def has_faults(self) -> bool:
-        """Is there any?"""
+        """Return True if there is any fault."""
         return bool(self.faults.active)
 
     # ---- a caller's end ----------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class OsRegion:
 
     @property
     def is_cached(self) -> bool:
-        """Are the first and the last byte in the page cache? The kernel reads ahead: what lies between is, too."""
+        """Return True if the first and last bytes are in the page cache. The kernel reads ahead: so is the rest."""
         return self._has_cached(0) and self._has_cached(self._size - 1)
 
     def _has_cached(self, at: int) -> bool:
@@ -236,7 +236,7 @@ class OsDisk:
         """What tests have done to this machine; None: they cannot."""
         self._file_mode = file_mode
         self._folder_mode = file_mode | (file_mode & 0o444) >> 2
-        """Who may read a file may enter its folder."""
+        """Give folders the permissions of their files: a user that may read a file may enter its folder."""
         self._root = os.path.abspath(root)
         self._inside = os.path.join(self._root, "")
         self._threads: dict[str, ThreadPoolExecutor] = {}

@@ -180,7 +180,7 @@ def replica_of(
 
 
 def is_compacted(data_dir: Path, partition: TopicPartition) -> bool:
-    """Has compaction left offsets out of this replica, or of the one it was copied from?"""
+    """Return True if compaction has removed offsets of this replica, or of the one that it was copied from."""
     return (data_dir / str(partition) / GAPS).exists()
 
 

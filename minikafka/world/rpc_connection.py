@@ -185,7 +185,7 @@ class Host(Protocol):
         ...
 
     def knows(self, host: bytes) -> bool:
-        """Is this value of ``Host`` a name that the server goes by?"""
+        """Return True if this value of ``Host`` is a name of the server."""
         ...
 
     def release(self, size: int) -> None:
@@ -319,7 +319,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             pass
 
     def _look(self) -> bool:
-        """Is there a whole head? Begin with its request, or hand over what is none of ours. True: it is answered."""
+        """Begin the request if its head is complete, or pass on what the general server handles. True: it is done."""
         read = bytes(self._read[: self._read_size])
         end = read.find(b"\r\n\r\n") + 4
         if read[0] <= FIRST_BYTE_MAX and not self._has_asked and self._speak_frames(read):
@@ -505,7 +505,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._transport = self._outgoing = None
 
     def _look_at_the_time(self) -> None:
-        """Nobody may stay without asking: at first for a short time, between two requests for a long one."""
+        """Limit the time without a request: short before the first one, long between two."""
         if self._transport is None:
             return
         idle_s = self._host.idle_timeout_s

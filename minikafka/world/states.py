@@ -40,7 +40,7 @@ class Wish:
 
     topic: str = ""
     exists: bool | None = None
-    """Is the topic there?"""
+    """True if the topic is there."""
     partition: int = 0
     leader: SomeNode | None = None
     """This broker, or ``any``, leads the partition, and has begun to."""
@@ -49,7 +49,7 @@ class Wish:
     isr: frozenset[NodeId] | None = None
     isr_size: int | None = None
     replica: NodeId | None = None
-    """Whose log end and high watermark; None: the leader's."""
+    """The replica whose log end and high watermark count; None: the leader."""
     hw_at_least: Offset | None = None
     leo_at_least: Offset | None = None
     alive: frozenset[NodeId] = frozenset()
@@ -60,7 +60,7 @@ class Wish:
 
     @property
     def asks_for_leader(self) -> bool:
-        """Must the leader be known?"""
+        """True if the leader must be known."""
         return not (self.leader is None and self.leader_not is None and self.leader_epoch_at_least is None)
 
     @property

@@ -118,7 +118,7 @@ def _read(classic: Group, member: Member, topics: Topics) -> _Read:
 
 
 def is_all_classic(group: ConsumerGroup) -> bool:
-    """Whether only members of the classic protocol are left."""
+    """Return True if only members of the classic protocol are left."""
     return bool(group.members) and all(each.is_classic for each in group.members.values())
 
 
@@ -240,7 +240,7 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest) -> ProtocolError 
 
 
 def must_rejoin(group: ConsumerGroup, member_id: str) -> bool:
-    """Whether a classic member has to join again, to give partitions up or to receive some."""
+    """Return True if a classic member has to join again, to give partitions up or to receive some."""
     current = group.current(member_id)
     if current.epoch < group.epoch or current.state == MemberState.UNREVOKED:
         return True
@@ -268,7 +268,7 @@ def _check_member(group: ConsumerGroup, member_id: str, instance_id: str | None)
 
 
 def _shared(group: ConsumerGroup, names: Iterable[str]) -> bool:
-    """Whether one assignor is left that all classic members would speak: a downgrade needs one."""
+    """Return True if all classic members support a common assignor: a downgrade needs one."""
     left = set(names)
     for each in group.members.values():
         if each.classic is not None:

@@ -119,7 +119,7 @@ class ConsumerGroup:
         return State.RECONCILING
 
     def is_reconciled(self, member_id: str) -> bool:
-        """Whether the member has reached the target assignment."""
+        """Return True if the member has reached the target assignment."""
         current = self.current(member_id)
         return current.state == MemberState.STABLE and current.epoch in (self.assignment_epoch, LEAVE_STATIC)
 

@@ -359,7 +359,7 @@ class ConsumerGroups:
             held.revocations[member_id] = current.epoch, step.now + timeout_ms / 1000
 
     def _owes(self, group: ConsumerGroup, member_id: str) -> bool:
-        """Whether the group waits for this member: for a revocation, or for a classic member to join again."""
+        """Return True if the group waits for this member: for a revocation, or for a classic member to join again."""
         if group.members[member_id].is_classic:
             return classic.must_rejoin(group, member_id)
         return group.current(member_id).state == MemberState.UNREVOKED

@@ -73,7 +73,7 @@ class ConsumerMember:
         self.interval_ms: int | None = None
         """Time between heartbeats as the coordinator wants it; None before the first response."""
         self.may_be_known = False
-        """Whether the coordinator may know it: a join was sent, whatever became of it. Then it has to leave."""
+        """True if the coordinator may know it: a join was sent, with any outcome. Then it has to leave."""
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._assignor = assignor
         self._client_id = client_id
@@ -84,12 +84,12 @@ class ConsumerMember:
 
     @property
     def is_outside(self) -> bool:
-        """Whether it owns nothing and has to join."""
+        """Return True if it owns nothing and has to join."""
         return self.epoch == JOIN
 
     @property
     def is_due(self) -> bool:
-        """Whether a heartbeat has something to say, and does not wait for its interval."""
+        """Return True if a heartbeat has news, and is sent before its interval ends."""
         return self.is_outside or (self._heard is not None and self._heard != (self._wishes, self.owned))
 
     def wish(self, wishes: Wishes) -> None:
@@ -145,7 +145,7 @@ class ConsumerMember:
         self._heard = None
 
     def is_fencing(self, error: ProtocolError) -> bool:
-        """Whether an error says that the group goes on without this member, which may join again."""
+        """Return True if an error means that the group continues without this member, which may join again."""
         return isinstance(error, FENCED)
 
     # ---- partitions ----

@@ -66,7 +66,7 @@ class MemberMetadata:
 
     @property
     def is_classic(self) -> bool:
-        """Whether the member sends JoinGroup, SyncGroup and Heartbeat."""
+        """Return True if the member sends JoinGroup, SyncGroup and Heartbeat."""
         return self.classic is not None
 
 

@@ -353,7 +353,7 @@ class View:
 
     @cached_property
     def is_controller(self) -> bool:
-        """Is this the active controller?"""
+        """Return True if this is the active controller."""
         return self.broker.controller.is_active
 
     @cached_property

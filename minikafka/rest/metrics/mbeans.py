@@ -83,17 +83,17 @@ def _replicas(view: View, events: EventCounts) -> Iterator[Metric]:
 
 
 def is_under_replicated(leader: LeaderReplica) -> bool:
-    """Is a replica outside the ISR?"""
+    """Return True if a replica is outside the ISR."""
     return len(leader.isr) < len(leader.replicas)
 
 
 def is_under_min_isr(leader: LeaderReplica) -> bool:
-    """Is acks=all refused?"""
+    """Return True if acks=all is refused."""
     return len(leader.isr) < leader.min_isr
 
 
 def is_at_min_isr(leader: LeaderReplica) -> bool:
-    """Would it be, with one replica less?"""
+    """Return True if acks=all would be refused with one replica less in the ISR."""
     return len(leader.isr) == leader.min_isr
 
 

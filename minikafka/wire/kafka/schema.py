@@ -43,7 +43,7 @@ class Field:
     fields: tuple[Field, ...] = ()
 
     def is_in(self, version: int) -> bool:
-        """Does the message have it in this version?"""
+        """Return True if the message has the field in this version."""
         return self.first <= version and (self.last is None or version <= self.last)
 
     def may_be_null(self, version: int) -> bool:
