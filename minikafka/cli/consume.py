@@ -38,7 +38,15 @@ from minikafka.cli.formats import (
     visible,
     visible_json,
 )
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, INTERRUPTED, Signals, first_of, run_until_asked, somebody_listens
+from minikafka.cli.running import (
+    ANSWER_TIMEOUT_MS,
+    INTERRUPTED,
+    Signals,
+    first_of,
+    output_reader_gone,
+    run_until_asked,
+    somebody_listens,
+)
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
 from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
@@ -338,7 +346,7 @@ class Reading:
         )
         read = self._read(consumer) if self.group is None else self._share(consumer)
         try:
-            return await first_of(read, signals.asked.wait()) != 0
+            return await first_of(read, signals.asked.wait(), output_reader_gone()) == 1
         finally:
             sys.stdout.flush()
             await consumer.stop()

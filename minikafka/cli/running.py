@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -46,6 +47,8 @@ INTERRUPTED = 130
 # A person waits at the other end: a cluster that has not answered by then is reported as silent.
 ANSWER_TIMEOUT_MS = 15_000
 CONNECT_TIMEOUT_S = 3.0
+STDOUT = 1
+OUTPUT_CHECK_INTERVAL_S = 0.5
 
 SENTENCE_MAX = 1000
 """No command's first sentence is longer."""
@@ -239,6 +242,18 @@ async def somebody_listens(bootstrap: str) -> None:
         writer.close()
         return
     raise Failure(f"no broker can be reached ({reason}); check -b, and that a cluster runs there (`minikafka up`)")
+
+
+async def output_reader_gone() -> None:
+    """Return once the reader of standard output has left (``| head -1``), even while nothing is written.
+
+    A write would fail, but a command that waits for records may never write again. Polled, because an event loop can
+    watch pipes and sockets only, and standard output may be a file.
+    """
+    output = select.poll()
+    output.register(STDOUT, 0)  # only what is always reported: POLLERR and POLLHUP
+    while not output.poll(0):  # noqa: ASYNC110 - nothing in this process could set an event
+        await asyncio.sleep(OUTPUT_CHECK_INTERVAL_S)
 
 
 async def first_of(*works: Coroutine[Any, Any, object]) -> int:

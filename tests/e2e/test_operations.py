@@ -237,6 +237,26 @@ def test_interrupted_consume_exits_with_130(cluster: LocalCluster, number: signa
         assert reading.wait(TIMEOUT_S) == 130
 
 
+@pytest.mark.parametrize("membership", [(), ("--group", "left-by-its-reader")], ids=["alone", "member"])
+def test_consume_ends_when_the_reader_of_its_output_leaves_an_idle_topic(
+    cluster: LocalCluster, membership: tuple[str, ...]
+):
+    """`consume | head -1` ends with exit code 0 although no further record comes, which a write would have to fail on."""
+    name = "left-alone" if membership else "left"
+    create(cluster, name)
+    send = [*MINIKAFKA, "produce", name, "-b", cluster.bootstrap]
+    subprocess.run(send, input="a\n", text=True, check=True, capture_output=True, timeout=TIMEOUT_S)
+    with process("consume", name, "--from-beginning", *membership, "-b", cluster.bootstrap) as reading:
+        assert reading.stdout.readline() == "a\n"
+        reading.stdout.close()
+        assert reading.wait(TIMEOUT_S) == 0
+        reading.stdout = None
+    if membership:
+        group = as_json(cluster, "groups", "describe", "left-by-its-reader")
+        assert [each["committed"] for each in group["offsets"]] == [1], group
+        assert group["members"] == []
+
+
 def test_a_terminal_shows_control_characters_escaped(cluster: LocalCluster):
     """A record must not clear the reader's screen; --raw and a pipe get its bytes."""
     create(cluster, "hostile")
