@@ -265,7 +265,7 @@ SURVIVORS = (
             (recovery._Loader, "_finish_deletion", what_comes_back_stays),
             (recovery._Loader, "_remove_unwanted", nothing_is_unwanted),
         ],
-        seed=0,
+        seed=23,
         make=with_deletions,
         drawn="short_logs",
     ),
