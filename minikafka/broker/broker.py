@@ -203,6 +203,11 @@ class Broker:
         """Registered, unfenced, not stopping; and its own registration is applied here."""
         return self.is_open and not self._stopping and self._has_caught_up and not self.lifecycle.is_fenced
 
+    @property
+    def has_session(self) -> bool:
+        """Its session with the controller has not run out; without one its leaders refuse all clients."""
+        return self.lifecycle.session_alive()
+
     def address_of(self, node: NodeId) -> Address | None:
         """Where a broker listens, by the metadata."""
         return self.parts.address_of(node)
@@ -248,7 +253,9 @@ class Broker:
             return "the controller has not registered it"
         if self.lifecycle.is_fenced:
             return "the controller has not unfenced it"
-        return "nothing" if self._has_caught_up else "it has not applied its own registration"
+        if not self._has_caught_up:
+            return "it has not applied its own registration"
+        return "nothing" if self.has_session else "its session with the controller has run out"
 
     async def wait_stopped(self) -> None:
         """Return when the broker has stopped; ``failure`` says why, if it did so by itself."""

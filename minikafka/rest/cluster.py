@@ -151,7 +151,7 @@ async def get_readiness(visit: Visit) -> Reply:
     host = visit.host
     if host.failure is not None:
         raise BrokerNotAvailable(host.failure)
-    if not host.is_ready:
+    if not (host.is_ready and host.has_session):
         raise BrokerNotAvailable(f"broker {host.node_id} is not ready: {host.missing()}")
     return Reply(_Health(status="ready", node_id=host.node_id).out())
 

@@ -86,6 +86,11 @@ class Host(Protocol):
         """Registered, unfenced, metadata caught up."""
         ...
 
+    @property
+    def has_session(self) -> bool:
+        """Its session with the controller has not run out; without one its leaders refuse all clients."""
+        ...
+
     def check_caught_up(self) -> None:
         """Raise BrokerNotAvailable until this broker has read the metadata since its start."""
         ...

@@ -123,6 +123,7 @@ class FakeBroker:
         self.node_id = node
         self.config = config
         self.is_ready = True
+        self.has_session = True
         self.has_caught_up = True
         self.failure: str | None = None
         self.access: Access | None = None

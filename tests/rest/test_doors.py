@@ -111,6 +111,8 @@ async def test_health_and_readiness_are_two_questions(curl):
     assert (await curl.get("/healthz")).status == 200
     told = (await curl.get("/readyz")).problem(503, "BROKER_NOT_AVAILABLE")
     assert "the controller has not unfenced it" in told["detail"]
+    broker.is_ready, broker.has_session = True, False
+    (await curl.get("/readyz")).problem(503, "BROKER_NOT_AVAILABLE")
     broker.failure = "the disk failed: /x"
     assert "the disk failed" in (await curl.get("/healthz")).problem(503, "BROKER_NOT_AVAILABLE")["detail"]
 

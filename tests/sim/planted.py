@@ -91,8 +91,13 @@ def one_is_enough(self: LeaderReplica) -> int:
     return 1
 
 
-def never(self: TopicConfig) -> bool:
-    return False
+_follows_from_settings = TopicConfig.__post_init__
+
+
+def never_synced(config: TopicConfig) -> None:
+    """The settings with what follows from them, but for ``flush.messages=1``."""
+    _follows_from_settings(config)
+    object.__setattr__(config, "syncs_before_acknowledging", False)
 
 
 # ---- truncation ------------------------------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ PLANTED = (
         name="acknowledged_before_sync",
         story="flush.messages=1 is taken for any other number (D6)",
         caught_by=LOSS,
-        patches=[(TopicConfig, "syncs_before_acknowledging", property(never))],
+        patches=[(TopicConfig, "__post_init__", never_synced)],
         kinds=("power_cut_all",),
         policy=FSYNC,
         seed=0,

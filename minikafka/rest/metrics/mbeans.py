@@ -319,7 +319,8 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
     """All of them, family by family."""
     broker = view.broker
     yield gauge("mk_build_info", "1.", ("version", "node"), [((__version__, broker.node_id), 1.0)])
-    yield number("mk_broker_ready", "1 when clients may be sent here (/readyz).", broker.is_ready)
+    is_ready = broker.is_ready and broker.has_session
+    yield number("mk_broker_ready", "1 when clients may be sent here (/readyz).", is_ready)
     yield number("mk_broker_epoch", "Epoch of this broker's registration; -1: none.", broker.broker_epoch)
     yield from _own_replicas(view)
     traffic = broker.replicas.traffic

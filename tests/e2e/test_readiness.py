@@ -1,0 +1,46 @@
+"""``/readyz`` on real brokers."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from minikafka.testing.local_cluster import LocalCluster
+from tests.e2e.console_kit import url_of
+from tests.e2e.haste import SHORT_SESSIONS
+
+pytestmark = pytest.mark.e2e
+
+
+def readiness(cluster: LocalCluster) -> tuple[int, str]:
+    """Status and body of broker 1's response."""
+    try:
+        with urllib.request.urlopen(f"{url_of(cluster)}/readyz") as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def until_status(cluster: LocalCluster, status: int) -> str:
+    """Wait for this status of broker 1; return the body."""
+    give_up = time.monotonic() + 60
+    while True:
+        found, body = readiness(cluster)
+        if found == status:
+            return body
+        assert time.monotonic() < give_up, (found, body)
+        time.sleep(0.05)
+
+
+def test_a_broker_without_a_session_is_not_ready():
+    """Without a controller its leaders refuse all clients, so a load balancer must leave it out."""
+    with LocalCluster(brokers=3, config=SHORT_SESSIONS) as cluster:
+        assert readiness(cluster)[0] == 200
+        cluster.kill(2)
+        cluster.kill(3)
+        assert "has no leader" in until_status(cluster, 503)
+        cluster.restart(2)
+        until_status(cluster, 200)
