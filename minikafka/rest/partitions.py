@@ -26,7 +26,7 @@ from minikafka.errors import (
 )
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.fetch import name_of
-from minikafka.rest.host import Scene
+from minikafka.rest.host import Host, Scene
 from minikafka.rest.leaders import (
     change,
     controller_of,
@@ -386,7 +386,7 @@ async def get_explanation(visit: Visit) -> Reply:
             **name._asdict(),
             leader=_Leads(
                 leader=leader_out(visit.host, image),
-                sentence=_why_this_leader(visit, image, story),
+                sentence=_why_this_leader(visit, image, story) + _out_of_date(visit.host),
                 because=_leader_chain(story, image),
             ),
             isr=_Isr(
@@ -394,7 +394,7 @@ async def get_explanation(visit: Visit) -> Reply:
                 elr=list(image.elr),
                 replicas=list(image.replicas),
                 proposed=list(seen.proposed_isr) if seen is not None and seen.proposed_isr is not None else None,
-                sentence=_why_this_isr(image),
+                sentence=_why_this_isr(image) + _out_of_date(visit.host),
                 members=[_Member.out_of(each) for each in replicas_of(visit.host, image, views)],
                 because=_isr_chain(story, image),
             ),
@@ -445,6 +445,13 @@ def _why_this_leader(visit: Visit, image: PartitionImage, story: list[Event]) ->
     if image.leader_epoch == 0:
         return f"{led}: the first live replica of the assignment when the topic was created"
     return f"{led}; why is older than what the brokers remember"
+
+
+def _out_of_date(host: Host) -> str:
+    """What to add to what the metadata says while this broker may not know the newest."""
+    if host.has_session:
+        return ""
+    return f"; broker {host.node_id} has no session with a controller, so this may be out of date"
 
 
 def _why_this_isr(image: PartitionImage) -> str:

@@ -55,10 +55,11 @@ def _why_in(
     if remote.log_end_offset < 0:
         return "it is in sync by the metadata; it has not fetched from this leader yet"
     lag = seen.log_end_offset - remote.log_end_offset
-    if lag <= 0:
-        return f"it has everything: its last fetch, {remote.last_fetch_ms_ago} ms ago, asked from the log's end"
     within = remote.caught_up_ms_ago <= seen.lag_time_max_ms
-    lag_text = f"it is {_records(lag)} behind, and had caught up {remote.caught_up_ms_ago} ms ago"
+    if lag <= 0 and (within or remote.caught_up_ms_ago >= NEVER_MS):
+        return f"it has everything: its last fetch, {remote.last_fetch_ms_ago} ms ago, asked from the log's end"
+    lag_text = f"it is {_records(lag)} behind, and had" if lag > 0 else "it had everything when it last fetched; it had"
+    lag_text += f" caught up {remote.caught_up_ms_ago} ms ago"
     limit = f"replica.lag.time.max.ms={seen.lag_time_max_ms}"
     if within:
         return f"{lag_text}: within {limit}"

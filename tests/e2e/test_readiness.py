@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from minikafka.testing.local_cluster import LocalCluster
-from tests.e2e.console_kit import url_of
+from tests.e2e.console_kit import call, create, url_of
 from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = pytest.mark.e2e
@@ -36,11 +36,19 @@ def until_status(cluster: LocalCluster, status: int) -> str:
 
 
 def test_a_broker_without_a_session_is_not_ready():
-    """Without a controller its leaders refuse all clients, so a load balancer must leave it out."""
+    """Without a controller its leaders refuse all clients, so a load balancer must leave it out; ``explain`` says that
+    what it knows may be old.
+    """
     with LocalCluster(brokers=3, config=SHORT_SESSIONS) as cluster:
         assert readiness(cluster)[0] == 200
+        create(cluster, "orders")
         cluster.kill(2)
         cluster.kill(3)
         assert "has no leader" in until_status(cluster, 503)
+        explained = call(cluster, "/v1/topics/orders/partitions/0/explain")
+        for part in ("leader", "isr"):
+            assert (
+                "broker 1 has no session with a controller, so this may be out of date" in explained[part]["sentence"]
+            )
         cluster.restart(2)
         until_status(cluster, 200)

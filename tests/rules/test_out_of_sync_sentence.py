@@ -55,6 +55,38 @@ def test_a_lagging_follower_is_out_with_its_lag_and_the_setting(
     assert said == f"{start}it has everything below 799{reason}, and comes in when it reaches the high watermark 811"
 
 
+@pytest.mark.parametrize(
+    ("ms_ago", "said"),
+    [
+        (40, "it has everything: its last fetch, 40 ms ago, asked from the log's end"),
+        (
+            253_416,
+            (
+                "it had everything when it last fetched; it had caught up 253416 ms ago, longer than "
+                "replica.lag.time.max.ms=30000: the leader asks to let it go"
+            ),
+        ),
+    ],
+)
+def test_a_member_of_the_isr_that_is_silent_is_not_called_complete(ms_ago: int, said: str):
+    """Without a controller the ISR keeps a dead follower; its last fetch asked from the log's end, long ago."""
+    remote = RemoteReplica(
+        broker_id=3, log_end_offset=812, caught_up_ms_ago=ms_ago, in_sync=True, last_fetch_ms_ago=ms_ago
+    )
+    seen = DescribedReplica(
+        topic="orders",
+        partition=0,
+        role="leader",
+        leader_epoch=4,
+        log_start_offset=0,
+        high_watermark=812,
+        log_end_offset=812,
+        remotes=(remote,),
+        lag_time_max_ms=30_000,
+    )
+    assert why_in_or_out(3, IMAGE, replace(PARTITION, isr=(1, 2, 3)), seen, "") == said
+
+
 def test_a_fenced_broker_that_answers_is_loading_or_not_heard_by_the_controller():
     """PAGE 9.7: a broker that has just started has its log, and no role before it has read the metadata."""
     fenced = MetadataImage(brokers={3: replace(IMAGE.brokers[3], fenced=True)})
