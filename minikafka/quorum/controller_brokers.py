@@ -47,7 +47,7 @@ Registration, heartbeats, fencing and controlled shutdown (KAFKA-FACTS 4.3; KIP-
     fenced         --caught up, does not want to be fenced-->       unfenced: leaders for partitions that waited for it
     unfenced       --session expired, wants to be fenced-->         fenced: out of all ISRs, its leaders moved
     unfenced       --address refuses connections-->                 fenced: as above (:class:`HeldConnection`)
-    unfenced       --wants to shut down, no partition would rest on a replica that may be dead-->
+    unfenced       --wants to shut down, no partition would rest on replicas that may all be dead-->
                                                      shutting down: out of all ISRs, its leaders moved
     shutting down  --leads nothing, others know-->   fenced, and may stop
     any            --a new incarnation registers-->  fenced: as above; after an unclean stop also out of all ELRs
@@ -407,17 +407,18 @@ def _unfence(
 
 
 def _rests_on_unheard(policy: ClusterPolicy, image: MetadataImage, node: NodeId, unheard: frozenset[NodeId]) -> bool:
-    """Return True if some partition without ``node`` would rest on one replica that may be dead already.
+    """Return True if some partition without ``node`` would rest on replicas that may all be dead already.
 
-    The broker that asks to shut down then stays until that replica is heard or its session ends. Otherwise committed
+    The broker that asks to shut down then stays until one of them is heard or their sessions end. Otherwise committed
     records are lost although one replica was whole all the time: 1. replica 3 of [1,2,3] loses power, and with it what
     its page cache held; 2. replica 2 is cut off and fenced; 3. replica 1, which leads, shuts down within the session
     timeout of 3: the ISR is {3}; 4. replica 3 restarts, leaves the ISR after its unclean stop, and leads as the last
-    known leader. A replica that the shutdown makes eligible to lead (KIP-966) is not lost, so nothing waits for it.
+    known leader. Steps 2 and 3 may also change places: two silent replicas are as good as one. A replica that the
+    shutdown makes eligible to lead (KIP-966) is not lost, so nothing waits for it.
     """
     for topic, partition in image.sorted_partitions():
         rest = [member for member in partition.isr if member != node]
-        if node in partition.isr and len(rest) == 1 and rest[0] in unheard:
+        if node in partition.isr and rest and unheard.issuperset(rest):
             least = effective_min_isr(policy.min_insync_replicas(topic), partition.replicas, partition.adding)
             if least <= 1 or not policy.eligible_leader_replicas_enable:
                 return True

@@ -196,13 +196,19 @@ def test_controlled_shutdown_waits_for_a_sign_of_life_of_the_only_replica_that_s
     assert cluster.leader() == (3, (3,))
 
 
-def test_controlled_shutdown_does_not_wait_when_nothing_can_be_lost():
-    """Two replicas stay in sync, or the one that stops remains eligible to lead (KIP-966), or nothing stays."""
-    two_stay = Cluster(min_isr=1)
-    two_stay.create("t", (1, 2, 3))
-    two_stay.heartbeat(1, want_shut_down=True, unheard=frozenset({2, 3}))
-    assert two_stay.leader() == (2, (2, 3))
+def test_controlled_shutdown_waits_for_a_sign_of_life_of_one_of_those_that_stay():
+    """Of two silent replicas one had lost power and the other was cut off, which the controller learned a moment later."""
+    cluster = Cluster(min_isr=1)
+    cluster.create("t", (1, 2, 3))
+    cluster.heartbeat(1, want_shut_down=True, unheard=frozenset({2, 3}))
+    assert cluster.leader() == (1, (1, 2, 3))
 
+    cluster.heartbeat(1, want_shut_down=True, unheard=frozenset({3}))
+    assert cluster.leader() == (2, (2, 3))
+
+
+def test_controlled_shutdown_does_not_wait_when_nothing_can_be_lost():
+    """The replica that stops remains eligible to lead (KIP-966), or nothing stays."""
     eligible = Cluster(min_isr=2)
     eligible.create("t", (1, 3))
     eligible.heartbeat(1, want_shut_down=True, unheard=frozenset({2, 3}))
