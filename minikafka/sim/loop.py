@@ -57,7 +57,7 @@ class Incarnation:
     label: str = ""
     """Node and number, as traces name it."""
     has_turn: bool = False
-    """It runs, or is among those of whom the loop chooses."""
+    """True while it runs, or is among the tasks from which the loop chooses the next."""
 
     def __post_init__(self) -> None:
         self.label = f"{self.node}#{self.number}"

@@ -440,7 +440,7 @@ class Happened:
 
 
 class NotedFaults(Faults):
-    """Carries faults out, and notes whom they hit and when."""
+    """Injects faults, and records the time and the targets of each."""
 
     def __init__(self, plan: Plan, cluster: SimCluster, at: At, tell: Callable[[str], None]) -> None:
         super().__init__(plan, cluster, at, tell)

@@ -18,6 +18,21 @@ PARTITION = PartitionImage(
 )
 
 
+def leaders_view(remote: RemoteReplica, *, high_watermark: int) -> DescribedReplica:
+    """A leader whose log ends at 812, and what it knows of one follower."""
+    return DescribedReplica(
+        topic="orders",
+        partition=0,
+        role="leader",
+        leader_epoch=4,
+        log_start_offset=0,
+        high_watermark=high_watermark,
+        log_end_offset=812,
+        remotes=(remote,),
+        lag_time_max_ms=30_000,
+    )
+
+
 @pytest.mark.parametrize(
     ("caught_up_ms_ago", "last_fetch_ms_ago", "reason"),
     [
@@ -38,17 +53,7 @@ def test_a_lagging_follower_is_out_with_its_lag_and_the_setting(
         in_sync=False,
         last_fetch_ms_ago=last_fetch_ms_ago,
     )
-    seen = DescribedReplica(
-        topic="orders",
-        partition=0,
-        role="leader",
-        leader_epoch=4,
-        log_start_offset=0,
-        high_watermark=811,
-        log_end_offset=812,
-        remotes=(remote,),
-        lag_time_max_ms=30_000,
-    )
+    seen = leaders_view(remote, high_watermark=811)
     said = why_in_or_out(3, IMAGE, PARTITION, seen, "")
     reason = reason.format(limit="replica.lag.time.max.ms=30000")
     start = "it is catching up: " if last_fetch_ms_ago == 100 else ""
@@ -73,17 +78,7 @@ def test_a_member_of_the_isr_that_is_silent_is_not_called_complete(ms_ago: int, 
     remote = RemoteReplica(
         broker_id=3, log_end_offset=812, caught_up_ms_ago=ms_ago, in_sync=True, last_fetch_ms_ago=ms_ago
     )
-    seen = DescribedReplica(
-        topic="orders",
-        partition=0,
-        role="leader",
-        leader_epoch=4,
-        log_start_offset=0,
-        high_watermark=812,
-        log_end_offset=812,
-        remotes=(remote,),
-        lag_time_max_ms=30_000,
-    )
+    seen = leaders_view(remote, high_watermark=812)
     assert why_in_or_out(3, IMAGE, replace(PARTITION, isr=(1, 2, 3)), seen, "") == said
 
 
