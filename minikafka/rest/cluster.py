@@ -27,7 +27,7 @@ from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResp
 from minikafka.world.connections import PROTOCOLS, OpenConnection
 
 ROUTES = Routes("cluster")
-BROKER = Integer(name="broker", place="path", description="The broker's node.id.", high=INT32_MAX, example=1)
+BROKER = Integer("broker", "The broker's node.id.", place="path", high=INT32_MAX, example=1)
 
 
 # Prometheus' text format; what a scraper takes of it stands in its Accept.
@@ -159,19 +159,14 @@ async def get_readiness(visit: Visit) -> Reply:
 COUNT_MAX = 1000
 """Describing a connection costs the broker some microseconds, during which it does nothing else."""
 AFTER = Integer(
-    name="after",
-    description="Leave out connections with this id or a smaller one, to read the next part of a long list.",
+    "after",
+    "Leave out connections with this id or a smaller one, to read the next part of a long list.",
     default=0,
     high=INT64_MAX,
     example=17,
 )
 LIMIT = Integer(
-    name="limit",
-    description="Maximum number of connections in the response.",
-    default=COUNT_MAX,
-    low=1,
-    high=COUNT_MAX,
-    example=100,
+    "limit", "Maximum number of connections in the response.", default=COUNT_MAX, low=1, high=COUNT_MAX, example=100
 )
 
 

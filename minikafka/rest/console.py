@@ -79,9 +79,9 @@ def _load() -> tuple[bytes, dict[str, bytes]]:
 
 PAGE, FILES = _load()
 FILE = Text(
-    name="file",
+    "file",
+    "Name of a file of the console, as the page refers to it.",
     place="path",
-    description="Name of a file of the console, as the page refers to it.",
     pattern=r"[a-z]+\.[0-9a-f]{12}\.(js|css)",
     needed="a file name with a hash",
     example=next(iter(FILES)),

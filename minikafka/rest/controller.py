@@ -49,7 +49,7 @@ CONTROL_NAMES = {
     CONTROL_KRAFT_VERSION: "KRaftVersion",
     CONTROL_KRAFT_VOTERS: "KRaftVoters",
 }
-MAX_RECORDS = Integer(name="max_records", description="No more records than this.", default=100, low=1, high=1_000)
+MAX_RECORDS = Integer("max_records", "No more records than this.", default=100, low=1, high=1_000)
 
 
 class _Member(Model):

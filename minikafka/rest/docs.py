@@ -274,9 +274,9 @@ HTML = "text/html"
 HTML_UTF8 = "text/html; charset=utf-8"
 
 SLUG = Text(
-    name="slug",
+    "slug",
+    "The error's name in lower case, with dashes.",
     place="path",
-    description="The error's name in lower case, with dashes.",
     pattern=r"[^/]+",
     needed="a name",
     example="not-enough-replicas",

@@ -77,48 +77,33 @@ from minikafka.wire.records import RecordView, records_one_by_one
 ROUTES = Routes("records")
 ISOLATION = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 OFFSET = Integer(
-    name="offset",
-    description="Where to begin; the answer's `next_offset` is where the next request should.",
-    default=0,
-    high=INT64_MAX,
+    "offset", "Where to begin; the answer's `next_offset` is where the next request should.", default=0, high=INT64_MAX
 )
-MAX_WAIT_MS = Integer(
-    name="max_wait_ms", description="How long to wait for `min_bytes`.", default=WAIT_MS_DEFAULT, high=WAIT_MS_MAX
-)
-MIN_BYTES = Integer(
-    name="min_bytes", description="Answer as soon as so many bytes are there.", default=1, low=1, high=FETCH_BYTES_MAX
-)
+MAX_WAIT_MS = Integer("max_wait_ms", "How long to wait for `min_bytes`.", default=WAIT_MS_DEFAULT, high=WAIT_MS_MAX)
+MIN_BYTES = Integer("min_bytes", "Answer as soon as so many bytes are there.", default=1, low=1, high=FETCH_BYTES_MAX)
 MAX_BYTES = Integer(
-    name="max_bytes",
-    description="No more than this, but at least one batch.",
-    default=FETCH_BYTES_DEFAULT,
-    low=1,
-    high=FETCH_BYTES_MAX,
+    "max_bytes", "No more than this, but at least one batch.", default=FETCH_BYTES_DEFAULT, low=1, high=FETCH_BYTES_MAX
 )
 MAX_RECORDS = Integer(
-    name="max_records",
-    description="No more records than this.",
-    default=FETCH_RECORD_COUNT_DEFAULT,
-    low=1,
-    high=FETCH_RECORD_COUNT_MAX,
+    "max_records", "No more records than this.", default=FETCH_RECORD_COUNT_DEFAULT, low=1, high=FETCH_RECORD_COUNT_MAX
 )
 ISOLATION_LEVEL = Choice(
-    name="isolation",
-    description="Kafka's isolation level. `read_committed` reads up to the last stable offset and leaves out the "
+    "isolation",
+    "Kafka's isolation level. `read_committed` reads up to the last stable offset and leaves out the "
     "records of aborted transactions; `read_uncommitted` reads up to the high watermark, whatever transactions do.",
     options=tuple(ISOLATION),
     default="read_uncommitted",
 )
 FORMAT = Choice(
-    name="format",
-    description="How keys and values are shown: `auto` (JSON where it is JSON, else text, else base64), or one of "
+    "format",
+    "How keys and values are shown: `auto` (JSON where it is JSON, else text, else base64), or one of "
     "these wherever possible. In msgpack `auto` gives the bytes as they are.",
     options=FORMATS,
     default="auto",
 )
 CONTAINS = Text(
-    name="contains",
-    description="Only records whose key, value or headers contain this text. One request searches at most `max_bytes` "
+    "contains",
+    "Only records whose key, value or headers contain this text. One request searches at most `max_bytes` "
     "of the log: continue at `next_offset` until it is the high watermark.",
     example="ann",
 )
@@ -451,22 +436,20 @@ class PartitionReader:
 
 
 START = Integer(
-    name="offset",
-    description="Where to begin; left out: at the next record that is committed, or behind `Last-Event-ID`.",
+    "offset",
+    "Where to begin; left out: at the next record that is committed, or behind `Last-Event-ID`.",
     high=INT64_MAX,
 )
 LAST_EVENT_ID = Integer(
-    name="Last-Event-ID",
+    "Last-Event-ID",
+    "The offset of the last record that was read; it wins over `offset`.",
     place="header",
-    description="The offset of the last record that was read; it wins over `offset`.",
     high=INT64_MAX - 1,
 )
 
 # Events that are written before other requests have their turn: some milliseconds.
 EVENTS_AT_ONCE = 500
-HEARTBEAT_MS = Integer(
-    name="heartbeat_ms", description="A comment after so long without news.", default=15_000, low=100, high=30_000
-)
+HEARTBEAT_MS = Integer("heartbeat_ms", "A comment after so long without news.", default=15_000, low=100, high=30_000)
 EXAMPLE = (
     'retry: 1000\n\nevent: leader\ndata: {"id": 1, "epoch": 3, "url": "http://127.0.0.1:9092"}\n\n'
     'id: 41\nevent: record\ndata: {"offset": 41, "timestamp": 1795000000000, "leader_epoch": 3, "key": "ann", '

@@ -26,10 +26,8 @@ from minikafka.wire.group_messages import PastGroup, ReadGroupHistoryRequest
 ROUTES = Routes("groups")
 PARTITIONS_MAX = 20
 """Partitions of a group whose high watermark is looked up: each costs a request to each broker."""
-AT = Integer(name="at", description="The time, in milliseconds since 1970 (default: now).", high=INT64_MAX)
-GROUP = Text(
-    name="group", description="Only this group, with its lag.", pattern=r"[\s\S]+", needed="a name", length_max=32_767
-)
+AT = Integer("at", "The time, in milliseconds since 1970 (default: now).", high=INT64_MAX)
+GROUP = Text("group", "Only this group, with its lag.", pattern=r"[\s\S]+", needed="a name", length_max=32_767)
 
 
 class _PastGroup(Model):

@@ -73,8 +73,8 @@ REBALANCE_MS_DEFAULT = 60_000
 ASSIGNORS_DEFAULT = ("range",)
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
 MAX_WAIT_MS = Integer(
-    name="max_wait_ms",
-    description="How long to wait for the rebalance to end; then 409, with the member's id to join again with.",
+    "max_wait_ms",
+    "How long to wait for the rebalance to end; then 409, with the member's id to join again with.",
     default=WAIT_MS_MAX,
     high=WAIT_MS_MAX,
 )

@@ -48,10 +48,8 @@ from minikafka.wire import messages as m
 from minikafka.wire.outcomes import failure_of
 
 ROUTES = Routes("groups")
-TOPIC_QUERY = Text(
-    name="topic", description="Of this topic; it must be given.", length_max=249, pattern=r"[^/]+", needed="a name"
-)
-PARTITION_QUERY = Integer(name="partition", description="Only of this partition; all without it.", high=INT32_MAX)
+TOPIC_QUERY = Text("topic", "Of this topic; it must be given.", length_max=249, pattern=r"[^/]+", needed="a name")
+PARTITION_QUERY = Integer("partition", "Only of this partition; all without it.", high=INT32_MAX)
 
 
 # ---- looking ---------------------------------------------------------------------------------------------------------

@@ -38,18 +38,18 @@ ROUTES = Routes("groups")
 # As many as one OffsetCommit names (wire/apis.py).
 PARTITION_COUNT_MAX = 2_500
 GROUP = Text(
-    name="group",
+    "group",
+    "The group's name (group.id).",
     place="path",
-    description="The group's name (group.id).",
     pattern=r"[\s\S]+",
     needed="a name",
     length_max=32_767,
     example="billing",
 )
 MEMBER = Text(
-    name="member",
+    "member",
+    "The id that the coordinator gave to the member.",
     place="path",
-    description="The id that the coordinator gave to the member.",
     pattern=r"[\s\S]+",
     needed="a member id",
     length_max=32_767,

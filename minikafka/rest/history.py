@@ -64,28 +64,23 @@ ALIKE_MIN = 5
 """So many events of one kind, with one reason, within ALIKE_MS are one step."""
 ALIKE_MS = 1_000
 PARTITIONS_NAMED = 20
-FROM = Integer(
-    name="from", description="Start, in milliseconds since 1970 (default: a minute before `to`).", high=INT64_MAX
-)
-TO = Integer(name="to", description="End, in milliseconds since 1970 (default: now).", high=INT64_MAX)
+FROM = Integer("from", "Start, in milliseconds since 1970 (default: a minute before `to`).", high=INT64_MAX)
+TO = Integer("to", "End, in milliseconds since 1970 (default: now).", high=INT64_MAX)
 LIMIT = Integer(
-    name="limit",
-    description="Number of changes, and of steps, that a response has at most; those of one millisecond stay together.",
+    "limit",
+    "Number of changes, and of steps, that a response has at most; those of one millisecond stay together.",
     default=LIMIT_DEFAULT,
     low=1,
     high=LIMIT_MAX,
 )
 STEP_MS = Integer(
-    name="step_ms",
-    description="Changes within this duration become one; 0: each is its own.",
-    default=STEP_MS_DEFAULT,
-    high=STEP_MS_MAX,
+    "step_ms", "Changes within this duration become one; 0: each is its own.", default=STEP_MS_DEFAULT, high=STEP_MS_MAX
 )
-STATES = Flag(name="states", description="`false`: only the steps, without states.", default=True)
-BROKER = Integer(name="broker", description="Only steps that this broker reported.", high=2**31 - 1, example=1)
+STATES = Flag("states", "`false`: only the steps, without states.", default=True)
+BROKER = Integer("broker", "Only steps that this broker reported.", high=2**31 - 1, example=1)
 PARTITION = Text(
-    name="partition",
-    description="The partition, as `topic-number`.",
+    "partition",
+    "The partition, as `topic-number`.",
     pattern=r"[^/]+-[0-9]{1,9}",
     needed="a partition such as orders-0",
     example="orders-0",
@@ -100,8 +95,8 @@ def _kinds(given: str) -> tuple[str, ...]:
 
 
 KIND: Parsed[Collection[str]] = Parsed(
-    name="kind",
-    description="Only steps of these kinds, separated by commas.",
+    "kind",
+    "Only steps of these kinds, separated by commas.",
     default=(),
     reader=_kinds,
     described={"type": "string", "pattern": "^[A-Za-z_]+(,[A-Za-z_]+)*$"},

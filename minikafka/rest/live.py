@@ -61,17 +61,17 @@ TOPIC_COUNT_MAX = 50
 
 CLUSTER = "cluster"
 SCOPE = Text(
-    name="scope",
-    description="`cluster`, or one partition as `topic-number`.",
+    "scope",
+    "`cluster`, or one partition as `topic-number`.",
     default=CLUSTER,
     pattern=r"cluster|[^/]+-[0-9]{1,9}",
     needed="cluster, or a partition such as orders-0,",
     example="orders-0",
 )
 LAST_EVENT_ID = Text(
-    name="Last-Event-ID",
+    "Last-Event-ID",
+    "The `id` of the last event that was read: the stream continues behind it.",
     place="header",
-    description="The `id` of the last event that was read: the stream continues behind it.",
     pattern=r"[0-9a-f]{1,16}-[0-9]{1,18}",
     needed="the id of an event of this stream",
 )

@@ -35,16 +35,14 @@ from minikafka.wire.records import control_type_of, records_one_by_one
 ROUTES = Routes("partitions")
 ASK_WAIT_S = 2.0
 REPLICA = Integer(
-    name="replica",
-    description="Whose log: a broker's id. Left out: this broker's own, or the leader's where this broker has none.",
+    "replica",
+    "Whose log: a broker's id. Left out: this broker's own, or the leader's where this broker has none.",
     high=INT32_MAX,
 )
-FROM = Integer(name="from", description="The offset to begin at; left out: the log's start.", high=INT64_MAX)
-TO = Integer(
-    name="to", description="Only batches that begin before this offset; left out: to the log's end.", high=INT64_MAX
-)
-MAX_BATCHES = Integer(name="max_batches", description="No more batches than this.", default=50, low=1, high=500)
-RECORDS = Flag(name="records", description="Show the records of each batch.")
+FROM = Integer("from", "The offset to begin at; left out: the log's start.", high=INT64_MAX)
+TO = Integer("to", "Only batches that begin before this offset; left out: to the log's end.", high=INT64_MAX)
+MAX_BATCHES = Integer("max_batches", "No more batches than this.", default=50, low=1, high=500)
+RECORDS = Flag("records", "Show the records of each batch.")
 
 # Batches in one answer: their records become text three to five times as large.
 LOG_BYTES_MAX = 1024 * 1024

@@ -64,8 +64,8 @@ def _read_at(given: str) -> At:
 
 
 AT = Parsed(
-    name="at",
-    description="`earliest`: the log's start. `latest` (also `hw`): where the next committed record will lie. `leo`: "
+    "at",
+    "`earliest`: the log's start. `latest` (also `hw`): where the next committed record will lie. `leo`: "
     "the leader's log end. `max-timestamp`: the newest record. A moment (milliseconds since 1970, or ISO 8601 with a "
     "time zone): the first record at or after it; offset -1 when there is none.",
     default=At("latest", LATEST),
@@ -81,8 +81,8 @@ AT = Parsed(
     example="earliest",
 )
 EPOCH = Integer(
-    name="epoch",
-    description="Where this leader epoch ends in the leader's log (OffsetForLeaderEpoch, KIP-101), in place of `at`.",
+    "epoch",
+    "Where this leader epoch ends in the leader's log (OffsetForLeaderEpoch, KIP-101), in place of `at`.",
     high=INT32_MAX,
 )
 

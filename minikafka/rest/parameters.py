@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
@@ -33,8 +33,8 @@ class Wrong(ValueError):
 class Parameter(ABC, Generic[Value]):
     """One parameter; subclasses say how its text is read. A part of the path is always there, the others may be."""
 
-    name: str
-    description: str
+    name: str = field(kw_only=False)
+    description: str = field(kw_only=False)
     default: Value
     place: Place = "query"
     example: Any = None
@@ -197,8 +197,8 @@ def states_parameter(what: str, known: Sequence[str], *, example: str) -> Parsed
     """Declare ``state``: only what is in one of some states."""
     one = "|".join(known)
     return Parsed(
-        name="state",
-        description=f"Only {what} in these states: {', '.join(f'`{each}`' for each in known)}; several with commas.",
+        "state",
+        f"Only {what} in these states: {', '.join(f'`{each}`' for each in known)}; several with commas.",
         default=(),
         reader=partial(states_among, known),
         described={"type": "string", "pattern": f"^(?:{one})(?:,(?:{one}))*$"},
@@ -219,13 +219,11 @@ def states_among(known: Sequence[str], given: str) -> tuple[str, ...]:
 
 # ---- parameters that several routes share ----------------------------------------------------------------------------
 
-TOPIC = Text(
-    name="topic", place="path", description="The topic's name.", pattern=r"[^/]+", needed="a name", example="orders"
-)
-PARTITION = Integer(name="partition", place="path", description="The partition's number.", high=INT32_MAX, example=0)
+TOPIC = Text("topic", "The topic's name.", place="path", pattern=r"[^/]+", needed="a name", example="orders")
+PARTITION = Integer("partition", "The partition's number.", place="path", high=INT32_MAX, example=0)
 FORWARD = Choice(
-    name="forward",
-    description="`never`: do not forward to the broker that leads, answer 421 with its address instead.",
+    "forward",
+    "`never`: do not forward to the broker that leads, answer 421 with its address instead.",
     options=("auto", "never"),
     default="auto",
 )

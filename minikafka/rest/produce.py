@@ -72,39 +72,35 @@ from minikafka.wire.records import BatchBuilder
 ROUTES = Routes("records")
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 ACKS_PARAMETER = Choice(
-    name="acks",
-    description="Who must have the records before the answer: `all` in-sync replicas, the leader (`1`), nobody (`0`).",
+    "acks",
+    "Who must have the records before the answer: `all` in-sync replicas, the leader (`1`), nobody (`0`).",
     options=tuple(ACKS),
     default="all",
     error=InvalidRequiredAcks,
 )
 TIMEOUT_MS = Integer(
-    name="timeout_ms",
-    description="How long to wait for the in-sync replicas.",
-    default=TIMEOUT_MS_DEFAULT,
-    low=1,
-    high=TIMEOUT_MS_MAX,
+    "timeout_ms", "How long to wait for the in-sync replicas.", default=TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX
 )
-KAFKA_KEY = Text(name="Kafka-Key", place="header", description="The key of a raw body.", length_max=8_000)
+KAFKA_KEY = Text("Kafka-Key", "The key of a raw body.", place="header", length_max=8_000)
 PRODUCER_ID = Integer(
-    name="Producer-Id",
+    "Producer-Id",
+    "A producer's id, from `POST /v1/producer-ids` or `POST /v1/transactions`.",
     place="header",
-    description="A producer's id, from `POST /v1/producer-ids` or `POST /v1/transactions`.",
     high=INT64_MAX,
 )
-PRODUCER_EPOCH = Integer(name="Producer-Epoch", place="header", description="Its epoch.", high=2**15 - 1)
+PRODUCER_EPOCH = Integer("Producer-Epoch", "Its epoch.", place="header", high=2**15 - 1)
 BASE_SEQUENCE = Integer(
-    name="Base-Sequence",
+    "Base-Sequence",
+    "How many records it has sent to this partition before; in a transaction, how many of the transaction.",
     place="header",
-    description="How many records it has sent to this partition before; in a transaction, how many of the transaction.",
     high=INT32_MAX,
 )
 IDEMPOTENCE = (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE)
 OF_A_TRANSACTION = Text(
-    name="Transactional-Id",
-    place="header",
-    description="The records are part of this producer's open transaction, and become readable for `read_committed` "
+    "Transactional-Id",
+    "The records are part of this producer's open transaction, and become readable for `read_committed` "
     "when it is committed (see `POST /v1/transactions`).",
+    place="header",
     length_max=8_000,
 )
 RAW_HEADER = "Kafka-Header-"

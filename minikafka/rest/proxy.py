@@ -57,11 +57,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 CLUSTER_ID = Text(
-    name="cluster_id",
-    place="path",
-    description="The cluster's id, from `GET /v1/cluster`.",
-    pattern=r"[^/]+",
-    needed="an id",
+    "cluster_id", "The cluster's id, from `GET /v1/cluster`.", place="path", pattern=r"[^/]+", needed="an id"
 )
 
 

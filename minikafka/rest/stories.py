@@ -26,24 +26,21 @@ STEPS_MAX = 1_000
 AS_IS = "as_written"
 """What the story's own text says."""
 STORY = Text(
-    name="story",
+    "story",
+    "The story's name.",
     place="path",
-    description="The story's name.",
     pattern=r"[a-z0-9-]{1,80}",
     needed="the name of a story, such as data-loss,",
     example="data-loss",
 )
 TRUNCATION = Choice(
-    name="truncation",
-    description="How followers cut their logs: by leader epoch, or to their own high watermark as before KIP-101.",
+    "truncation",
+    "How followers cut their logs: by leader epoch, or to their own high watermark as before KIP-101.",
     default=AS_IS,
     options=(AS_IS, "leader-epoch", "high-watermark"),
 )
 CONTROL = Choice(
-    name="control",
-    description="Who elects: the script, or the real controller.",
-    default=AS_IS,
-    options=(AS_IS, "script", "quorum"),
+    "control", "Who elects: the script, or the real controller.", default=AS_IS, options=(AS_IS, "script", "quorum")
 )
 
 

@@ -54,28 +54,10 @@ def _number(description: str, **limits: float) -> Schema:
     return {"type": "number", "description": description, **limits}
 
 
-FAULT = Integer(
-    name="fault",
-    place="path",
-    description="The fault's number.",
-    default=-1,
-    low=1,
-    high=COUNT_MAX,
-    example=1,
-)
-WAIT_HITS = Integer(
-    name="wait_hits",
-    description="Answer when the fault has struck so many messages.",
-    default=0,
-    low=1,
-    high=COUNT_MAX,
-)
+FAULT = Integer("fault", "The fault's number.", place="path", default=-1, low=1, high=COUNT_MAX, example=1)
+WAIT_HITS = Integer("wait_hits", "Answer when the fault has struck so many messages.", default=0, low=1, high=COUNT_MAX)
 TIMEOUT_MS = Integer(
-    name="timeout_ms",
-    description="How long to wait for that; then 504.",
-    default=WAIT_MS_DEFAULT,
-    low=1,
-    high=WAIT_MS_MAX,
+    "timeout_ms", "How long to wait for that; then 504.", default=WAIT_MS_DEFAULT, low=1, high=WAIT_MS_MAX
 )
 
 

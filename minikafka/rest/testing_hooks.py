@@ -69,16 +69,16 @@ def _node_or_all(given: str) -> NodeId:
 
 
 AT = Integer(
-    name="broker",
-    description="node.id of the broker that serves the request; default: the one that receives it.",
+    "broker",
+    "node.id of the broker that serves the request; default: the one that receives it.",
     default=OWN,
     low=0,
     high=INT32_MAX,
     example=3,
 )
 AT_OR_ALL = Parsed(
-    name="broker",
-    description="node.id of the broker that serves the request, or `all`; default: the one that receives it.",
+    "broker",
+    "node.id of the broker that serves the request, or `all`; default: the one that receives it.",
     default=OWN,
     reader=_node_or_all,
     described={"type": "string", "pattern": "^(all|[0-9]{1,10})$"},

@@ -52,22 +52,22 @@ def _kinds(given: str) -> tuple[str, ...]:
     return kinds
 
 
-FROM = Integer(name="from", description="The first event's number (`seq`).", default=0, high=INT64_MAX, example=1)
-LIMIT = Integer(name="limit", description="So many at the most.", default=EVENTS_DEFAULT, low=1, high=EVENTS_MAX)
+FROM = Integer("from", "The first event's number (`seq`).", default=0, high=INT64_MAX, example=1)
+LIMIT = Integer("limit", "So many at the most.", default=EVENTS_DEFAULT, low=1, high=EVENTS_MAX)
 KIND: Parsed[Collection[str]] = Parsed(
-    name="kind",
-    description="Only of these kinds.",
+    "kind",
+    "Only of these kinds.",
     default=(),
     reader=_kinds,
     described={"type": "string", "pattern": "^[A-Za-z_]+(,[A-Za-z_]+)*$"},
     example="isr_shrunk,leader_elected",
 )
-PARTITION = Text(name="partition", description="Only of this partition.", example="orders-0")
-NODE = Text(name="node", description="Only events of this broker.", pattern="[0-9]{1,10}", needed="a node id")
+PARTITION = Text("partition", "Only of this partition.", example="orders-0")
+NODE = Text("node", "Only events of this broker.", pattern="[0-9]{1,10}", needed="a node id")
 LAST_EVENT_ID = Integer(
-    name="Last-Event-ID",
+    "Last-Event-ID",
+    "As an EventSource sends it: go on behind this event. Wins over `from`.",
     place="header",
-    description="As an EventSource sends it: go on behind this event. Wins over `from`.",
     high=INT64_MAX,
 )
 
@@ -183,21 +183,17 @@ _NODE_LIST = {"type": "string", "pattern": "^[0-9]{1,10}(,[0-9]{1,10})*$"}
 
 
 def _whole(name: str, description: str, *, high: int = INT32_MAX) -> Integer:
-    return Integer(name=name, description=description, high=high)
+    return Integer(name, description, high=high)
 
 
-TOPIC = Text(name="topic", description="The topic.", length_max=249, example="orders")
-PARTITION_AWAITED = Integer(name="partition", description="The partition.", default=0, high=INT32_MAX)
+TOPIC = Text("topic", "The topic.", length_max=249, example="orders")
+PARTITION_AWAITED = Integer("partition", "The partition.", default=0, high=INT32_MAX)
 EXISTS: Parsed[bool | None] = Parsed(
-    name="exists",
-    description="Is the topic there?",
-    default=None,
-    reader=_true_or_false,
-    described={"type": "boolean"},
+    "exists", "Is the topic there?", default=None, reader=_true_or_false, described={"type": "boolean"}
 )
 LEADER: Parsed[SomeNode | None] = Parsed(
-    name="leader",
-    description="This broker leads the partition (`any`: some broker does), and has begun to.",
+    "leader",
+    "This broker leads the partition (`any`: some broker does), and has begun to.",
     default=None,
     reader=_some_node,
     described=_SOME_NODE,
@@ -205,35 +201,26 @@ LEADER: Parsed[SomeNode | None] = Parsed(
 LEADER_NOT = _whole("leader_not", "A broker leads the partition that is not this one.")
 LEADER_EPOCH = _whole("leader_epoch_at_least", "The leader epoch has come so far.")
 ISR: Parsed[frozenset[NodeId] | None] = Parsed(
-    name="isr",
-    description="The ISR has exactly these members.",
-    default=None,
-    reader=_nodes,
-    described=_NODE_LIST,
-    example="1,2",
+    "isr", "The ISR has exactly these members.", default=None, reader=_nodes, described=_NODE_LIST, example="1,2"
 )
 ISR_SIZE = _whole("isr_size", "The ISR has so many members.")
 REPLICA = _whole("replica", "Whose high watermark and log end are meant; else the leader's.")
 HW = _whole("hw_at_least", "The high watermark has come so far.", high=INT64_MAX)
 LEO = _whole("leo_at_least", "The log end offset has come so far.", high=INT64_MAX)
 ALIVE: Parsed[frozenset[NodeId]] = Parsed(
-    name="alive",
-    description="These brokers are registered and not fenced.",
+    "alive",
+    "These brokers are registered and not fenced.",
     default=frozenset(),
     reader=_nodes,
     described=_NODE_LIST,
     example="1,2,3",
 )
 FENCED: Parsed[frozenset[NodeId]] = Parsed(
-    name="fenced",
-    description="These brokers are fenced.",
-    default=frozenset(),
-    reader=_nodes,
-    described=_NODE_LIST,
+    "fenced", "These brokers are fenced.", default=frozenset(), reader=_nodes, described=_NODE_LIST
 )
 CONTROLLER: Parsed[SomeNode | None] = Parsed(
-    name="controller",
-    description="This broker is the active controller (`any`: some broker is).",
+    "controller",
+    "This broker is the active controller (`any`: some broker is).",
     default=None,
     reader=_some_node,
     described=_SOME_NODE,

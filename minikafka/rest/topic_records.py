@@ -77,9 +77,9 @@ def _positions(given: str) -> Positions:
 
 
 LAST_EVENT_ID: Parsed[Positions] = Parsed(
-    name="Last-Event-ID",
+    "Last-Event-ID",
+    "With `follow`: where each partition goes on, as the last event's `id` said; wins over `from`.",
     place="header",
-    description="With `follow`: where each partition goes on, as the last event's `id` said; wins over `from`.",
     default={},
     default_shown=None,
     reader=_positions,
@@ -219,8 +219,8 @@ def _read_start(given: str) -> Start:
 
 
 FROM = Parsed(
-    name="from",
-    description="Where to begin in each partition: `earliest`, `latest`, `-10` (ten before the end), or a moment "
+    "from",
+    "Where to begin in each partition: `earliest`, `latest`, `-10` (ten before the end), or a moment "
     "(milliseconds since 1970, or ISO 8601 with a time zone).",
     default=Start(LATEST, 10),
     default_shown=-10,
@@ -235,16 +235,13 @@ FROM = Parsed(
     example="earliest",
 )
 MAX_RECORDS = Integer(
-    name="max_records",
-    description="No more records than this, of each partition and in all.",
+    "max_records",
+    "No more records than this, of each partition and in all.",
     default=100,
     low=1,
     high=FETCH_RECORD_COUNT_MAX,
 )
-FOLLOW = Flag(
-    name="follow",
-    description="Go on with what comes: lines of JSON, or Server-Sent Events where `Accept` says so.",
-)
+FOLLOW = Flag("follow", "Go on with what comes: lines of JSON, or Server-Sent Events where `Accept` says so.")
 
 
 class _Next(Model):

@@ -47,21 +47,17 @@ from minikafka.wire.outcomes import failure_of
 ROUTES = Routes("topics")
 PARTITION_COUNT_MAX = 100_000
 REPLICA_COUNT_MAX = 32_767
-DRY_RUN = Flag(name="dry_run", description="Only check whether it could be done.")
+DRY_RUN = Flag("dry_run", "Only check whether it could be done.")
 TIMEOUT_MS = Integer(
-    name="timeout_ms",
-    description="How long the controller may take.",
-    default=TIMEOUT_MS_DEFAULT,
-    low=1,
-    high=TIMEOUT_MS_MAX,
+    "timeout_ms", "How long the controller may take.", default=TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX
 )
 _TOPIC_CONFIG = table(text(), "Settings that differ from the brokers' own.")
 _CONFIG_EXAMPLE = {"min.insync.replicas": "2"}
 _TOPIC_ID_EXAMPLE = "MDEyMzQ1Njc4OWFiY2RlZg"
 SUMMARY = "summary"
 WITH = Choice(
-    name="with",
-    description="`summary`: sizes and partitions out of sync too; each broker is requested twice.",
+    "with",
+    "`summary`: sizes and partitions out of sync too; each broker is requested twice.",
     default="nothing",
     options=("nothing", SUMMARY),
 )

@@ -89,16 +89,14 @@ ROUTES = Routes("transactions")
 STATES = tuple(each.value for each in State)
 DESCRIBE_WAIT_S = 1.0
 STATE = states_parameter("transactional ids", STATES, example="Ongoing")
-PRODUCER_ID = Integer(name="producer_id", description="Only the transactional id of this producer.", high=INT64_MAX)
+PRODUCER_ID = Integer("producer_id", "Only the transactional id of this producer.", high=INT64_MAX)
 RUNNING_MS = Integer(
-    name="running_longer_than_ms",
-    description="Only transactions that have been open for longer than this.",
-    high=INT64_MAX,
+    "running_longer_than_ms", "Only transactions that have been open for longer than this.", high=INT64_MAX
 )
 TRANSACTIONAL_ID = Text(
-    name="transactional_id",
+    "transactional_id",
+    "The producer's `transactional.id`.",
     place="path",
-    description="The producer's `transactional.id`.",
     pattern=r"[\s\S]+",
     needed="a name",
     length_max=32_767,
