@@ -19,7 +19,7 @@ from minikafka.rest.host import Host, Scene, limits_of
 from minikafka.rest.leaders import leader_members
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer
-from minikafka.rest.route import Page, Reply, Routes, Visit, text_answer
+from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schema import flag, nullable, one_of, ref, table, text, whole
 from minikafka.rest.schemas import Broker, BrokerLoad, Leader
 from minikafka.types import NO_NODE, NodeId
@@ -61,7 +61,7 @@ class _Cluster(Model):
 
 
 @ROUTES.at("GET /v1/cluster", _Cluster.answer("The cluster, as this broker knows it."))
-async def get_cluster(visit: Visit) -> Reply:
+async def get_cluster(visit: Visit) -> Json:
     """The cluster as this broker knows it."""
     host = visit.host
     metadata: MetadataResponse = await host.answer("Metadata", MetadataRequest(topics=()))
@@ -69,18 +69,16 @@ async def get_cluster(visit: Visit) -> Reply:
     if metadata.controller_id != NO_NODE:
         known = CurrentLeader(leader_id=metadata.controller_id, leader_epoch=host.image.epoch)
         controller = leader_members(host, known)
-    return Reply(
-        _Cluster(
-            cluster_id=metadata.cluster_id,
-            node_id=host.node_id,
-            version=__version__,
-            build=compiled.build(),
-            controller=controller,
-            brokers=[_broker_out(host, host.image.brokers[node]) for node in sorted(host.image.brokers)],
-            metadata_offset=metadata.metadata_offset,
-            limits=limits_of(host),
-        ).out()
-    )
+    return _Cluster(
+        cluster_id=metadata.cluster_id,
+        node_id=host.node_id,
+        version=__version__,
+        build=compiled.build(),
+        controller=controller,
+        brokers=[_broker_out(host, host.image.brokers[node]) for node in sorted(host.image.brokers)],
+        metadata_offset=metadata.metadata_offset,
+        limits=limits_of(host),
+    ).out()
 
 
 def _broker_out(host: Host, broker: BrokerImage) -> dict[str, Any]:
@@ -94,10 +92,10 @@ class _Brokers(Model):
 
 
 @ROUTES.at("GET /v1/brokers", _Brokers.answer("All brokers."))
-async def get_brokers(visit: Visit) -> Reply:
+async def get_brokers(visit: Visit) -> Json:
     """Every registered broker, and how much it leads and holds."""
     brokers = visit.host.image.brokers
-    return Reply(_Brokers(brokers=[broker_load(visit.host, brokers[node]) for node in sorted(brokers)]).out())
+    return _Brokers(brokers=[broker_load(visit.host, brokers[node]) for node in sorted(brokers)]).out()
 
 
 @ROUTES.at(
@@ -106,12 +104,12 @@ async def get_brokers(visit: Visit) -> Reply:
     parameters=(BROKER,),
     problems=(BrokerIdNotRegistered,),
 )
-async def get_broker(visit: Visit) -> Reply:
+async def get_broker(visit: Visit) -> Json:
     """One broker."""
     broker = visit.host.image.brokers.get(visit[BROKER])
     if broker is None:
         raise BrokerIdNotRegistered(f"no broker {visit[BROKER]} is registered, only {sorted(visit.host.image.brokers)}")
-    return Reply(broker_load(visit.host, broker))
+    return broker_load(visit.host, broker)
 
 
 def broker_load(host: Scene, broker: BrokerImage) -> dict[str, Any]:
@@ -137,23 +135,23 @@ class _Health(Model):
 
 @ROUTES.at("GET /healthy", _Health.answer("Yes.", status="alive"), tag="health")
 @ROUTES.at("GET /healthz", _Health.answer("Yes.", status="alive"), tag="health")
-async def get_health(visit: Visit) -> Reply:
+async def get_health(visit: Visit) -> Json:
     """Alive: the process serves and has not given up."""
     if visit.host.failure is not None:
         raise BrokerNotAvailable(visit.host.failure)
-    return Reply(_Health(status="alive", node_id=visit.host.node_id).out())
+    return _Health(status="alive", node_id=visit.host.node_id).out()
 
 
 @ROUTES.at("GET /ready", _Health.answer("Yes.", status="ready"), tag="health")
 @ROUTES.at("GET /readyz", _Health.answer("Yes.", status="ready"), tag="health")
-async def get_readiness(visit: Visit) -> Reply:
+async def get_readiness(visit: Visit) -> Json:
     """Ready: clients may be sent here."""
     host = visit.host
     if host.failure is not None:
         raise BrokerNotAvailable(host.failure)
     if not (host.is_ready and host.has_session):
         raise BrokerNotAvailable(f"broker {host.node_id} is not ready: {host.missing()}")
-    return Reply(_Health(status="ready", node_id=host.node_id).out())
+    return _Health(status="ready", node_id=host.node_id).out()
 
 
 COUNT_MAX = 1000
@@ -214,7 +212,7 @@ class _Connections(Model):
 
 
 @ROUTES.at("GET /v1/connections", _Connections.answer("Open connections of this broker."), parameters=(AFTER, LIMIT))
-async def get_connections(visit: Visit) -> Reply:
+async def get_connections(visit: Visit) -> Json:
     """The open connections of the broker that answers: who is connected, and what each connection waits for."""
     limit = visit[LIMIT]
     listed = visit.connections(after=visit[AFTER], limit=limit + 1) if visit.connections is not None else []
@@ -237,7 +235,7 @@ async def get_connections(visit: Visit) -> Reply:
 
     connections = [out(each) for each in listed[:limit]]
     more = len(listed) > limit
-    return Reply(_Connections(node_id=visit.host.node_id, connections=connections, more=more).out())
+    return _Connections(node_id=visit.host.node_id, connections=connections, more=more).out()
 
 
 class _WhoAmI(Model):
@@ -267,18 +265,16 @@ class _WhoAmI(Model):
 
 
 @ROUTES.at("GET /v1/whoami", _WhoAmI.answer("The caller."))
-async def get_whoami(visit: Visit) -> Reply:
+async def get_whoami(visit: Visit) -> Json:
     """The principal of the caller, and whether its requests need permissions."""
     context, config = visit.context, visit.host.config
     listener = context.listener or config.inter_broker_listener.name
-    return Reply(
-        _WhoAmI(
-            principal=context.principal,
-            host=context.remote,
-            listener=listener,
-            security_protocol=("SASL_" if listener in config.sasl_listeners else "")
-            + ("SSL" if listener in config.tls_listeners else "PLAINTEXT"),
-            checked=visit.permit is not None,
-            super_user=context.principal in config.super_principals,
-        ).out()
-    )
+    return _WhoAmI(
+        principal=context.principal,
+        host=context.remote,
+        listener=listener,
+        security_protocol=("SASL_" if listener in config.sasl_listeners else "")
+        + ("SSL" if listener in config.tls_listeners else "PLAINTEXT"),
+        checked=visit.permit is not None,
+        super_user=context.principal in config.super_principals,
+    ).out()

@@ -23,7 +23,7 @@ from minikafka.rest.leaders import from_controller, leader_members
 from minikafka.rest.logs import FROM, LOG_BYTES_MAX, REPLICA, Log, describe_log
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, Integer
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import anything, flag, nullable, one_of, ref, table, text, whole
 from minikafka.rest.schemas import Leader
 from minikafka.types import METADATA_PARTITION, Epoch, NodeId, Offset
@@ -117,7 +117,7 @@ class _MetadataLog(Log):
     parameters=(FORWARD,),
     problems=CONTROLLER_PROBLEMS,
 )
-async def get_controller(visit: Visit) -> Reply:
+async def get_controller(visit: Visit) -> Json:
     """The quorum: its leader, and how far every voter and observer is."""
 
     def items(response: DescribeQuorumResponse) -> tuple[DescribeQuorumResponse, ...]:
@@ -125,13 +125,11 @@ async def get_controller(visit: Visit) -> Reply:
 
     (quorum,) = await from_controller(visit, DescribeQuorumRequest(), items=items, wait_s=DESCRIBE_WAIT_S)
     leader = CurrentLeader(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
-    return Reply(
-        _Quorum.out_of(
-            quorum,
-            leader=leader_members(visit.host, leader),
-            voters=[_Member.described(each) for each in quorum.voters],
-            observers=[_Member.described(each) for each in quorum.observers],
-        )
+    return _Quorum.out_of(
+        quorum,
+        leader=leader_members(visit.host, leader),
+        voters=[_Member.described(each) for each in quorum.voters],
+        observers=[_Member.described(each) for each in quorum.observers],
     )
 
 
@@ -155,7 +153,7 @@ async def get_controller(visit: Visit) -> Reply:
         ReplicaNotAvailable,
     ),
 )
-async def get_controller_log(visit: Visit) -> Reply:
+async def get_controller_log(visit: Visit) -> Json:
     """The metadata log: every decision of the controllers since the last snapshot but one, in order."""
     node = visit[REPLICA] if visit.gives(REPLICA) else visit.host.node_id
     if node != visit.host.node_id and node not in visit.host.image.brokers:
@@ -171,7 +169,7 @@ async def get_controller_log(visit: Visit) -> Reply:
                 continue
             records.append(_record_out(batch, record, log.high_watermark, names))
             next_offset = record.offset + 1
-    return Reply(_MetadataLog.out_of(log, replica=log.broker_id, records=records, next_offset=next_offset))
+    return _MetadataLog.out_of(log, replica=log.broker_id, records=records, next_offset=next_offset)
 
 
 def _record_out(batch: RecordBatch, record: RecordView, high_watermark: int, names: dict[str, str]) -> _Record:

@@ -28,7 +28,7 @@ from minikafka.errors import (
     SaslAuthenticationFailed,
 )
 from minikafka.rest.parameters import Parameter, Text
-from minikafka.rest.route import Answer, Body, ErrorForm, Page, Reply, Route, Visit, text_answer
+from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Route, Visit, text_answer
 from minikafka.rest.schema import Schema, many, ref, shape
 from minikafka.rest.schemas import SCHEMAS
 from minikafka.web.accept import JSON, MSGPACK
@@ -283,17 +283,17 @@ SLUG = Text(
 )
 
 
-async def get_problem_pages(_visit: Visit) -> Reply:
+async def get_problem_pages(_visit: Visit) -> Json:
     """Every error that this API knows."""
-    return Reply({"problems": problem_pages()})
+    return {"problems": problem_pages()}
 
 
-async def get_problem_page(visit: Visit) -> Reply:
+async def get_problem_page(visit: Visit) -> Json:
     """What the ``type`` of a problem points at: its meaning, its cause, and what to look at."""
     page = page_of(visit[SLUG])
     if page is None:
         raise malformed(f"no problem is called {visit[SLUG][:80]!r}", status=404)
-    return Reply(page)
+    return page
 
 
 class Description:
@@ -310,9 +310,9 @@ class Description:
             self._documents[testing] = document([route for route in self._routes if testing or not route.testing])
         return self._documents[testing]
 
-    async def get_openapi(self, visit: Visit) -> Reply:
+    async def get_openapi(self, visit: Visit) -> Json:
         """This API, in OpenAPI 3.1."""
-        return Reply(self._document(testing=visit.host.config.testing_endpoints_enable))
+        return self._document(testing=visit.host.config.testing_endpoints_enable)
 
     async def get_docs(self, visit: Visit) -> Page:
         """This API for people: one page that needs nothing from anywhere else."""

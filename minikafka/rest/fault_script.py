@@ -24,7 +24,7 @@ from minikafka.config import BrokerConfig, table
 from minikafka.faults import CLIENT
 from minikafka.rest.host import Host
 from minikafka.rest.model import Model, many_of, member, one
-from minikafka.rest.route import Reply
+from minikafka.rest.route import Json
 from minikafka.rest.schema import flag, many, nodes, nullable, one_of, text, whole
 from minikafka.rest.schema import table as table_of
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, HookCall, HookRoutes
@@ -612,9 +612,9 @@ ROUTES = HookRoutes("testing", testing=True)
 
 
 @ROUTES.hook("GET /v1/faults:script", _Script.answer("The texts."), node_in=AT_OR_ALL, merge=_script)
-async def get_script(call: HookCall) -> Reply:
+async def get_script(call: HookCall) -> Json:
     """What requests to the broker have injected so far, as a test in Python and as a scenario of chaos.
 
     With `broker=all`, of all brokers that answer. Faults that code of the brokers' own process has set are left out.
     """
-    return Reply(_script([{"setup": _setup_out(call.host), "injections": list(_injections_out(call))}]))
+    return _script([{"setup": _setup_out(call.host), "injections": list(_injections_out(call))}])

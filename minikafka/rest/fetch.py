@@ -51,7 +51,7 @@ from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
-from minikafka.rest.route import LEADER_PROBLEMS, Reply, Routes, Stream, Visit, text_answer
+from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Stream, Visit, text_answer
 from minikafka.rest.schema import one_of, ref, whole
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicPartition
@@ -153,7 +153,7 @@ class _Fetched(Place):
     ),
     problems=(*LEADER_PROBLEMS, OffsetOutOfRange, CorruptMessage, OffsetNotAvailable),
 )
-async def get_records(visit: Visit) -> Reply:
+async def get_records(visit: Visit) -> Json:
     """Read, waiting for news if there is none."""
     name = name_of(visit)
     offset, min_bytes = visit[OFFSET], visit[MIN_BYTES]
@@ -176,15 +176,13 @@ async def get_records(visit: Visit) -> Reply:
         limit=decompressed_max(visit.host, name.topic),
         contains=visit[CONTAINS].encode(),
     )
-    return Reply(
-        _Fetched.out_of(
-            answer,
-            records=records,
-            next_offset=next_offset,
-            leader_epoch=leader.leader_epoch,
-            leader_id=leader.leader_id,
-            wait=_Wait(ended="data" if size >= min_bytes else "timeout", ms=waited_ms),
-        )
+    return _Fetched.out_of(
+        answer,
+        records=records,
+        next_offset=next_offset,
+        leader_epoch=leader.leader_epoch,
+        leader_id=leader.leader_id,
+        wait=_Wait(ended="data" if size >= min_bytes else "timeout", ms=waited_ms),
     )
 
 

@@ -14,7 +14,7 @@ from minikafka.rest.groups import GENERATION, Lag, Member, assigned_to
 from minikafka.rest.history import Span, watermarks_at
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Integer, Text
-from minikafka.rest.route import Reply, Routes, Visit
+from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import nodes, nullable, text, whole
 from minikafka.rest.views import gather_from
 from minikafka.security.authorizer import Action
@@ -62,7 +62,7 @@ class _PastGroups(Model):
     parameters=(AT, GROUP),
     problems=(BrokerNotAvailable, GroupIdNotFound),
 )
-async def get_past_groups(visit: Visit) -> Reply:
+async def get_past_groups(visit: Visit) -> Json:
     """Consumer groups as they were at an earlier time: members, state and committed offsets, sampled once a second."""
     host = visit.host
     at = min(visit[AT], host.world.clock.wall_ms()) if visit.gives(AT) else host.world.clock.wall_ms()
@@ -84,14 +84,12 @@ async def get_past_groups(visit: Visit) -> Reply:
     if wanted is not None:
         ends = await watermarks_at(host, _partitions_of(found[0], permit)[:PARTITIONS_MAX], Span(at, at, at))
     starts = [response.start_ms for response in told.values() if response.start_ms]
-    return Reply(
-        _PastGroups(
-            at=at,
-            start=max(starts) if starts else None,
-            brokers=sorted(told),
-            groups=[_out(each, ends, permit) for each in found],
-        ).out()
-    )
+    return _PastGroups(
+        at=at,
+        start=max(starts) if starts else None,
+        brokers=sorted(told),
+        groups=[_out(each, ends, permit) for each in found],
+    ).out()
 
 
 def _is_visible(group: str, permit: Permit | None) -> bool:

@@ -55,7 +55,7 @@ from minikafka.rest.host import WAIT_MS_MAX, Host
 from minikafka.rest.leaders import check_known, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
-from minikafka.rest.route import Reply, Routes, Visit
+from minikafka.rest.route import Json, Reply, Routes, Visit
 from minikafka.rest.schema import flag, many, nullable, one_of, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.types import Offset, TopicPartition
@@ -186,7 +186,7 @@ MEMBER_PROBLEMS: tuple[type[ProtocolError], ...] = (
         UnknownTopicOrPartition,
     ),
 )
-async def post_member(visit: Visit) -> Reply:
+async def post_member(visit: Visit) -> Json:
     """Join the group, or join again; answers when the group has shared out the partitions again.
 
     The first call has no ``member_id``; the answer has it, and every later call needs it.
@@ -203,20 +203,18 @@ async def post_member(visit: Visit) -> Reply:
     except (TimeoutError, NetworkException) as late:
         raise _not_yet(group, wish) from late
     revoked = [each for each in partitions_in(wish.owned) if each not in assigned.partitions]
-    return Reply(
-        Joined(
-            group=group,
-            member_id=joined.member_id,
-            generation=joined.generation_id,
-            assignor=joined.protocol_name or "",
-            leads=joined.leader == joined.member_id,
-            assignment=partitions_out(assigned.partitions),
-            committed=await _beginnings(visit, group, assigned.partitions, wish.auto_offset_reset),
-            revoked=partitions_out(revoked),
-            session_timeout_ms=wish.session_timeout_ms,
-            note=visit.note,
-        ).out()
-    )
+    return Joined(
+        group=group,
+        member_id=joined.member_id,
+        generation=joined.generation_id,
+        assignor=joined.protocol_name or "",
+        leads=joined.leader == joined.member_id,
+        assignment=partitions_out(assigned.partitions),
+        committed=await _beginnings(visit, group, assigned.partitions, wish.auto_offset_reset),
+        revoked=partitions_out(revoked),
+        session_timeout_ms=wish.session_timeout_ms,
+        note=visit.note,
+    ).out()
 
 
 def _not_yet(group: str, wish: Wish) -> Refused:
@@ -352,7 +350,7 @@ class _Lives(Model):
     body=_Standing.body(),
     problems=MEMBER_PROBLEMS,
 )
-async def post_heartbeat(visit: Visit) -> Reply:
+async def post_heartbeat(visit: Visit) -> Json:
     """Say that the member lives; 409 REBALANCE_IN_PROGRESS: it is to join again."""
     group, member_id = visit[GROUP], visit[MEMBER]
     standing = await _Standing.sent(visit)
@@ -364,7 +362,7 @@ async def post_heartbeat(visit: Visit) -> Reply:
     )
     await from_coordinator(visit, group, request)
     await _check_counts(visit, group, member_id, standing.generation)
-    return Reply(_Lives.out_of(standing, group=group, member_id=member_id, note=visit.note))
+    return _Lives.out_of(standing, group=group, member_id=member_id, note=visit.note)
 
 
 async def _check_counts(visit: Visit, group: str, member: str, generation: int) -> None:
@@ -423,7 +421,7 @@ class _Left(Model):
     parameters=(GROUP, MEMBER, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, FencedInstanceId, UnknownMemberId),
 )
-async def delete_member(visit: Visit) -> Reply:
+async def delete_member(visit: Visit) -> Json:
     """Leave the group, or remove a member: the others share its partitions at once."""
     group, member_id = visit[GROUP], visit[MEMBER]
     leaving = g.LeavingMember(member_id=member_id, reason="left over /v1")
@@ -433,4 +431,4 @@ async def delete_member(visit: Visit) -> Reply:
     for each in response.members:
         if each.error_code:
             raise failure_of(each)
-    return Reply(_Left(group=group, member_id=member_id, left=True).out())
+    return _Left(group=group, member_id=member_id, left=True).out()

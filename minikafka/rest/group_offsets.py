@@ -38,7 +38,7 @@ from minikafka.rest.leaders import first_error, from_coordinator, look_up, parti
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import Answer, Reply, Routes, Visit
+from minikafka.rest.route import Answer, Json, Reply, Routes, Visit
 from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
@@ -69,10 +69,10 @@ class _GroupOffsets(Model):
     parameters=(GROUP, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
 )
-async def get_offsets(visit: Visit) -> Reply:
+async def get_offsets(visit: Visit) -> Json:
     """All that the group has committed, with the metadata beside it, when, and how far behind it is."""
     group = await described(visit, visit[GROUP])
-    return Reply(_GroupOffsets(group=group.group_id, state=group.state, offsets=await lags_of(visit, group)).out())
+    return _GroupOffsets(group=group.group_id, state=group.state, offsets=await lags_of(visit, group)).out()
 
 
 # ---- committing ------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class _ResetDone(Model):
         UnknownTopicOrPartition,
     ),
 )
-async def post_reset(visit: Visit) -> Reply:
+async def post_reset(visit: Visit) -> Json:
     """Where the group is to go on, as kafka-consumer-groups says it; with ``"dry_run": true`` it is only shown.
 
     Exactly one of ``to`` (earliest, latest, current), ``to_offset``, ``shift_by``, ``to_datetime`` and ``by_duration``
@@ -271,7 +271,7 @@ async def post_reset(visit: Visit) -> Reply:
         _NewOffset(**each._asdict(), committed=before[each].offset if each in before else None, new_offset=offset)
         for each, offset in new.items()
     ]
-    return Reply(_ResetDone(group=group, dry_run=bool(reset.dry_run), offsets=offsets, note=visit.note).out())
+    return _ResetDone(group=group, dry_run=bool(reset.dry_run), offsets=offsets, note=visit.note).out()
 
 
 async def _check_empty(visit: Visit, group: str) -> None:
@@ -321,7 +321,7 @@ class _Forgotten(Model):
     parameters=(GROUP, TOPIC_QUERY, PARTITION_QUERY, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup, UnknownTopicOrPartition),
 )
-async def delete_offsets(visit: Visit) -> Reply:
+async def delete_offsets(visit: Visit) -> Json:
     """Forget what the group has committed for a topic that no member reads."""
     group, topic = visit[GROUP], visit[TOPIC_QUERY]
     if not topic:
@@ -342,4 +342,4 @@ async def delete_offsets(visit: Visit) -> Reply:
         request,
         failed=first_error("partitions"),
     )
-    return Reply(_Forgotten(group=group, deleted=partitions).out())
+    return _Forgotten(group=group, deleted=partitions).out()

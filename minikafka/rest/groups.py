@@ -25,7 +25,7 @@ from minikafka.groups.protocol import Assignment, Subscription, by_topic
 from minikafka.rest.leaders import coordinator_members, coordinator_of, first_error, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Text, states_parameter
-from minikafka.rest.route import Reply, Routes, Visit
+from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
@@ -172,11 +172,11 @@ class _Groups(Model):
     parameters=(STATE, FORWARD),
     problems=(CoordinatorNotAvailable,),
 )
-async def get_groups(visit: Visit) -> Reply:
+async def get_groups(visit: Visit) -> Json:
     """Every group of every coordinator, in short; with ``?forward=never`` only of this broker."""
     found = await from_all(visit, g.ListGroupsRequest(states=visit[STATE]), "groups")
     groups = sorted((each for part in found.values() for each in part.groups), key=lambda group: group.group_id)
-    return Reply(_Groups(groups=[_Listed.out_of(each, group=each.group_id) for each in groups]).out())
+    return _Groups(groups=[_Listed.out_of(each, group=each.group_id) for each in groups]).out()
 
 
 # ---- one group -------------------------------------------------------------------------------------------------------
@@ -248,21 +248,19 @@ class _Group(Model):
     parameters=(GROUP, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
 )
-async def get_group(visit: Visit) -> Reply:
+async def get_group(visit: Visit) -> Json:
     """One group: its state, its members and what each of them has, its offsets and how far behind they are."""
     group = await described(visit, visit[GROUP])
     lags = await lags_of(visit, group)
-    return Reply(
-        _Group.out_of(
-            group,
-            group=group.group_id,
-            generation=group.generation_id,
-            assignor=group.protocol,
-            leader=group.leader or None,
-            coordinator=coordinator_members(visit.host, await coordinator_of(visit, group.group_id)),
-            members=[Member.described(each) for each in group.members],
-            offsets=lags,
-        )
+    return _Group.out_of(
+        group,
+        group=group.group_id,
+        generation=group.generation_id,
+        assignor=group.protocol,
+        leader=group.leader or None,
+        coordinator=coordinator_members(visit.host, await coordinator_of(visit, group.group_id)),
+        members=[Member.described(each) for each in group.members],
+        offsets=lags,
     )
 
 
@@ -288,21 +286,19 @@ class _GroupLag(Model):
     parameters=(GROUP, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
 )
-async def get_lag(visit: Visit) -> Reply:
+async def get_lag(visit: Visit) -> Json:
     """How far the group is behind: in all, where it is worst, and who reads each partition."""
     group = await described(visit, visit[GROUP])
     lags = await lags_of(visit, group)
     readers: dict[tuple[str, int], str] = {at: each.member_id for each in group.members for at in assigned_to(each)}
     known = [each for each in lags if each.lag is not None]
     partitions = [_ReadPartition.out_of(each, member_id=readers.get((each.topic, each.partition))) for each in lags]
-    return Reply(
-        _GroupLag.out_of(
-            group,
-            group=group.group_id,
-            lag_sum=sum(each.lag or 0 for each in known),
-            lag_max=max(known, key=lambda each: each.lag or 0, default=None),
-            partitions=partitions,
-        )
+    return _GroupLag.out_of(
+        group,
+        group=group.group_id,
+        lag_sum=sum(each.lag or 0 for each in known),
+        lag_max=max(known, key=lambda each: each.lag or 0, default=None),
+        partitions=partitions,
     )
 
 
@@ -319,7 +315,7 @@ class _Deleted(Model):
     parameters=(GROUP, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound, NonEmptyGroup),
 )
-async def delete_group(visit: Visit) -> Reply:
+async def delete_group(visit: Visit) -> Json:
     """Delete a group that has no members, with all that it committed."""
     group = visit[GROUP]
     await from_coordinator(
@@ -329,4 +325,4 @@ async def delete_group(visit: Visit) -> Reply:
         failed=first_error("groups"),
         repeatable=False,
     )
-    return Reply(_Deleted(group=group, deleted=True).out())
+    return _Deleted(group=group, deleted=True).out()

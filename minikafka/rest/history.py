@@ -31,7 +31,7 @@ from minikafka.rest.leaders import partition_of
 from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_state, needed, partition_state
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Parsed, Text, Wrong
-from minikafka.rest.route import Page, Reply, Routes, Visit, text_answer
+from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schema import many, nodes, nullable, text, whole
 from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, told_once
 from minikafka.rpc import call
@@ -462,7 +462,7 @@ _TIMES = (FROM, TO)
     parameters=(SCOPE, *_TIMES, LIMIT, STEP_MS, STATES, KIND, BROKER),
     problems=(UnknownTopicOrPartition, BrokerNotAvailable),
 )
-async def get_history(visit: Visit) -> Reply:
+async def get_history(visit: Visit) -> Json:
     """Earlier states of the cluster or of one partition, as the live stream showed them, and what happened."""
     host, scope, limit = visit.host, visit[SCOPE], visit[LIMIT]
     name = None if scope == CLUSTER else _partition_in(visit, scope)
@@ -491,7 +491,7 @@ async def get_history(visit: Visit) -> Reply:
         document["samples"] = [each for each in document["samples"] if each["t"] <= span.last]
     if span.last < wanted:
         document["next"] = span.last + 1
-    return Reply({**document, "to": span.last, "steps": steps})
+    return {**document, "to": span.last, "steps": steps}
 
 
 async def _fill(document: dict[str, Any], past: _Past, span: Span, limit: int, step_ms: int) -> Span:

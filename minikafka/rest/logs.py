@@ -23,7 +23,7 @@ from minikafka.rest.leaders import ask, partition_of
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Flag, Integer
 from minikafka.rest.records import record_out
-from minikafka.rest.route import Reply, Routes, Visit
+from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import flag, ref, text, whole
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
@@ -120,7 +120,7 @@ PROBLEMS = (
     parameters=(TOPIC, PARTITION, REPLICA, FROM, TO, MAX_BATCHES, RECORDS, FORMAT),
     problems=PROBLEMS,
 )
-async def get_log(visit: Visit) -> Reply:
+async def get_log(visit: Visit) -> Json:
     """The batches in a chosen replica's log, committed or not."""
     name = name_of(visit)
     log = await _describe(visit, name, max_bytes=LOG_BYTES_MAX)
@@ -136,9 +136,7 @@ async def get_log(visit: Visit) -> Reply:
         if visit[RECORDS]:
             await _add_records(shown, batch, form, room, decompressed_max(visit.host, name.topic))
         next_offset = batch.next_offset
-    return Reply(
-        _Batches.out_of(log, **name._asdict(), replica=log.broker_id, batches=batches, next_offset=next_offset)
-    )
+    return _Batches.out_of(log, **name._asdict(), replica=log.broker_id, batches=batches, next_offset=next_offset)
 
 
 @ROUTES.at(
@@ -147,13 +145,13 @@ async def get_log(visit: Visit) -> Reply:
     parameters=(TOPIC, PARTITION, REPLICA),
     problems=PROBLEMS,
 )
-async def get_epochs(visit: Visit) -> Reply:
+async def get_epochs(visit: Visit) -> Json:
     """The leader-epoch cache of a chosen replica: which epoch's leader wrote from where to where (S21)."""
     name = name_of(visit)
     log = await _describe(visit, name, max_bytes=0)
     ends = [each.start_offset for each in log.epochs[1:]] + [log.log_end_offset]
     epochs = [_Epoch.out_of(each, end_offset=end) for each, end in zip(log.epochs, ends, strict=False)]
-    return Reply(_Epochs.out_of(log, **name._asdict(), replica=log.broker_id, epochs=epochs))
+    return _Epochs.out_of(log, **name._asdict(), replica=log.broker_id, epochs=epochs)
 
 
 async def _describe(visit: Visit, name: TopicPartition, *, max_bytes: int) -> DescribeLogResponse:

@@ -11,7 +11,7 @@ from minikafka.rest.leaders import ask, from_leader, leader_members
 from minikafka.rest.model import Model, member, note, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import LEADER_PROBLEMS, Reply, Routes, Visit
+from minikafka.rest.route import LEADER_PROBLEMS, Json, Reply, Routes, Visit
 from minikafka.rest.schema import nullable, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
 from minikafka.rest.topics import TIMEOUT_MS
@@ -103,7 +103,7 @@ class _Offset(Place):
     parameters=(TOPIC, PARTITION, AT, EPOCH, FORWARD),
     problems=(*LEADER_PROBLEMS, OffsetNotAvailable),
 )
-async def get_offsets(visit: Visit) -> Reply:
+async def get_offsets(visit: Visit) -> Json:
     """An offset by its name, by time, or by leader epoch."""
     name = name_of(visit)
     if visit.gives(EPOCH):
@@ -120,27 +120,27 @@ async def get_offsets(visit: Visit) -> Reply:
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     timestamp = found.timestamp if found.timestamp >= 0 else None
     leads = leader_members(visit.host, leader)
-    return Reply(_Offset.out_of(found, at=at.word, timestamp=timestamp, leader=leads))
+    return _Offset.out_of(found, at=at.word, timestamp=timestamp, leader=leads)
 
 
-async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Reply:
+async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Json:
     request = ExplainPartitionRequest(topic=name.topic, partition=name.partition)
     described, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     if described.replica is None:
         raise OffsetNotAvailable(f"broker {leader.leader_id} has not taken up {name} yet")
     offset = described.replica.high_watermark if word == "hw" else described.replica.log_end_offset
     leads = leader_members(visit.host, leader)
-    return Reply(_Offset.out_of(leader, **name._asdict(), at=word, offset=offset, timestamp=None, leader=leads))
+    return _Offset.out_of(leader, **name._asdict(), at=word, offset=offset, timestamp=None, leader=leads)
 
 
-async def _epoch_end(visit: Visit, name: TopicPartition) -> Reply:
+async def _epoch_end(visit: Visit, name: TopicPartition) -> Json:
     request = OffsetForLeaderEpochRequest(
         partitions=(EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=visit[EPOCH]),)
     )
 
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     leads = leader_members(visit.host, leader)
-    return Reply(_Offset.out_of(found, at="epoch", offset=found.end_offset, timestamp=None, leader=leads))
+    return _Offset.out_of(found, at="epoch", offset=found.end_offset, timestamp=None, leader=leads)
 
 
 # ---- truncate-before -------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class _Truncated(Place):
     problems=(*LEADER_PROBLEMS, OffsetOutOfRange, RequestTimedOut),
     tag="partitions",
 )
-async def post_truncation(visit: Visit) -> Reply:
+async def post_truncation(visit: Visit) -> Json:
     """Delete what lies before an offset (DeleteRecords); ``{"offset": -1}``: all that is committed.
 
     Answers when the log start of every live replica has reached the offset.
@@ -186,7 +186,7 @@ async def post_truncation(visit: Visit) -> Reply:
 
     # Asked twice, it does the same: what is deleted stays deleted.
     found, leader = await from_leader(visit, name, request, wait_s=visit[TIMEOUT_MS] / 1000)
-    return Reply(_Truncated.out_of(found, leader=leader_members(visit.host, leader), note=visit.note))
+    return _Truncated.out_of(found, leader=leader_members(visit.host, leader), note=visit.note)
 
 
 # ---- producer ids ----------------------------------------------------------------------------------------------------

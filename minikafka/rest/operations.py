@@ -22,7 +22,7 @@ from minikafka.rest.cluster import BROKER
 from minikafka.rest.leaders import ask, change, check_known, partition_of
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import flag, many, nodes, ref, table, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, TIMEOUT_MS, setting_text
@@ -107,7 +107,7 @@ _CHANGE = (DRY_RUN, TIMEOUT_MS, FORWARD)
     problems=(*CONTROLLER_PROBLEMS, UnknownTopicOrPartition),
     tag="topics",
 )
-async def get_topic_configs(visit: Visit) -> Reply:
+async def get_topic_configs(visit: Visit) -> Json:
     """Every setting of a topic, as this broker uses it."""
     return await _configs(visit, a.TOPIC, check_known(visit, visit[TOPIC]))
 
@@ -119,13 +119,13 @@ async def get_topic_configs(visit: Visit) -> Reply:
     problems=(*CONTROLLER_PROBLEMS, BrokerIdNotRegistered),
     tag="cluster",
 )
-async def get_broker_configs(visit: Visit) -> Reply:
+async def get_broker_configs(visit: Visit) -> Json:
     """Every setting of one broker, asked of that broker."""
     return await _configs(visit, a.BROKER, str(_broker(visit)))
 
 
 @ROUTES.at("GET /v1/cluster/configs", _SHOWN, problems=CONTROLLER_PROBLEMS, tag="cluster")
-async def get_cluster_configs(visit: Visit) -> Reply:
+async def get_cluster_configs(visit: Visit) -> Json:
     """The settings that all brokers were given at run time."""
     return await _configs(visit, a.BROKER, ALL_BROKERS)
 
@@ -138,7 +138,7 @@ async def get_cluster_configs(visit: Visit) -> Reply:
     problems=(*_CHANGE_PROBLEMS, InvalidConfig, UnknownTopicOrPartition),
     tag="topics",
 )
-async def patch_topic(visit: Visit) -> Reply:
+async def patch_topic(visit: Visit) -> Json:
     """Alter settings of a topic; null takes one back to its default."""
     return await _alter(visit, a.TOPIC, check_known(visit, visit[TOPIC]))
 
@@ -151,7 +151,7 @@ async def patch_topic(visit: Visit) -> Reply:
     problems=(*_CHANGE_PROBLEMS, InvalidConfig, BrokerIdNotRegistered),
     tag="cluster",
 )
-async def patch_broker_configs(visit: Visit) -> Reply:
+async def patch_broker_configs(visit: Visit) -> Json:
     """Alter settings of one broker."""
     return await _alter(visit, a.BROKER, str(_broker(visit)))
 
@@ -164,7 +164,7 @@ async def patch_broker_configs(visit: Visit) -> Reply:
     problems=(*_CHANGE_PROBLEMS, InvalidConfig),
     tag="cluster",
 )
-async def patch_cluster_configs(visit: Visit) -> Reply:
+async def patch_cluster_configs(visit: Visit) -> Json:
     """Alter settings of all brokers at once."""
     return await _alter(visit, a.BROKER, ALL_BROKERS)
 
@@ -177,7 +177,7 @@ def _broker(visit: Visit) -> int:
     return node
 
 
-async def _configs(visit: Visit, kind: int, name: str) -> Reply:
+async def _configs(visit: Visit, kind: int, name: str) -> Json:
     request = a.DescribeConfigsRequest(
         resources=(a.DescribeConfigsResource(resource_type=kind, resource_name=name),),
         include_synonyms=True,
@@ -188,10 +188,10 @@ async def _configs(visit: Visit, kind: int, name: str) -> Reply:
     (found,) = response.results
     if found.error_code:
         raise failure_of(found)
-    return Reply(_Configs(configs=[_Config.described(each) for each in found.configs]).out())
+    return _Configs(configs=[_Config.described(each) for each in found.configs]).out()
 
 
-async def _alter(visit: Visit, kind: int, name: str) -> Reply:
+async def _alter(visit: Visit, kind: int, name: str) -> Json:
     sent = await _Changes.sent(visit)
     altered = {each: None if value is None else setting_text(value) for each, value in sent.config.items()}
     changes = tuple(
@@ -201,7 +201,7 @@ async def _alter(visit: Visit, kind: int, name: str) -> Reply:
     resource = a.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
     request = a.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=visit[DRY_RUN])
     await _change(visit, request, "responses", dry_run=visit[DRY_RUN])
-    return Reply(_Altered(altered=altered, dry_run=visit[DRY_RUN], note=visit.note).out())
+    return _Altered(altered=altered, dry_run=visit[DRY_RUN], note=visit.note).out()
 
 
 async def _change(visit: Visit, request: Any, items: str, *, dry_run: bool) -> None:
@@ -234,14 +234,14 @@ class _MorePartitions(Model):
     problems=(*_CHANGE_PROBLEMS, InvalidPartitions, UnknownTopicOrPartition),
     tag="topics",
 )
-async def post_partitions(visit: Visit) -> Reply:
+async def post_partitions(visit: Visit) -> Json:
     """Give a topic more partitions; records stay where they are, a key may map to another partition from then on."""
     topic, dry_run = visit[TOPIC], visit[DRY_RUN]
     count = (await _Count.sent(visit)).count
     asked = a.NewPartitions(name=topic, count=count)
     request = a.CreatePartitionsRequest(topics=(asked,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
     await _change(visit, request, "results", dry_run=dry_run)
-    return Reply(_MorePartitions(topic=topic, partition_count=count, dry_run=dry_run, note=visit.note).out())
+    return _MorePartitions(topic=topic, partition_count=count, dry_run=dry_run, note=visit.note).out()
 
 
 # ---- reassignments ---------------------------------------------------------------------------------------------------
@@ -287,12 +287,12 @@ class _Target(Model):
 
 
 @ROUTES.at("GET /v1/reassignments", _Moves.answer("What is under way."))
-async def get_reassignments(visit: Visit) -> Reply:
+async def get_reassignments(visit: Visit) -> Json:
     """Every partition whose replicas are on the move."""
     response: a.ListPartitionReassignmentsResponse = await visit.host.answer(
         "ListPartitionReassignments", a.ListPartitionReassignmentsRequest()
     )
-    return Reply(_Moves(reassignments=[_Moving.now(visit, each) for each in response.partitions]).out())
+    return _Moves(reassignments=[_Moving.now(visit, each) for each in response.partitions]).out()
 
 
 _MOVED = {200: _Moved.answer("Begun, or cancelled; the live brokers know.")}
@@ -305,7 +305,7 @@ _MOVED = {200: _Moved.answer("Begun, or cancelled; the live brokers know.")}
     body=_Target.body(),
     problems=(*_CHANGE_PROBLEMS, InvalidReplicaAssignment, UnknownTopicOrPartition),
 )
-async def put_reassignment(visit: Visit) -> Reply:
+async def put_reassignment(visit: Visit) -> Json:
     """Begin to move a partition to these replicas; it is complete when all of them are in sync."""
     target = await _Target.sent(visit)
     return await _reassign(visit, tuple(target.replicas), visit.note)
@@ -317,12 +317,12 @@ async def put_reassignment(visit: Visit) -> Reply:
     parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
     problems=(*_CHANGE_PROBLEMS, InvalidReplicaAssignment, NoReassignmentInProgress, UnknownTopicOrPartition),
 )
-async def delete_reassignment(visit: Visit) -> Reply:
+async def delete_reassignment(visit: Visit) -> Json:
     """Cancel: the replicas are as before. Refused where those that stay are not enough in sync."""
     return await _reassign(visit, None, None)
 
 
-async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: str | None) -> Reply:
+async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: str | None) -> Json:
     name = TopicPartition(visit[TOPIC], visit[PARTITION])
     partition_of(visit.host, name)
     item = a.ReassignedPartition(**name._asdict(), replicas=replicas)
@@ -332,4 +332,4 @@ async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: str | 
     moving = a.OngoingReassignment(
         **name._asdict(), replicas=state.replicas, adding_replicas=state.adding, removing_replicas=state.removing
     )
-    return Reply(_Moved.now(visit, moving, complete=not state.assignment.under_way, note=note))
+    return _Moved.now(visit, moving, complete=not state.assignment.under_way, note=note)

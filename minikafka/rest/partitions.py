@@ -38,7 +38,7 @@ from minikafka.rest.leaders import (
 )
 from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
-from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Reply, Routes, Visit
+from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import flag, nodes, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Event as EventOut
 from minikafka.rest.schemas import Leader, PartitionState, Place
@@ -93,9 +93,9 @@ class _Elected(Place):
     parameters=(TOPIC,),
     problems=(UnknownTopicOrPartition,),
 )
-async def get_partitions(visit: Visit) -> Reply:
+async def get_partitions(visit: Visit) -> Json:
     """The partitions of a topic, as the controller has recorded them."""
-    return Reply(_Partitions.out_of(await described_topic(visit)))
+    return _Partitions.out_of(await described_topic(visit))
 
 
 # ---- one partition and its replicas ----------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ _LEADERS = ("log_start_offset", "last_stable_offset", "high_watermark", "log_end
     parameters=(TOPIC, PARTITION, FORWARD),
     problems=LEADER_PROBLEMS,
 )
-async def get_partition(visit: Visit) -> Reply:
+async def get_partition(visit: Visit) -> Json:
     """One partition: state, offsets, and each replica with its lag and why it is in or out of sync."""
     name = name_of(visit)
     image = partition_of(visit.host, name)
@@ -163,7 +163,7 @@ async def get_partition(visit: Visit) -> Reply:
     image = partition_of(visit.host, name)
     if leaders_view(views, image.leader) is not None:
         visit.leaders.append(image.leader)
-    return Reply(partition_out(visit.host, name, image, views))
+    return partition_out(visit.host, name, image, views)
 
 
 def partition_out(host: Scene, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _replica_of(
         UnknownTopicOrPartition,
     ),
 )
-async def post_election(visit: Visit) -> Reply:
+async def post_election(visit: Visit) -> Json:
     """Elect a leader: the preferred replica, or, where nobody may lead without loss, any that is alive (unclean)."""
     name = name_of(visit)
     partition_of(visit.host, name)
@@ -269,16 +269,14 @@ async def post_election(visit: Visit) -> Reply:
         visit, request, "partitions", wait_s=visit[TIMEOUT_MS] / 1000, topic=name.topic, partition=name.partition
     )
     image = partition_of(visit.host, name)
-    return Reply(
-        _Elected(
-            topic=name.topic,
-            partition=name.partition,
-            type=election,
-            leader=leader_out(visit.host, image),
-            isr=list(image.isr),
-            note=visit.note,
-        ).out()
-    )
+    return _Elected(
+        topic=name.topic,
+        partition=name.partition,
+        type=election,
+        leader=leader_out(visit.host, image),
+        isr=list(image.isr),
+        note=visit.note,
+    ).out()
 
 
 _CHAIN = "What led to it, the oldest first."
@@ -366,7 +364,7 @@ class _Explanation(Place):
     parameters=(TOPIC, PARTITION, FORWARD),
     problems=(UnknownTopicOrPartition,),
 )
-async def get_explanation(visit: Visit) -> Reply:
+async def get_explanation(visit: Visit) -> Json:
     """Why this leader, this ISR, this high watermark, this last stable offset; and why a producer was refused last.
 
     Each ``because`` is a chain of events, the oldest first: what led to the present state, as far as the brokers that
@@ -381,40 +379,38 @@ async def get_explanation(visit: Visit) -> Reply:
     moved = own.watermark_moved if own is not None else None
     unstable = own.unstable if own is not None else None
     refused = [event_of(node, view.refused) for node, view in sorted(views.items()) if view.refused is not None]
-    return Reply(
-        _Explanation(
-            **name._asdict(),
-            leader=_Leads(
-                leader=leader_out(visit.host, image),
-                sentence=_why_this_leader(visit, image, story) + _out_of_date(visit.host),
-                because=_leader_chain(story, image),
-            ),
-            isr=_Isr(
-                isr=list(image.isr),
-                elr=list(image.elr),
-                replicas=list(image.replicas),
-                proposed=list(seen.proposed_isr) if seen is not None and seen.proposed_isr is not None else None,
-                sentence=_why_this_isr(image) + _out_of_date(visit.host),
-                members=[_Member.out_of(each) for each in replicas_of(visit.host, image, views)],
-                because=_isr_chain(story, image),
-            ),
-            high_watermark=_Watermark(
-                high_watermark=seen.high_watermark if seen is not None else None,
-                log_end_offset=seen.log_end_offset if seen is not None else None,
-                held_by=_held_by(seen),
-                sentence=watermark_sentence(image, views),
-                because=[event_of(image.leader, moved)] if moved is not None else [],
-            ),
-            last_stable_offset=_StableOffset(
-                last_stable_offset=seen.last_stable_offset if seen is not None else None,
-                held_by=_unstable_of(unstable),
-                sentence=why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image, views),
-            ),
-            last_refusal=max(refused, key=lambda event: event.at_ms) if refused else None,
-            story=story,
-            told_by=sorted(views),
-        ).out()
-    )
+    return _Explanation(
+        **name._asdict(),
+        leader=_Leads(
+            leader=leader_out(visit.host, image),
+            sentence=_why_this_leader(visit, image, story) + _out_of_date(visit.host),
+            because=_leader_chain(story, image),
+        ),
+        isr=_Isr(
+            isr=list(image.isr),
+            elr=list(image.elr),
+            replicas=list(image.replicas),
+            proposed=list(seen.proposed_isr) if seen is not None and seen.proposed_isr is not None else None,
+            sentence=_why_this_isr(image) + _out_of_date(visit.host),
+            members=[_Member.out_of(each) for each in replicas_of(visit.host, image, views)],
+            because=_isr_chain(story, image),
+        ),
+        high_watermark=_Watermark(
+            high_watermark=seen.high_watermark if seen is not None else None,
+            log_end_offset=seen.log_end_offset if seen is not None else None,
+            held_by=_held_by(seen),
+            sentence=watermark_sentence(image, views),
+            because=[event_of(image.leader, moved)] if moved is not None else [],
+        ),
+        last_stable_offset=_StableOffset(
+            last_stable_offset=seen.last_stable_offset if seen is not None else None,
+            held_by=_unstable_of(unstable),
+            sentence=why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image, views),
+        ),
+        last_refusal=max(refused, key=lambda event: event.at_ms) if refused else None,
+        story=story,
+        told_by=sorted(views),
+    ).out()
 
 
 def _leader_chain(story: list[Event], image: PartitionImage) -> list[Event]:

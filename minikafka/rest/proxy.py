@@ -25,7 +25,7 @@ from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
 from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
-from minikafka.rest.route import Answer, Body, ErrorForm, Page, Reply, Routes, Visit
+from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Reply, Routes, Visit
 from minikafka.rest.schema import anything, many, nullable, one_of, ref, shape, text, whole
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON
@@ -245,7 +245,7 @@ _V3_MEMBERS: dict[str, Any] = {
     _Written.answer("Written.", value=_Data.example()),
     **_V3_MEMBERS,
 )
-async def post_cluster_topic_records(visit: Visit) -> Reply:
+async def post_cluster_topic_records(visit: Visit) -> Json:
     """Produce one record as in Confluent REST Proxy v3."""
     if visit[CLUSTER_ID] != visit.host.image.cluster_id:
         raise malformed(
@@ -286,7 +286,7 @@ async def post_cluster_topic_records(visit: Visit) -> Reply:
         timestamp=_moment(written.timestamp),
         **{name: _Data(type=types[name], size=len({"key": key, "value": value}[name] or b"")) for name in types},
     )
-    return Reply(where.out())
+    return where.out()
 
 
 def _data_in(root: Members, name: str, types: dict[str, str], faults: list[Fault]) -> bytes | None:

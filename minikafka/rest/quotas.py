@@ -9,7 +9,7 @@ from minikafka.quorum.client_quotas import describe_client_quotas
 from minikafka.rest.leaders import change
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import flag, nullable, table, text
 from minikafka.rest.topics import DRY_RUN, TIMEOUT_MS
 from minikafka.security.quotas import CLIENT_ID, IP, IP_KEYS, KEYS, USER
@@ -81,10 +81,10 @@ class _Altered(_Entity):
 
 
 @ROUTES.at("GET /v1/quotas", _Quotas.answer("The quotas."))
-async def get_quotas(visit: Visit) -> Reply:
+async def get_quotas(visit: Visit) -> Json:
     """All client quotas, by entity, as this broker uses them."""
     found = describe_client_quotas(visit.host.image, DescribeClientQuotasRequest())
-    return Reply(_Quotas(quotas=[_quota_of(each) for each in found.entries]).out())
+    return _Quotas(quotas=[_quota_of(each) for each in found.entries]).out()
 
 
 def _quota_of(entry: QuotaEntry) -> _Quota:
@@ -100,7 +100,7 @@ def _quota_of(entry: QuotaEntry) -> _Quota:
     body=_Alteration.body(),
     problems=(*CONTROLLER_PROBLEMS, RequestTimedOut, InvalidRequest, PolicyViolation),
 )
-async def patch_quotas(visit: Visit) -> Reply:
+async def patch_quotas(visit: Visit) -> Json:
     """Set quotas of a user, a client id or both, or of an IP address; null removes one."""
     dry_run, sent = visit[DRY_RUN], await _Alteration.sent(visit)
     entry = QuotaAlteration(
@@ -112,4 +112,4 @@ async def patch_quotas(visit: Visit) -> Reply:
     )
     request = AlterClientQuotasRequest(entries=(entry,), validate_only=dry_run)
     await change(visit, request, "entries", wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
-    return Reply(_Altered.out_of(sent, altered=sent.quotas, dry_run=dry_run, note=visit.note))
+    return _Altered.out_of(sent, altered=sent.quotas, dry_run=dry_run, note=visit.note)

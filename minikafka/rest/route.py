@@ -50,13 +50,22 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
+Json: TypeAlias = dict[str, Any]
+"""An answer with status 200 and no headers of its own: it becomes JSON or msgpack, as the client takes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer that is not a problem: a value that becomes JSON or msgpack, as the client takes it."""
+    """An answer of another status, or with headers: a value that becomes JSON or msgpack."""
 
     body: Any
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, answer: Json | Reply) -> Reply:
+        """Return the answer of a handler with its status."""
+        return cls(answer) if isinstance(answer, dict) else answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +199,7 @@ class Visit:
         return parameter.name in source
 
 
-Handler: TypeAlias = Callable[[Visit], Awaitable[Reply | Page | Stream]]
+Handler: TypeAlias = Callable[[Visit], Awaitable[Json | Reply | Page | Stream]]
 
 
 LEADER_PROBLEMS: tuple[type[ProtocolError], ...] = (

@@ -70,7 +70,7 @@ from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_WRITE_TIMEOUT_S, Host
 from minikafka.rest.live import LiveHub
 from minikafka.rest.parameters import values_of
 from minikafka.rest.permissions import check, quota_key
-from minikafka.rest.route import ErrorForm, ListConnections, Metrics, Page, Route, Stream, Visit
+from minikafka.rest.route import ErrorForm, ListConnections, Metrics, Page, Reply, Route, Stream, Visit
 from minikafka.security.quotas import REQUEST
 from minikafka.web.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
 from minikafka.web.problems import PROBLEM_TYPE, RETRY_AFTER_S, Occurrences, Refused, malformed, problem_of
@@ -126,6 +126,7 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
         return web.Response(
             body=reply.text, headers={**_headers(visit, reply.headers), "Content-Type": reply.media_type}
         )
+    reply = Reply.of(reply)
     if visit.wants_msgpack:
         return _response(visit, reply.body, reply.status, reply.headers, JSON)
     text = await json_text.text_in_turns(reply.body)

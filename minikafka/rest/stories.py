@@ -16,7 +16,7 @@ from minikafka.lab.table import rendered
 from minikafka.lab.verbs import ScenarioError
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import Choice, Text
-from minikafka.rest.route import Reply, Routes, Visit
+from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import many, text, whole
 from minikafka.web.problems import malformed
 from minikafka.wire.differences import difference
@@ -98,11 +98,11 @@ class _Played(Model):
 
 
 @ROUTES.at("GET /v1/lab/stories", _Stories.answer("The stories."))
-async def get_stories(_visit: Visit) -> Reply:
+async def get_stories(_visit: Visit) -> Json:
     """The stories of the lab."""
     found = sorted(_library().items())
     stories = [_Story(name=name, about=story(each), references=list(references(each))) for name, each in found]
-    return Reply(_Stories(stories=stories).out())
+    return _Stories(stories=stories).out()
 
 
 @ROUTES.at(
@@ -110,7 +110,7 @@ async def get_stories(_visit: Visit) -> Reply:
     _Played.answer("The state before the story, and what each step changes."),
     parameters=(STORY, TRUNCATION, CONTROL),
 )
-async def get_story(visit: Visit) -> Reply:
+async def get_story(visit: Visit) -> Json:
     """Play a story: the state before it, and what each step changes."""
     name, options = visit[STORY], {"truncation": visit[TRUNCATION], "control": visit[CONTROL]}
     if name not in _library():
@@ -120,7 +120,7 @@ async def get_story(visit: Visit) -> Reply:
         found = await visit.host.world.offload(lambda: played(name, chosen))
     except ScenarioError as error:
         raise malformed(f"the story {name} cannot be played with these options: {error}") from None
-    return Reply(found)
+    return found
 
 
 @functools.lru_cache(64)

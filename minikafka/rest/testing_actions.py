@@ -21,7 +21,7 @@ from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.body import Members
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.model import Model, member
-from minikafka.rest.route import Reply, Visit, json_body
+from minikafka.rest.route import Json, Reply, Visit, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, text, whole
 from minikafka.rest.testing_hooks import Done, HookCall, HookRoutes
 from minikafka.types import NodeId
@@ -114,14 +114,14 @@ class _Ending(Model):
     parameters=(BROKER,),
     problems=(BrokerIdNotRegistered,),
 )
-async def get_actions(visit: Visit) -> Reply:
+async def get_actions(visit: Visit) -> Json:
     """What `stop` and `kill` of a broker would mean now, as sentences."""
     host, node = visit.host, visit[BROKER]
     if node not in host.image.brokers:
         raise BrokerIdNotRegistered(f"no broker {node} is registered, only {sorted(host.image.brokers)}")
     voters = host.config.voters if host.config.controller_quorum_voters else {host.node_id: None}
     ending = ending_of(node, host.image, voters, host.config)
-    return Reply(_Ending.out_of(ending, node_id=node))
+    return _Ending.out_of(ending, node_id=node)
 
 
 class _Action(Model):

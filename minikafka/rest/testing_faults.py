@@ -22,7 +22,7 @@ from minikafka.faults import MESSAGE_KINDS
 from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import Integer
-from minikafka.rest.route import Reply, json_body
+from minikafka.rest.route import Json, Reply, json_body
 from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, text, whole
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, HookRoutes
 from minikafka.types import NodeId, Offset
@@ -205,9 +205,9 @@ def _set(done: Done) -> Iterator[Injection]:
 
 
 @ROUTES.hook("GET /v1/faults", _AllFaults.answer("Every fault."), node_in=AT_OR_ALL, merge=_all_faults)
-async def get_faults(call: HookCall) -> Reply:
+async def get_faults(call: HookCall) -> Json:
     """Every fault that is not healed, in the order in which they strike."""
-    return Reply({"faults": [_out(fault, call) for fault in call.instruments.faults.active.values()]})
+    return {"faults": [_out(fault, call) for fault in call.instruments.faults.active.values()]}
 
 
 @ROUTES.hook(
@@ -246,7 +246,7 @@ async def post_fault(call: HookCall) -> Reply:
     problems=(RequestTimedOut,),
     wait_s=lambda visit: visit[TIMEOUT_MS] / 1000 if visit.gives(WAIT_HITS) else 0.0,
 )
-async def get_fault(call: HookCall) -> Reply:
+async def get_fault(call: HookCall) -> Json:
     """One fault and how often it struck; ``wait_hits`` waits for that."""
     fault = _fault(call)
     if call.gives(WAIT_HITS):
@@ -258,7 +258,7 @@ async def get_fault(call: HookCall) -> Reply:
             raise RequestTimedOut(
                 f"after {timeout_ms} ms {fault} has {fault.hits} hits, wanted: {wanted}", seen=_out(fault, call)
             ) from None
-    return Reply(_out(fault, call))
+    return _out(fault, call)
 
 
 @ROUTES.hook(
@@ -268,7 +268,7 @@ async def get_fault(call: HookCall) -> Reply:
     body=json_body(_Release.schema(sent=True), {"count": 1, "latest": True}),
     injects=lambda done: [done.injection("release", fault=done.values[FAULT.name], facts=dict(done.document))],
 )
-async def post_release(call: HookCall) -> Reply:
+async def post_release(call: HookCall) -> Json:
     """Let messages go that a fault of kind `hold` holds; it goes on holding later ones."""
     fault = _fault(call)
     asked = _Release.read(call.document)
@@ -279,7 +279,7 @@ async def post_release(call: HookCall) -> Reply:
     released = call.instruments.faults.release(
         fault, asked.count, latest=asked.latest, lose=asked.lose, numbers=asked.ids
     )
-    return Reply({"released": released, "fault": _out(fault, call)})
+    return {"released": released, "fault": _out(fault, call)}
 
 
 @ROUTES.hook(
@@ -288,11 +288,11 @@ async def post_release(call: HookCall) -> Reply:
     parameters=(FAULT,),
     injects=lambda done: [done.injection("heal", fault=done.values[FAULT.name])],
 )
-async def delete_fault(call: HookCall) -> Reply:
+async def delete_fault(call: HookCall) -> Json:
     """Heal one fault; what it held back goes on its way."""
     fault = _fault(call)
     call.instruments.faults.heal(fault.number)
-    return Reply(_out(fault, call))
+    return _out(fault, call)
 
 
 @ROUTES.hook(
@@ -302,9 +302,9 @@ async def delete_fault(call: HookCall) -> Reply:
     merge=_all_healed,
     injects=lambda done: [done.injection("heal")],
 )
-async def delete_faults(call: HookCall) -> Reply:
+async def delete_faults(call: HookCall) -> Json:
     """Heal all faults."""
-    return Reply({"healed": call.instruments.faults.clear()})
+    return {"healed": call.instruments.faults.clear()}
 
 
 @ROUTES.hook(
@@ -314,7 +314,7 @@ async def delete_faults(call: HookCall) -> Reply:
     merge=_all_healed,
     injects=lambda done: [done.injection("heal")],
 )
-async def post_reset(call: HookCall) -> Reply:
+async def post_reset(call: HookCall) -> Json:
     """Heal all faults, by the name that Toxiproxy's users know.
 
     The same as `DELETE /v1/faults`.
@@ -387,9 +387,9 @@ class _Machine(_Faults):
 
 
 @MACHINE_ROUTES.hook("GET /v1/machine", _Machine.answer("The machine."))
-async def get_machine(call: HookCall) -> Reply:
+async def get_machine(call: HookCall) -> Json:
     """What is wrong with a broker's machine, and how often it struck."""
-    return Reply(_Machine.out_of(call.instruments.machine(str(call.node))))
+    return _Machine.out_of(call.instruments.machine(str(call.node)))
 
 
 @MACHINE_ROUTES.hook(
@@ -398,11 +398,11 @@ async def get_machine(call: HookCall) -> Reply:
     body=json_body(_Faults.schema(sent=True), {"disk_full": True}),
     injects=lambda done: [done.injection("machine", facts={name: done.body[name] for name in _Faults.example()})],
 )
-async def put_machine(call: HookCall) -> Reply:
+async def put_machine(call: HookCall) -> Json:
     """Set all that is wrong with it; what is not named is well again."""
     given = _Faults.read(call.document).out()
     machine = call.instruments.machine(str(call.node))
     for name, value in given.items():
         setattr(machine, name, value)
     call.host.world.events("machine_faults_set", **given)
-    return Reply(_Machine.out_of(machine))
+    return _Machine.out_of(machine)

@@ -40,7 +40,7 @@ from minikafka.rest.body import kind_of, object_in, parsed_object, read_body
 from minikafka.rest.host import FORWARD_SLACK_S, Host
 from minikafka.rest.parameters import INT32_MAX, Integer, Parameter, Parsed, Wrong, values_of
 from minikafka.rest.permissions import check_permit
-from minikafka.rest.route import Answer, Body, Reply, Route, Routes, Visit
+from minikafka.rest.route import Answer, Body, Json, Reply, Route, Routes, Visit
 from minikafka.rest.schema import many, one_of, shape, text, whole
 from minikafka.rpc import call
 from minikafka.types import NodeId
@@ -124,7 +124,8 @@ class HookCall:
         return parameter.name in self.given
 
 
-Serve: TypeAlias = Callable[[HookCall], Awaitable[Reply]]
+Serve: TypeAlias = Callable[[HookCall], Awaitable[Json | Reply]]
+DeclaredServe = TypeVar("DeclaredServe", bound=Serve)
 Merge: TypeAlias = Callable[[Sequence[Any]], dict[str, Any]]
 """Bodies of the responses of several brokers -> the body of one response."""
 
@@ -169,7 +170,7 @@ class HookRoutes(Routes):
         node_in: Parameter[NodeId] = AT,
         merge: Merge | None = None,
         **more: Any,
-    ) -> Callable[[Serve], Serve]:
+    ) -> Callable[[DeclaredServe], DeclaredServe]:
         """Declare a route that acts on the broker that ``node_in`` names, or with ``broker=all`` on all of them.
 
         The function runs at the broker that the request concerns. ``AT_OR_ALL`` needs ``merge``. ``more`` are the last
@@ -184,7 +185,7 @@ class HookRoutes(Routes):
             problems=tuple(dict.fromkeys((*problems, BrokerIdNotRegistered, BrokerNotAvailable, NetworkException))),
         )
 
-        def declare_hook(serve: Serve) -> Serve:
+        def declare_hook(serve: DeclaredServe) -> DeclaredServe:
             declare(_Anywhere(where, serve, node_in, merge, body is not None, **more))
             return serve
 
@@ -254,9 +255,8 @@ class _Anywhere:
         instruments = instruments_of(visit)
         if _is_here(node, visit.host, instruments) or self.served_here(instruments, received.document):
             given = (*visit.http.query, *visit.http.match_info)
-            reply = await self.serve(
-                HookCall(visit.host, instruments, node, visit.values, given, received.document, _software(visit))
-            )
+            asked = HookCall(visit.host, instruments, node, visit.values, given, received.document, _software(visit))
+            reply = Reply.of(await self.serve(asked))
         else:
             reply = await _forward(self.name, received, node, self.wait_s(visit) + timeout_s)
         location = reply.headers.get("Location")
@@ -267,9 +267,7 @@ class _Anywhere:
         host = received.visit.host
         instruments = instruments_of(received.visit)
         others = [node for node in sorted(host.image.brokers) if not _is_here(node, host, instruments)]
-        found = await asyncio.gather(
-            *(self._outcome_at(received, node) for node in (host.node_id, *others)),
-        )
+        found = await asyncio.gather(*(self._outcome_at(received, node) for node in (host.node_id, *others)))
         bodies = [each.body for each in found if isinstance(each, Reply)]
         failed = [
             {"broker": node, "detail": each.error.message, "outcome": each.error.outcome}
@@ -402,9 +400,9 @@ async def _served(host: Host, instruments: Instruments, routes: Sequence[Route],
     if named not in (OWN, ALL, host.node_id):
         raise InvalidRequest(f"the request was forwarded to broker {host.node_id} and names broker {named}")
     document = object_in(request.body, request.body_kind) if route.body is not None else {}
-    return await route.handler.serve(
-        HookCall(host, instruments, host.node_id, values, {*request.query, *request.path}, document, request.software)
-    )
+    given = {*request.query, *request.path}
+    asked = HookCall(host, instruments, host.node_id, values, given, document, request.software)
+    return Reply.of(await route.handler.serve(asked))
 
 
 def _check_sender(host: Host, route: Route, request: RunTestHookRequest) -> None:

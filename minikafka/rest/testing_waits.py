@@ -21,7 +21,7 @@ from minikafka.errors import RequestTimedOut
 from minikafka.rest import json_text
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer, Parsed, Text, Wrong
-from minikafka.rest.route import Page, Reply, Routes, Stream, Visit, text_answer
+from minikafka.rest.route import Json, Page, Routes, Stream, Visit, text_answer
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, table, text, whole
 from minikafka.rest.testing_faults import TIMEOUT_MS
 from minikafka.rest.testing_hooks import instruments_of
@@ -98,13 +98,13 @@ class _Events(Model):
 
 
 @ROUTES.at("GET /v1/events", _Events.answer("A window of the events."), parameters=(FROM, LIMIT, KIND, PARTITION, NODE))
-async def get_events(visit: Visit) -> Reply:
+async def get_events(visit: Visit) -> Json:
     """A window of the events, oldest first. ``next`` is where to go on; what is older than ``start`` is gone."""
     ring = instruments_of(visit).ring
     end, limit = ring.end, visit[LIMIT]
     rows = list(ring.rows(visit[FROM], wanted=_wanted(visit), limit=limit))
     next_seq = rows[-1].seq + 1 if len(rows) == limit else end
-    return Reply(_Events(start=ring.start, next=next_seq, events=[row.line() for row in rows]).out())
+    return _Events(start=ring.start, next=next_seq, events=[row.line() for row in rows]).out()
 
 
 @ROUTES.at(
@@ -259,7 +259,7 @@ class _Seen(Model):
     parameters=(*AWAITED, TIMEOUT_MS),
     problems=(RequestTimedOut,),
 )
-async def get_wait(visit: Visit) -> Reply:
+async def get_wait(visit: Visit) -> Json:
     """Answer when everything is as asked for; 504 tells what is not, and what was seen last."""
     if not any(visit.gives(each) for each in (*OF_TOPIC, *OF_CLUSTER)):
         names = ", ".join(each.name for each in (*OF_TOPIC, *OF_CLUSTER))
@@ -272,4 +272,4 @@ async def get_wait(visit: Visit) -> Reply:
     clock = visit.host.world.clock
     began = clock.now()
     state = await until(wish, instruments_of(visit), timeout_s=visit[TIMEOUT_MS] / 1000)
-    return Reply({**state.as_json(), "waited_ms": int((clock.now() - began) * 1000)})
+    return {**state.as_json(), "waited_ms": int((clock.now() - began) * 1000)}

@@ -24,7 +24,7 @@ from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX, Host
 from minikafka.rest.leaders import change, check_known
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Choice, Flag, Integer
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Reply, Routes, Visit
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Reply, Routes, Visit
 from minikafka.rest.schema import flag, many, nullable, ref, table, text, whole
 from minikafka.rest.schemas import PartitionState
 from minikafka.rest.views import gather_from
@@ -117,7 +117,7 @@ class _Deleted(Model):
 
 
 @ROUTES.at("GET /v1/topics", _Topics.answer("All topics."), parameters=(WITH,))
-async def get_topics(visit: Visit) -> Reply:
+async def get_topics(visit: Visit) -> Json:
     """Every topic, in short."""
     described: DescribeTopicsResponse = await visit.answer(
         BY_NAME["DescribeTopicPartitions"],
@@ -135,7 +135,7 @@ async def get_topics(visit: Visit) -> Reply:
     ]
     if visit[WITH] == SUMMARY:
         await _summarize(visit.host, topics, described.topics)
-    return Reply(_Topics(topics=topics).out())
+    return _Topics(topics=topics).out()
 
 
 async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Sequence[DescribedTopic]) -> None:
@@ -167,9 +167,9 @@ async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Seq
 @ROUTES.at(
     "GET /v1/topics/{topic}", _Topic.answer("The topic."), parameters=(TOPIC,), problems=(UnknownTopicOrPartition,)
 )
-async def get_topic(visit: Visit) -> Reply:
+async def get_topic(visit: Visit) -> Json:
     """One topic with its settings and partitions."""
-    return Reply(_Topic.out_of(await described_topic(visit)))
+    return _Topic.out_of(await described_topic(visit))
 
 
 async def described_topic(visit: Visit) -> DescribedTopic:
@@ -264,10 +264,10 @@ def setting_text(value: str | float) -> str:
     parameters=(TOPIC, TIMEOUT_MS, FORWARD),
     problems=(*CONTROLLER_PROBLEMS, InvalidTopic, RequestTimedOut, UnknownTopicOrPartition),
 )
-async def delete_topic(visit: Visit) -> Reply:
+async def delete_topic(visit: Visit) -> Json:
     """Delete one topic with all that is in it."""
     topic, timeout_ms = visit[TOPIC], visit[TIMEOUT_MS]
 
     request = DeleteTopicsRequest(topics=(topic,), timeout_ms=timeout_ms)
     deleted = await change(visit, request, "topics", wait_s=timeout_ms / 1000, topic=topic)
-    return Reply(_Deleted.out_of(deleted, topic=deleted.name, deleted=True))
+    return _Deleted.out_of(deleted, topic=deleted.name, deleted=True)

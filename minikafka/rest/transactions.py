@@ -59,7 +59,7 @@ from minikafka.rest.leaders import (
 )
 from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Text, states_parameter
-from minikafka.rest.route import LEADER_PROBLEMS, Reply, Routes, Visit
+from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
 from minikafka.security.authorizer import Action
@@ -166,7 +166,7 @@ class _Producers(Place):
     parameters=(STATE, PRODUCER_ID, RUNNING_MS, FORWARD),
     problems=(CoordinatorNotAvailable,),
 )
-async def get_transactions(visit: Visit) -> Reply:
+async def get_transactions(visit: Visit) -> Json:
     """Transactional ids of every coordinator; with ``?forward=never`` only of this broker."""
     request = ListTransactionsRequest(
         states=visit[STATE],
@@ -177,7 +177,7 @@ async def get_transactions(visit: Visit) -> Reply:
     listed = [
         _Listed.out_of(each, coordinator=node) for node, response in found.items() for each in response.transactions
     ]
-    return Reply(_Transactions(transactions=sorted(listed, key=lambda each: str(each["transactional_id"]))).out())
+    return _Transactions(transactions=sorted(listed, key=lambda each: str(each["transactional_id"]))).out()
 
 
 @ROUTES.at(
@@ -186,7 +186,7 @@ async def get_transactions(visit: Visit) -> Reply:
     parameters=(TRANSACTIONAL_ID, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, TransactionalIdNotFound),
 )
-async def get_transaction(visit: Visit) -> Reply:
+async def get_transaction(visit: Visit) -> Json:
     """One transactional id: its state, its producer, and the partitions of its open transaction."""
     name = visit[TRANSACTIONAL_ID]
     response: DescribeTransactionsResponse = await from_coordinator(
@@ -199,7 +199,7 @@ async def get_transaction(visit: Visit) -> Reply:
     [found] = response.transactions
     coordinator = coordinator_members(visit.host, await coordinator_of(visit, name, TRANSACTIONAL_IDS))
     started_ms = found.started_ms if found.started_ms >= 0 else None
-    return Reply(_Transaction.out_of(found, started_ms=started_ms, coordinator=coordinator))
+    return _Transaction.out_of(found, started_ms=started_ms, coordinator=coordinator)
 
 
 def producer_out(producer: ActiveProducer) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def producer_out(producer: ActiveProducer) -> dict[str, Any]:
     parameters=(TOPIC, PARTITION, FORWARD),
     problems=LEADER_PROBLEMS,
 )
-async def get_producers(visit: Visit) -> Reply:
+async def get_producers(visit: Visit) -> Json:
     """Producers that the partition's leader knows: their last sequence, and where their open transaction begins."""
     name = name_of(visit)
     request = DescribeProducersRequest(
@@ -223,7 +223,7 @@ async def get_producers(visit: Visit) -> Reply:
 
     found, leader = await from_leader(visit, name, request, wait_s=DESCRIBE_WAIT_S)
     producers = [producer_out(each) for each in found.active]
-    return Reply(_Producers.out_of(found, leader=leader_members(visit.host, leader), producers=producers))
+    return _Producers.out_of(found, leader=leader_members(visit.host, leader), producers=producers)
 
 
 TIMEOUT_MS_DEFAULT = 60_000
@@ -309,7 +309,7 @@ class _Pending(Model):
     body=_Wanted.body(),
     problems=(*COORDINATOR_PROBLEMS, ConcurrentTransactions, InvalidRequest, InvalidTransactionTimeout),
 )
-async def post_transaction(visit: Visit) -> Reply:
+async def post_transaction(visit: Visit) -> Json:
     """Become the producer of a transactional id: its former producer is fenced, and what that left open is aborted.
 
     The transaction begins with its first records or offsets. To go on after its end, take the epoch of that answer.
@@ -318,14 +318,13 @@ async def post_transaction(visit: Visit) -> Reply:
     _check(visit, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, wanted.transactional_id)
     request = InitProducerIdRequest(transactional_id=wanted.transactional_id, transaction_timeout_ms=wanted.timeout_ms)
     given: InitProducerIdResponse = await _asked(visit, wanted.transactional_id, request, TRANSACTIONAL_IDS)
-    document = _Initialized.out_of(
+    return _Initialized.out_of(
         wanted,
         producer_id=given.producer_id,
         producer_epoch=given.producer_epoch,
         coordinator=coordinator_members(visit.host, visit.leaders[-1]),
         note=visit.note,
     )
-    return Reply(document)
 
 
 _FENCED: tuple[type[ProtocolError], ...] = (InvalidProducerIdMapping, ProducerFenced)
@@ -351,7 +350,7 @@ _FENCED: tuple[type[ProtocolError], ...] = (InvalidProducerIdMapping, ProducerFe
         UnknownTopicOrPartition,
     ),
 )
-async def put_transaction_offsets(visit: Visit) -> Reply:
+async def put_transaction_offsets(visit: Visit) -> Json:
     """Commit offsets of a group in the transaction (TxnOffsetCommit): they count when it is committed.
 
     With ``generation`` and ``member_id`` a member without which the group has gone on is refused (KIP-447). After an
@@ -372,7 +371,7 @@ async def put_transaction_offsets(visit: Visit) -> Reply:
     )
 
     await _asked(visit, sent.group, request, GROUPS, failed=first_error("partitions"))
-    return Reply(_Pending.out_of(sent, transactional_id=name, note=visit.note))
+    return _Pending.out_of(sent, transactional_id=name, note=visit.note)
 
 
 _END_PROBLEMS = (*COORDINATOR_PROBLEMS, *_FENCED, ConcurrentTransactions, InvalidTxnState)
@@ -385,7 +384,7 @@ _END_PROBLEMS = (*COORDINATOR_PROBLEMS, *_FENCED, ConcurrentTransactions, Invali
     body=_Sender.body(),
     problems=_END_PROBLEMS,
 )
-async def post_commit(visit: Visit) -> Reply:
+async def post_commit(visit: Visit) -> Json:
     """Commit: the decision is durable when this is answered, and readers see the records soon after.
 
     Every request of the transaction must have been answered with success before; else abort.
@@ -400,12 +399,12 @@ async def post_commit(visit: Visit) -> Reply:
     body=_Sender.body(),
     problems=_END_PROBLEMS,
 )
-async def post_abort(visit: Visit) -> Reply:
+async def post_abort(visit: Visit) -> Json:
     """Abort: no reader of committed records sees any of the transaction, nor what of it is still under way."""
     return await _end(visit, is_commit=False)
 
 
-async def _end(visit: Visit, *, is_commit: bool) -> Reply:
+async def _end(visit: Visit, *, is_commit: bool) -> Json:
     sent, name = await _Sender.sent(visit), visit[TRANSACTIONAL_ID]
     request = EndTxnRequest(
         transactional_id=name,
@@ -415,7 +414,7 @@ async def _end(visit: Visit, *, is_commit: bool) -> Reply:
         transaction_version=TRANSACTION_V2,
     )
     response: EndTxnResponse = await _asked(visit, name, request, TRANSACTIONAL_IDS)
-    return Reply(_Ended.out_of(response, transactional_id=name, committed=is_commit, note=visit.note))
+    return _Ended.out_of(response, transactional_id=name, committed=is_commit, note=visit.note)
 
 
 def _check(visit: Visit, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
