@@ -46,36 +46,29 @@ class _Row:
     leader: NodeId
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
-    offsets: tuple[Offset, Offset] | None
-    """Log start and high watermark, if this broker leads it."""
+    start_offset: Offset | None = None
+    """Log start, if this broker leads it."""
+    high_watermark: Offset | None = None
 
 
 OF_PARTITIONS: tuple[tuple[str, str, Callable[[_Row], int | None]], ...] = (
+    ("current_offset", "The high watermark: where consumers' latest is.", lambda part: part.high_watermark),
+    ("oldest_offset", "The log start offset.", lambda part: part.start_offset),
+    ("leader", "Node id of the leader; -1: nobody leads.", lambda part: part.leader),
     (
-        "kafka_topic_partition_current_offset",
-        "The high watermark: where consumers' latest is.",
-        lambda part: part.offsets[1] if part.offsets else None,
-    ),
-    (
-        "kafka_topic_partition_oldest_offset",
-        "The log start offset.",
-        lambda part: part.offsets[0] if part.offsets else None,
-    ),
-    ("kafka_topic_partition_leader", "Node id of the leader; -1: nobody leads.", lambda part: part.leader),
-    (
-        "kafka_topic_partition_leader_is_preferred",
+        "leader_is_preferred",
         "1 if the first replica of the assignment leads.",
         lambda part: part.leader == part.replicas[0],
     ),
-    ("kafka_topic_partition_replicas", "Replicas of the assignment.", lambda part: len(part.replicas)),
-    ("kafka_topic_partition_in_sync_replica", "Members of the ISR.", lambda part: len(part.isr)),
+    ("replicas", "Replicas of the assignment.", lambda part: len(part.replicas)),
+    ("in_sync_replica", "Members of the ISR.", lambda part: len(part.isr)),
     (
-        "kafka_topic_partition_under_replicated_partition",
+        "under_replicated_partition",
         "1 if a replica is outside the ISR.",
         lambda part: len(part.isr) < len(part.replicas),
     ),
 )
-"""Of each partition: family, meaning, value; None where this broker does not know it."""
+"""Of each partition: family (behind ``kafka_topic_partition_``), meaning, value; None where it is unknown."""
 
 
 def exporter(view: View) -> Iterator[Metric]:
@@ -86,31 +79,24 @@ def exporter(view: View) -> Iterator[Metric]:
     topics = [image.topics[name] for name in sorted(image.topics)][: view.limit] if view.is_controller else []
     if view.is_controller:
         yield number("kafka_brokers", "Brokers that live. Reported by the active controller.", len(living))
-    yield gauge(
-        "kafka_broker_info",
-        "1 for each broker that lives. Reported by the active controller.",
-        ("address", "id"),
-        (((str(each.address), each.node_id), 1.0) for each in living),
-    )
-    yield gauge(
-        "kafka_topic_partitions",
-        "Partitions of a topic. Reported by the active controller.",
-        ("topic",),
-        (((topic.name,), float(len(topic.partitions))) for topic in topics),
-    )
+    addresses = [((each.address, each.node_id), 1) for each in living]
+    meaning = "1 for each broker that lives. Reported by the active controller."
+    yield gauge("kafka_broker_info", meaning, ("address", "id"), addresses)
+    counts = [(topic.name, len(topic.partitions)) for topic in topics]
+    yield gauge("kafka_topic_partitions", "Partitions of a topic. Reported by the active controller.", "topic", counts)
     rows = list(_rows(view))
     for name, meaning, value_of in OF_PARTITIONS:
-        known = ((each.labels, value_of(each)) for each in rows)
-        yield gauge(name, meaning, PARTITION, ((labels, float(value)) for labels, value in known if value is not None))
+        known = ((each.labels, value) for each in rows if (value := value_of(each)) is not None)
+        yield gauge(f"kafka_topic_partition_{name}", meaning, PARTITION, known)
 
 
 def _rows(view: View) -> Iterator[_Row]:
     for name, leader in view.shown_led:
-        offsets = (leader.log.start_offset, leader.high_watermark)
-        yield _Row((name.topic, name.partition), view.broker.node_id, leader.replicas, leader.isr, offsets)
+        offsets = leader.log.start_offset, leader.high_watermark
+        yield _Row((name.topic, name.partition), view.broker.node_id, leader.replicas, leader.isr, *offsets)
     if view.is_controller:
         for topic, each in view.leaderless[: view.limit]:
-            yield _Row((topic.name, each.partition), -1, each.replicas, each.isr, None)
+            yield _Row((topic.name, each.partition), -1, each.replicas, each.isr)
 
 
 def in_pieces(family: Metric) -> Iterator[Metric]:

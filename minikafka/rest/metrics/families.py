@@ -100,24 +100,31 @@ class Windows:
 
 
 Row: TypeAlias = tuple[Sequence[object], float]
-"""(label values, value)."""
+"""(label values, value); one label value may be a text by itself."""
 
 QUANTILES = (0.5, 0.75, 0.95, 0.99)
 
 
 def gauge(name: str, meaning: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
-    """A value that goes up and down."""
-    return _filled(GaugeMetricFamily(name, meaning, labels=labels), rows)
+    """A value that goes up and down; ``labels`` may be one by itself."""
+    return _filled(GaugeMetricFamily, name, meaning, labels, rows)
 
 
 def counter(name: str, meaning: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
     """A value that only rises; the samples are called ``name_total``."""
-    return _filled(CounterMetricFamily(name, meaning, labels=labels), rows)
+    return _filled(CounterMetricFamily, name, meaning, labels, rows)
 
 
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
+def _filled(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    meaning: str,
+    labels: Sequence[str],
+    rows: Iterable[Row],
+) -> Metric:
+    family = kind(name, meaning, labels=(labels,) if isinstance(labels, str) else labels)
     for values, value in rows:
-        family.add_metric([str(each) for each in values], value)
+        family.add_metric([values] if isinstance(values, str) else [str(each) for each in values], value)
     return family
 
 
@@ -169,7 +176,7 @@ def percentiles_ms(
 # A scrape waits so long for other leaders; Prometheus itself gives up after ten seconds.
 ASK_TIMEOUT_S: Final = 2.0
 
-GROUP, TOPIC, PARTITION = ("consumergroup",), ("consumergroup", "topic"), ("consumergroup", "topic", "partition")
+GROUP, TOPIC, PARTITION = "consumergroup", ("consumergroup", "topic"), ("consumergroup", "topic", "partition")
 STATES = {
     "preparingrebalance": State.PREPARING,
     "completingrebalance": State.COMPLETING,
@@ -243,41 +250,25 @@ def group_families(groups: Groups) -> Iterator[Metric]:
     lags = [
         (group, name, max(0, groups.ends[name] - offset)) for group, name, offset in committed if name in groups.ends
     ]
-    yield gauge(
-        "kafka_consumergroup_current_offset",
-        "What a group has committed: the next offset that it will read. Reported by its coordinator.",
-        PARTITION,
-        (((group, *name), float(offset)) for group, name, offset in committed),
-    )
-    yield gauge(
-        "kafka_consumergroup_current_offset_sum",
-        "The same over a topic's partitions.",
-        TOPIC,
-        _by_topic(committed),
-    )
-    yield gauge(
-        "kafka_consumergroup_lag",
-        "Records between what a group has committed and the high watermark.",
-        PARTITION,
-        (((group, *name), float(lag)) for group, name, lag in lags),
-    )
-    yield gauge("kafka_consumergroup_lag_sum", "The same over a topic's partitions.", TOPIC, _by_topic(lags))
-    yield gauge(
-        "kafka_consumergroup_members",
-        "Members of a group.",
-        GROUP,
-        (((each.group_id,), float(each.member_count)) for each in groups.standings[: groups.limit]),
-    )
+    for name, meaning, values in (
+        (
+            "kafka_consumergroup_current_offset",
+            "What a group has committed: the next offset that it will read. Reported by its coordinator.",
+            committed,
+        ),
+        ("kafka_consumergroup_lag", "Records between what a group has committed and the high watermark.", lags),
+    ):
+        yield gauge(name, meaning, PARTITION, (((group, *place), value) for group, place, value in values))
+        yield gauge(name + "_sum", "The same over a topic's partitions.", TOPIC, _by_topic(values))
+    members = [(each.group_id, each.member_count) for each in groups.standings[: groups.limit]]
+    yield gauge("kafka_consumergroup_members", "Members of a group.", GROUP, members)
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     yield number(prefix + "numgroups", "Groups that this broker coordinates.", len(groups.standings))
     for word, state in STATES.items():
         count = sum(each.state is state for each in groups.standings)
         yield number(f"{prefix}numgroups{word}", f"Of these, those that are {state.value}.", count)
-    yield number(
-        prefix + "numoffsets",
-        "Offsets that they have committed.",
-        sum(len(each.committed) for each in groups.standings),
-    )
+    offset_count = sum(len(each.committed) for each in groups.standings)
+    yield number(prefix + "numoffsets", "Offsets that they have committed.", offset_count)
     yield number(
         "mk_metrics_group_partitions_omitted",
         "Committed offsets without series of their own; see mk.metrics.partitions.max.",

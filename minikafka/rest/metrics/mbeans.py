@@ -11,13 +11,14 @@ What only minikafka tells: how far each replica is as its leader sees it, what b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from prometheus_client.metrics_core import Metric
 
 from minikafka import __version__
 from minikafka.broker.meters import Histogram, RequestMeter, TopicMeter
-from minikafka.replication.leader import NEVER, LeaderReplica
+from minikafka.replication.leader import LeaderReplica, Remote
 from minikafka.rest.metrics.families import (
     EventCounts,
     ProcessGauges,
@@ -30,9 +31,8 @@ from minikafka.rest.metrics.families import (
     percentiles_ms,
     total,
 )
-from minikafka.types import METADATA_PARTITION
+from minikafka.types import METADATA_PARTITION, NodeId
 
-TOPIC = ("topic",)
 PARTITION = ("topic", "partition")
 
 # Kafka's broker states: it runs, it wants to leave, it goes.
@@ -62,21 +62,16 @@ def _replicas(view: View, events: EventCounts) -> Iterator[Metric]:
     yield number(prefix + "leadercount", "Partitions that this broker leads.", len(led))
     yield number(prefix + "partitioncount", "Replicas on this broker.", len(view.hosted))
     yield number(prefix + "offlinereplicacount", "Replicas whose disk failed.", failed)
-    yield number(
-        prefix + "underreplicatedpartitions",
-        "Partitions led here with replicas outside the ISR.",
-        sum(map(is_under_replicated, led)),
-    )
-    yield number(
-        prefix + "underminisrpartitioncount",
-        "Partitions led here whose ISR is below min.insync.replicas: acks=all is refused.",
-        sum(map(is_under_min_isr, led)),
-    )
-    yield number(
-        prefix + "atminisrpartitioncount",
-        "Partitions led here whose ISR is just min.insync.replicas: one more loss and acks=all is refused.",
-        sum(map(is_at_min_isr, led)),
-    )
+    for name, meaning, is_counted in (
+        ("underreplicatedpartitions", "with replicas outside the ISR.", is_under_replicated),
+        ("underminisrpartitioncount", "whose ISR is below min.insync.replicas: acks=all is refused.", is_under_min_isr),
+        (
+            "atminisrpartitioncount",
+            "whose ISR is just min.insync.replicas: one more loss and acks=all is refused.",
+            is_at_min_isr,
+        ),
+    ):
+        yield number(prefix + name, f"Partitions led here {meaning}", sum(map(is_counted, led)))
     changes = events.isr_changes
     yield total(prefix + "isrshrinks", "Times that a partition led here lost an ISR member.", changes["isr_shrunk"])
     yield total(prefix + "isrexpands", "Times that a partition led here won one.", changes["isr_expanded"])
@@ -107,13 +102,9 @@ def _partitions(view: View) -> Iterator[Metric]:
         ("insyncreplicascount", "Members of the ISR.", lambda leader: len(leader.isr)),
     )
     for name, meaning, value in families:
-        rows = (
-            (name, float(value(each.role)) if isinstance(each.role, LeaderReplica) else 0.0)
-            for name, each in view.shown
-        )
-        yield gauge(
-            f"kafka_cluster_partition_{name}", meaning + " Zero where this broker does not lead.", PARTITION, rows
-        )
+        rows = ((place, value(each.role) if isinstance(each.role, LeaderReplica) else 0) for place, each in view.shown)
+        meaning_here = f"{meaning} Zero where this broker does not lead."
+        yield gauge(f"kafka_cluster_partition_{name}", meaning_here, PARTITION, rows)
 
 
 def _controller(view: View, events: EventCounts) -> Iterator[Metric]:
@@ -169,8 +160,8 @@ def _topics(view: View) -> Iterator[Metric]:
         ("failedfetchrequests", "Partitions answered with an error.", lambda meter: meter.failed_fetch_requests),
     )
     for name, meaning, value in families:
-        rows = (((topic,), float(value(meter))) for topic, meter in topics)
-        yield counter(f"kafka_server_brokertopicmetrics_{name}", meaning, TOPIC, rows)
+        rows = ((topic, value(meter)) for topic, meter in topics)
+        yield counter(f"kafka_server_brokertopicmetrics_{name}", meaning, "topic", rows)
     traffic = view.broker.replicas.traffic
     prefix = "kafka_server_brokertopicmetrics_replication"
     yield total(prefix + "bytesin", "Bytes fetched from leaders.", traffic.replication_bytes_in)
@@ -179,19 +170,13 @@ def _topics(view: View) -> Iterator[Metric]:
 
 def _fetchers(view: View) -> Iterator[Metric]:
     lags = view.broker.replicas.fetchers.lags()
-    yield gauge(
-        "kafka_server_replicafetchermanager_maxlag",
-        "The largest lag of a replica that follows here, in records.",
-        ("clientId",),
-        [(("Replica",), float(max(lags.values(), default=0)))],
-    )
+    meaning = "The largest lag of a replica that follows here, in records."
+    largest = max(lags.values(), default=0)
+    yield gauge("kafka_server_replicafetchermanager_maxlag", meaning, "clientId", [("Replica", largest)])
     shown = dict(view.shown)
-    yield gauge(
-        "kafka_server_fetcherlagmetrics_consumerlag",
-        "Records between a follower's log end and its leader's, as the leader last reported it.",
-        ("clientId", *PARTITION),
-        ((("replica", *name), float(lag)) for name, lag in sorted(lags.items()) if name in shown),
-    )
+    meaning = "Records between a follower's log end and its leader's, as the leader last reported it."
+    rows = [(("replica", *name), lag) for name, lag in sorted(lags.items()) if name in shown]
+    yield gauge("kafka_server_fetcherlagmetrics_consumerlag", meaning, ("clientId", *PARTITION), rows)
 
 
 def _logs(view: View) -> Iterator[Metric]:
@@ -199,20 +184,14 @@ def _logs(view: View) -> Iterator[Metric]:
     metadata = view.broker.logs.get(METADATA_PARTITION)
     if metadata is not None:
         logs.insert(0, (METADATA_PARTITION, metadata))
-    prefix = "kafka_log_log_"
-    yield gauge(prefix + "size", "Bytes of all segments.", PARTITION, ((name, log.size_bytes) for name, log in logs))
-    yield gauge(
-        prefix + "numlogsegments", "Segments.", PARTITION, ((name, float(log.segment_count)) for name, log in logs)
-    )
-    yield gauge(
-        prefix + "logstartoffset", "First offset.", PARTITION, ((name, float(log.start_offset)) for name, log in logs)
-    )
-    yield gauge(
-        prefix + "logendoffset",
-        "The offset after the last one (LEO).",
-        PARTITION,
-        ((name, float(log.end_offset)) for name, log in logs),
-    )
+    for kind, meaning, attribute in (
+        ("size", "Bytes of all segments.", "size_bytes"),
+        ("numlogsegments", "Segments.", "segment_count"),
+        ("logstartoffset", "First offset.", "start_offset"),
+        ("logendoffset", "The offset after the last one (LEO).", "end_offset"),
+    ):
+        rows = ((name, getattr(log, attribute)) for name, log in logs)
+        yield gauge(f"kafka_log_log_{kind}", meaning, PARTITION, rows)
     yield number(
         "kafka_log_logmanager_offlinelogdirectorycount",
         "Data directories that failed: there is one, and the broker leaves when it fails.",
@@ -248,24 +227,16 @@ def _requests(view: View, windows: Windows) -> Iterator[Metric]:
     meters = sorted(view.broker.dispatcher.meters.by_name().items())
     traffic = view.broker.replicas.traffic
     prefix = "kafka_network_requestmetrics_"
-    yield counter(
-        prefix + "requests",
-        "Requests answered.",
-        ("request",),
-        (((name,), meter.total.count) for name, meter in meters),
-    )
+    counts = [(name, meter.total.count) for name, meter in meters]
+    yield counter(prefix + "requests", "Requests answered.", "request", counts)
     errors = [((name, error), count) for name, meter in meters for error, count in sorted(meter.errors.items())]
     errors += [(("Produce", error), count) for error, count in sorted(traffic.produce_errors.items())]
     errors += [(("FetchConsumer", error), count) for error, count in sorted(traffic.fetch_errors.items())]
-    summed: dict[tuple[str, str], int] = {}
+    summed: Counter[tuple[str, str]] = Counter()
     for labels, count in errors:
-        summed[labels] = summed.get(labels, 0) + count
-    yield counter(
-        prefix + "errors",
-        "Requests, and partitions of Produce and FetchConsumer, that were answered with an error.",
-        ("request", "error"),
-        summed.items(),
-    )
+        summed[labels] += count
+    meaning = "Requests, and partitions of Produce and FetchConsumer, that were answered with an error."
+    yield counter(prefix + "errors", meaning, ("request", "error"), summed.items())
     families: tuple[tuple[str, str, Callable[[RequestMeter], Histogram]], ...] = (
         ("totaltimems", "From the request, once it is read, to its answer.", lambda meter: meter.total),
         ("localtimems", "Spent here: checks, append, sync, read.", lambda meter: meter.local),
@@ -273,17 +244,13 @@ def _requests(view: View, windows: Windows) -> Iterator[Metric]:
     )
     for name, meaning, histogram_of in families:
         rows = [(kind, histogram_of(meter)) for kind, meter in meters]
-        yield percentiles_ms(
-            prefix + name, meaning + " Quantiles of the last one to two minutes.", "request", rows, windows, view.now
-        )
+        meaning_lately = f"{meaning} Quantiles of the last one to two minutes."
+        yield percentiles_ms(prefix + name, meaning_lately, "request", rows, windows, view.now)
     sizes = {name: each.size for name, each in traffic.purgatory_meters.items()}
     sizes["FetchMetadata"] = view.broker.quorum.purgatory_meter.size
-    yield gauge(
-        "kafka_server_delayedoperationpurgatory_purgatorysize",
-        "Requests that wait: Produce for replicas, Fetch for records (long polls).",
-        ("delayedOperation",),
-        (((name,), float(size)) for name, size in sizes.items()),
-    )
+    meaning = "Requests that wait: Produce for replicas, Fetch for records (long polls)."
+    name = "kafka_server_delayedoperationpurgatory_purgatorysize"
+    yield gauge(name, meaning, "delayedOperation", sizes.items())
 
 
 def _quorum(view: View) -> Iterator[Metric]:
@@ -299,20 +266,13 @@ def _quorum(view: View) -> Iterator[Metric]:
         "Milliseconds from the append of metadata to its commit, by this broker as controller.",
         windows_of.sum_ns / windows_of.count / 1e6 if windows_of.count else 0.0,
     )
-    yield gauge(
-        prefix + "current_state",
-        "1 for the role of this node in the quorum.",
-        ("current_state",),
-        [((quorum.core.role.name,), 1.0)],
-    )
+    role = [(quorum.core.role.name, 1)]
+    yield gauge(prefix + "current_state", "1 for the role of this node in the quorum.", "current_state", role)
     yield number(
         "kafka_server_brokermetadatametrics_last_applied_record_offset",
         "The last record of the metadata log that this broker has applied.",
         view.image.offset - 1,
     )
-
-
-REPLICA = ("topic", "partition", "replica")
 
 
 def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Metric]:
@@ -324,25 +284,14 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
     yield number("mk_broker_epoch", "Epoch of this broker's registration; -1: none.", broker.broker_epoch)
     yield from _own_replicas(view)
     traffic = broker.replicas.traffic
-    yield counter(
-        "mk_produce_outcome",
-        "Batches by what became of them: written, not_written, unknown.",
-        ("outcome",),
-        (((outcome,), float(traffic.produce_outcomes.get(outcome, 0))) for outcome in OUTCOMES),
-    )
+    outcomes = [(outcome, traffic.produce_outcomes.get(outcome, 0)) for outcome in OUTCOMES]
+    meaning = "Batches by what became of them: written, not_written, unknown."
+    yield counter("mk_produce_outcome", meaning, "outcome", outcomes)
     yield total("mk_acked_records", "Acknowledged records (acks 1 and all).", traffic.acked_records)
-    yield counter(
-        "mk_truncated_records",
-        "Records cut off this broker's logs because a new leader does not have them.",
-        ("reason",),
-        (((reason,), float(count)) for reason, count in events.truncated_records.items()),
-    )
-    yield counter(
-        "mk_events",
-        "Events by kind: the words of the structured log, also those that are not logged.",
-        ("event",),
-        (((kind,), float(count)) for kind, count in sorted(events.by_kind.items())),
-    )
+    meaning = "Records cut off this broker's logs because a new leader does not have them."
+    yield counter("mk_truncated_records", meaning, "reason", events.truncated_records.items())
+    meaning = "Events by kind: the words of the structured log, also those that are not logged."
+    yield counter("mk_events", meaning, "event", sorted(events.by_kind.items()))
     meters = sorted(broker.dispatcher.meters.by_name().items())
     yield histogram(
         "mk_request_duration_seconds",
@@ -350,41 +299,20 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
         ("request",),
         (((name,), meter.total) for name, meter in meters),
     )
-    yield counter(
-        "mk_request_bytes",
-        "Bodies of /rpc requests, and Kafka frames.",
-        ("request",),
-        (((name,), m.bytes_in) for name, m in meters),
-    )
-    yield counter(
-        "mk_response_bytes",
-        "Bodies of /rpc answers, and Kafka frames.",
-        ("request",),
-        (((name,), m.bytes_out) for name, m in meters),
-    )
+    received, sent = [(name, m.bytes_in) for name, m in meters], [(name, m.bytes_out) for name, m in meters]
+    yield counter("mk_request_bytes", "Bodies of /rpc requests, and Kafka frames.", "request", received)
+    yield counter("mk_response_bytes", "Bodies of /rpc answers, and Kafka frames.", "request", sent)
     yield from _protocols(view)
     yield number(
         "mk_queued_request_bytes", "Large requests held now; see queued.max.request.bytes.", process.queued_bytes
     )
-    yield counter(
-        "mk_refused_connections",
-        "Connections closed as they were accepted, by the setting whose limit they exceeded.",
-        ("setting",),
-        (((setting,), float(count)) for setting, count in process.refused_connections.items()),
-    )
+    meaning = "Connections closed as they were accepted, by the setting whose limit they exceeded."
+    yield counter("mk_refused_connections", meaning, "setting", process.refused_connections.items())
     throttle = broker.throttle
-    yield counter(
-        "mk_throttled_requests",
-        "Requests of clients that exceeded a quota, by the quota.",
-        ("quota",),
-        (((key,), float(count)) for key, count in throttle.throttled.items()),
-    )
-    yield counter(
-        "mk_throttle_seconds",
-        "Throttle times of these requests, in all.",
-        ("quota",),
-        (((key,), ms / 1000) for key, ms in throttle.throttled_ms.items()),
-    )
+    meaning = "Requests of clients that exceeded a quota, by the quota."
+    yield counter("mk_throttled_requests", meaning, "quota", throttle.throttled.items())
+    seconds = [(key, ms / 1000) for key, ms in throttle.throttled_ms.items()]
+    yield counter("mk_throttle_seconds", "Throttle times of these requests, in all.", "quota", seconds)
     yield number("mk_muted_connections", "Kafka connections of throttled clients, not read now.", throttle.muted)
     yield number("mk_log_dir_free_bytes", "Free on the data directory's file system.", process.free_bytes)
     yield histogram(
@@ -404,37 +332,25 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
 def _protocols(view: View) -> Iterator[Metric]:
     """The same requests by the protocol that they came in, and the libraries that are connected."""
     meters = sorted(view.broker.dispatcher.meters.by_protocol.items())
-    labels = ("protocol", "request")
-    yield counter(
-        "mk_protocol_requests",
-        "Requests by protocol: kafka (binary frames), rpc (/rpc), http (/v1), internal (the broker's own).",
-        labels,
-        ((key, float(meter.total.count)) for key, meter in meters),
+    families: tuple[tuple[str, str, Callable[[RequestMeter], float]], ...] = (
+        (
+            "requests",
+            "Requests by protocol: kafka (binary frames), rpc (/rpc), http (/v1), internal (the broker's own).",
+            lambda meter: meter.total.count,
+        ),
+        (
+            "request_seconds",
+            "Time from a request to its answer, in all, by protocol.",
+            lambda meter: meter.total.sum_ns / 1e9,
+        ),
+        ("request_bytes", "Bytes of requests by protocol; not counted for /v1.", lambda meter: meter.bytes_in),
+        ("response_bytes", "Bytes of answers by protocol; not counted for /v1.", lambda meter: meter.bytes_out),
     )
-    yield counter(
-        "mk_protocol_request_seconds",
-        "Time from a request to its answer, in all, by protocol.",
-        labels,
-        ((key, meter.total.sum_ns / 1e9) for key, meter in meters),
-    )
-    yield counter(
-        "mk_protocol_request_bytes",
-        "Bytes of requests by protocol; not counted for /v1.",
-        labels,
-        ((key, float(meter.bytes_in)) for key, meter in meters),
-    )
-    yield counter(
-        "mk_protocol_response_bytes",
-        "Bytes of answers by protocol; not counted for /v1.",
-        labels,
-        ((key, float(meter.bytes_out)) for key, meter in meters),
-    )
-    yield gauge(
-        "mk_kafka_connections",
-        "Open connections of Kafka's protocol by the name of the client's library (KIP-511), where known.",
-        ("software",),
-        (((name,), float(count)) for name, count in sorted(view.broker.kafka_software().items())),
-    )
+    for name, meaning, value in families:
+        rows = ((key, value(meter)) for key, meter in meters)
+        yield counter(f"mk_protocol_{name}", meaning, ("protocol", "request"), rows)
+    meaning = "Open connections of Kafka's protocol by the name of the client's library (KIP-511), where known."
+    yield gauge("mk_kafka_connections", meaning, "software", sorted(view.broker.kafka_software().items()))
 
 
 OUTCOMES = ("written", "not_written", "unknown")
@@ -442,45 +358,32 @@ OUTCOMES = ("written", "not_written", "unknown")
 
 def _own_replicas(view: View) -> Iterator[Metric]:
     """A leader's knowledge of its followers: their ends, how far behind, and since when."""
-    yield gauge(
-        "mk_partition_hw",
-        "The high watermark of this replica.",
-        PARTITION,
-        ((name, float(each.high_watermark)) for name, each in view.shown),
-    )
-    yield gauge(
-        "mk_partition_leader_epoch",
-        "The leader epoch that this replica knows.",
-        PARTITION,
-        ((name, float(each.epoch)) for name, each in view.shown),
-    )
-    remotes = [
-        ((*name, node), leader, remote) for name, leader in view.shown_led for node, remote in leader.remotes.items()
-    ]
-    yield gauge(
-        "mk_replica_leo",
-        "A follower's log end as its leader knows it; -1: it has not fetched yet.",
-        REPLICA,
-        ((labels, float(remote.end_offset)) for labels, _, remote in remotes),
-    )
-    yield gauge(
-        "mk_replica_lag_records",
-        "Records between the leader's log end and a follower's.",
-        REPLICA,
-        ((labels, float(leader.log.end_offset - max(remote.end_offset, 0))) for labels, leader, remote in remotes),
-    )
-    yield gauge(
-        "mk_replica_caught_up_seconds",
-        "Since a follower was last caught up; out of the ISR beyond replica.lag.time.max.ms. +Inf: never.",
-        REPLICA,
+    watermarks = [(name, each.high_watermark) for name, each in view.shown]
+    yield gauge("mk_partition_hw", "The high watermark of this replica.", PARTITION, watermarks)
+    epochs = [(name, each.epoch) for name, each in view.shown]
+    yield gauge("mk_partition_leader_epoch", "The leader epoch that this replica knows.", PARTITION, epochs)
+    families: tuple[tuple[str, str, Callable[[LeaderReplica, NodeId, Remote], float]], ...] = (
         (
-            (labels, float("inf") if remote.caught_up_at() == NEVER else max(0.0, view.now - remote.caught_up_at()))
-            for labels, _, remote in remotes
+            "leo",
+            "A follower's log end as its leader knows it; -1: it has not fetched yet.",
+            lambda _leader, _node, remote: remote.end_offset,
         ),
+        (
+            "lag_records",
+            "Records between the leader's log end and a follower's.",
+            lambda leader, _node, remote: leader.log.end_offset - max(remote.end_offset, 0),
+        ),
+        (
+            "caught_up_seconds",
+            "Since a follower was last caught up; out of the ISR beyond replica.lag.time.max.ms. +Inf: never.",
+            lambda _leader, _node, remote: max(0.0, view.now - remote.caught_up_at()),
+        ),
+        ("in_sync", "1 if the follower is in the ISR.", lambda leader, node, _remote: node in leader.isr),
     )
-    yield gauge(
-        "mk_replica_in_sync",
-        "1 if the follower is in the ISR.",
-        REPLICA,
-        ((labels, float(labels[-1] in leader.isr)) for labels, leader, _ in remotes),
-    )
+    for name, meaning, value in families:
+        rows = (
+            ((*place, node), value(leader, node, remote))
+            for place, leader in view.shown_led
+            for node, remote in leader.remotes.items()
+        )
+        yield gauge(f"mk_replica_{name}", meaning, (*PARTITION, "replica"), rows)
