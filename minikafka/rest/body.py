@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgpack
 from aiohttp import web
@@ -21,13 +21,15 @@ from minikafka.rest.host import (
     BODY_BYTES_MAX,
     BODY_TIMEOUT_S,
     PRODUCE_RECORD_COUNT_MAX,
-    Host,
     body_bytes_max,
 )
 from minikafka.rest.json_text import Turns
 from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.problems import RETRY_AFTER_S, VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed
 from minikafka.wire.limits import Bounds, TooMuch, check_json, check_msgpack, shown
+
+if TYPE_CHECKING:
+    from minikafka.rest.route import Visit
 
 _NAME_LENGTH_MAX = 200
 
@@ -111,19 +113,13 @@ RECORD_BOUNDS = Bounds(size=BODY_BYTES_MAX, containers=30_000, elements=120_000)
 BOUNDS = Bounds(size=MIB, containers=10_000, elements=50_000)
 
 
-class Admission:
-    """Bytes of bodies held at once by one broker's doors (``queued.max.request.bytes``)."""
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-
-
 BODY_SIZE: web.RequestKey[int] = web.RequestKey("minikafka.body_size", int)
 """Bytes of a request's body, once they were read."""
 
 
-async def read_body(http: web.Request, host: Host, admission: Admission) -> bytes:
+async def read_body(visit: Visit) -> bytes:
     """The whole body; 413 beyond the limit, 408 when it does not come, 503 when too many are held."""
+    http, host, doors = visit.http, visit.host, visit.doors
     limit = body_bytes_max(host)
     encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -137,11 +133,11 @@ async def read_body(http: web.Request, host: Host, admission: Admission) -> byte
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in http.content.iter_any():
                 size += len(chunk)
-                admission.held_bytes += len(chunk)
+                doors.held_bytes += len(chunk)
                 if size > limit:
                     raise _too_large(size, limit)
-                if size > ALWAYS_ADMITTED_SIZE and admission.held_bytes > host.config.queued_max_request_bytes:
-                    raise _too_many(admission.held_bytes)
+                if size > ALWAYS_ADMITTED_SIZE and doors.held_bytes > host.config.queued_max_request_bytes:
+                    raise _too_many(doors.held_bytes)
                 chunks.append(chunk)
     except TimeoutError:
         raise malformed(f"the body was not complete after {BODY_TIMEOUT_S:g} s", status=408) from None
@@ -150,7 +146,7 @@ async def read_body(http: web.Request, host: Host, admission: Admission) -> byte
     except web.RequestPayloadError as error:
         raise malformed(f"the body could not be read: {type(error.__cause__ or error).__name__}") from None
     finally:
-        admission.held_bytes -= size
+        doors.held_bytes -= size
         http[BODY_SIZE] = size
     return b"".join(chunks)
 

@@ -42,9 +42,9 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 )
 async def get_metrics(visit: Visit) -> Page:
     """What this broker counts and where it stands, in Prometheus' text format (docs/operations.md has the names)."""
-    if visit.metrics is None:
+    if visit.doors.metrics is None:
         raise BrokerNotAvailable("this broker counts nothing")
-    return Page(await visit.metrics(), METRICS_TYPE)
+    return Page(await visit.doors.metrics(), METRICS_TYPE)
 
 
 class _Cluster(Model):
@@ -215,7 +215,8 @@ class _Connections(Model):
 async def get_connections(visit: Visit) -> Json:
     """The open connections of the broker that answers: who is connected, and what each connection waits for."""
     limit = visit[LIMIT]
-    listed = visit.connections(after=visit[AFTER], limit=limit + 1) if visit.connections is not None else []
+    list_connections = visit.doors.connections
+    listed = [] if list_connections is None else list_connections(after=visit[AFTER], limit=limit + 1)
     clock, main = visit.host.world.clock, visit.host.config.inter_broker_listener.name
     now, wall_ms = clock.now(), clock.wall_ms()
 

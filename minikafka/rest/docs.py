@@ -10,12 +10,13 @@ What every route has in common stands here once: the problems that any request m
 
 from __future__ import annotations
 
+import functools
 import html
 import inspect
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from minikafka import __version__
@@ -28,7 +29,7 @@ from minikafka.errors import (
     SaslAuthenticationFailed,
 )
 from minikafka.rest.parameters import Parameter, Text
-from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Route, Visit, text_answer
+from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Route, Routes, Visit, text_answer
 from minikafka.rest.schema import Schema, many, ref, shape
 from minikafka.rest.schemas import SCHEMAS
 from minikafka.web.accept import JSON, MSGPACK
@@ -44,6 +45,7 @@ from minikafka.web.problems import (
     title_of,
 )
 
+ROUTES = Routes("docs")
 TAGS = {
     "records": "Produce, read, stream, and find positions.",
     "topics": "Create, show and delete topics.",
@@ -283,100 +285,65 @@ SLUG = Text(
 )
 
 
+PAGE_EXAMPLE = page_of("not-enough-replicas")
+_DESCRIPTION = Answer(
+    description="The description.",
+    schema={"type": "object", "required": ["openapi", "info", "paths"]},
+    example={"openapi": "3.1.0", "info": {}, "paths": {}},
+)
+
+
+@functools.cache
+def _described(*, testing: bool) -> Json:
+    """The description of all routes, with or without those for tests."""
+    from minikafka.rest.routes import ROUTES as ALL  # noqa: PLC0415 - that module imports this one
+
+    return document(route for route in ALL if testing or not route.testing)
+
+
+@functools.cache
+def _page(*, testing: bool) -> bytes:
+    return render(_described(testing=testing), problem_pages())
+
+
+@ROUTES.at("GET /openapi", _DESCRIPTION)
+@ROUTES.at("GET /openapi.json", _DESCRIPTION)
+async def get_openapi(visit: Visit) -> Json:
+    """This API, in OpenAPI 3.1."""
+    return _described(testing=visit.host.config.testing_endpoints_enable)
+
+
+@ROUTES.at("GET /docs", text_answer("The page.", HTML, "<!doctype html>", "HTML."))
+async def get_docs(visit: Visit) -> Page:
+    """This API for people: one page that needs nothing from anywhere else."""
+    page = _page(testing=visit.host.config.testing_endpoints_enable)
+    return Page(page, HTML_UTF8, {"Content-Security-Policy": CONTENT_POLICY})
+
+
+@ROUTES.at(
+    f"GET {PROBLEM_PAGES.rstrip('/')}",
+    Answer(
+        description="All errors.",
+        schema=shape(problems=many(ref("ProblemPage"))),
+        example={"problems": [PAGE_EXAMPLE]},
+    ),
+)
 async def get_problem_pages(_visit: Visit) -> Json:
     """Every error that this API knows."""
     return {"problems": problem_pages()}
 
 
+@ROUTES.at(
+    f"GET {PROBLEM_PAGES}{{slug}}",
+    Answer(description="What the error means.", schema=ref("ProblemPage"), example=PAGE_EXAMPLE),
+    parameters=(SLUG,),
+)
 async def get_problem_page(visit: Visit) -> Json:
     """What the ``type`` of a problem points at: its meaning, its cause, and what to look at."""
     page = page_of(visit[SLUG])
     if page is None:
         raise malformed(f"no problem is called {visit[SLUG][:80]!r}", status=404)
     return page
-
-
-class Description:
-    """The description of a table of routes, made once: as JSON and as a page."""
-
-    def __init__(self, routes: Sequence[Route]) -> None:
-        self._routes = routes
-        self._documents: dict[bool, dict[str, Any]] = {}
-        self._pages: dict[bool, bytes] = {}
-        """With and without the routes for tests."""
-
-    def _document(self, *, testing: bool) -> dict[str, Any]:
-        if testing not in self._documents:
-            self._documents[testing] = document([route for route in self._routes if testing or not route.testing])
-        return self._documents[testing]
-
-    async def get_openapi(self, visit: Visit) -> Json:
-        """This API, in OpenAPI 3.1."""
-        return self._document(testing=visit.host.config.testing_endpoints_enable)
-
-    async def get_docs(self, visit: Visit) -> Page:
-        """This API for people: one page that needs nothing from anywhere else."""
-        testing = visit.host.config.testing_endpoints_enable
-        if testing not in self._pages:
-            self._pages[testing] = render(self._document(testing=testing), problem_pages())
-        return Page(self._pages[testing], HTML_UTF8, {"Content-Security-Policy": CONTENT_POLICY})
-
-
-PAGE_EXAMPLE = page_of("not-enough-replicas")
-
-
-def routes_of(others: Sequence[Route]) -> tuple[Route, ...]:
-    """The routes that tell of ``others``, and of themselves."""
-    routes: list[Route] = [*others]
-    description = Description(routes)
-    own = [
-        *(
-            Route(
-                method="GET",
-                path=path,
-                handler=description.get_openapi,
-                tag="docs",
-                answers={
-                    200: Answer(
-                        description="The description.",
-                        schema={"type": "object", "required": ["openapi", "info", "paths"]},
-                        example={"openapi": "3.1.0", "info": {}, "paths": {}},
-                    )
-                },
-            )
-            for path in ("/openapi.json", "/openapi")
-        ),
-        Route(
-            method="GET",
-            path="/docs",
-            handler=description.get_docs,
-            tag="docs",
-            answers={200: text_answer("The page.", HTML, "<!doctype html>", "HTML.")},
-        ),
-        Route(
-            method="GET",
-            path=PROBLEM_PAGES.rstrip("/"),
-            handler=get_problem_pages,
-            tag="docs",
-            answers={
-                200: Answer(
-                    description="All errors.",
-                    schema=shape(problems=many(ref("ProblemPage"))),
-                    example={"problems": [PAGE_EXAMPLE]},
-                )
-            },
-        ),
-        Route(
-            method="GET",
-            path=PROBLEM_PAGES + "{slug}",
-            handler=get_problem_page,
-            tag="docs",
-            parameters=(SLUG,),
-            answers={200: Answer(description="What the error means.", schema=ref("ProblemPage"), example=PAGE_EXAMPLE)},
-        ),
-    ]
-    routes.extend(own)
-    return tuple(own)
 
 
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

@@ -399,13 +399,13 @@ async def get_live(visit: Visit) -> Stream:
         check_seen(visit.permit, topic)
         visit.host.check_caught_up()
         partition_of(visit.host, TopicPartition(topic, int(number)))
-    if visit.live.viewer_count >= VIEWER_COUNT_MAX:
+    if visit.doors.live.viewer_count >= VIEWER_COUNT_MAX:
         raise ThrottlingQuotaExceeded(
             f"{VIEWER_COUNT_MAX} live streams are open, the most that one broker serves; close a page, or open the "
             "console at another broker"
         )
     return Stream(
-        visit.live.events(visit, scope, visit[LAST_EVENT_ID]),
+        visit.doors.live.events(visit, scope, visit[LAST_EVENT_ID]),
         json_text.EVENT_STREAM,
         farewell=json_text.FAREWELL,
         headers={"X-Accel-Buffering": "no"},

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minikafka.rest.route import Route, Visit
+from minikafka.rest.route import Route
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.security.quotas import FETCH, PRODUCE
@@ -167,13 +167,14 @@ def quota_key(route: Route) -> str | None:
     return FETCH if needed == _READ_TOPIC else None
 
 
-def check(route: Route, visit: Visit) -> None:
-    """Raise the error of a denied request."""
-    check_permit(route, visit.permit, visit.http.match_info)
+def check(route: Route, permit: Permit | None, path: Mapping[str, str]) -> None:
+    """Raise the error of a denied request.
 
-
-def check_permit(route: Route, permit: Permit | None, path: Mapping[str, str]) -> None:
-    """As :func:`check`, for the variable parts of the path and what the caller may do (None: everything)."""
+    Args:
+        route: What is requested.
+        permit: What the caller may do; None: everything.
+        path: The variable parts of the path.
+    """
     needed = NEEDS[route.method, route.path]
     if permit is None or needed is None:
         return

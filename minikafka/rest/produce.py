@@ -321,7 +321,7 @@ def _sender_of(visit: Visit, only: TopicPartition | None) -> _Sender:
 
 async def _records(visit: Visit) -> tuple[list[RecordIn], dict[str, str]]:
     kind = kind_of(visit.http, "ndjson", "raw")
-    body = await read_body(visit.http, visit.host, visit.admission)
+    body = await read_body(visit)
     now_ms = visit.host.world.clock.wall_ms()
     raw_headers = _raw_headers(visit)
     if kind == "raw":

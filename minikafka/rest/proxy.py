@@ -336,7 +336,7 @@ def _moment(timestamp_ms: int) -> str:
 
 async def _object(visit: Visit, kind: str) -> dict[str, Any]:
     """The body, which must be one object; other requests are served between the steps."""
-    body = await read_body(visit.http, visit.host, visit.admission)
+    body = await read_body(visit)
     await asyncio.sleep(0)
     check_body(body, kind, RECORD_BOUNDS)
     await asyncio.sleep(0)

@@ -14,13 +14,12 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from aiohttp import web
 
 from minikafka.broker.dispatch import screened_answer, settled
 from minikafka.errors import (
-    BrokerNotAvailable,
     KafkaStorageError,
     LeaderNotAvailable,
     NetworkException,
@@ -30,21 +29,20 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.ports import RequestContext
-from minikafka.rest.body import BODY_SIZE, FORM_NOTE, FORM_TYPE, Admission, kind_of, parsed_object, read_body
+from minikafka.rest.body import BODY_SIZE, FORM_NOTE, FORM_TYPE, kind_of, parsed_object, read_body
 from minikafka.rest.host import Host
 from minikafka.rest.parameters import Parameter
 from minikafka.rest.schema import Schema, text
 from minikafka.security.quotas import PRODUCE
 from minikafka.types import NodeId
 from minikafka.web.accept import JSON, Accept
-from minikafka.web.problems import Occurrences, Refused
+from minikafka.web.problems import Refused
 from minikafka.wire.apis import Api
-from minikafka.world.connections import OpenConnection, identity_of
+from minikafka.world.connections import identity_of
 from minikafka.world.http_connections import LISTENER, PRINCIPAL
-from minikafka.world.instruments import Instruments
 
 if TYPE_CHECKING:
-    from minikafka.rest.live import LiveHub
+    from minikafka.rest.routes import Doors
     from minikafka.security.permissions import Permit
 
 Value = TypeVar("Value")
@@ -94,31 +92,15 @@ class Stream:
     repeats_itself: bool = False
 
 
-Metrics: TypeAlias = Callable[[], Awaitable[bytes]]
-"""One scrape, as text."""
-
-
-class ListConnections(Protocol):
-    """Lists open connections (``HttpNetwork.connections``)."""
-
-    def __call__(self, *, after: int, limit: int) -> list[OpenConnection]: ...
-
-
 @dataclass(eq=False)
 class Visit:
     """One request. ``served_by`` and ``leaders`` fill while it is handled and become headers."""
 
     http: web.Request
     host: Host
-    admission: Admission
-    occurrences: Occurrences
-    instruments: Instruments | None
-    """What tests act with; there when the testing endpoints are enabled."""
-    metrics: Metrics | None
-    """What this broker counts."""
-    connections: ListConnections | None
-    """Lists the open connections of this broker."""
-    live_hub: LiveHub | None
+    doors: Doors
+    route: Route | None
+    """None: there is nothing at its path."""
     values: dict[str, Any] = field(default_factory=dict)
     """The declared parameters, read before the handler runs; see :meth:`__getitem__`."""
     wants_msgpack: bool = False
@@ -135,7 +117,7 @@ class Visit:
     @functools.cached_property
     def instance(self) -> str:
         """Which problem this is, if it becomes one."""
-        return self.occurrences.next(self.http.rel_url.raw_path)
+        return self.doors.occurrences.next(self.http.rel_url.raw_path)
 
     @functools.cached_property
     def context(self) -> RequestContext:
@@ -146,20 +128,13 @@ class Visit:
 
     async def document(self, *, required: bool = True) -> dict[str, Any]:
         """Read the body, which is a JSON object. No body at all is an empty object if none is ``required``."""
-        body = await read_body(self.http, self.host, self.admission)
+        body = await read_body(self)
         return parsed_object(body, kind_of(self.http), self.http) if required or body.strip() else {}
 
     @property
     def note(self) -> str | None:
         """Advice for a client that sent JSON as a form, as ``curl -d`` does."""
         return FORM_NOTE if self.http.content_type.lower() == FORM_TYPE else None
-
-    @property
-    def live(self) -> LiveHub:
-        """The live streams of this broker."""
-        if self.live_hub is None:
-            raise BrokerNotAvailable("this broker has no live streams")
-        return self.live_hub
 
     @property
     def permit(self) -> Permit | None:

@@ -18,7 +18,7 @@ import traceback
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import msgpack
 from aiohttp import web
@@ -65,15 +65,15 @@ from minikafka.rest import (
     topics,
     transactions,
 )
-from minikafka.rest.body import Admission
 from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_WRITE_TIMEOUT_S, Host
 from minikafka.rest.live import LiveHub
 from minikafka.rest.parameters import values_of
 from minikafka.rest.permissions import check, quota_key
-from minikafka.rest.route import ErrorForm, ListConnections, Metrics, Page, Reply, Route, Stream, Visit
+from minikafka.rest.route import Page, Reply, Route, Stream, Visit
 from minikafka.security.quotas import REQUEST
 from minikafka.web.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
 from minikafka.web.problems import PROBLEM_TYPE, RETRY_AFTER_S, Occurrences, Refused, malformed, problem_of
+from minikafka.world.connections import OpenConnection
 from minikafka.world.http_connections import AUTHENTICATE, PRINCIPAL
 from minikafka.world.instruments import Instruments
 
@@ -88,20 +88,21 @@ GZIP_WINDOW, GZIP_MEMORY = 16 + 13, 5
 SERVER = f"minikafka/{__version__}"
 
 
-class Streams:
-    """The open streams of one broker's doors."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.ending = asyncio.Event()
-        """Set when the server begins to close."""
+Metrics: TypeAlias = Callable[[], Awaitable[bytes]]
+"""One scrape, as text."""
 
 
-async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamResponse:
+class ListConnections(Protocol):
+    """Lists open connections (``HttpNetwork.connections``)."""
+
+    def __call__(self, *, after: int, limit: int) -> list[OpenConnection]: ...
+
+
+async def respond(route: Route, visit: Visit) -> web.StreamResponse:
     """What the handler says, or the problem."""
     try:
         if visit.host.access is not None:
-            check(route, visit)
+            check(route, visit.permit, visit.http.match_info)
         visit.wants_msgpack = _negotiate(",".join(visit.http.headers.getall("Accept", ())), route.media_types)
         visit.values = values_of(
             route.parameters,
@@ -115,13 +116,13 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
             await _admit(route, visit)
         reply = await route.handler(visit)
         if isinstance(reply, Stream):
-            return await _streamed(route, visit, reply, streams)
+            return await _streamed(route, visit, reply)
     except Refused as refused:
-        return refuse(visit, refused, route.errors)
+        return refuse(visit, refused)
     except ProtocolError as error:
-        return refuse(visit, Refused(error), route.errors)
+        return refuse(visit, Refused(error))
     except Exception as error:  # noqa: BLE001 - a person gets an answer; the story is an event
-        return _bug(visit, error, route.errors)
+        return _bug(visit, error)
     if isinstance(reply, Page):
         return web.Response(
             body=reply.text, headers={**_headers(visit, reply.headers), "Content-Type": reply.media_type}
@@ -147,7 +148,7 @@ async def _admit(route: Route, visit: Visit) -> None:
         raise Refused(error, headers={"Retry-After": str(wait_s)}) from None
 
 
-def refuse(visit: Visit, refused: Refused, form: ErrorForm | None = None) -> web.Response:
+def refuse(visit: Visit, refused: Refused) -> web.Response:
     """The problem. What the client is not to blame for is an event too, with the same ``instance``."""
     if refused.status >= 500:
         visit.host.world.events(
@@ -159,10 +160,11 @@ def refuse(visit: Visit, refused: Refused, form: ErrorForm | None = None) -> web
             detail=refused.error.message,
             outcome=refused.error.outcome,
         )
-    return _problem(visit, refused, form)
+    return _problem(visit, refused)
 
 
-def _problem(visit: Visit, refused: Refused, form: ErrorForm | None) -> web.Response:
+def _problem(visit: Visit, refused: Refused) -> web.Response:
+    form = None if visit.route is None else visit.route.errors
     headers = refused.headers
     if refused.status in (429, 503):
         headers = {"Retry-After": str(RETRY_AFTER_S), **headers}
@@ -226,7 +228,7 @@ async def _pieces(data: bytes) -> AsyncIterator[bytes]:
         await asyncio.sleep(0)
 
 
-def _bug(visit: Visit, error: Exception, form: ErrorForm | None = None) -> web.Response:
+def _bug(visit: Visit, error: Exception) -> web.Response:
     visit.host.world.events(
         "rest_failed",
         instance=visit.instance,
@@ -236,18 +238,21 @@ def _bug(visit: Visit, error: Exception, form: ErrorForm | None = None) -> web.R
         traceback="".join(traceback.format_exception(error)),
     )
     failure = UnknownServerError("the broker failed; its log has the story", outcome=UNKNOWN)
-    return _problem(visit, Refused(failure, status=500), form)
+    return _problem(visit, Refused(failure, status=500))
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
 
 
-async def _streamed(route: Route, visit: Visit, stream: Stream, streams: Streams) -> web.StreamResponse:
+async def _streamed(route: Route, visit: Visit, stream: Stream) -> web.StreamResponse:
     """Write chunk by chunk; ends with the chunks, with the reader, or with the server."""
-    async with contextlib.aclosing(stream.chunks) as chunks:
-        if streams.count >= STREAM_COUNT_MAX:
-            raise ThrottlingQuotaExceeded(f"{streams.count} streams are open, which is the most that one broker serves")
-        streams.count += 1
+    doors = visit.doors
+    async with contextlib.aclosing(stream.chunks):
+        if doors.stream_count >= STREAM_COUNT_MAX:
+            raise ThrottlingQuotaExceeded(
+                f"{doors.stream_count} streams are open, which is the most that one broker serves"
+            )
+        doors.stream_count += 1
         try:
             encode = _gzip() if stream.repeats_itself and _accepts_gzip(visit.http) else _plain
             response = web.StreamResponse(
@@ -262,9 +267,9 @@ async def _streamed(route: Route, visit: Visit, stream: Stream, streams: Streams
             response.force_close()
             await response.prepare(visit.http)
             if visit.http.method != "HEAD":
-                await _pump(route, visit, response, chunks, stream, streams.ending, encode)
+                await _pump(route, visit, response, stream, encode)
         finally:
-            streams.count -= 1
+            doors.stream_count -= 1
     return response
 
 
@@ -295,7 +300,7 @@ async def _refusal_now(route: Route, visit: Visit) -> ProtocolError | None:
     try:
         if await visit.http[AUTHENTICATE]() != visit.http[PRINCIPAL]:
             return SaslAuthenticationFailed("the credentials are those of another user by now")
-        check(route, visit)
+        check(route, visit.permit, visit.http.match_info)
     except ProtocolError as error:
         return error
     return None
@@ -325,16 +330,10 @@ async def _end_of_stream(
 
 
 async def _pump(
-    route: Route,
-    visit: Visit,
-    response: web.StreamResponse,
-    chunks: Any,
-    stream: Stream,
-    ending: asyncio.Event,
-    encode: Callable[..., bytes],
+    route: Route, visit: Visit, response: web.StreamResponse, stream: Stream, encode: Callable[..., bytes]
 ) -> None:
     async def write_all() -> None:
-        async for chunk in chunks:
+        async for chunk in stream.chunks:
             data = encode(chunk)
             async with asyncio.timeout(STREAM_WRITE_TIMEOUT_S):
                 await response.write(data)
@@ -342,7 +341,7 @@ async def _pump(
                 await asyncio.sleep(throttle_ms / 1000)
 
     writing = asyncio.ensure_future(write_all())
-    closing = asyncio.ensure_future(ending.wait())
+    closing = asyncio.ensure_future(visit.doors.ending.wait())
     try:
         farewell = await _end_of_stream(route, visit, writing, closing, stream)
         if not writing.done():
@@ -375,7 +374,7 @@ TESTING_ROUTES = (
     *testing_faults.MACHINE_ROUTES,
     *testing_waits.ROUTES,
 )
-_DESCRIBED: tuple[Route, ...] = (
+ROUTES: tuple[Route, ...] = (
     *console.ROUTES,
     *cluster.ROUTES,
     *live.ROUTES,
@@ -398,8 +397,8 @@ _DESCRIBED: tuple[Route, ...] = (
     *controller.ROUTES,
     *stories.ROUTES,
     *TESTING_ROUTES,
+    *docs.ROUTES,
 )
-ROUTES = (*_DESCRIBED, *docs.routes_of(_DESCRIBED))
 
 _PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES]
 
@@ -422,19 +421,21 @@ class Doors:
         metrics: Metrics | None = None,
         connections: ListConnections | None = None,
     ) -> None:
-        self._instruments = instruments
-        self._metrics = metrics
-        self._connections = connections
+        self.instruments, self.metrics, self.connections = instruments, metrics, connections
+        self.held_bytes = 0
+        """Bytes of bodies that are held now (``queued.max.request.bytes``)."""
+        self.stream_count = 0
+        """Streams that are open."""
+        self.ending = asyncio.Event()
+        """Set when the server begins to close."""
+        self.occurrences: Occurrences
+        self.live: LiveHub
         self._host: Host | None = None
-        self._live: LiveHub | None = None
-        self._admission = Admission()
-        self._streams = Streams()
-        self._occurrences = Occurrences()
 
     def open_to(self, host: Host) -> None:
         """From now on the requests are for this broker, which has been started."""
-        self._occurrences = Occurrences(host.node_id, host.world.clock.wall_ms())
-        self._live = LiveHub(host)
+        self.occurrences = Occurrences(host.node_id, host.world.clock.wall_ms())
+        self.live = LiveHub(host)
         self._host = host
 
     def close(self) -> None:
@@ -453,25 +454,16 @@ class Doors:
         application.on_shutdown.append(self._end_streams)
 
     async def _end_streams(self, _application: web.Application) -> None:
-        self._streams.ending.set()
+        self.ending.set()
 
     def _guarded(self, route: Route | None) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def on_request(http: web.Request) -> web.StreamResponse:
             if self._host is None:
                 return _closed()
-            visit = Visit(
-                http,
-                self._host,
-                self._admission,
-                self._occurrences,
-                self._instruments,
-                self._metrics,
-                self._connections,
-                self._live,
-            )
+            visit = Visit(http, self._host, self, route)
             if route is None or not is_there(route, self._host):
                 return refuse(visit, _nothing_there(http, self._host))
-            return await respond(route, visit, self._streams)
+            return await respond(route, visit)
 
         return on_request
 

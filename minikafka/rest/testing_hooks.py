@@ -39,7 +39,7 @@ from minikafka.rest import json_text, parameters
 from minikafka.rest.body import kind_of, object_in, parsed_object, read_body
 from minikafka.rest.host import FORWARD_SLACK_S, Host
 from minikafka.rest.parameters import INT32_MAX, Integer, Parameter, Parsed, Wrong, values_of
-from minikafka.rest.permissions import check_permit
+from minikafka.rest.permissions import check
 from minikafka.rest.route import Answer, Body, Json, Reply, Route, Routes, Visit
 from minikafka.rest.schema import many, one_of, shape, text, whole
 from minikafka.rpc import call
@@ -151,9 +151,9 @@ class Done:
 
 def instruments_of(visit: Visit) -> Instruments:
     """What the testing doors act with."""
-    if visit.instruments is None:
+    if visit.doors.instruments is None:
         raise BrokerNotAvailable("this broker was started without what tests act with")
-    return visit.instruments
+    return visit.doors.instruments
 
 
 class HookRoutes(Routes):
@@ -228,7 +228,7 @@ class _Anywhere:
         received = _Received(visit)
         if self.reads_body:
             kind = kind_of(visit.http)
-            body = await read_body(visit.http, visit.host, visit.admission)
+            body = await read_body(visit)
             received = _Received(visit, body, kind, parsed_object(body, kind, visit.http))
         node = visit[self.node_in]
         if node == ALL and self.merge is not None:
@@ -410,7 +410,7 @@ def _check_sender(host: Host, route: Route, request: RunTestHookRequest) -> None
     if host.access is None:
         return
     sender = RequestContext("http", request.listener, request.remote, request.client_id, principal=request.principal)
-    check_permit(route, host.access.permit(sender, request.route), request.path)
+    check(route, host.access.permit(sender, request.route), request.path)
 
 
 def _failed(refused: Refused) -> RunTestHookResponse:
