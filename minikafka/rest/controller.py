@@ -119,11 +119,7 @@ class _MetadataLog(Log):
 )
 async def get_controller(visit: Visit) -> Json:
     """The quorum: its leader, and how far every voter and observer is."""
-
-    def items(response: DescribeQuorumResponse) -> tuple[DescribeQuorumResponse, ...]:
-        return (response,)
-
-    (quorum,) = await from_controller(visit, DescribeQuorumRequest(), items=items, wait_s=DESCRIBE_WAIT_S)
+    quorum: DescribeQuorumResponse = await from_controller(visit, DescribeQuorumRequest(), wait_s=DESCRIBE_WAIT_S)
     leader = CurrentLeader(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
     return _Quorum.out_of(
         quorum,

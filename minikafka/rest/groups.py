@@ -22,7 +22,7 @@ from minikafka.errors import (
 )
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription, by_topic
-from minikafka.rest.leaders import coordinator_members, coordinator_of, first_error, from_all, from_coordinator, look_up
+from minikafka.rest.leaders import broker_members, coordinator_of, first_error, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Text, states_parameter
 from minikafka.rest.route import Json, Routes, Visit
@@ -258,7 +258,7 @@ async def get_group(visit: Visit) -> Json:
         generation=group.generation_id,
         assignor=group.protocol,
         leader=group.leader or None,
-        coordinator=coordinator_members(visit.host, await coordinator_of(visit, group.group_id)),
+        coordinator=broker_members(visit.host, await coordinator_of(visit, group.group_id)),
         members=[Member.described(each) for each in group.members],
         offsets=lags,
     )

@@ -22,19 +22,18 @@ from typing import Any, NamedTuple
 from minikafka.broker.api.describe import HISTORY_ROWS_MAX, whole_milliseconds
 from minikafka.broker.history import ImageChange
 from minikafka.config import BrokerConfig
-from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnknownTopicOrPartition, WorldError
+from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnknownTopicOrPartition
 from minikafka.events import what_of, why_of
 from minikafka.quorum.image import BrokerImage, MetadataImage, TopicImage
 from minikafka.rest import json_text
 from minikafka.rest.host import Host
-from minikafka.rest.leaders import partition_of
+from minikafka.rest.leaders import answer_of, partition_of
 from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_state, needed, partition_state
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Parsed, Text, Wrong
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schema import many, nodes, nullable, text, whole
 from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, told_once
-from minikafka.rpc import call
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.types import NO_NODE, Address, NodeId, Offset, TopicPartition
@@ -172,19 +171,10 @@ async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: 
 
 async def _history_of(host: Host, node: NodeId, request: ReadHistoryRequest) -> _Received | None:
     """None: the broker does not answer; a reader sees that it is not among ``brokers``."""
-    clock, address = host.world.clock, host.address_of(node)
-    response: ReadHistoryResponse
+    clock = host.world.clock
     began = clock.wall_ms()
-    try:
-        if node == host.node_id:
-            response = await host.answer("ReadHistory", request)
-        elif address is None:
-            return None
-        else:
-            response = await call(host.world.network, address, request, deadline=clock.now() + 2 * PATIENCE_S)
-    except (ProtocolError, WorldError):
-        return None
-    if response.error_code:
+    response: ReadHistoryResponse | None = await answer_of(host, node, request, clock.now() + 2 * PATIENCE_S)
+    if response is None:
         return None
     took = clock.wall_ms() - began
     ahead = response.wall_ms - (began + took // 2)

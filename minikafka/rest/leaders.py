@@ -21,7 +21,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from minikafka.broker.coordinator_shards import GROUP, TRANSACTION
 from minikafka.broker.throttle import STRICT_SINCE
@@ -49,7 +49,7 @@ from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import INTERNAL
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.host import FORWARD_SLACK_S, Host, Scene
-from minikafka.rest.parameters import FORWARD
+from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import Visit
 from minikafka.rpc import call
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
@@ -73,8 +73,6 @@ ATTEMPTS_MAX = 3
 PAUSE_S = 0.1
 # After this long a change is answered even if a broker is still behind; that one will say so itself.
 KNOWN_WAIT_S = 3.0
-
-Answer = TypeVar("Answer", bound=Failed)
 
 
 def may_forward(visit: Visit) -> bool:
@@ -254,10 +252,8 @@ def _with_facts(
     return Refused(error, **facts)
 
 
-async def from_controller(
-    visit: Visit, request: Any, *, items: Callable[[Any], tuple[Answer, ...]], wait_s: float
-) -> tuple[Answer, ...]:
-    """A change by the active controller: the parts of its response. Raises ProtocolError or Refused."""
+async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s: float) -> Any:
+    """The response of the active controller; ``items`` of it have errors too. Raises ProtocolError or Refused."""
     error: ProtocolError = LeaderNotAvailable("the quorum has no leader at present")
     forward = may_forward(visit)
     for attempt in range(ATTEMPTS_MAX):
@@ -270,15 +266,14 @@ async def from_controller(
             raise _not_controller(visit.host, controller)
         visit.leaders[:] = [controller]
         try:
-            answers = items(await ask(visit, controller, request, wait_s=wait_s))
-        except NotController as raised:
-            error = raised
-        except LeaderNotAvailable as raised:
+            response = await ask(visit, controller, request, wait_s=wait_s)
+        except (NotController, LeaderNotAvailable) as raised:
             error = raised
         else:
-            if not answers or answers[0].error_code != NotController.code:
-                return answers
-            error = failure_of(answers[0])
+            first = next(iter(getattr(response, items, ())), response)
+            if first.error_code != NotController.code:
+                return response
+            error = failure_of(first)
         if not forward:
             raise _not_controller(visit.host, controller)
     if isinstance(error, NotController):
@@ -286,43 +281,28 @@ async def from_controller(
     raise error
 
 
-async def change(
-    visit: Visit,
-    request: Any,
-    items: str,
-    *,
-    wait_s: float,
-    dry_run: bool = False,
-    **facts: Any,
-) -> Any:
+async def change(visit: Visit, request: Any, items: str, *, dry_run: bool = False, **facts: Any) -> Any:
     """Let the active controller change one thing, and wait until the live brokers know of it, unless in a ``dry_run``.
 
     Returns the only one of the response's ``items``. Raises ProtocolError or Refused. ``facts`` are members of the
     problem if the controller refuses.
     """
-    metadata_offset, throttle_ms = -1, 0
-
-    def pick(response: Any) -> tuple[Failed, ...]:
-        nonlocal metadata_offset, throttle_ms
-        metadata_offset = response.metadata_offset
-        throttle_ms = getattr(response, "throttle_time_ms", 0)
-        found: tuple[Failed, ...] = getattr(response, items)
-        return found
-
-    (changed,) = await from_controller(visit, request, items=pick, wait_s=wait_s)
+    wait_s = visit[TIMEOUT_MS] / 1000
+    response = await from_controller(visit, request, items, wait_s=wait_s)
+    (changed,) = getattr(response, items)
     if changed.error_code:
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
         headers = {"Retry-After": str(math.ceil(throttle_ms / 1000))} if throttle_ms else {}
         raise Refused(failure_of(changed), headers=headers, **facts)
     if not dry_run:
-        await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, wait_s))
+        await until_known(visit, response.metadata_offset, wait_s=min(KNOWN_WAIT_S, wait_s))
     return changed
 
 
 def _not_controller(host: Host, controller: NodeId) -> Refused:
-    address = host.address_of(controller)
     return Refused(
         NotController(f"broker {host.node_id} is not the active controller, broker {controller} is"),
-        controller={"id": controller, **({"url": f"{host.config.brokers_scheme}://{address}"} if address else {})},
+        controller=broker_members(host, controller),
     )
 
 
@@ -342,7 +322,7 @@ async def until_known(visit: Visit, metadata_offset: int, *, wait_s: float) -> N
 
     async def wait_for(node: NodeId) -> None:
         while host.world.clock.now() < deadline:
-            metadata = await _metadata_of(host, node, deadline)
+            metadata = await answer_of(host, node, MetadataRequest(topics=()), deadline)
             if metadata is not None and metadata.metadata_offset >= metadata_offset:
                 return
             await asyncio.sleep(PAUSE_S / 4)
@@ -351,22 +331,17 @@ async def until_known(visit: Visit, metadata_offset: int, *, wait_s: float) -> N
     await asyncio.gather(*(wait_for(node) for node in nodes))
 
 
-async def _metadata_of(host: Host, node: NodeId, deadline: float) -> MetadataResponse | None:
-    request = MetadataRequest(topics=())
+async def answer_of(host: Host, node: NodeId, request: Any, deadline: float) -> Any:
+    """The response of a broker to this broker's own request; None if it does not answer, or not with success."""
     try:
         if node == host.node_id:
-            return _as_metadata(await host.answer("Metadata", request))
-        address = host.address_of(node)
-        return (
-            None
-            if address is None
-            else _as_metadata(await call(host.world.network, address, request, deadline=deadline))
-        )
+            response = await host.answer(BY_REQUEST[type(request)].name, request)
+        elif (address := host.address_of(node)) is None:
+            return None
+        else:
+            response = await call(host.world.network, address, request, deadline=deadline)
     except (ProtocolError, WorldError):
         return None
-
-
-def _as_metadata(response: MetadataResponse) -> MetadataResponse | None:
     return None if response.error_code else response
 
 
@@ -477,13 +452,13 @@ async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) ->
     if found.node_id != host.node_id and not may_forward(visit):
         raise Refused(
             NotCoordinator(f"broker {host.node_id} does not coordinate {name}, broker {found.node_id} does"),
-            coordinator=coordinator_members(host, found.node_id),
+            coordinator=broker_members(host, found.node_id),
         )
     return found.node_id
 
 
-def coordinator_members(host: Host, node: NodeId) -> dict[str, Any]:
-    """``coordinator`` in answers and problems."""
+def broker_members(host: Host, node: NodeId) -> dict[str, Any]:
+    """A coordinator or controller in answers and problems."""
     address = host.address_of(node)
     return {"id": node, **({"url": f"{host.config.brokers_scheme}://{address}"} if address is not None else {})}
 

@@ -21,19 +21,18 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias
 
-from minikafka.errors import ProtocolError, ThrottlingQuotaExceeded, UnknownTopicOrPartition, WorldError
+from minikafka.errors import ProtocolError, ThrottlingQuotaExceeded, UnknownTopicOrPartition
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest import json_text
 from minikafka.rest.cluster import broker_load
 from minikafka.rest.host import Host, Scene
-from minikafka.rest.leaders import partition_of
+from minikafka.rest.leaders import answer_of, partition_of
 from minikafka.rest.parameters import Text
 from minikafka.rest.partitions import partition_out, watermark_sentence
 from minikafka.rest.route import Route, Stream, Visit, text_answer
 from minikafka.rest.sentences import cluster_summary, partition_summary, why_fenced_or_up, why_the_stable_offset
 from minikafka.rest.transactions import producer_out
 from minikafka.rest.views import Views, leaders_view, patience_with
-from minikafka.rpc import call
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.types import NO_NODE, NodeId, TopicPartition
@@ -350,20 +349,10 @@ class _PartitionChannel(_Channel):
 
     async def _view(self, node: NodeId) -> ExplainPartitionResponse | None:
         """What a broker reports; None: it does not answer, and the state shows it as unknown."""
-        host, request = self._host, ExplainPartitionRequest(topic=self._name.topic, partition=self._name.partition)
-        address = host.address_of(node)
-        view: ExplainPartitionResponse
-        try:
-            if node == host.node_id:
-                view = await host.answer("ExplainPartition", request)
-            elif address is None:
-                return None
-            else:
-                deadline = host.world.clock.now() + patience_with(host.image, node)
-                view = await call(host.world.network, address, request, deadline=deadline)
-        except (ProtocolError, WorldError):
-            return None
-        return None if view.error_code else view
+        request = ExplainPartitionRequest(topic=self._name.topic, partition=self._name.partition)
+        deadline = self._host.world.clock.now() + patience_with(self._host.image, node)
+        view: ExplainPartitionResponse | None = await answer_of(self._host, node, request, deadline)
+        return view
 
 
 def partition_state(host: Scene, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:

@@ -9,12 +9,21 @@ from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRang
 from minikafka.rest.fetch import name_of
 from minikafka.rest.leaders import ask, from_leader, leader_members
 from minikafka.rest.model import Model, member, note, one
-from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Wrong
+from minikafka.rest.parameters import (
+    FORWARD,
+    INT32_MAX,
+    INT64_MAX,
+    PARTITION,
+    TIMEOUT_MS,
+    TOPIC,
+    Integer,
+    Parsed,
+    Wrong,
+)
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Reply, Routes, Visit
 from minikafka.rest.schema import nullable, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
-from minikafka.rest.topics import TIMEOUT_MS
 from minikafka.types import Epoch, TopicPartition
 from minikafka.web.problems import Refused, malformed
 from minikafka.wire.limits import shown

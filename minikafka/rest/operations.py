@@ -21,11 +21,11 @@ from minikafka.errors import (
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.leaders import ask, change, check_known, partition_of
 from minikafka.rest.model import Model, many_of, member, note
-from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
+from minikafka.rest.parameters import FORWARD, PARTITION, TIMEOUT_MS, TOPIC
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import flag, many, nodes, ref, table, text, whole
 from minikafka.rest.schemas import Place
-from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, TIMEOUT_MS, setting_text
+from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, setting_text
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire import admin as a
 from minikafka.wire.outcomes import failure_of
@@ -200,12 +200,8 @@ async def _alter(visit: Visit, kind: int, name: str) -> Json:
     )
     resource = a.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
     request = a.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=visit[DRY_RUN])
-    await _change(visit, request, "responses", dry_run=visit[DRY_RUN])
+    await change(visit, request, "responses", dry_run=visit[DRY_RUN])
     return _Altered(altered=altered, dry_run=visit[DRY_RUN], note=visit.note).out()
-
-
-async def _change(visit: Visit, request: Any, items: str, *, dry_run: bool) -> None:
-    await change(visit, request, items, wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------
@@ -240,7 +236,7 @@ async def post_partitions(visit: Visit) -> Json:
     count = (await _Count.sent(visit)).count
     asked = a.NewPartitions(name=topic, count=count)
     request = a.CreatePartitionsRequest(topics=(asked,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
-    await _change(visit, request, "results", dry_run=dry_run)
+    await change(visit, request, "results", dry_run=dry_run)
     return _MorePartitions(topic=topic, partition_count=count, dry_run=dry_run, note=visit.note).out()
 
 
@@ -327,7 +323,7 @@ async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: str | 
     partition_of(visit.host, name)
     item = a.ReassignedPartition(**name._asdict(), replicas=replicas)
     request = a.AlterPartitionReassignmentsRequest(partitions=(item,), timeout_ms=visit[TIMEOUT_MS])
-    await _change(visit, request, "responses", dry_run=False)
+    await change(visit, request, "responses")
     state = partition_of(visit.host, name)
     moving = a.OngoingReassignment(
         **name._asdict(), replicas=state.replicas, adding_replicas=state.adding, removing_replicas=state.removing

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from minikafka.errors import InvalidRequest, ProtocolError, did_you_mean, one_is_needed
+from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
 from minikafka.web.problems import Fault, malformed
 from minikafka.wire.limits import shown
 
@@ -226,4 +227,7 @@ FORWARD = Choice(
     "`never`: do not forward to the broker that leads, answer 421 with its address instead.",
     options=("auto", "never"),
     default="auto",
+)
+TIMEOUT_MS = Integer(
+    "timeout_ms", "How long the controller may take.", default=TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX
 )

@@ -37,7 +37,7 @@ from minikafka.rest.leaders import (
     refuse_to_forward,
 )
 from minikafka.rest.model import Model, many_of, member, note, one
-from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
+from minikafka.rest.parameters import FORWARD, PARTITION, TIMEOUT_MS, TOPIC
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import flag, nodes, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Event as EventOut
@@ -50,7 +50,7 @@ from minikafka.rest.sentences import (
     why_the_stable_offset,
     why_the_watermark,
 )
-from minikafka.rest.topics import TIMEOUT_MS, described_topic
+from minikafka.rest.topics import described_topic
 from minikafka.rest.views import Event, Views, event_of, last, leaders_view, story_of, views_of, why_it_left
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import (
@@ -265,9 +265,7 @@ async def post_election(visit: Visit) -> Json:
     election = (await _Election.sent(visit)).type
 
     request = ElectLeadersRequest(election_type=election, partitions=(ForgottenPartition(**name._asdict()),))
-    await change(
-        visit, request, "partitions", wait_s=visit[TIMEOUT_MS] / 1000, topic=name.topic, partition=name.partition
-    )
+    await change(visit, request, "partitions", topic=name.topic, partition=name.partition)
     image = partition_of(visit.host, name)
     return _Elected(
         topic=name.topic,

@@ -8,10 +8,10 @@ from minikafka.errors import InvalidRequest, PolicyViolation, RequestTimedOut
 from minikafka.quorum.client_quotas import describe_client_quotas
 from minikafka.rest.leaders import change
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
-from minikafka.rest.parameters import FORWARD
+from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import flag, nullable, table, text
-from minikafka.rest.topics import DRY_RUN, TIMEOUT_MS
+from minikafka.rest.topics import DRY_RUN
 from minikafka.security.quotas import CLIENT_ID, IP, IP_KEYS, KEYS, USER
 from minikafka.wire.quotas import (
     AlterClientQuotasRequest,
@@ -111,5 +111,5 @@ async def patch_quotas(visit: Visit) -> Json:
         ),
     )
     request = AlterClientQuotasRequest(entries=(entry,), validate_only=dry_run)
-    await change(visit, request, "entries", wait_s=visit[TIMEOUT_MS] / 1000, dry_run=dry_run)
+    await change(visit, request, "entries", dry_run=dry_run)
     return _Altered.out_of(sent, altered=sent.quotas, dry_run=dry_run, note=visit.note)

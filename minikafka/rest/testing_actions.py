@@ -16,16 +16,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from minikafka.config import BrokerConfig
-from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable, one_is_needed
+from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
-from minikafka.rest.body import Members
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.model import Model, member
-from minikafka.rest.route import Json, Reply, Visit, json_body
-from minikafka.rest.schema import flag, many, one_of, ref, shape, text, whole
+from minikafka.rest.route import Json, Reply, Visit
+from minikafka.rest.schema import flag, many, one_of, ref, text, whole
 from minikafka.rest.testing_hooks import Done, HookCall, HookRoutes
 from minikafka.types import NodeId
-from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import unacceptable
 from minikafka.world.faults import FaultSpec, paused, paused_fetching
 from minikafka.world.instruments import Injection, Instruments, Lives
@@ -124,6 +122,12 @@ async def get_actions(visit: Visit) -> Json:
     return _Ending.out_of(ending, node_id=node)
 
 
+class _Wanted(Model):
+    """What to do to it."""
+
+    do: str = member(one_of("One of these.", *ACTIONS), "pause_fetching")
+
+
 class _Action(Model):
     """What was done."""
 
@@ -161,12 +165,15 @@ def _injected(done: Done) -> Iterator[Injection]:
     parameters=(BROKER,),
     node_in=BROKER,
     served_here=starts_here,
-    body=json_body(shape("What to do to it.", do=one_of("One of these.", *ACTIONS)), {"do": "pause_fetching"}),
+    body=_Wanted.body(),
     injects=_injected,
 )
 async def post_action(call: HookCall) -> Reply:
     """Run the action, and respond when it is done; 202 when the broker ends itself, right after the response."""
-    node, word = call.node, _word(call.document)
+    node, word = call.node, str(call.document.get("do"))
+    if word in ELSEWHERE:
+        raise unacceptable([{"pointer": "/do", "detail": f"{word}: {ELSEWHERE[word]}"}])
+    _Wanted.read(call.document)
     lives = _lives(call)
     call.host.world.events("action_asked", do=word, broker=node)
     if word not in {"stop", "kill", "start"}:
@@ -177,20 +184,6 @@ async def post_action(call: HookCall) -> Reply:
         return Reply(_Action(node_id=node, do=word, done=False, faults=[]).out(), 202)
     await act(node)
     return Reply(_Action(node_id=node, do=word, done=True, faults=[]).out())
-
-
-def _word(document: dict[str, Any]) -> str:
-    wrong: list[Wrong] = []
-    members = Members(document, "", wrong)
-    word = members.text("do", required=True)
-    members.done()
-    if not wrong and word in ELSEWHERE:
-        members.wrong("do", f"{word}: {ELSEWHERE[word]}")
-    elif not wrong and word not in ACTIONS:
-        members.wrong("do", one_is_needed(ACTIONS, word))
-    if wrong:
-        raise unacceptable(wrong)
-    return word
 
 
 def _lives(call: HookCall) -> Lives:

@@ -20,10 +20,10 @@ from minikafka.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX, Host
+from minikafka.rest.host import Host
 from minikafka.rest.leaders import change, check_known
 from minikafka.rest.model import Model, many_of, member, note
-from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Choice, Flag, Integer
+from minikafka.rest.parameters import FORWARD, INT32_MAX, TIMEOUT_MS, TOPIC, Choice, Flag
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Reply, Routes, Visit
 from minikafka.rest.schema import flag, many, nullable, ref, table, text, whole
 from minikafka.rest.schemas import PartitionState
@@ -48,9 +48,6 @@ ROUTES = Routes("topics")
 PARTITION_COUNT_MAX = 100_000
 REPLICA_COUNT_MAX = 32_767
 DRY_RUN = Flag("dry_run", "Only check whether it could be done.")
-TIMEOUT_MS = Integer(
-    "timeout_ms", "How long the controller may take.", default=TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX
-)
 _TOPIC_CONFIG = table(text(), "Settings that differ from the brokers' own.")
 _CONFIG_EXAMPLE = {"min.insync.replicas": "2"}
 _TOPIC_ID_EXAMPLE = "MDEyMzQ1Njc4OWFiY2RlZg"
@@ -228,7 +225,7 @@ class _NewTopic(Model):
 )
 async def post_topic(visit: Visit) -> Reply:
     """Create one topic; ``?dry_run=true`` only checks."""
-    dry_run, timeout_ms = visit[DRY_RUN], visit[TIMEOUT_MS]
+    dry_run = visit[DRY_RUN]
     sent = await _NewTopic.sent(visit)
     topic = NewTopic(
         name=sent.name,
@@ -240,8 +237,8 @@ async def post_topic(visit: Visit) -> Reply:
         configs={name: setting_text(value) for name, value in (sent.config or {}).items()},
     )
 
-    request = CreateTopicsRequest(topics=(topic,), timeout_ms=timeout_ms, validate_only=dry_run)
-    created = await change(visit, request, "topics", wait_s=timeout_ms / 1000, dry_run=dry_run, topic=topic.name)
+    request = CreateTopicsRequest(topics=(topic,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
+    created = await change(visit, request, "topics", dry_run=dry_run, topic=topic.name)
     document = _Created.out_of(
         created,
         topic=created.name,
@@ -266,8 +263,7 @@ def setting_text(value: str | float) -> str:
 )
 async def delete_topic(visit: Visit) -> Json:
     """Delete one topic with all that is in it."""
-    topic, timeout_ms = visit[TOPIC], visit[TIMEOUT_MS]
-
-    request = DeleteTopicsRequest(topics=(topic,), timeout_ms=timeout_ms)
-    deleted = await change(visit, request, "topics", wait_s=timeout_ms / 1000, topic=topic)
+    topic = visit[TOPIC]
+    request = DeleteTopicsRequest(topics=(topic,), timeout_ms=visit[TIMEOUT_MS])
+    deleted = await change(visit, request, "topics", topic=topic)
     return _Deleted.out_of(deleted, topic=deleted.name, deleted=True)

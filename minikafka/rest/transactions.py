@@ -48,7 +48,7 @@ from minikafka.rest.leaders import (
     TRANSACTIONAL_IDS,
     Coordinated,
     ErrorOf,
-    coordinator_members,
+    broker_members,
     coordinator_of,
     first_error,
     from_all,
@@ -197,7 +197,7 @@ async def get_transaction(visit: Visit) -> Json:
         kind=TRANSACTIONAL_IDS,
     )
     [found] = response.transactions
-    coordinator = coordinator_members(visit.host, await coordinator_of(visit, name, TRANSACTIONAL_IDS))
+    coordinator = broker_members(visit.host, await coordinator_of(visit, name, TRANSACTIONAL_IDS))
     started_ms = found.started_ms if found.started_ms >= 0 else None
     return _Transaction.out_of(found, started_ms=started_ms, coordinator=coordinator)
 
@@ -322,7 +322,7 @@ async def post_transaction(visit: Visit) -> Json:
         wanted,
         producer_id=given.producer_id,
         producer_epoch=given.producer_epoch,
-        coordinator=coordinator_members(visit.host, visit.leaders[-1]),
+        coordinator=broker_members(visit.host, visit.leaders[-1]),
         note=visit.note,
     )
 

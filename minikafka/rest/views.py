@@ -11,16 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from minikafka.errors import ProtocolError, WorldError
+from minikafka.errors import ProtocolError
 from minikafka.events import sentence_of
 from minikafka.quorum.image import MetadataImage
 from minikafka.rest.host import Host
-from minikafka.rest.leaders import ask
+from minikafka.rest.leaders import answer_of, ask
 from minikafka.rest.route import Visit
 from minikafka.rest.sentences import timestamp_text
-from minikafka.rpc import call
 from minikafka.types import NodeId, TopicPartition
-from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.messages import DescribedReplica, ExplainPartitionRequest, ExplainPartitionResponse, StoryEntry
 
 # A broker that lives answers in milliseconds; a longer wait ends without the one that does not.
@@ -92,26 +90,9 @@ async def gather_from(host: Host, nodes: Iterable[NodeId], request: Any) -> dict
 
     What of them a client may see is for the caller to decide.
     """
-    name = BY_REQUEST[type(request)].name
-
-    async def response_of(node: NodeId) -> Any:
-        address = host.address_of(node)
-        try:
-            if node == host.node_id:
-                return await host.answer(name, request)
-            if address is None:
-                return None
-            return await call(host.world.network, address, request, deadline=host.world.clock.now() + PATIENCE_S)
-        except (ProtocolError, WorldError):
-            return None
-
-    asked = sorted(set(nodes))
-    found = await asyncio.gather(*(response_of(node) for node in asked))
-    return {
-        node: response
-        for node, response in zip(asked, found, strict=True)
-        if response is not None and not response.error_code
-    }
+    asked, deadline = sorted(set(nodes)), host.world.clock.now() + PATIENCE_S
+    found = await asyncio.gather(*(answer_of(host, node, request, deadline) for node in asked))
+    return {node: response for node, response in zip(asked, found, strict=True) if response is not None}
 
 
 def leaders_view(views: Views, leader: NodeId) -> DescribedReplica | None:

@@ -54,7 +54,6 @@ SHAPES_BY_HAND = {
     "proxy.py",
     "schema.py",
     "schemas.py",
-    "testing_actions.py",
     "testing_faults.py",
     "testing_hooks.py",
 }
