@@ -9,15 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from minikafka.errors import (
-    CorruptMessage,
-    KafkaStorageError,
-    LeaderNotAvailable,
-    NetworkException,
-    OffsetOutOfRange,
-    ProtocolError,
-    ReplicaNotAvailable,
-)
+from minikafka import errors as kafka
 from minikafka.quorum.records import MetadataRecord, PartitionChange, decode
 from minikafka.rest.leaders import from_controller, leader_members
 from minikafka.rest.logs import FROM, LOG_BYTES_MAX, REPLICA, Log, describe_log
@@ -141,19 +133,19 @@ async def get_controller(visit: Visit) -> Json:
     ),
     parameters=(FROM, REPLICA, MAX_RECORDS),
     problems=(
-        CorruptMessage,
-        KafkaStorageError,
-        LeaderNotAvailable,
-        NetworkException,
-        OffsetOutOfRange,
-        ReplicaNotAvailable,
+        kafka.CorruptMessage,
+        kafka.KafkaStorageError,
+        kafka.LeaderNotAvailable,
+        kafka.NetworkException,
+        kafka.OffsetOutOfRange,
+        kafka.ReplicaNotAvailable,
     ),
 )
 async def get_controller_log(visit: Visit) -> Json:
     """The metadata log: every decision of the controllers since the last snapshot but one, in order."""
     node = visit[REPLICA] if visit.gives(REPLICA) else visit.host.node_id
     if node != visit.host.node_id and node not in visit.host.image.brokers:
-        raise ReplicaNotAvailable(f"broker {node} is not registered")
+        raise kafka.ReplicaNotAvailable(f"broker {node} is not registered")
     log = await describe_log(visit, METADATA_PARTITION, node, visit[FROM], max_bytes=LOG_BYTES_MAX)
     names = dict(visit.host.image.topic_names)
     records: list[_Record] = []
@@ -183,7 +175,7 @@ def _record_out(batch: RecordBatch, record: RecordView, high_watermark: int, nam
         return shown
     try:
         decoded = decode(record.value or b"")
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         shown.detail = error.message
         return shown
     shown.type, shown.fields = type(decoded).__name__, _fields_out(decoded, names)

@@ -20,14 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from minikafka import __version__
+from minikafka import errors as kafka
 from minikafka.broker.http_login import WRONG
-from minikafka.errors import (
-    BrokerNotAvailable,
-    InvalidRequest,
-    ProtocolError,
-    RecordListTooLarge,
-    SaslAuthenticationFailed,
-)
 from minikafka.rest.parameters import Parameter, Text
 from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Route, Routes, Visit, text_answer
 from minikafka.rest.schema import Schema, many, ref, shape
@@ -92,18 +86,18 @@ STATUS_WORDS = {
 INSTANCE = "/v1/topics/orders#2.1763778900123.17"
 
 # Of any route; and of those that read a body.
-COMMON: dict[int, tuple[ProtocolError, ...]] = {
-    400: (InvalidRequest("parameter ofset: no such parameter here; did you mean 'offset'?"),),
-    401: (SaslAuthenticationFailed(WRONG),),
-    403: (InvalidRequest("Host 'evil.example' is not a name that this broker knows"),),
-    406: (InvalidRequest("Accept 'text/html': this answer can only be application/json or application/msgpack"),),
-    503: (BrokerNotAvailable("the broker is starting or has stopped"),),
+COMMON: dict[int, tuple[kafka.ProtocolError, ...]] = {
+    400: (kafka.InvalidRequest("parameter ofset: no such parameter here; did you mean 'offset'?"),),
+    401: (kafka.SaslAuthenticationFailed(WRONG),),
+    403: (kafka.InvalidRequest("Host 'evil.example' is not a name that this broker knows"),),
+    406: (kafka.InvalidRequest("Accept 'text/html': this answer can only be application/json or application/msgpack"),),
+    503: (kafka.BrokerNotAvailable("the broker is starting or has stopped"),),
 }
-OF_BODIES: dict[int, tuple[ProtocolError, ...]] = {
-    408: (InvalidRequest("the body was not complete after 30 s"),),
-    413: (RecordListTooLarge("the body has 9000000 bytes or more, the limit is 8388608"),),
-    415: (InvalidRequest("Content-Type 'application/xml' cannot be read here"),),
-    422: (InvalidRequest("/records/3/key_b64: not base64"),),
+OF_BODIES: dict[int, tuple[kafka.ProtocolError, ...]] = {
+    408: (kafka.InvalidRequest("the body was not complete after 30 s"),),
+    413: (kafka.RecordListTooLarge("the body has 9000000 bytes or more, the limit is 8388608"),),
+    415: (kafka.InvalidRequest("Content-Type 'application/xml' cannot be read here"),),
+    422: (kafka.InvalidRequest("/records/3/key_b64: not base64"),),
 }
 
 GUARDED = frozenset({401, 403})
@@ -228,10 +222,13 @@ def _answer(answer: Answer) -> dict[str, Any]:
 # ---- problems --------------------------------------------------------------------------------------------------------
 
 
-def problems_of(route: Route) -> dict[int, list[ProtocolError]]:
+def problems_of(route: Route) -> dict[int, list[kafka.ProtocolError]]:
     """Status -> an example of each error that it may stand for."""
-    found: dict[int, list[ProtocolError]] = {}
-    tables: list[Mapping[int, Iterable[ProtocolError]]] = [COMMON, *([OF_BODIES] if route.body is not None else [])]
+    found: dict[int, list[kafka.ProtocolError]] = {}
+    tables: list[Mapping[int, Iterable[kafka.ProtocolError]]] = [
+        COMMON,
+        *([OF_BODIES] if route.body is not None else []),
+    ]
     for table in tables:
         for status, errors in table.items():
             found.setdefault(status, []).extend(errors)
@@ -242,7 +239,7 @@ def problems_of(route: Route) -> dict[int, list[ProtocolError]]:
 
 
 def _problems(
-    status: int, errors: list[ProtocolError], examples: dict[str, Any], form: ErrorForm | None
+    status: int, errors: list[kafka.ProtocolError], examples: dict[str, Any], form: ErrorForm | None
 ) -> dict[str, Any]:
     """One status; its examples are kept in ``examples``, for many routes have the same."""
     names = ", ".join(f"`{name}`" for name in dict.fromkeys(error.name for error in errors))
@@ -267,7 +264,7 @@ def _problem_content(examples: dict[str, Any], form: ErrorForm | None) -> dict[s
 
 def problem_pages() -> list[dict[str, Any]]:
     """What every error means, by its number."""
-    slugs = sorted({slug_of(kind) for kind in ProtocolError.__subclasses__()})
+    slugs = sorted({slug_of(kind) for kind in kafka.ProtocolError.__subclasses__()})
     pages = [page for page in map(page_of, slugs) if page is not None]
     return sorted(pages, key=lambda page: int(page["error_code"]))
 

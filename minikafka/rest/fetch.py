@@ -27,14 +27,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, NamedTuple
 
+from minikafka import errors as kafka
 from minikafka.config import KIB
-from minikafka.errors import (
-    CorruptMessage,
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-    ProtocolError,
-    ThrottlingQuotaExceeded,
-)
 from minikafka.ports import Buffers
 from minikafka.rest import json_text
 from minikafka.rest.host import (
@@ -56,26 +50,14 @@ from minikafka.rest.schema import one_of, ref, whole
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused, malformed, problem_of
+from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, iterate
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompression_limit
 from minikafka.wire.markers import AbortedFilter, filter_of
-from minikafka.wire.messages import (
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    CurrentLeader,
-    EpochQuery,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    OffsetForLeaderEpochRequest,
-)
 from minikafka.wire.records import RecordView, records_one_by_one
 
 ROUTES = Routes("records")
-ISOLATION = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+ISOLATION = {"read_uncommitted": m.READ_UNCOMMITTED, "read_committed": m.READ_COMMITTED}
 OFFSET = Integer(
     "offset", "Where to begin; the answer's `next_offset` is where the next request should.", default=0, high=INT64_MAX
 )
@@ -151,7 +133,7 @@ class _Fetched(Place):
         CONTAINS,
         FORWARD,
     ),
-    problems=(*LEADER_PROBLEMS, OffsetOutOfRange, CorruptMessage, OffsetNotAvailable),
+    problems=(*LEADER_PROBLEMS, kafka.OffsetOutOfRange, kafka.CorruptMessage, kafka.OffsetNotAvailable),
 )
 async def get_records(visit: Visit) -> Json:
     """Read, waiting for news if there is none."""
@@ -188,12 +170,12 @@ async def get_records(visit: Visit) -> Json:
 
 def fetch_of(
     visit: Visit, name: TopicPartition, offset: Offset, *, max_bytes: int, max_wait_ms: int = 0, min_bytes: int = 1
-) -> FetchRequest:
+) -> m.FetchRequest:
     """A fetch of one partition, with the request's isolation."""
-    part = FetchPartition(
+    part = m.FetchPartition(
         topic=name.topic, partition=name.partition, fetch_offset=offset, partition_max_bytes=max_bytes
     )
-    return FetchRequest(
+    return m.FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
@@ -294,7 +276,7 @@ async def _batch_out(
             await turns.after(room.take(record, is_shown=is_shown))
             if room.is_full() and record.offset < batch.last_offset:
                 return records, record.offset + 1
-    except CorruptMessage as error:
+    except kafka.CorruptMessage as error:
         room.take(None)
         first = max(batch.base_offset, offset)
         records = [unreadable_out(first, batch.last_offset, batch.leader_epoch, error.message)]
@@ -323,8 +305,8 @@ class Change(NamedTuple):
 
 async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> Offset:
     """ListOffsets at the leader: EARLIEST, LATEST or a time; -1: no record is that new. Refused, ProtocolError."""
-    wanted = ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
-    request = ListOffsetsRequest(isolation_level=ISOLATION[visit[ISOLATION_LEVEL]], partitions=(wanted,))
+    wanted = m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
+    request = m.ListOffsetsRequest(isolation_level=ISOLATION[visit[ISOLATION_LEVEL]], partitions=(wanted,))
     found, _ = await from_leader(visit, name, request, wait_s=PAUSE_S)
     return Offset(found.offset)
 
@@ -340,7 +322,7 @@ class PartitionReader:
         self._form = form
         self._read_epoch: Epoch = NO_EPOCH
         """The leader epoch of the last batch that was read."""
-        self._leader: CurrentLeader | None = None
+        self._leader: m.CurrentLeader | None = None
         self._high_watermark: Offset = -1
 
     async def at_once(self) -> list[Change]:
@@ -360,7 +342,7 @@ class PartitionReader:
                         yield [self._truncated(cut)]
                         continue
                 changes = await self._changes(answer, leader)
-            except (Refused, ProtocolError) as raised:
+            except (Refused, kafka.ProtocolError) as raised:
                 refused = raised if isinstance(raised, Refused) else Refused(raised)
                 cut = self._end_of_shorter_log(refused)
                 if cut is not None:
@@ -376,14 +358,14 @@ class PartitionReader:
             last_problem = ""
             yield changes
 
-    async def _fetch(self, *, wait_ms: int) -> tuple[FetchedPartition, CurrentLeader]:
+    async def _fetch(self, *, wait_ms: int) -> tuple[m.FetchedPartition, m.CurrentLeader]:
         # They would grow for as long as the stream lives; its headers are out.
         self.visit.served_by.clear()
         self.visit.leaders.clear()
         request = fetch_of(self.visit, self.name, self.next_offset, max_bytes=POLL_BYTES, max_wait_ms=wait_ms)
         return await from_leader(self.visit, self.name, request, wait_s=wait_ms / 1000)
 
-    async def _changes(self, answer: FetchedPartition, leader: CurrentLeader) -> list[Change]:
+    async def _changes(self, answer: m.FetchedPartition, leader: m.CurrentLeader) -> list[Change]:
         """The events of one poll."""
         events: list[Change] = []
         if leader != self._leader:
@@ -409,16 +391,16 @@ class PartitionReader:
 
     async def _cut(self) -> Offset | None:
         """Where the new leader's log leaves what was read; None: it holds all of it (KIP-320)."""
-        query = EpochQuery(topic=self.name.topic, partition=self.name.partition, leader_epoch=self._read_epoch)
+        query = m.EpochQuery(topic=self.name.topic, partition=self.name.partition, leader_epoch=self._read_epoch)
 
-        request = OffsetForLeaderEpochRequest(partitions=(query,))
+        request = m.OffsetForLeaderEpochRequest(partitions=(query,))
         found, _ = await from_leader(self.visit, self.name, request, wait_s=PAUSE_S)
         return found.end_offset if 0 <= found.end_offset < self.next_offset else None
 
     def _end_of_shorter_log(self, refused: Refused) -> Offset | None:
         """The log ends before what was read: it was cut. None: that is not what went wrong."""
         end = refused.members.get("log_end_offset", refused.members.get("high_watermark", -1))
-        if isinstance(refused.error, OffsetOutOfRange) and 0 <= end < self.next_offset:
+        if isinstance(refused.error, kafka.OffsetOutOfRange) and 0 <= end < self.next_offset:
             return int(end)
         return None
 
@@ -465,14 +447,14 @@ EXAMPLE = (
         "Server-Sent Events.",
     ),
     parameters=(TOPIC, PARTITION, START, LAST_EVENT_ID, HEARTBEAT_MS, ISOLATION_LEVEL, FORMAT, FORWARD),
-    problems=(*LEADER_PROBLEMS, OffsetOutOfRange, ThrottlingQuotaExceeded),
+    problems=(*LEADER_PROBLEMS, kafka.OffsetOutOfRange, kafka.ThrottlingQuotaExceeded),
 )
 async def get_stream(visit: Visit) -> Stream:
     """Committed records as they come; see ``/docs`` for the kinds of events."""
     name = name_of(visit)
     start = visit[LAST_EVENT_ID] + 1 if visit.gives(LAST_EVENT_ID) else visit[START]
     if start < 0:
-        start = await listed_offset(visit, name, LATEST)
+        start = await listed_offset(visit, name, m.LATEST)
     reader = PartitionReader(visit, name, start, wait_ms=visit[HEARTBEAT_MS], form=visit[FORMAT])
     # The first look is taken before the answer begins: what is wrong with the request gets a status.
     first = await reader.at_once()

@@ -22,21 +22,8 @@ import asyncio
 import json
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.client.settings import ASSIGNORS
-from minikafka.errors import (
-    FencedInstanceId,
-    GroupMaxSizeReached,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    InvalidRequest,
-    InvalidSessionTimeout,
-    MemberIdRequired,
-    NetworkException,
-    ProtocolError,
-    RebalanceInProgress,
-    UnknownMemberId,
-    UnknownTopicOrPartition,
-)
 from minikafka.groups.assignors import COOPERATIVE, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.rest.group_offsets import COMMIT_ANSWERS, COMMIT_PROBLEMS, Commit, committed, committing
@@ -163,12 +150,12 @@ class Joined(Model):
     note: str | None = note()
 
 
-MEMBER_PROBLEMS: tuple[type[ProtocolError], ...] = (
+MEMBER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
     *COORDINATOR_PROBLEMS,
-    FencedInstanceId,
-    IllegalGeneration,
-    RebalanceInProgress,
-    UnknownMemberId,
+    kafka.FencedInstanceId,
+    kafka.IllegalGeneration,
+    kafka.RebalanceInProgress,
+    kafka.UnknownMemberId,
 )
 
 
@@ -179,11 +166,11 @@ MEMBER_PROBLEMS: tuple[type[ProtocolError], ...] = (
     body=Wish.body(),
     problems=(
         *MEMBER_PROBLEMS,
-        GroupMaxSizeReached,
-        InconsistentGroupProtocol,
-        InvalidRequest,
-        InvalidSessionTimeout,
-        UnknownTopicOrPartition,
+        kafka.GroupMaxSizeReached,
+        kafka.InconsistentGroupProtocol,
+        kafka.InvalidRequest,
+        kafka.InvalidSessionTimeout,
+        kafka.UnknownTopicOrPartition,
     ),
 )
 async def post_member(visit: Visit) -> Json:
@@ -200,7 +187,7 @@ async def post_member(visit: Visit) -> Json:
         # Waiting requests end here, also when the coordinator is this broker itself.
         async with asyncio.timeout(visit[MAX_WAIT_MS] / 1000):
             joined, assigned = await _assigned(visit, group, wish, until)
-    except (TimeoutError, NetworkException) as late:
+    except (TimeoutError, kafka.NetworkException) as late:
         raise _not_yet(group, wish) from late
     revoked = [each for each in partitions_in(wish.owned) if each not in assigned.partitions]
     return Joined(
@@ -220,7 +207,7 @@ async def post_member(visit: Visit) -> Json:
 def _not_yet(group: str, wish: Wish) -> Refused:
     """Time is up: the coordinator waits for another client."""
     again = f"join again with member_id {wish.member_id}" if wish.member_id else "join again"
-    error = RebalanceInProgress(
+    error = kafka.RebalanceInProgress(
         f"group {group} waits for its other members to join, or for its leader; your place is kept: {again}"
     )
     return Refused(error, member_id=wish.member_id or None)
@@ -233,7 +220,7 @@ async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple
             visit, group, wish.request(visit), failed=_join_failed, until=until
         )
         wish.member_id = joined.member_id
-        if joined.error_code == MemberIdRequired.code:
+        if joined.error_code == kafka.MemberIdRequired.code:
             continue
         request = g.SyncGroupRequest(
             group_id=group,
@@ -246,11 +233,11 @@ async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple
         )
         try:
             synced: g.SyncGroupResponse = await from_coordinator(visit, group, request, until=until)
-        except RebalanceInProgress:
+        except kafka.RebalanceInProgress:
             continue
         try:
             return joined, Assignment.given(synced.assignment)
-        except InconsistentGroupProtocol:
+        except kafka.InconsistentGroupProtocol:
             if not wish.group_instance_id:
                 leaving = g.LeavingMember(member_id=joined.member_id, reason="its assignment cannot be read")
                 await from_coordinator(
@@ -261,7 +248,7 @@ async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple
 
 def _join_failed(response: g.JoinGroupResponse) -> g.JoinGroupResponse | None:
     """The id that a newcomer is given first comes as an error (KIP-394)."""
-    return response if response.error_code not in (0, MemberIdRequired.code) else None
+    return response if response.error_code not in (0, kafka.MemberIdRequired.code) else None
 
 
 def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment, ...]:
@@ -376,7 +363,7 @@ async def _check_counts(visit: Visit, group: str, member: str, generation: int) 
     own = next((each for each in found.members if each.member_id == member), None)
     for topic, count in counts_dealt(own).items():
         if partition_count(visit.host, topic) != count:
-            raise RebalanceInProgress(
+            raise kafka.RebalanceInProgress(
                 f"{topic} has {partition_count(visit.host, topic)} partitions, {count} were shared out: join again"
             )
 
@@ -419,7 +406,7 @@ class _Left(Model):
     "DELETE /v1/groups/{group}/members/{member}",
     _Left.answer("It is no member any more."),
     parameters=(GROUP, MEMBER, FORWARD),
-    problems=(*COORDINATOR_PROBLEMS, FencedInstanceId, UnknownMemberId),
+    problems=(*COORDINATOR_PROBLEMS, kafka.FencedInstanceId, kafka.UnknownMemberId),
 )
 async def delete_member(visit: Visit) -> Json:
     """Leave the group, or remove a member: the others share its partitions at once."""

@@ -9,18 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from minikafka.errors import (
-    UNKNOWN,
-    GroupIdNotFound,
-    GroupSubscribedToTopic,
-    InvalidRequest,
-    LeaderNotAvailable,
-    NonEmptyGroup,
-    OffsetMetadataTooLarge,
-    RequestTimedOut,
-    UnknownMemberId,
-    UnknownTopicOrPartition,
-)
+from minikafka import errors as kafka
 from minikafka.groups.group import State
 from minikafka.groups.offsets import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
 from minikafka.rest.groups import (
@@ -67,7 +56,7 @@ class _GroupOffsets(Model):
     "GET /v1/groups/{group}/offsets",
     _GroupOffsets.answer("The offsets."),
     parameters=(GROUP, FORWARD),
-    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
+    problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound),
 )
 async def get_offsets(visit: Visit) -> Json:
     """All that the group has committed, with the metadata beside it, when, and how far behind it is."""
@@ -120,7 +109,12 @@ COMMIT_ANSWERS = {
     200: _Outcomes.answer("Committed, on all in-sync replicas of the group's log."),
     207: Answer(description="Some were committed, each of the others has its problem.", schema=_Outcomes.schema()),
 }
-COMMIT_PROBLEMS = (*COORDINATOR_PROBLEMS, InvalidRequest, OffsetMetadataTooLarge, UnknownTopicOrPartition)
+COMMIT_PROBLEMS = (
+    *COORDINATOR_PROBLEMS,
+    kafka.InvalidRequest,
+    kafka.OffsetMetadataTooLarge,
+    kafka.UnknownTopicOrPartition,
+)
 
 
 @ROUTES.at(
@@ -128,7 +122,7 @@ COMMIT_PROBLEMS = (*COORDINATOR_PROBLEMS, InvalidRequest, OffsetMetadataTooLarge
     COMMIT_ANSWERS,
     parameters=(GROUP, FORWARD),
     body=Commits.body(),
-    problems=(*COMMIT_PROBLEMS, NonEmptyGroup),
+    problems=(*COMMIT_PROBLEMS, kafka.NonEmptyGroup),
 )
 async def put_offsets(visit: Visit) -> Reply:
     """Commit by hand for a group that has no members; a group that does not exist begins with it."""
@@ -140,10 +134,10 @@ async def committed(visit: Visit, request: g.OffsetCommitRequest) -> Reply:
     """Commit; 200, 207, or the problem that all partitions have."""
     try:
         response: g.OffsetCommitResponse = await from_coordinator(visit, request.group_id, request, failed=_worst)
-    except UnknownMemberId as error:
+    except kafka.UnknownMemberId as error:
         if request.member_id:
             raise
-        raise NonEmptyGroup(f"{error.message}: stop its members first") from error
+        raise kafka.NonEmptyGroup(f"{error.message}: stop its members first") from error
     offsets = {(each.topic, each.partition): each.offset for each in request.partitions}
     outcomes = []
     for each in response.partitions:
@@ -236,11 +230,11 @@ class _ResetDone(Model):
     body=_Reset.body(topics=[PartitionsOf.example(partitions=[0])]),
     problems=(
         *COORDINATOR_PROBLEMS,
-        GroupIdNotFound,
-        LeaderNotAvailable,
-        NonEmptyGroup,
-        RequestTimedOut,
-        UnknownTopicOrPartition,
+        kafka.GroupIdNotFound,
+        kafka.LeaderNotAvailable,
+        kafka.NonEmptyGroup,
+        kafka.RequestTimedOut,
+        kafka.UnknownTopicOrPartition,
     ),
 )
 async def post_reset(visit: Visit) -> Json:
@@ -256,16 +250,16 @@ async def post_reset(visit: Visit) -> Json:
     for each in wanted:
         partition_of(visit.host, each)
     if not wanted:
-        raise GroupIdNotFound(f"group {group} has committed nothing: name the partitions in topics")
+        raise kafka.GroupIdNotFound(f"group {group} has committed nothing: name the partitions in topics")
     new = await _new_offsets(visit, reset.goal(visit.host.world.clock.wall_ms()), wanted, before)
     if not reset.dry_run:
         partitions = tuple(g.CommitPartition(**each._asdict(), offset=offset) for each, offset in new.items())
         done = await committed(visit, g.OffsetCommitRequest(group_id=group, partitions=partitions))
         if done.status != 200:
             refused = [f"{each['topic']}-{each['partition']}" for each in done.body["offsets"] if "problem" in each]
-            raise RequestTimedOut(
+            raise kafka.RequestTimedOut(
                 f"{', '.join(refused)} could not be reset, the other partitions were: look at the offsets",
-                outcome=UNKNOWN,
+                outcome=kafka.UNKNOWN,
             )
     offsets = [
         _NewOffset(**each._asdict(), committed=before[each].offset if each in before else None, new_offset=offset)
@@ -278,10 +272,10 @@ async def _check_empty(visit: Visit, group: str) -> None:
     """Before anything is changed; the coordinator checks again when it commits."""
     try:
         found = await described(visit, group)
-    except GroupIdNotFound:
+    except kafka.GroupIdNotFound:
         return
     if found.state != State.EMPTY.value:
-        raise NonEmptyGroup(
+        raise kafka.NonEmptyGroup(
             f"group {group} is {found.state} and has {len(found.members)} members: stop its members first"
         )
 
@@ -295,7 +289,7 @@ async def _new_offsets(
     found = {}
     for each in wanted:
         if each not in starts or each not in ends or each not in times:
-            raise LeaderNotAvailable(f"the leader of {each} cannot be asked now: nothing was reset")
+            raise kafka.LeaderNotAvailable(f"the leader of {each} cannot be asked now: nothing was reset")
         found[each] = goal.of(
             start=starts[each],
             end=ends[each],
@@ -319,7 +313,13 @@ class _Forgotten(Model):
     "DELETE /v1/groups/{group}/offsets",
     _Forgotten.answer("Forgotten."),
     parameters=(GROUP, TOPIC_QUERY, PARTITION_QUERY, FORWARD),
-    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup, UnknownTopicOrPartition),
+    problems=(
+        *COORDINATOR_PROBLEMS,
+        kafka.GroupIdNotFound,
+        kafka.GroupSubscribedToTopic,
+        kafka.NonEmptyGroup,
+        kafka.UnknownTopicOrPartition,
+    ),
 )
 async def delete_offsets(visit: Visit) -> Json:
     """Forget what the group has committed for a topic that no member reads."""

@@ -10,16 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Self
 
-from minikafka.errors import (
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    GroupIdNotFound,
-    InvalidGroupId,
-    NetworkException,
-    NonEmptyGroup,
-    NotCoordinator,
-    ProtocolError,
-)
+from minikafka import errors as kafka
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription, by_topic
 from minikafka.rest.leaders import broker_members, coordinator_of, first_error, from_all, from_coordinator, look_up
@@ -141,12 +132,12 @@ class CommittedOffset(Lag):
 
 STATES = tuple(each.value for each in State)
 GROUP_STATE = one_of("Kafka's word.", *STATES)
-COORDINATOR_PROBLEMS: tuple[type[ProtocolError], ...] = (
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    InvalidGroupId,
-    NetworkException,
-    NotCoordinator,
+COORDINATOR_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
+    kafka.CoordinatorLoadInProgress,
+    kafka.CoordinatorNotAvailable,
+    kafka.InvalidGroupId,
+    kafka.NetworkException,
+    kafka.NotCoordinator,
 )
 """What can go wrong wherever a group's coordinator is asked."""
 STATE = states_parameter("groups", STATES, example="Stable,Empty")
@@ -170,7 +161,7 @@ class _Groups(Model):
     "GET /v1/groups",
     _Groups.answer("All groups, by name."),
     parameters=(STATE, FORWARD),
-    problems=(CoordinatorNotAvailable,),
+    problems=(kafka.CoordinatorNotAvailable,),
 )
 async def get_groups(visit: Visit) -> Json:
     """Every group of every coordinator, in short; with ``?forward=never`` only of this broker."""
@@ -246,7 +237,7 @@ class _Group(Model):
     "GET /v1/groups/{group}",
     _Group.answer("The group."),
     parameters=(GROUP, FORWARD),
-    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
+    problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound),
 )
 async def get_group(visit: Visit) -> Json:
     """One group: its state, its members and what each of them has, its offsets and how far behind they are."""
@@ -284,7 +275,7 @@ class _GroupLag(Model):
     "GET /v1/groups/{group}/lag",
     _GroupLag.answer("The lag."),
     parameters=(GROUP, FORWARD),
-    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
+    problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound),
 )
 async def get_lag(visit: Visit) -> Json:
     """How far the group is behind: in all, where it is worst, and who reads each partition."""
@@ -313,7 +304,7 @@ class _Deleted(Model):
     "DELETE /v1/groups/{group}",
     _Deleted.answer("It is gone, offsets and all."),
     parameters=(GROUP, FORWARD),
-    problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound, NonEmptyGroup),
+    problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound, kafka.NonEmptyGroup),
 )
 async def delete_group(visit: Visit) -> Json:
     """Delete a group that has no members, with all that it committed."""

@@ -41,17 +41,10 @@ from minikafka.ui.journal import Entry, Journal
 from minikafka.ui.page import NothingToShow, page_of, replay_of
 from minikafka.ui.sentences import tone_of
 from minikafka.web.problems import malformed
+from minikafka.wire import messages as m
 from minikafka.wire.acls import CLUSTER_NAME, AclOperation, ResourceType
 from minikafka.wire.differences import difference
 from minikafka.wire.limits import shown
-from minikafka.wire.messages import (
-    DescribedReplica,
-    ExplainPartitionResponse,
-    PastReplica,
-    ReadHistoryRequest,
-    ReadHistoryResponse,
-    StoryEntry,
-)
 
 ROUTES = Routes("cluster")
 WINDOW_MS = 60_000
@@ -149,7 +142,7 @@ class _Received(NamedTuple):
     """The history of one broker, in the time of the broker that asked."""
 
     node: NodeId
-    samples: tuple[PastReplica, ...]
+    samples: tuple[m.PastReplica, ...]
     events: tuple[Event, ...]
     start: int
     end: int
@@ -158,7 +151,7 @@ class _Received(NamedTuple):
 async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: int) -> list[_Received]:
     """Of each broker that answers; the answering broker's own is among them."""
     alive = {node for node in host.image.brokers if host.image.alive(node)} | {host.node_id}
-    request = ReadHistoryRequest(
+    request = m.ReadHistoryRequest(
         topic=None if name is None else name.topic,
         partition=-1 if name is None else name.partition,
         from_ms=span.first,
@@ -169,11 +162,11 @@ async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: 
     return [each for each in found if each is not None]
 
 
-async def _history_of(host: Host, node: NodeId, request: ReadHistoryRequest) -> _Received | None:
+async def _history_of(host: Host, node: NodeId, request: m.ReadHistoryRequest) -> _Received | None:
     """None: the broker does not answer; a reader sees that it is not among ``brokers``."""
     clock = host.world.clock
     began = clock.wall_ms()
-    response: ReadHistoryResponse | None = await answer_of(host, node, request, clock.now() + 2 * PATIENCE_S)
+    response: m.ReadHistoryResponse | None = await answer_of(host, node, request, clock.now() + 2 * PATIENCE_S)
     if response is None:
         return None
     took = clock.wall_ms() - began
@@ -217,10 +210,10 @@ class _Replicas:
 
     def __init__(self, reader: NodeId) -> None:
         self._reader = reader
-        self._own: dict[NodeId, PastReplica] = {}
-        self._followed: dict[NodeId, PastReplica] = {}
+        self._own: dict[NodeId, m.PastReplica] = {}
+        self._followed: dict[NodeId, m.PastReplica] = {}
 
-    def apply(self, told_by: NodeId, sample: PastReplica) -> None:
+    def apply(self, told_by: NodeId, sample: m.PastReplica) -> None:
         """Samples come in the order of time."""
         if told_by == sample.broker_id:
             self._own[told_by] = sample
@@ -229,21 +222,21 @@ class _Replicas:
 
     def views(self, events: Iterable[Event]) -> Views:
         """As if all brokers had been asked."""
-        stories: dict[NodeId, list[StoryEntry]] = {}
+        stories: dict[NodeId, list[m.StoryEntry]] = {}
         for each in events:
             facts = json.dumps(each.facts)
-            entry = StoryEntry(event=each.kind, at_ms=each.at_ms, cause=each.cause, facts_json=facts)
+            entry = m.StoryEntry(event=each.kind, at_ms=each.at_ms, cause=each.cause, facts_json=facts)
             stories.setdefault(each.broker, []).append(entry)
         views: Views = {}
         for node in sorted({*self._own, *self._followed}):
             sample = self.of(node)
             if sample is not None and sample.replica is not None:
-                views[node] = ExplainPartitionResponse(
+                views[node] = m.ExplainPartitionResponse(
                     broker_id=node, replica=sample.replica, story=tuple(stories.get(node, ()))
                 )
         return views
 
-    def of(self, node: NodeId) -> PastReplica | None:
+    def of(self, node: NodeId) -> m.PastReplica | None:
         followed = self._followed.get(node)
         return followed if followed is not None and followed.is_followed else self._own.get(node)
 
@@ -253,7 +246,7 @@ class _Moment(NamedTuple):
 
     at_ms: int
     change: ImageChange | None = None
-    sample: PastReplica | None = None
+    sample: m.PastReplica | None = None
     told_by: NodeId = NO_NODE
     event: Event | None = None
 
@@ -539,7 +532,7 @@ def _file_name(name: str) -> str:
 def journal_of(host: Host, name: TopicPartition, span: Span, histories: list[_Received]) -> Journal:
     """A partition's history as a journal, for the replay page: its samples are events too."""
     replicas = _Replicas(host.node_id)
-    shown_now: dict[NodeId, PastReplica | None] = {}
+    shown_now: dict[NodeId, m.PastReplica | None] = {}
     moments = [_Moment(each.at_ms, sample=each, told_by=one.node) for one in histories for each in one.samples]
     events = told_once(event for one in histories for event in one.events if event.at_ms >= span.first)
     moments += [_Moment(each.at_ms, event=each) for each in events]
@@ -563,7 +556,7 @@ def journal_of(host: Host, name: TopicPartition, span: Span, histories: list[_Re
 
 
 def sample_facts(
-    host: Host, name: TopicPartition, at_ms: int, node: NodeId, replica: DescribedReplica
+    host: Host, name: TopicPartition, at_ms: int, node: NodeId, replica: m.DescribedReplica
 ) -> Mapping[str, object]:
     """A sample as the facts of an event, by which ``ui/states.py`` sets the state of a replica."""
     image = host.history.image_at(at_ms, host.image)[0].partition(name)

@@ -23,28 +23,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from minikafka import errors as kafka
 from minikafka.broker.coordinator_shards import GROUP, TRANSACTION
 from minikafka.broker.throttle import STRICT_SINCE
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    BrokerNotAvailable,
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    GroupIdNotFound,
-    LeaderNotAvailable,
-    NetworkException,
-    NotController,
-    NotCoordinator,
-    NotLeaderOrFollower,
-    OutcomeUnknown,
-    ProtocolError,
-    RequestRefused,
-    TransactionalIdNotFound,
-    Unreachable,
-    WorldError,
-    error_of,
-)
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import INTERNAL
 from minikafka.quorum.image import PartitionImage
@@ -55,17 +36,9 @@ from minikafka.rpc import call
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused
+from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.group_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from minikafka.wire.messages import (
-    CurrentLeader,
-    Failed,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
 from minikafka.wire.outcomes import EarlierAttempts, failure_of, outcome_of_all
 
 # A follower of the metadata log is one fetch behind at most; three tries bridge that, not an election.
@@ -114,21 +87,21 @@ async def _told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, s
         return await host.answer(name, request)
     address = host.address_of(node)
     if address is None:
-        raise LeaderNotAvailable(f"broker {node} is not known here")
+        raise kafka.LeaderNotAvailable(f"broker {node} is not known here")
     deadline = host.world.clock.now() + wait_s + (FORWARD_SLACK_S if slack_s is None else slack_s)
     try:
         matters = host.access is not None or host.throttle.quotas is not None
         response = await host.forward(address, request, visit.context if matters else INTERNAL, deadline)
-    except Unreachable:
-        raise LeaderNotAvailable(f"broker {node} at {address} cannot be reached") from None
-    except RequestRefused as error:
-        raise LeaderNotAvailable(f"broker {node} refused the request: {error}") from None
-    except OutcomeUnknown:
-        raise NetworkException(f"broker {node} at {address} did not answer", outcome=UNKNOWN) from None
+    except kafka.Unreachable:
+        raise kafka.LeaderNotAvailable(f"broker {node} at {address} cannot be reached") from None
+    except kafka.RequestRefused as error:
+        raise kafka.LeaderNotAvailable(f"broker {node} refused the request: {error}") from None
+    except kafka.OutcomeUnknown:
+        raise kafka.NetworkException(f"broker {node} at {address} did not answer", outcome=kafka.UNKNOWN) from None
     visit.served_by.append(node)
-    if response.error_code == BrokerNotAvailable.code:
+    if response.error_code == kafka.BrokerNotAvailable.code:
         # It is starting or stopping: for the client that is as if it could not be reached.
-        raise LeaderNotAvailable(
+        raise kafka.LeaderNotAvailable(
             f"broker {node} at {address}: {response.error_message}", outcome=failure_of(response).outcome
         )
     return response
@@ -142,7 +115,7 @@ def partition_of(host: Scene, name: TopicPartition) -> PartitionImage:
         raise unknown_topic(name.topic)
     partition = image.partition(name)
     if partition is None:
-        raise error_of(3, f"{name.topic} has partitions 0 to {len(topic.partitions) - 1}, not {name.partition}")
+        raise kafka.error_of(3, f"{name.topic} has partitions 0 to {len(topic.partitions) - 1}, not {name.partition}")
     return partition
 
 
@@ -158,12 +131,12 @@ def check_known(visit: Visit, topic: str) -> str:
     return topic
 
 
-def unknown_topic(topic: str) -> ProtocolError:
+def unknown_topic(topic: str) -> kafka.ProtocolError:
     """404 for a topic."""
-    return error_of(3, f"there is no topic {topic[:250]!r}")
+    return kafka.error_of(3, f"there is no topic {topic[:250]!r}")
 
 
-def leader_members(host: Scene, leader: CurrentLeader) -> dict[str, Any]:
+def leader_members(host: Scene, leader: m.CurrentLeader) -> dict[str, Any]:
     """``leader`` in answers and problems."""
     document: dict[str, Any] = {"id": leader.leader_id, "epoch": leader.leader_epoch}
     address = host.address_of(leader.leader_id) if leader.leader_id != NO_NODE else None
@@ -172,14 +145,14 @@ def leader_members(host: Scene, leader: CurrentLeader) -> dict[str, Any]:
     return document
 
 
-def current_leader(host: Host, name: TopicPartition, hint: CurrentLeader | None = None) -> CurrentLeader:
+def current_leader(host: Host, name: TopicPartition, hint: m.CurrentLeader | None = None) -> m.CurrentLeader:
     """The leader by the image, or by a newer response of another broker. Raises LeaderNotAvailable without a leader."""
     partition = partition_of(host, name)
-    leader = CurrentLeader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+    leader = m.CurrentLeader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
     if hint is not None and hint.leader_epoch > leader.leader_epoch:
         leader = hint
     if leader.leader_id == NO_NODE:
-        raise LeaderNotAvailable(
+        raise kafka.LeaderNotAvailable(
             f"{name} has no leader at present",
             isr=list(partition.isr),
             replicas=list(partition.replicas),
@@ -187,35 +160,37 @@ def current_leader(host: Host, name: TopicPartition, hint: CurrentLeader | None 
     return leader
 
 
-def refuse_to_forward(host: Host, name: TopicPartition, leader: CurrentLeader) -> None:
+def refuse_to_forward(host: Host, name: TopicPartition, leader: m.CurrentLeader) -> None:
     """421 with the right broker, unless this one leads."""
     if leader.leader_id != host.node_id:
         raise Refused(
-            NotLeaderOrFollower(f"broker {host.node_id} does not lead {name}, broker {leader.leader_id} does"),
+            kafka.NotLeaderOrFollower(f"broker {host.node_id} does not lead {name}, broker {leader.leader_id} does"),
             leader=leader_members(host, leader),
             topic=name.topic,
             partition=name.partition,
         )
 
 
-def is_stale(error: ProtocolError) -> bool:
+def is_stale(error: kafka.ProtocolError) -> bool:
     """Return True if it failed only because metadata is old, with nothing written."""
-    return error.stale_metadata and error.outcome == NOT_WRITTEN
+    return error.stale_metadata and error.outcome == kafka.NOT_WRITTEN
 
 
-def still_moving(name: TopicPartition, error: ProtocolError) -> ProtocolError:
+def still_moving(name: TopicPartition, error: kafka.ProtocolError) -> kafka.ProtocolError:
     """The answer when even the newest known leader says it is not: 503, try again."""
-    if isinstance(error, NotLeaderOrFollower) and error.outcome == NOT_WRITTEN:
-        return LeaderNotAvailable(f"the leader of {name} is changing: {error.message}")
+    if isinstance(error, kafka.NotLeaderOrFollower) and error.outcome == kafka.NOT_WRITTEN:
+        return kafka.LeaderNotAvailable(f"the leader of {name} is changing: {error.message}")
     return error
 
 
-async def from_leader(visit: Visit, name: TopicPartition, request: Any, *, wait_s: float) -> tuple[Any, CurrentLeader]:
+async def from_leader(
+    visit: Visit, name: TopicPartition, request: Any, *, wait_s: float
+) -> tuple[Any, m.CurrentLeader]:
     """A *read* at the partition's leader: what the response says of the partition, and who gave it.
 
     Raises ProtocolError or Refused. Reads change nothing, so a lost answer is asked for again.
     """
-    hint: CurrentLeader | None = None
+    hint: m.CurrentLeader | None = None
     forward = may_forward(visit)
     for attempt in range(ATTEMPTS_MAX):
         leader = current_leader(visit.host, name, hint)
@@ -230,16 +205,16 @@ async def from_leader(visit: Visit, name: TopicPartition, request: Any, *, wait_
                 visit.leaders.append(leader.leader_id)
                 return answer, leader
             error = failure_of(answer)
-        except ProtocolError as raised:
+        except kafka.ProtocolError as raised:
             error, answer = raised, None
         if not (error.stale_metadata and forward) or attempt == ATTEMPTS_MAX - 1:
             raise _with_facts(visit, name, leader, still_moving(name, error), answer)
         await asyncio.sleep(PAUSE_S)
-    raise LeaderNotAvailable(f"the leader of {name} is changing")
+    raise kafka.LeaderNotAvailable(f"the leader of {name} is changing")
 
 
 def _with_facts(
-    visit: Visit, name: TopicPartition, leader: CurrentLeader, error: ProtocolError, answer: Failed | None
+    visit: Visit, name: TopicPartition, leader: m.CurrentLeader, error: kafka.ProtocolError, answer: m.Failed | None
 ) -> Refused:
     facts: dict[str, Any] = {"topic": name.topic, "partition": name.partition}
     if leader.leader_id != NO_NODE:
@@ -254,7 +229,7 @@ def _with_facts(
 
 async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s: float) -> Any:
     """The response of the active controller; ``items`` of it have errors too. Raises ProtocolError or Refused."""
-    error: ProtocolError = LeaderNotAvailable("the quorum has no leader at present")
+    error: kafka.ProtocolError = kafka.LeaderNotAvailable("the quorum has no leader at present")
     forward = may_forward(visit)
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
@@ -267,17 +242,17 @@ async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s
         visit.leaders[:] = [controller]
         try:
             response = await ask(visit, controller, request, wait_s=wait_s)
-        except (NotController, LeaderNotAvailable) as raised:
+        except (kafka.NotController, kafka.LeaderNotAvailable) as raised:
             error = raised
         else:
             first = next(iter(getattr(response, items, ())), response)
-            if first.error_code != NotController.code:
+            if first.error_code != kafka.NotController.code:
                 return response
             error = failure_of(first)
         if not forward:
             raise _not_controller(visit.host, controller)
-    if isinstance(error, NotController):
-        error = LeaderNotAvailable(f"the controller is changing: {error.message}")
+    if isinstance(error, kafka.NotController):
+        error = kafka.LeaderNotAvailable(f"the controller is changing: {error.message}")
     raise error
 
 
@@ -301,14 +276,14 @@ async def change(visit: Visit, request: Any, items: str, *, dry_run: bool = Fals
 
 def _not_controller(host: Host, controller: NodeId) -> Refused:
     return Refused(
-        NotController(f"broker {host.node_id} is not the active controller, broker {controller} is"),
+        kafka.NotController(f"broker {host.node_id} is not the active controller, broker {controller} is"),
         controller=broker_members(host, controller),
     )
 
 
 async def controller_of(visit: Visit) -> NodeId:
     """The active controller as this broker knows it."""
-    metadata: MetadataResponse = await visit.host.answer("Metadata", MetadataRequest(topics=()))
+    metadata: m.MetadataResponse = await visit.host.answer("Metadata", m.MetadataRequest(topics=()))
     return metadata.controller_id
 
 
@@ -322,7 +297,7 @@ async def until_known(visit: Visit, metadata_offset: int, *, wait_s: float) -> N
 
     async def wait_for(node: NodeId) -> None:
         while host.world.clock.now() < deadline:
-            metadata = await answer_of(host, node, MetadataRequest(topics=()), deadline)
+            metadata = await answer_of(host, node, m.MetadataRequest(topics=()), deadline)
             if metadata is not None and metadata.metadata_offset >= metadata_offset:
                 return
             await asyncio.sleep(PAUSE_S / 4)
@@ -340,7 +315,7 @@ async def answer_of(host: Host, node: NodeId, request: Any, deadline: float) -> 
             return None
         else:
             response = await call(host.world.network, address, request, deadline=deadline)
-    except (ProtocolError, WorldError):
+    except (kafka.ProtocolError, kafka.WorldError):
         return None
     return None if response.error_code else response
 
@@ -351,7 +326,7 @@ LOOK_UP_WAIT_S = 1.0
 
 READING_METHODS = ("GET", "HEAD")
 
-LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress)
+LOOK_AGAIN = (kafka.NotCoordinator, kafka.CoordinatorNotAvailable, kafka.CoordinatorLoadInProgress)
 # A coordinator that reads its log is asked again; one that is gone has a successor within the brokers' session.
 LIST_ATTEMPTS_MAX = 20
 LIST_PAUSE_S = 0.25
@@ -364,28 +339,30 @@ class Coordinated(NamedTuple):
     key_type: int
     topic: str
     """The internal topic whose leaders coordinate."""
-    missing: Callable[[str], ProtocolError]
+    missing: Callable[[str], kafka.ProtocolError]
     """The error of a name when the topic does not exist: then no such name exists either."""
 
 
 GROUPS = Coordinated(
     GROUP,
     OFFSETS_TOPIC,
-    lambda group: GroupIdNotFound(f"group {group} does not exist: no group has committed an offset in this cluster"),
+    lambda group: kafka.GroupIdNotFound(
+        f"group {group} does not exist: no group has committed an offset in this cluster"
+    ),
 )
 TRANSACTIONAL_IDS = Coordinated(
     TRANSACTION,
     TRANSACTIONS_TOPIC,
-    lambda name: TransactionalIdNotFound(
+    lambda name: kafka.TransactionalIdNotFound(
         f"there is no transactional id {name}: no producer of this cluster has used transactions"
     ),
 )
 
-ErrorOf = Callable[[Any], Failed | None]
+ErrorOf = Callable[[Any], m.Failed | None]
 """The part of an answer that carries the error of the whole request; None: it carries none."""
 
 
-def whole_error(response: Any) -> Failed | None:
+def whole_error(response: Any) -> m.Failed | None:
     """Most answers carry their error themselves."""
     return response if response.error_code else None
 
@@ -413,11 +390,11 @@ async def from_coordinator(
             node = await coordinator_of(visit, group, kind)
             left_s = max(deadline - clock.now(), PAUSE_S)
             response = await told_by(visit, node, request, wait_s=left_s, slack_s=0.0 if until else None)
-        except LeaderNotAvailable as unreachable:
-            error: ProtocolError = CoordinatorNotAvailable(
+        except kafka.LeaderNotAvailable as unreachable:
+            error: kafka.ProtocolError = kafka.CoordinatorNotAvailable(
                 f"the coordinator of {group}: {unreachable.message}", outcome=unreachable.outcome
             )
-        except ProtocolError as raised:
+        except kafka.ProtocolError as raised:
             error = raised
         else:
             part = failed(response)
@@ -426,8 +403,8 @@ async def from_coordinator(
                 return earlier.answer(response)
             error = failure_of(part)
             error.outcome = outcome_of_all(response)
-        again = isinstance(error, LOOK_AGAIN) and error.outcome == NOT_WRITTEN
-        again = again or (repeatable and isinstance(error, NetworkException))
+        again = isinstance(error, LOOK_AGAIN) and error.outcome == kafka.NOT_WRITTEN
+        again = again or (repeatable and isinstance(error, kafka.NetworkException))
         if not again or not may_forward(visit) or clock.now() + PAUSE_S >= deadline:
             error.outcome = earlier.outcome(error)
             raise error
@@ -451,7 +428,7 @@ async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) ->
         raise failure_of(found)
     if found.node_id != host.node_id and not may_forward(visit):
         raise Refused(
-            NotCoordinator(f"broker {host.node_id} does not coordinate {name}, broker {found.node_id} does"),
+            kafka.NotCoordinator(f"broker {host.node_id} does not coordinate {name}, broker {found.node_id} does"),
             coordinator=broker_members(host, found.node_id),
         )
     return found.node_id
@@ -479,11 +456,11 @@ async def _from_one(visit: Visit, node: NodeId, request: Any, what: str) -> Any:
     for attempt in range(LIST_ATTEMPTS_MAX):
         try:
             return await ask(visit, node, request, wait_s=LIST_WAIT_S, slack_s=0.0)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             if node != visit.host.node_id and node not in visit.host.image.eligible_brokers():
                 return None
             if attempt == LIST_ATTEMPTS_MAX - 1:
-                raise CoordinatorNotAvailable(
+                raise kafka.CoordinatorNotAvailable(
                     f"broker {node} cannot list its {what}: {error.message}; a list without them would be wrong"
                 ) from error
             await asyncio.sleep(LIST_PAUSE_S)
@@ -503,11 +480,11 @@ async def look_up(visit: Visit, asked: Mapping[TopicPartition, int]) -> dict[Top
     for attempt in range(ATTEMPTS_MAX):
         if attempt and missing:
             await asyncio.sleep(PAUSE_S)
-        leaders: dict[NodeId, list[ListOffsetsPartition]] = {}
+        leaders: dict[NodeId, list[m.ListOffsetsPartition]] = {}
         for name, timestamp in missing.items():
             partition = visit.host.image.partition(name)
             if partition is not None and partition.leader != NO_NODE:
-                item = ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
+                item = m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
                 leaders.setdefault(partition.leader, []).append(item)
         for part in await asyncio.gather(*(_look_up_at(visit, node, items) for node, items in leaders.items())):
             found.update(part)
@@ -515,12 +492,12 @@ async def look_up(visit: Visit, asked: Mapping[TopicPartition, int]) -> dict[Top
     return found
 
 
-async def _look_up_at(visit: Visit, node: NodeId, items: list[ListOffsetsPartition]) -> dict[TopicPartition, Offset]:
+async def _look_up_at(visit: Visit, node: NodeId, items: list[m.ListOffsetsPartition]) -> dict[TopicPartition, Offset]:
     try:
-        response: ListOffsetsResponse = await ask(
-            visit, node, ListOffsetsRequest(partitions=tuple(items)), wait_s=LOOK_UP_WAIT_S
+        response: m.ListOffsetsResponse = await ask(
+            visit, node, m.ListOffsetsRequest(partitions=tuple(items)), wait_s=LOOK_UP_WAIT_S
         )
-    except (LeaderNotAvailable, NetworkException):
+    except (kafka.LeaderNotAvailable, kafka.NetworkException):
         return {}
     return {
         TopicPartition(each.topic, each.partition): each.offset for each in response.partitions if not each.error_code

@@ -36,15 +36,9 @@ from minikafka.rest.views import Views, leaders_view, patience_with
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.differences import difference
-from minikafka.wire.messages import (
-    DescribedReplica,
-    ExplainPartitionRequest,
-    ExplainPartitionResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
 
 PERIOD_S = 0.25
 """Time between two states of a channel, and between two requests to one broker."""
@@ -237,7 +231,7 @@ class _ClusterChannel(_Channel):
         self._read: dict[str, Any] = {}
 
     async def read(self) -> dict[str, Any]:
-        metadata: MetadataResponse = await self._host.answer("Metadata", MetadataRequest(topics=()))
+        metadata: m.MetadataResponse = await self._host.answer("Metadata", m.MetadataRequest(topics=()))
         # The image is replaced when it changes: while it is the same object, so is the state.
         source = (self._host.image, metadata.controller_id)
         if not self._read_from or source[0] is not self._read_from[0] or source[1] != self._read_from[1]:
@@ -306,7 +300,7 @@ class _PartitionChannel(_Channel):
     async def read(self) -> dict[str, Any]:
         host, name = self._host, self._name
         check_seen(self._permit(), name.topic)
-        metadata: MetadataResponse = await host.answer("Metadata", MetadataRequest(topics=()))
+        metadata: m.MetadataResponse = await host.answer("Metadata", m.MetadataRequest(topics=()))
         image = partition_of(host, name)
         self._read_from({host.node_id, *image.replicas, metadata.controller_id} - {NO_NODE})
         if not self._all_heard.is_set():
@@ -340,18 +334,18 @@ class _PartitionChannel(_Channel):
                 self._all_heard.set()
             await asyncio.sleep(PERIOD_S)
 
-    def _note(self, node: NodeId, replica: DescribedReplica | None, *, is_followed: bool = True) -> None:
+    def _note(self, node: NodeId, replica: m.DescribedReplica | None, *, is_followed: bool = True) -> None:
         """The history shows what viewers saw, also of a broker that dies with its own history."""
         host = self._host
         # Later than a frame without it, so that the history shows for the time of each frame what that frame showed.
         at_ms = max(host.world.clock.wall_ms(), self._at_ms + 1)
         host.history.note(at_ms, node, str(self._name), replica, is_followed=is_followed)
 
-    async def _view(self, node: NodeId) -> ExplainPartitionResponse | None:
+    async def _view(self, node: NodeId) -> m.ExplainPartitionResponse | None:
         """What a broker reports; None: it does not answer, and the state shows it as unknown."""
-        request = ExplainPartitionRequest(topic=self._name.topic, partition=self._name.partition)
+        request = m.ExplainPartitionRequest(topic=self._name.topic, partition=self._name.partition)
         deadline = self._host.world.clock.now() + patience_with(self._host.image, node)
-        view: ExplainPartitionResponse | None = await answer_of(self._host, node, request, deadline)
+        view: m.ExplainPartitionResponse | None = await answer_of(self._host, node, request, deadline)
         return view
 
 

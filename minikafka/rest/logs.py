@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minikafka.errors import (
-    CorruptMessage,
-    KafkaStorageError,
-    NetworkException,
-    OffsetOutOfRange,
-    ProtocolError,
-    ReplicaNotAvailable,
-    UnknownTopicOrPartition,
-)
+from minikafka import errors as kafka
 from minikafka.rest.fetch import FORMAT, Room, decompressed_max, form_of, name_of
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import ask, partition_of
@@ -105,12 +97,12 @@ class _Epochs(Log, Place):
 
 
 PROBLEMS = (
-    CorruptMessage,
-    KafkaStorageError,
-    NetworkException,
-    OffsetOutOfRange,
-    ReplicaNotAvailable,
-    UnknownTopicOrPartition,
+    kafka.CorruptMessage,
+    kafka.KafkaStorageError,
+    kafka.NetworkException,
+    kafka.OffsetOutOfRange,
+    kafka.ReplicaNotAvailable,
+    kafka.UnknownTopicOrPartition,
 )
 
 
@@ -160,7 +152,7 @@ async def _describe(visit: Visit, name: TopicPartition, *, max_bytes: int) -> De
     if not visit.gives(REPLICA):
         node = visit.host.node_id if visit.host.node_id in image.replicas else image.leader
     if node not in image.replicas:
-        raise ReplicaNotAvailable(f"{name} is on the brokers {list(image.replicas)}, not on {node}")
+        raise kafka.ReplicaNotAvailable(f"{name} is on the brokers {list(image.replicas)}, not on {node}")
     return await describe_log(visit, name, node, visit[FROM] if FROM.name in visit.values else -1, max_bytes=max_bytes)
 
 
@@ -171,7 +163,7 @@ async def describe_log(
     request = DescribeLogRequest(topic=name.topic, partition=name.partition, offset=offset, max_bytes=max_bytes)
     try:
         log: DescribeLogResponse = await ask(visit, node, request, wait_s=ASK_WAIT_S, slack_s=0.0)
-    except OffsetOutOfRange as error:
+    except kafka.OffsetOutOfRange as error:
         raise Refused(error, topic=name.topic, partition=name.partition, replica=node) from None
     return log
 
@@ -192,7 +184,7 @@ def is_valid(batch: RecordBatch) -> bool:
     """Return True if the checksum fits the bytes."""
     try:
         verify(batch.data)
-    except ProtocolError:
+    except kafka.ProtocolError:
         return False
     return True
 
@@ -212,6 +204,6 @@ async def _add_records(document: dict[str, Any], batch: RecordBatch, form: str, 
                 out["control_type"] = control_type_of(record)
             records.append(out)
             await turns.after(room.take(record))
-    except CorruptMessage as error:
+    except kafka.CorruptMessage as error:
         records.clear()
         document["detail"] = f"its records cannot be read: {error.message}"

@@ -26,28 +26,15 @@ from minikafka.rest.schema import nullable, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
 from minikafka.types import Epoch, TopicPartition
 from minikafka.web.problems import Refused, malformed
+from minikafka.wire import messages as m
 from minikafka.wire.limits import shown
-from minikafka.wire.messages import (
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    EpochQuery,
-    ExplainPartitionRequest,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    OffsetForLeaderEpochRequest,
-)
 from minikafka.wire.outcomes import failure_of
 
 ROUTES = Routes("records")
 LOOK_UP_WAIT_S = 1.0
 
 # Words of ListOffsets, and of what only the leader's replica says.
-WORDS = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
+WORDS = {"earliest": m.EARLIEST, "latest": m.LATEST, "max-timestamp": m.MAX_TIMESTAMP}
 OWN_WORDS = ("hw", "leo")
 
 
@@ -62,7 +49,7 @@ def _read_at(given: str) -> At:
     if given in WORDS:
         return At(given, WORDS[given])
     if given in OWN_WORDS:
-        return At(given, LATEST)
+        return At(given, m.LATEST)
     if given.isascii() and given.isdigit() and len(given) <= 18:
         return At("timestamp", int(given))
     try:
@@ -77,7 +64,7 @@ AT = Parsed(
     "`earliest`: the log's start. `latest` (also `hw`): where the next committed record will lie. `leo`: "
     "the leader's log end. `max-timestamp`: the newest record. A moment (milliseconds since 1970, or ISO 8601 with a "
     "time zone): the first record at or after it; offset -1 when there is none.",
-    default=At("latest", LATEST),
+    default=At("latest", m.LATEST),
     default_shown="latest",
     reader=_read_at,
     described={
@@ -122,8 +109,8 @@ async def get_offsets(visit: Visit) -> Json:
     at = visit[AT]
     if at.word in OWN_WORDS:
         return await _own_mark(visit, name, at.word)
-    request = ListOffsetsRequest(
-        partitions=(ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=at.timestamp),)
+    request = m.ListOffsetsRequest(
+        partitions=(m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=at.timestamp),)
     )
 
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
@@ -133,7 +120,7 @@ async def get_offsets(visit: Visit) -> Json:
 
 
 async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Json:
-    request = ExplainPartitionRequest(topic=name.topic, partition=name.partition)
+    request = m.ExplainPartitionRequest(topic=name.topic, partition=name.partition)
     described, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     if described.replica is None:
         raise OffsetNotAvailable(f"broker {leader.leader_id} has not taken up {name} yet")
@@ -143,8 +130,8 @@ async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Json:
 
 
 async def _epoch_end(visit: Visit, name: TopicPartition) -> Json:
-    request = OffsetForLeaderEpochRequest(
-        partitions=(EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=visit[EPOCH]),)
+    request = m.OffsetForLeaderEpochRequest(
+        partitions=(m.EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=visit[EPOCH]),)
     )
 
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
@@ -188,9 +175,9 @@ async def post_truncation(visit: Visit) -> Json:
     """
     name = name_of(visit)
     offset = (await _Truncation.sent(visit)).offset
-    request = DeleteRecordsRequest(
+    request = m.DeleteRecordsRequest(
         timeout_ms=visit[TIMEOUT_MS],
-        partitions=(DeleteRecordsPartition(topic=name.topic, partition=name.partition, offset=offset),),
+        partitions=(m.DeleteRecordsPartition(topic=name.topic, partition=name.partition, offset=offset),),
     )
 
     # Asked twice, it does the same: what is deleted stays deleted.
@@ -235,8 +222,8 @@ async def post_producer_id(visit: Visit) -> Reply:
     The numbers go into the headers ``Producer-Id``, ``Producer-Epoch`` and ``Base-Sequence`` of produce requests.
     """
     earlier = await _Earlier.sent(visit, required=False)
-    request = InitProducerIdRequest(producer_id=earlier.producer_id, producer_epoch=earlier.producer_epoch)
-    given: InitProducerIdResponse = await ask(visit, visit.host.node_id, request, wait_s=LOOK_UP_WAIT_S)
+    request = m.InitProducerIdRequest(producer_id=earlier.producer_id, producer_epoch=earlier.producer_epoch)
+    given: m.InitProducerIdResponse = await ask(visit, visit.host.node_id, request, wait_s=LOOK_UP_WAIT_S)
     if given.error_code:
         raise Refused(failure_of(given))
     return Reply(_Producer.out_of(given), 201)

@@ -9,15 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minikafka.errors import (
-    BrokerIdNotRegistered,
-    InvalidConfig,
-    InvalidPartitions,
-    InvalidReplicaAssignment,
-    NoReassignmentInProgress,
-    RequestTimedOut,
-    UnknownTopicOrPartition,
-)
+from minikafka import errors as kafka
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.leaders import ask, change, check_known, partition_of
 from minikafka.rest.model import Model, many_of, member, note
@@ -94,7 +86,7 @@ class _Altered(Model):
     note: str | None = note()
 
 
-_CHANGE_PROBLEMS = (*CONTROLLER_PROBLEMS, RequestTimedOut)
+_CHANGE_PROBLEMS = (*CONTROLLER_PROBLEMS, kafka.RequestTimedOut)
 _SHOWN = _Configs.answer("The settings.")
 _ALTERED = _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be.")
 _CHANGE = (DRY_RUN, TIMEOUT_MS, FORWARD)
@@ -104,7 +96,7 @@ _CHANGE = (DRY_RUN, TIMEOUT_MS, FORWARD)
     "GET /v1/topics/{topic}/configs",
     _SHOWN,
     parameters=(TOPIC,),
-    problems=(*CONTROLLER_PROBLEMS, UnknownTopicOrPartition),
+    problems=(*CONTROLLER_PROBLEMS, kafka.UnknownTopicOrPartition),
     tag="topics",
 )
 async def get_topic_configs(visit: Visit) -> Json:
@@ -116,7 +108,7 @@ async def get_topic_configs(visit: Visit) -> Json:
     "GET /v1/brokers/{broker}/configs",
     _SHOWN,
     parameters=(BROKER,),
-    problems=(*CONTROLLER_PROBLEMS, BrokerIdNotRegistered),
+    problems=(*CONTROLLER_PROBLEMS, kafka.BrokerIdNotRegistered),
     tag="cluster",
 )
 async def get_broker_configs(visit: Visit) -> Json:
@@ -135,7 +127,7 @@ async def get_cluster_configs(visit: Visit) -> Json:
     _ALTERED,
     parameters=(TOPIC, *_CHANGE),
     body=_Changes.body(),
-    problems=(*_CHANGE_PROBLEMS, InvalidConfig, UnknownTopicOrPartition),
+    problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig, kafka.UnknownTopicOrPartition),
     tag="topics",
 )
 async def patch_topic(visit: Visit) -> Json:
@@ -148,7 +140,7 @@ async def patch_topic(visit: Visit) -> Json:
     _ALTERED,
     parameters=(BROKER, *_CHANGE),
     body=_Changes.body(),
-    problems=(*_CHANGE_PROBLEMS, InvalidConfig, BrokerIdNotRegistered),
+    problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig, kafka.BrokerIdNotRegistered),
     tag="cluster",
 )
 async def patch_broker_configs(visit: Visit) -> Json:
@@ -161,7 +153,7 @@ async def patch_broker_configs(visit: Visit) -> Json:
     _ALTERED,
     parameters=_CHANGE,
     body=_Changes.body(),
-    problems=(*_CHANGE_PROBLEMS, InvalidConfig),
+    problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig),
     tag="cluster",
 )
 async def patch_cluster_configs(visit: Visit) -> Json:
@@ -173,7 +165,7 @@ def _broker(visit: Visit) -> int:
     node = visit[BROKER]
     known = visit.host.image.brokers
     if node not in known:
-        raise BrokerIdNotRegistered(f"no broker {node} is registered, only {sorted(known)}")
+        raise kafka.BrokerIdNotRegistered(f"no broker {node} is registered, only {sorted(known)}")
     return node
 
 
@@ -227,7 +219,7 @@ class _MorePartitions(Model):
     _MorePartitions.answer("It has them, and the live brokers know."),
     parameters=(TOPIC, DRY_RUN, TIMEOUT_MS, FORWARD),
     body=_Count.body(),
-    problems=(*_CHANGE_PROBLEMS, InvalidPartitions, UnknownTopicOrPartition),
+    problems=(*_CHANGE_PROBLEMS, kafka.InvalidPartitions, kafka.UnknownTopicOrPartition),
     tag="topics",
 )
 async def post_partitions(visit: Visit) -> Json:
@@ -299,7 +291,7 @@ _MOVED = {200: _Moved.answer("Begun, or cancelled; the live brokers know.")}
     _MOVED,
     parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
     body=_Target.body(),
-    problems=(*_CHANGE_PROBLEMS, InvalidReplicaAssignment, UnknownTopicOrPartition),
+    problems=(*_CHANGE_PROBLEMS, kafka.InvalidReplicaAssignment, kafka.UnknownTopicOrPartition),
 )
 async def put_reassignment(visit: Visit) -> Json:
     """Begin to move a partition to these replicas; it is complete when all of them are in sync."""
@@ -311,7 +303,12 @@ async def put_reassignment(visit: Visit) -> Json:
     "DELETE /v1/topics/{topic}/partitions/{partition}/reassignment",
     _MOVED,
     parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
-    problems=(*_CHANGE_PROBLEMS, InvalidReplicaAssignment, NoReassignmentInProgress, UnknownTopicOrPartition),
+    problems=(
+        *_CHANGE_PROBLEMS,
+        kafka.InvalidReplicaAssignment,
+        kafka.NoReassignmentInProgress,
+        kafka.UnknownTopicOrPartition,
+    ),
 )
 async def delete_reassignment(visit: Visit) -> Json:
     """Cancel: the replicas are as before. Refused where those that stay are not enough in sync."""

@@ -15,15 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.broker.api.describe import LOADING
-from minikafka.errors import (
-    ElectionNotNeeded,
-    EligibleLeadersNotAvailable,
-    LeaderNotAvailable,
-    PreferredLeaderNotAvailable,
-    RequestTimedOut,
-    UnknownTopicOrPartition,
-)
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import Host, Scene
@@ -53,13 +46,7 @@ from minikafka.rest.sentences import (
 from minikafka.rest.topics import described_topic
 from minikafka.rest.views import Event, Views, event_of, last, leaders_view, story_of, views_of, why_it_left
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
-from minikafka.wire.messages import (
-    CurrentLeader,
-    DescribedReplica,
-    ElectLeadersRequest,
-    ForgottenPartition,
-    UnstableTransaction,
-)
+from minikafka.wire import messages as m
 
 ROUTES = Routes("partitions")
 ELECTION_TYPES = ("preferred", "unclean")
@@ -91,7 +78,7 @@ class _Elected(Place):
     "GET /v1/topics/{topic}/partitions",
     _Partitions.answer("All partitions of the topic."),
     parameters=(TOPIC,),
-    problems=(UnknownTopicOrPartition,),
+    problems=(kafka.UnknownTopicOrPartition,),
 )
 async def get_partitions(visit: Visit) -> Json:
     """The partitions of a topic, as the controller has recorded them."""
@@ -192,7 +179,7 @@ def leader_out(host: Scene, image: PartitionImage) -> dict[str, Any] | None:
     """The leader as text; None without one."""
     if image.leader == NO_NODE:
         return None
-    return leader_members(host, CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch))
+    return leader_members(host, m.CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch))
 
 
 def replicas_of(host: Scene, image: PartitionImage, views: Views) -> list[_Replica]:
@@ -207,7 +194,7 @@ def _replica_of(
     node: NodeId,
     image: PartitionImage,
     views: Views,
-    seen: DescribedReplica | None,
+    seen: m.DescribedReplica | None,
     story: list[Event],
 ) -> _Replica:
     own = views[node].replica if node in views else None
@@ -250,12 +237,12 @@ def _replica_of(
     body=_Election.body(),
     problems=(
         *CONTROLLER_PROBLEMS,
-        ElectionNotNeeded,
-        EligibleLeadersNotAvailable,
-        LeaderNotAvailable,
-        PreferredLeaderNotAvailable,
-        RequestTimedOut,
-        UnknownTopicOrPartition,
+        kafka.ElectionNotNeeded,
+        kafka.EligibleLeadersNotAvailable,
+        kafka.LeaderNotAvailable,
+        kafka.PreferredLeaderNotAvailable,
+        kafka.RequestTimedOut,
+        kafka.UnknownTopicOrPartition,
     ),
 )
 async def post_election(visit: Visit) -> Json:
@@ -264,7 +251,7 @@ async def post_election(visit: Visit) -> Json:
     partition_of(visit.host, name)
     election = (await _Election.sent(visit)).type
 
-    request = ElectLeadersRequest(election_type=election, partitions=(ForgottenPartition(**name._asdict()),))
+    request = m.ElectLeadersRequest(election_type=election, partitions=(m.ForgottenPartition(**name._asdict()),))
     await change(visit, request, "partitions", topic=name.topic, partition=name.partition)
     image = partition_of(visit.host, name)
     return _Elected(
@@ -360,7 +347,7 @@ class _Explanation(Place):
     "GET /v1/topics/{topic}/partitions/{partition}/explain",
     _Explanation.answer("The causes.", last_refusal=None),
     parameters=(TOPIC, PARTITION, FORWARD),
-    problems=(UnknownTopicOrPartition,),
+    problems=(kafka.UnknownTopicOrPartition,),
 )
 async def get_explanation(visit: Visit) -> Json:
     """Why this leader, this ISR, this high watermark, this last stable offset; and why a producer was refused last.
@@ -455,7 +442,7 @@ def _why_this_isr(image: PartitionImage) -> str:
     return f"the ISR is {list(image.isr)}: of the replicas {list(image.replicas)} it lacks {missing}"
 
 
-def _held_by(seen: DescribedReplica | None) -> list[NodeId]:
+def _held_by(seen: m.DescribedReplica | None) -> list[NodeId]:
     """Replicas whose log end the watermark waits for."""
     if seen is None or seen.high_watermark == seen.log_end_offset:
         return []
@@ -464,7 +451,7 @@ def _held_by(seen: DescribedReplica | None) -> list[NodeId]:
     ]
 
 
-def _unstable_of(unstable: UnstableTransaction | None) -> _Unstable | None:
+def _unstable_of(unstable: m.UnstableTransaction | None) -> _Unstable | None:
     if unstable is None:
         return None
     return _Unstable(

@@ -21,24 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict
 
+from minikafka import errors as kafka
 from minikafka.client.partitioner import murmur2_in_steps, partition_of_hash
-from minikafka.errors import (
-    UNKNOWN,
-    ConcurrentTransactions,
-    CorruptMessage,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidRequiredAcks,
-    InvalidTimestamp,
-    InvalidTxnState,
-    MessageTooLarge,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    OutOfOrderSequenceNumber,
-    ProtocolError,
-    RequestTimedOut,
-    TransactionAbortable,
-)
 from minikafka.invariant import InvariantViolation
 from minikafka.rest.body import FORM_NOTE, RECORD_BOUNDS, check_body, kind_of, parsed, parsed_lines, read_body
 from minikafka.rest.fetch import name_of
@@ -76,7 +60,7 @@ ACKS_PARAMETER = Choice(
     "Who must have the records before the answer: `all` in-sync replicas, the leader (`1`), nobody (`0`).",
     options=tuple(ACKS),
     default="all",
-    error=InvalidRequiredAcks,
+    error=kafka.InvalidRequiredAcks,
 )
 TIMEOUT_MS = Integer(
     "timeout_ms", "How long to wait for the in-sync replicas.", default=TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX
@@ -118,7 +102,7 @@ class _Part:
     rows: list[RecordIn] = field(default_factory=list)
     hint: CurrentLeader | None = None
     leader: NodeId = NO_NODE
-    error: ProtocolError | None = None
+    error: kafka.ProtocolError | None = None
     answer: ProducedPartition | None = None
 
 
@@ -139,13 +123,13 @@ RECORDS_BODY = Body(
 )
 PROBLEMS = (
     *LEADER_PROBLEMS,
-    CorruptMessage,
-    InvalidRequiredAcks,
-    InvalidTimestamp,
-    MessageTooLarge,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    RequestTimedOut,
+    kafka.CorruptMessage,
+    kafka.InvalidRequiredAcks,
+    kafka.InvalidTimestamp,
+    kafka.MessageTooLarge,
+    kafka.NotEnoughReplicas,
+    kafka.NotEnoughReplicasAfterAppend,
+    kafka.RequestTimedOut,
 )
 
 
@@ -215,12 +199,12 @@ async def post_records(visit: Visit) -> Reply:
     body=RECORDS_BODY,
     problems=(
         *PROBLEMS,
-        ConcurrentTransactions,
-        InvalidProducerEpoch,
-        InvalidProducerIdMapping,
-        InvalidTxnState,
-        OutOfOrderSequenceNumber,
-        TransactionAbortable,
+        kafka.ConcurrentTransactions,
+        kafka.InvalidProducerEpoch,
+        kafka.InvalidProducerIdMapping,
+        kafka.InvalidTxnState,
+        kafka.OutOfOrderSequenceNumber,
+        kafka.TransactionAbortable,
     ),
 )
 async def post_partition_records(visit: Visit) -> Reply:
@@ -267,7 +251,7 @@ class Written(NamedTuple):
     partition: int
     offset: int = -1
     timestamp: int = -1
-    error: ProtocolError | None = None
+    error: kafka.ProtocolError | None = None
 
 
 async def write(visit: Visit, topic: str, records: list[RecordIn], chosen: Sequence[int | None]) -> list[Written]:
@@ -400,9 +384,9 @@ def _batch_of(rows: list[RecordIn], state: _BatchState) -> bytearray:
     return builder.build()
 
 
-def _may_repeat(error: ProtocolError) -> bool:
+def _may_repeat(error: kafka.ProtocolError) -> bool:
     """Return True if nothing was written and a retry may succeed: the leader moved, or a transaction is ending."""
-    return is_stale(error) or isinstance(error, ConcurrentTransactions)
+    return is_stale(error) or isinstance(error, kafka.ConcurrentTransactions)
 
 
 async def _send(visit: Visit, parts: list[_Part], sender: _Sender, *, acks: int, timeout_ms: int) -> None:
@@ -420,7 +404,7 @@ async def _send(visit: Visit, parts: list[_Part], sender: _Sender, *, acks: int,
             if part.answer is None and (part.error is None or _may_repeat(part.error)):
                 try:
                     leader = current_leader(visit.host, part.name, part.hint)
-                except ProtocolError as error:
+                except kafka.ProtocolError as error:
                     part.error = error
                     continue
                 if not forward:
@@ -463,7 +447,7 @@ async def _send_to(
     )
     try:
         response: ProduceResponse = await ask(visit, leader, request, wait_s=timeout_ms / 1000)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         for part in parts:
             part.error = error
         return
@@ -501,7 +485,7 @@ def _reply(
     return Reply(body, 207 if failed else 202 if acks == 0 else 200)
 
 
-def _error_of(part: _Part) -> ProtocolError:
+def _error_of(part: _Part) -> kafka.ProtocolError:
     if part.error is None:
         raise InvariantViolation(f"{part.name} has neither an answer nor an error")
     return still_moving(part.name, part.error)
@@ -528,7 +512,7 @@ def _facts_of(visit: Visit, part: _Part) -> dict[str, Any]:
 def _refusal(visit: Visit, parts: list[_Part]) -> Refused:
     """All failed: the answer is the worst of the problems, *unknown* before anything else."""
     errors = {part.name: _error_of(part) for part in parts}
-    worst = max(parts, key=lambda part: (errors[part.name].outcome == UNKNOWN, status_of(errors[part.name])))
+    worst = max(parts, key=lambda part: (errors[part.name].outcome == kafka.UNKNOWN, status_of(errors[part.name])))
     facts = _facts_of(visit, worst)
     if len(parts) > 1:
         facts["partitions"] = [

@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from aiohttp import web
 
+from minikafka import errors as kafka
 from minikafka.broker.dispatch import screened_answer, settled
-from minikafka.errors import (
-    KafkaStorageError,
-    LeaderNotAvailable,
-    NetworkException,
-    NotController,
-    NotLeaderOrFollower,
-    ProtocolError,
-    UnknownTopicOrPartition,
-)
 from minikafka.ports import RequestContext
 from minikafka.rest.body import BODY_SIZE, FORM_NOTE, FORM_TYPE, kind_of, parsed_object, read_body
 from minikafka.rest.host import Host
@@ -177,16 +169,20 @@ class Visit:
 Handler: TypeAlias = Callable[[Visit], Awaitable[Json | Reply | Page | Stream]]
 
 
-LEADER_PROBLEMS: tuple[type[ProtocolError], ...] = (
-    UnknownTopicOrPartition,
-    NotLeaderOrFollower,
-    LeaderNotAvailable,
-    NetworkException,
-    KafkaStorageError,
+LEADER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
+    kafka.UnknownTopicOrPartition,
+    kafka.NotLeaderOrFollower,
+    kafka.LeaderNotAvailable,
+    kafka.NetworkException,
+    kafka.KafkaStorageError,
 )
 """What can go wrong wherever a partition's leader is asked."""
 
-CONTROLLER_PROBLEMS: tuple[type[ProtocolError], ...] = (NotController, LeaderNotAvailable, NetworkException)
+CONTROLLER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
+    kafka.NotController,
+    kafka.LeaderNotAvailable,
+    kafka.NetworkException,
+)
 """What can go wrong wherever the active controller is asked."""
 
 
@@ -233,7 +229,7 @@ class Route:
     answers: Mapping[int, Answer]
     parameters: tuple[Parameter[Any], ...] = ()
     body: Body | None = None
-    problems: tuple[type[ProtocolError], ...] = ()
+    problems: tuple[type[kafka.ProtocolError], ...] = ()
     errors: ErrorForm | None = None
     """None: errors are problems."""
     testing: bool = False

@@ -24,18 +24,8 @@ import msgpack
 from aiohttp import web
 
 from minikafka import __version__
+from minikafka import errors as kafka
 from minikafka.config import KIB
-from minikafka.errors import (
-    UNKNOWN,
-    BrokerNotAvailable,
-    InvalidGroupId,
-    InvalidRequest,
-    ProtocolError,
-    SaslAuthenticationFailed,
-    ThrottlingQuotaExceeded,
-    UnknownServerError,
-    did_you_mean,
-)
 from minikafka.rest import (
     cluster,
     console,
@@ -119,7 +109,7 @@ async def respond(route: Route, visit: Visit) -> web.StreamResponse:
             return await _streamed(route, visit, reply)
     except Refused as refused:
         return refuse(visit, refused)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return refuse(visit, Refused(error))
     except Exception as error:  # noqa: BLE001 - a person gets an answer; the story is an event
         return _bug(visit, error)
@@ -143,7 +133,7 @@ async def _admit(route: Route, visit: Visit) -> None:
     visit.quota = key
     try:
         await throttle.admit((key, REQUEST), visit.context)
-    except ThrottlingQuotaExceeded as error:
+    except kafka.ThrottlingQuotaExceeded as error:
         wait_s = math.ceil(int(str(error.facts["throttle_time_ms"])) / 1000)
         raise Refused(error, headers={"Retry-After": str(wait_s)}) from None
 
@@ -237,7 +227,7 @@ def _bug(visit: Visit, error: Exception) -> web.Response:
         error=f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
     )
-    failure = UnknownServerError("the broker failed; its log has the story", outcome=UNKNOWN)
+    failure = kafka.UnknownServerError("the broker failed; its log has the story", outcome=kafka.UNKNOWN)
     return _problem(visit, Refused(failure, status=500))
 
 
@@ -249,7 +239,7 @@ async def _streamed(route: Route, visit: Visit, stream: Stream) -> web.StreamRes
     doors = visit.doors
     async with contextlib.aclosing(stream.chunks):
         if doors.stream_count >= STREAM_COUNT_MAX:
-            raise ThrottlingQuotaExceeded(
+            raise kafka.ThrottlingQuotaExceeded(
                 f"{doors.stream_count} streams are open, which is the most that one broker serves"
             )
         doors.stream_count += 1
@@ -295,13 +285,13 @@ def _gzip() -> Callable[..., bytes]:
     return packed
 
 
-async def _refusal_now(route: Route, visit: Visit) -> ProtocolError | None:
+async def _refusal_now(route: Route, visit: Visit) -> kafka.ProtocolError | None:
     """Why a request that is being answered would be refused by now."""
     try:
         if await visit.http[AUTHENTICATE]() != visit.http[PRINCIPAL]:
-            return SaslAuthenticationFailed("the credentials are those of another user by now")
+            return kafka.SaslAuthenticationFailed("the credentials are those of another user by now")
         check(route, visit.permit, visit.http.match_info)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return error
     return None
 
@@ -469,7 +459,7 @@ class Doors:
 
 
 def _closed() -> web.Response:
-    error = BrokerNotAvailable("the broker is starting or has stopped")
+    error = kafka.BrokerNotAvailable("the broker is starting or has stopped")
     return web.Response(
         body=json_text.text_of(problem_of(error)),
         status=503,
@@ -487,7 +477,7 @@ def _nothing_there(http: web.Request, host: Host) -> Refused:
     if methods:
         allowed = ", ".join(methods)
         return Refused(
-            InvalidRequest(f"{http.method[:20]} cannot be used here; {allowed} can"),
+            kafka.InvalidRequest(f"{http.method[:20]} cannot be used here; {allowed} can"),
             status=405,
             headers={"Allow": allowed},
         )
@@ -496,6 +486,6 @@ def _nothing_there(http: web.Request, host: Host) -> Refused:
     if proxy.PATHS.match(path):
         return malformed(f"{path[:200]} is not served: {proxy.SERVED}", status=404)
     if path.startswith("/v1/groups//"):
-        return Refused(InvalidGroupId("the group's name is empty: give it one"))
-    hint = did_you_mean(path, [route.path for route, _ in _PATTERNS if is_there(route, host)])
+        return Refused(kafka.InvalidGroupId("the group's name is empty: give it one"))
+    hint = kafka.did_you_mean(path, [route.path for route, _ in _PATTERNS if is_there(route, host)])
     return malformed(f"there is nothing at {path[:200]}{hint}", status=404)

@@ -21,19 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    BrokerIdNotRegistered,
-    BrokerNotAvailable,
-    InvalidRequest,
-    NetworkException,
-    OutcomeUnknown,
-    ProtocolError,
-    RequestRefused,
-    Unreachable,
-    error_of,
-)
+from minikafka import errors as kafka
 from minikafka.ports import RequestContext
 from minikafka.rest import json_text, parameters
 from minikafka.rest.body import kind_of, object_in, parsed_object, read_body
@@ -93,7 +81,7 @@ NO_ANSWER = many(
     shape(
         broker=whole("Its node.id."),
         detail=text("Why there is no answer."),
-        outcome=one_of("Whether the request can have taken effect there.", NOT_WRITTEN, UNKNOWN),
+        outcome=one_of("Whether the request can have taken effect there.", kafka.NOT_WRITTEN, kafka.UNKNOWN),
     ),
     "With `broker=all`: the brokers that did not answer.",
 )
@@ -152,7 +140,7 @@ class Done:
 def instruments_of(visit: Visit) -> Instruments:
     """What the testing doors act with."""
     if visit.doors.instruments is None:
-        raise BrokerNotAvailable("this broker was started without what tests act with")
+        raise kafka.BrokerNotAvailable("this broker was started without what tests act with")
     return visit.doors.instruments
 
 
@@ -166,7 +154,7 @@ class HookRoutes(Routes):
         *,
         parameters: tuple[Parameter[Any], ...] = (),
         body: Body | None = None,
-        problems: tuple[type[ProtocolError], ...] = (),
+        problems: tuple[type[kafka.ProtocolError], ...] = (),
         node_in: Parameter[NodeId] = AT,
         merge: Merge | None = None,
         **more: Any,
@@ -182,7 +170,11 @@ class HookRoutes(Routes):
             answers,
             parameters=(*parameters, *own, FORWARD),
             body=body,
-            problems=tuple(dict.fromkeys((*problems, BrokerIdNotRegistered, BrokerNotAvailable, NetworkException))),
+            problems=tuple(
+                dict.fromkeys(
+                    (*problems, kafka.BrokerIdNotRegistered, kafka.BrokerNotAvailable, kafka.NetworkException)
+                )
+            ),
         )
 
         def declare_hook(serve: DeclaredServe) -> DeclaredServe:
@@ -281,7 +273,7 @@ class _Anywhere:
             return await self._at(received, node, ALL_TIMEOUT_S)
         except Refused as refused:
             return refused
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             return Refused(error)
 
 
@@ -301,11 +293,11 @@ async def _forward(name: str, received: _Received, node: NodeId, timeout_s: floa
     host, context = visit.host, visit.context
     address = host.address_of(node)
     if address is None:
-        raise BrokerIdNotRegistered(f"no broker {node} is known here, only {sorted(host.image.brokers)}")
+        raise kafka.BrokerIdNotRegistered(f"no broker {node} is known here, only {sorted(host.image.brokers)}")
     target = {"id": node, "url": f"{host.config.brokers_scheme}://{address}"}
     if visit[FORWARD] == "never":
         raise Refused(
-            InvalidRequest(f"broker {node} is another process; send the request to {address}"),
+            kafka.InvalidRequest(f"broker {node} is another process; send the request to {address}"),
             status=421,
             broker=target,
         )
@@ -326,25 +318,27 @@ async def _forward(name: str, received: _Received, node: NodeId, timeout_s: floa
         response: RunTestHookResponse = await call(
             host.world.network, address, request, deadline=host.world.clock.now() + timeout_s
         )
-    except Unreachable:
-        raise BrokerNotAvailable(
+    except kafka.Unreachable:
+        raise kafka.BrokerNotAvailable(
             f"broker {node} at {address} cannot be reached; nothing was done there. If its process is down, start it "
             "with the program that ran it before"
         ) from None
-    except RequestRefused as refusal:
-        raise BrokerNotAvailable(f"broker {node} at {address} refused the request unread: {refusal}") from None
-    except OutcomeUnknown:
+    except kafka.RequestRefused as refusal:
+        raise kafka.BrokerNotAvailable(f"broker {node} at {address} refused the request unread: {refusal}") from None
+    except kafka.OutcomeUnknown:
         if name.startswith("GET "):
-            raise NetworkException(f"broker {node} at {address} did not answer") from None
-        raise NetworkException(
+            raise kafka.NetworkException(f"broker {node} at {address} did not answer") from None
+        raise kafka.NetworkException(
             f"broker {node} at {address} did not answer; the request may have taken effect, and a broker that has "
             f"ended cannot say so. See /v1/brokers/{node} and /v1/faults?broker={node}",
-            outcome=UNKNOWN,
+            outcome=kafka.UNKNOWN,
         ) from None
     visit.served_by.append(node)
     document = _document_of(response, node)
     if response.error_code:
-        error = error_of(response.error_code, f"broker {node}: {response.error_message}", outcome=outcome_in(response))
+        error = kafka.error_of(
+            response.error_code, f"broker {node}: {response.error_message}", outcome=outcome_in(response)
+        )
         refused = Refused(error, status=response.status or None)
         refused.members.update(document, broker=target)
         raise refused
@@ -357,7 +351,9 @@ def _document_of(response: RunTestHookResponse, node: NodeId) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json_text.parse(response.document)
     except json_text.NotJson as error:
-        raise NetworkException(f"the response of broker {node} cannot be read: {error}", outcome=UNKNOWN) from None
+        raise kafka.NetworkException(
+            f"the response of broker {node} cannot be read: {error}", outcome=kafka.UNKNOWN
+        ) from None
     return document
 
 
@@ -372,7 +368,7 @@ async def serve_forwarded(
         reply = await _served(host, instruments, routes, request)
     except Refused as refused:
         return _failed(refused)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return _failed(Refused(error))
     return RunTestHookResponse(
         status=reply.status,
@@ -383,12 +379,12 @@ async def serve_forwarded(
 
 async def _served(host: Host, instruments: Instruments, routes: Sequence[Route], request: RunTestHookRequest) -> Reply:
     if request.broker_id != host.node_id:
-        raise BrokerNotAvailable(
+        raise kafka.BrokerNotAvailable(
             f"this is broker {host.node_id}, not {request.broker_id}, whose address has changed; repeat the request"
         )
     route = next((each for each in routes if f"{each.method} {each.path}" == request.route), None)
     if route is None or not isinstance(route.handler, _Anywhere):
-        raise InvalidRequest(f"{request.route[:100]!r} is not a testing route that brokers forward")
+        raise kafka.InvalidRequest(f"{request.route[:100]!r} is not a testing route that brokers forward")
     _check_sender(host, route, request)
     values = values_of(
         route.parameters,
@@ -398,7 +394,7 @@ async def _served(host: Host, instruments: Instruments, routes: Sequence[Route],
     )
     named = values[route.handler.node_in.name]
     if named not in (OWN, ALL, host.node_id):
-        raise InvalidRequest(f"the request was forwarded to broker {host.node_id} and names broker {named}")
+        raise kafka.InvalidRequest(f"the request was forwarded to broker {host.node_id} and names broker {named}")
     document = object_in(request.body, request.body_kind) if route.body is not None else {}
     given = {*request.query, *request.path}
     asked = HookCall(host, instruments, host.node_id, values, given, document, request.software)

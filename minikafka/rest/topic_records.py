@@ -21,14 +21,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
-from minikafka.errors import (
-    CorruptMessage,
-    InvalidPartitions,
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-    ProtocolError,
-    ThrottlingQuotaExceeded,
-)
+from minikafka import errors as kafka
 from minikafka.rest import json_text
 from minikafka.rest.fetch import (
     FORMAT,
@@ -91,7 +84,7 @@ LAST_EVENT_ID: Parsed[Positions] = Parsed(
 def refuse_too_many(partition_count: int) -> None:
     """422 for a topic that is too wide for one stream."""
     if partition_count > PARTITION_COUNT_MAX:
-        raise InvalidPartitions(
+        raise kafka.InvalidPartitions(
             f"follow reads {PARTITION_COUNT_MAX} partitions at the most, the topic has {partition_count}: "
             "follow them one by one, at .../partitions/N/stream"
         )
@@ -293,11 +286,11 @@ FOLLOWED: dict[str, tuple[Schema, str]] = {
     parameters=(TOPIC, FROM, FOLLOW, MAX_RECORDS, HEARTBEAT_MS, LAST_EVENT_ID, ISOLATION_LEVEL, FORMAT, FORWARD),
     problems=(
         *LEADER_PROBLEMS,
-        CorruptMessage,
-        InvalidPartitions,
-        OffsetNotAvailable,
-        OffsetOutOfRange,
-        ThrottlingQuotaExceeded,
+        kafka.CorruptMessage,
+        kafka.InvalidPartitions,
+        kafka.OffsetNotAvailable,
+        kafka.OffsetOutOfRange,
+        kafka.ThrottlingQuotaExceeded,
     ),
 )
 async def get_topic_records(visit: Visit) -> Reply | Stream:
@@ -361,7 +354,7 @@ async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore) -> 
             return await _part_of(visit, name)
         except Refused as refused:
             return _Part(name.partition, [], -1, refused)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             return _Part(name.partition, [], -1, Refused(error))
 
 

@@ -9,17 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minikafka.errors import (
-    InvalidConfig,
-    InvalidPartitions,
-    InvalidReplicaAssignment,
-    InvalidReplicationFactor,
-    InvalidTopic,
-    PolicyViolation,
-    RequestTimedOut,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-)
+from minikafka import errors as kafka
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import change, check_known
 from minikafka.rest.model import Model, many_of, member, note
@@ -29,19 +19,10 @@ from minikafka.rest.schema import flag, many, nullable, ref, table, text, whole
 from minikafka.rest.schemas import PartitionState
 from minikafka.rest.views import gather_from
 from minikafka.types import NO_NODE, NodeId
+from minikafka.wire import messages as m
 from minikafka.wire.admin import DescribeLogDirsRequest
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.limits import MAP_MEMBERS_MAX
-from minikafka.wire.messages import (
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribedTopic,
-    DescribeReplicasRequest,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
-    NewTopic,
-    ReplicaAssignment,
-)
 from minikafka.wire.outcomes import failure_of
 
 ROUTES = Routes("topics")
@@ -116,9 +97,9 @@ class _Deleted(Model):
 @ROUTES.at("GET /v1/topics", _Topics.answer("All topics."), parameters=(WITH,))
 async def get_topics(visit: Visit) -> Json:
     """Every topic, in short."""
-    described: DescribeTopicsResponse = await visit.answer(
+    described: m.DescribeTopicsResponse = await visit.answer(
         BY_NAME["DescribeTopicPartitions"],
-        DescribeTopicsRequest(),
+        m.DescribeTopicsRequest(),
         lambda left: visit.host.answer("DescribeTopicPartitions", left),
     )
     topics = [
@@ -135,13 +116,13 @@ async def get_topics(visit: Visit) -> Json:
     return _Topics(topics=topics).out()
 
 
-async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Sequence[DescribedTopic]) -> None:
+async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Sequence[m.DescribedTopic]) -> None:
     """Two requests to each broker, whatever the number of topics. What a broker that does not answer leads is left
     out of ``bytes`` and ``records``.
     """
     names = tuple(each.topic for each in topics)
     alive = [node for node in host.image.brokers if host.image.alive(node)]
-    replicas = await gather_from(host, alive, DescribeReplicasRequest())
+    replicas = await gather_from(host, alive, m.DescribeReplicasRequest())
     sizes = await gather_from(host, alive, DescribeLogDirsRequest())
     size_of = {
         (node, each.topic, each.partition): each.size_bytes
@@ -162,17 +143,20 @@ async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Seq
 
 
 @ROUTES.at(
-    "GET /v1/topics/{topic}", _Topic.answer("The topic."), parameters=(TOPIC,), problems=(UnknownTopicOrPartition,)
+    "GET /v1/topics/{topic}",
+    _Topic.answer("The topic."),
+    parameters=(TOPIC,),
+    problems=(kafka.UnknownTopicOrPartition,),
 )
 async def get_topic(visit: Visit) -> Json:
     """One topic with its settings and partitions."""
     return _Topic.out_of(await described_topic(visit))
 
 
-async def described_topic(visit: Visit) -> DescribedTopic:
+async def described_topic(visit: Visit) -> m.DescribedTopic:
     """The topic that the path names, as this broker describes it."""
-    request = DescribeTopicsRequest(topics=(check_known(visit, visit[TOPIC]),))
-    response: DescribeTopicsResponse = await visit.host.answer("DescribeTopicPartitions", request)
+    request = m.DescribeTopicsRequest(topics=(check_known(visit, visit[TOPIC]),))
+    response: m.DescribeTopicsResponse = await visit.host.answer("DescribeTopicPartitions", request)
     if response.topics[0].error_code:
         raise failure_of(response.topics[0])
     return response.topics[0]
@@ -213,31 +197,32 @@ class _NewTopic(Model):
     body=_NewTopic.body(),
     problems=(
         *CONTROLLER_PROBLEMS,
-        InvalidConfig,
-        InvalidPartitions,
-        InvalidReplicaAssignment,
-        InvalidReplicationFactor,
-        InvalidTopic,
-        PolicyViolation,
-        RequestTimedOut,
-        TopicAlreadyExists,
+        kafka.InvalidConfig,
+        kafka.InvalidPartitions,
+        kafka.InvalidReplicaAssignment,
+        kafka.InvalidReplicationFactor,
+        kafka.InvalidTopic,
+        kafka.PolicyViolation,
+        kafka.RequestTimedOut,
+        kafka.TopicAlreadyExists,
     ),
 )
 async def post_topic(visit: Visit) -> Reply:
     """Create one topic; ``?dry_run=true`` only checks."""
     dry_run = visit[DRY_RUN]
     sent = await _NewTopic.sent(visit)
-    topic = NewTopic(
+    topic = m.NewTopic(
         name=sent.name,
         num_partitions=sent.partitions,
         replication_factor=sent.replication_factor,
         assignments=tuple(
-            ReplicaAssignment(partition=number, broker_ids=tuple(each)) for number, each in enumerate(sent.assignments)
+            m.ReplicaAssignment(partition=number, broker_ids=tuple(each))
+            for number, each in enumerate(sent.assignments)
         ),
         configs={name: setting_text(value) for name, value in (sent.config or {}).items()},
     )
 
-    request = CreateTopicsRequest(topics=(topic,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
+    request = m.CreateTopicsRequest(topics=(topic,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
     created = await change(visit, request, "topics", dry_run=dry_run, topic=topic.name)
     document = _Created.out_of(
         created,
@@ -259,11 +244,11 @@ def setting_text(value: str | float) -> str:
     "DELETE /v1/topics/{topic}",
     _Deleted.answer("Gone, with all that was in it."),
     parameters=(TOPIC, TIMEOUT_MS, FORWARD),
-    problems=(*CONTROLLER_PROBLEMS, InvalidTopic, RequestTimedOut, UnknownTopicOrPartition),
+    problems=(*CONTROLLER_PROBLEMS, kafka.InvalidTopic, kafka.RequestTimedOut, kafka.UnknownTopicOrPartition),
 )
 async def delete_topic(visit: Visit) -> Json:
     """Delete one topic with all that is in it."""
     topic = visit[TOPIC]
-    request = DeleteTopicsRequest(topics=(topic,), timeout_ms=visit[TIMEOUT_MS])
+    request = m.DeleteTopicsRequest(topics=(topic,), timeout_ms=visit[TIMEOUT_MS])
     deleted = await change(visit, request, "topics", topic=topic)
     return _Deleted.out_of(deleted, topic=deleted.name, deleted=True)

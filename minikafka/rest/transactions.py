@@ -21,24 +21,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from minikafka.errors import (
-    ConcurrentTransactions,
-    CoordinatorNotAvailable,
-    FencedInstanceId,
-    IllegalGeneration,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidRequest,
-    InvalidTransactionTimeout,
-    InvalidTxnState,
-    NotEnoughReplicas,
-    OffsetMetadataTooLarge,
-    ProducerFenced,
-    ProtocolError,
-    TransactionalIdNotFound,
-    UnknownMemberId,
-    UnknownTopicOrPartition,
-)
+from minikafka import errors as kafka
 from minikafka.rest.fetch import name_of
 from minikafka.rest.group_offsets import Commit, committing
 from minikafka.rest.groups import COORDINATOR_PROBLEMS, PARTITION_COUNT_MAX, Coordinator
@@ -65,16 +48,10 @@ from minikafka.rest.schemas import Leader, Place
 from minikafka.security.authorizer import Action
 from minikafka.transactions.records import State
 from minikafka.types import NodeId, Offset
+from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.group_messages import NO_GENERATION
 from minikafka.wire.markers import TRANSACTION_V2
-from minikafka.wire.messages import (
-    ActiveProducer,
-    DescribeProducersPartition,
-    DescribeProducersRequest,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from minikafka.wire.outcomes import EarlierAttempts
 from minikafka.wire.transaction_messages import (
     DescribeTransactionsRequest,
@@ -164,7 +141,7 @@ class _Producers(Place):
     "GET /v1/transactions",
     _Transactions.answer("All transactional ids, by name."),
     parameters=(STATE, PRODUCER_ID, RUNNING_MS, FORWARD),
-    problems=(CoordinatorNotAvailable,),
+    problems=(kafka.CoordinatorNotAvailable,),
 )
 async def get_transactions(visit: Visit) -> Json:
     """Transactional ids of every coordinator; with ``?forward=never`` only of this broker."""
@@ -184,7 +161,7 @@ async def get_transactions(visit: Visit) -> Json:
     "GET /v1/transactions/{transactional_id}",
     _Transaction.answer("The transactional id."),
     parameters=(TRANSACTIONAL_ID, FORWARD),
-    problems=(*COORDINATOR_PROBLEMS, TransactionalIdNotFound),
+    problems=(*COORDINATOR_PROBLEMS, kafka.TransactionalIdNotFound),
 )
 async def get_transaction(visit: Visit) -> Json:
     """One transactional id: its state, its producer, and the partitions of its open transaction."""
@@ -202,7 +179,7 @@ async def get_transaction(visit: Visit) -> Json:
     return _Transaction.out_of(found, started_ms=started_ms, coordinator=coordinator)
 
 
-def producer_out(producer: ActiveProducer) -> dict[str, Any]:
+def producer_out(producer: m.ActiveProducer) -> dict[str, Any]:
     """A producer as ``/v1`` shows it."""
     start = producer.current_txn_start_offset
     return _Producer.out_of(producer, transaction_start_offset=start if start >= 0 else None)
@@ -217,8 +194,8 @@ def producer_out(producer: ActiveProducer) -> dict[str, Any]:
 async def get_producers(visit: Visit) -> Json:
     """Producers that the partition's leader knows: their last sequence, and where their open transaction begins."""
     name = name_of(visit)
-    request = DescribeProducersRequest(
-        partitions=(DescribeProducersPartition(topic=name.topic, partition=name.partition),)
+    request = m.DescribeProducersRequest(
+        partitions=(m.DescribeProducersPartition(topic=name.topic, partition=name.partition),)
     )
 
     found, leader = await from_leader(visit, name, request, wait_s=DESCRIBE_WAIT_S)
@@ -307,7 +284,12 @@ class _Pending(Model):
     _Initialized.answer("The producer of the transactional id."),
     parameters=(FORWARD,),
     body=_Wanted.body(),
-    problems=(*COORDINATOR_PROBLEMS, ConcurrentTransactions, InvalidRequest, InvalidTransactionTimeout),
+    problems=(
+        *COORDINATOR_PROBLEMS,
+        kafka.ConcurrentTransactions,
+        kafka.InvalidRequest,
+        kafka.InvalidTransactionTimeout,
+    ),
 )
 async def post_transaction(visit: Visit) -> Json:
     """Become the producer of a transactional id: its former producer is fenced, and what that left open is aborted.
@@ -316,8 +298,10 @@ async def post_transaction(visit: Visit) -> Json:
     """
     wanted = await _Wanted.sent(visit)
     _check(visit, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, wanted.transactional_id)
-    request = InitProducerIdRequest(transactional_id=wanted.transactional_id, transaction_timeout_ms=wanted.timeout_ms)
-    given: InitProducerIdResponse = await _asked(visit, wanted.transactional_id, request, TRANSACTIONAL_IDS)
+    request = m.InitProducerIdRequest(
+        transactional_id=wanted.transactional_id, transaction_timeout_ms=wanted.timeout_ms
+    )
+    given: m.InitProducerIdResponse = await _asked(visit, wanted.transactional_id, request, TRANSACTIONAL_IDS)
     return _Initialized.out_of(
         wanted,
         producer_id=given.producer_id,
@@ -327,7 +311,7 @@ async def post_transaction(visit: Visit) -> Json:
     )
 
 
-_FENCED: tuple[type[ProtocolError], ...] = (InvalidProducerIdMapping, ProducerFenced)
+_FENCED: tuple[type[kafka.ProtocolError], ...] = (kafka.InvalidProducerIdMapping, kafka.ProducerFenced)
 
 
 @ROUTES.at(
@@ -338,16 +322,16 @@ _FENCED: tuple[type[ProtocolError], ...] = (InvalidProducerIdMapping, ProducerFe
     problems=(
         *COORDINATOR_PROBLEMS,
         *_FENCED,
-        ConcurrentTransactions,
-        FencedInstanceId,
-        IllegalGeneration,
-        InvalidProducerEpoch,
-        InvalidRequest,
-        InvalidTxnState,
-        NotEnoughReplicas,
-        OffsetMetadataTooLarge,
-        UnknownMemberId,
-        UnknownTopicOrPartition,
+        kafka.ConcurrentTransactions,
+        kafka.FencedInstanceId,
+        kafka.IllegalGeneration,
+        kafka.InvalidProducerEpoch,
+        kafka.InvalidRequest,
+        kafka.InvalidTxnState,
+        kafka.NotEnoughReplicas,
+        kafka.OffsetMetadataTooLarge,
+        kafka.UnknownMemberId,
+        kafka.UnknownTopicOrPartition,
     ),
 )
 async def put_transaction_offsets(visit: Visit) -> Json:
@@ -374,7 +358,7 @@ async def put_transaction_offsets(visit: Visit) -> Json:
     return _Pending.out_of(sent, transactional_id=name, note=visit.note)
 
 
-_END_PROBLEMS = (*COORDINATOR_PROBLEMS, *_FENCED, ConcurrentTransactions, InvalidTxnState)
+_END_PROBLEMS = (*COORDINATOR_PROBLEMS, *_FENCED, kafka.ConcurrentTransactions, kafka.InvalidTxnState)
 
 
 @ROUTES.at(
@@ -438,13 +422,13 @@ async def _asked(visit: Visit, name: str, request: Any, kind: Coordinated, *, fa
     while True:
         try:
             response = await from_coordinator(visit, name, request, failed=failed, until=deadline, kind=kind)
-        except ConcurrentTransactions as error:
+        except kafka.ConcurrentTransactions as error:
             if clock.now() + BUSY_PAUSE_S >= deadline:
                 error.outcome = earlier.outcome(error)
                 raise
             earlier.note(error)
             await asyncio.sleep(BUSY_PAUSE_S)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             error.outcome = earlier.outcome(error)
             raise
         else:
