@@ -119,9 +119,7 @@ class Run:
             await self._target.close()
 
     async def _create_topics(self) -> None:
-        admin = AdminClient(**self._target.client_settings)
-        await admin.start()
-        try:
+        async with AdminClient(**self._target.client_settings) as admin:
             for topic in self._scenario.cluster.topics:
                 wanted = NewTopic(
                     topic.name, topic.partitions, topic.replication_factor, topic_configs=dict(topic.configs)
@@ -130,8 +128,6 @@ class Run:
                     await admin.create_topics([wanted])
                 except TopicAlreadyExists:
                     self._say(f"topic {topic.name} is there already")
-        finally:
-            await admin.close()
 
     # ---- faults ------------------------------------------------------------------------------------------------------
 

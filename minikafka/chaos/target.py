@@ -135,9 +135,6 @@ class Target(Protocol):
         ...
 
 
-MakeTarget = Callable[[Scenario, Path, Callable[[str], object]], Target]
-
-
 def target_class(name: str) -> type[Target]:
     """The class of a real target. InvalidConfig for an unknown name."""
     place = REAL.get(name)

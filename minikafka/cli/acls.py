@@ -11,14 +11,22 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from minikafka import AdminClient
 from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Commands, Misuse, run
-from minikafka.cli.tables import bootstrap_option, list_output_option, many, print_json, print_table
+from minikafka.cli.tables import (
+    Decorated,
+    bootstrap_option,
+    list_output_option,
+    many,
+    print_json,
+    print_table,
+    repeatable,
+)
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
 from minikafka.security.audit import rule_text
@@ -33,8 +41,6 @@ from minikafka.wire.acls import (
     PatternType,
     ResourceType,
 )
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
 READ, WRITE, CREATE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE
@@ -267,16 +273,12 @@ def command() -> None:
     """Access control lists: which principal may do what with topics, groups and the cluster."""
 
 
-def _several(name: str, parameter: str, meaning: str, metavar: str) -> Callable[[Decorated], Decorated]:
-    return click.option(name, parameter, multiple=True, metavar=metavar, help=f"{meaning} (repeatable).")
-
-
 def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Decorated]:
     options = [
-        _several("--topic", "topics", "Topic of the ACLs; * means all topics", "TOPIC"),
-        _several("--group", "groups", "Consumer group of the ACLs; * means all groups", "GROUP"),
+        repeatable("--topic", "topics", "Topic of the ACLs; * means all topics", "TOPIC"),
+        repeatable("--group", "groups", "Consumer group of the ACLs; * means all groups", "GROUP"),
         click.option("--cluster", is_flag=True, help="ACLs of the cluster itself."),
-        _several("--transactional-id", "transactional_ids", "Transactional id of the ACLs", "ID"),
+        repeatable("--transactional-id", "transactional_ids", "Transactional id of the ACLs", "ID"),
         click.option(
             "--resource-pattern-type",
             "pattern",
@@ -292,10 +294,10 @@ def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Deco
             type=click.Choice(list(OPERATIONS), case_sensitive=False),
             help="Operation of the ACLs (repeatable).",
         ),
-        _several("--allow-principal", "allowed", "Principal of ACLs that allow, such as User:alice", "TYPE:NAME"),
-        _several("--deny-principal", "denied", "Principal of ACLs that deny; User:* means everybody", "TYPE:NAME"),
-        _several("--allow-host", "allow_hosts", "IP address from which --allow-principal is allowed", "ADDRESS"),
-        _several("--deny-host", "deny_hosts", "IP address from which --deny-principal is denied", "ADDRESS"),
+        repeatable("--allow-principal", "allowed", "Principal of ACLs that allow, such as User:alice", "TYPE:NAME"),
+        repeatable("--deny-principal", "denied", "Principal of ACLs that deny; User:* means everybody", "TYPE:NAME"),
+        repeatable("--allow-host", "allow_hosts", "IP address from which --allow-principal is allowed", "ADDRESS"),
+        repeatable("--deny-host", "deny_hosts", "IP address from which --deny-principal is denied", "ADDRESS"),
     ]
 
     def decorate(function: Decorated) -> Decorated:
@@ -342,7 +344,7 @@ With --resource-pattern-type match, all ACLs are listed that apply to the named 
 and of *.""",
 )
 @_common(PATTERN_FILTERS, "any")
-@_several("--principal", "principals", "Principal whose ACLs are listed", "TYPE:NAME")
+@repeatable("--principal", "principals", "Principal whose ACLs are listed", "TYPE:NAME")
 @bootstrap_option
 @list_output_option
 def list_acls(bootstrap: str, output: str, principals: tuple[str, ...], **options: Any) -> None:
@@ -390,10 +392,10 @@ of single resources, never patterns. Brokers do not check requests at their own 
 @click.option(
     "--host", default="", metavar="ADDRESS", help="IP address of the client (default: one that no ACL names)."
 )
-@_several("--topic", "topics", "Name of a topic", "TOPIC")
-@_several("--group", "groups", "Name of a consumer group", "GROUP")
+@repeatable("--topic", "topics", "Name of a topic", "TOPIC")
+@repeatable("--group", "groups", "Name of a consumer group", "GROUP")
 @click.option("--cluster", is_flag=True, help="Explain operations on the cluster itself.")
-@_several("--transactional-id", "transactional_ids", "Transactional id of a producer", "ID")
+@repeatable("--transactional-id", "transactional_ids", "Transactional id of a producer", "ID")
 @click.option(
     "--operation",
     "operations",

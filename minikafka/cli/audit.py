@@ -45,7 +45,7 @@ from minikafka.check.history import (
 )
 from minikafka.cli.admin import tls_files, tls_options
 from minikafka.cli.running import FAILED, Failure
-from minikafka.cli.tables import Decorated, output_option, print_json
+from minikafka.cli.tables import EXISTING_FILE, Decorated, output_option, print_json
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
 from minikafka.log.names import LOG, META_PROPERTIES, offset_name, offsets_in, partition_of
@@ -66,24 +66,12 @@ def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
     """``LEDGER... [-b BROKERS] [--ca FILE] [--data-dir DIR]...``: what an audit compares with what."""
 
     def decorated(function: Decorated) -> Decorated:
+        existing_folder = click.Path(exists=True, file_okay=False, path_type=Path)
+        brokers = "Read the committed records from brokers."
         for option in (
-            click.option(
-                "--data-dir",
-                "folders",
-                multiple=True,
-                type=click.Path(exists=True, file_okay=False, path_type=Path),
-                help=data_dir_help,
-            ),
-            click.option(
-                "-b", "--bootstrap-server", "bootstrap", default=None, help="Read the committed records from brokers."
-            ),
-            click.argument(
-                "ledgers",
-                metavar="LEDGER...",
-                nargs=-1,
-                required=True,
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            ),
+            click.option("--data-dir", "folders", multiple=True, type=existing_folder, help=data_dir_help),
+            click.option("-b", "--bootstrap-server", "bootstrap", help=brokers),
+            click.argument("ledgers", metavar="LEDGER...", nargs=-1, required=True, type=EXISTING_FILE),
         ):
             function = option(function)
         return tls_options(function)

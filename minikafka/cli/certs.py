@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minikafka.cli.running import Commands
-from minikafka.cli.tables import Decorated, output_option, print_json
+from minikafka.cli.tables import FOLDER, Decorated, output_option, print_json
 from minikafka.hosting.secured import CA_DAYS, DAYS, certificate_folder
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DIR = click.option(
     "--dir",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     default=Path("certs"),
     show_default=True,
     help="Directory of the CA and its certificates.",

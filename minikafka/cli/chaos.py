@@ -23,7 +23,7 @@ from dataclasses import replace
 from itertools import count as counting
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -33,7 +33,15 @@ from minikafka.chaos.reading import find, library, read, seconds_of
 from minikafka.chaos.runner import PICTURE, check, play
 from minikafka.chaos.target import SIMULATOR, lacks, target_names
 from minikafka.cli.running import FAILED, Commands, Failure, run
-from minikafka.cli.tables import console, list_output_option, output_option, print_json, print_table
+from minikafka.cli.tables import (
+    EXISTING_FILE,
+    FOLDER,
+    console,
+    list_output_option,
+    output_option,
+    print_json,
+    print_table,
+)
 from minikafka.errors import WorldError
 from minikafka.hosting.secured import PROTOCOLS
 
@@ -63,22 +71,6 @@ PROJECT_LABEL: Final = "com.docker.compose.project"
 ROLE_LABEL: Final = "com.minikafka.role=broker"
 
 
-class Victims(Protocol):
-    """The brokers that it may kill."""
-
-    def living(self) -> Sequence[str]:
-        """The brokers that run now."""
-        ...
-
-    def kill(self, victim: str) -> None:
-        """SIGKILL."""
-        ...
-
-    def start(self, victim: str) -> bool:
-        """Start it again; False: that is left to its supervisor."""
-        ...
-
-
 class Processes:
     """Processes by their ids."""
 
@@ -100,7 +92,7 @@ class Processes:
         """SIGKILL; PermissionError when it is another user's."""
         os.kill(int(victim), signal.SIGKILL)
 
-    def start(self, victim: str) -> bool:  # noqa: ARG002 - the port's signature
+    def start(self, victim: str) -> bool:  # noqa: ARG002 - as Containers has it
         """Return False: it is not known here how the process was started."""
         return False
 
@@ -129,6 +121,9 @@ class Containers:
         """As ``docker start``: the engine does not restart what was killed by hand."""
         command_output("docker", "start", victim)
         return True
+
+
+Victims: TypeAlias = Processes | Containers
 
 
 @click.command(
@@ -219,7 +214,7 @@ Examples:
   minikafka chaos list
   minikafka chaos list mine.toml -o json""",
 )
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, type=EXISTING_FILE)
 @list_output_option
 def list_command(files: tuple[Path, ...], output: str) -> None:
     """Show the scenarios of the library (or of FILES), what each teaches, and where it can be played."""
@@ -285,8 +280,7 @@ Exit code 0: clean, no promise was broken (losses that the scenario's settings a
 )
 @click.option(
     "--keep",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=None,
+    type=FOLDER,
     metavar="DIR",
     help="Keep logs, history, journal, report and picture here.  [a temporary directory, kept when damaged]",
 )

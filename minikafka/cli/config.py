@@ -18,6 +18,7 @@ from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Commands, Misuse, run
 from minikafka.cli.settings import DEFAULT_ORIGIN, broker_settings, parse_flags
 from minikafka.cli.tables import (
+    EXISTING_FILE,
     bootstrap_option,
     config_option,
     kafka_output_option,
@@ -25,6 +26,7 @@ from minikafka.cli.tables import (
     print_json,
     print_lines,
     print_table,
+    repeatable,
     watch_option,
 )
 from minikafka.cli.tables import show as show_again
@@ -68,7 +70,7 @@ Examples:
 
 Nothing is started and nobody is asked: it is what `minikafka serve` would run with."""
 )
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=EXISTING_FILE)
 @config_option
 @click.option("--changed", is_flag=True, help="Show only settings that differ from their defaults.")
 @list_output_option
@@ -125,11 +127,9 @@ Examples:
 @bootstrap_option
 @kafka_output_option
 @watch_option
-def describe(
-    topic: str | None, broker: int | None, all_brokers: bool, everything: bool, bootstrap: str, output: str, watch: bool
-) -> None:
+def describe(everything: bool, bootstrap: str, output: str, watch: bool, **whose: Any) -> None:
     """Show settings of a topic or broker that were altered at run time (--all: every one), and who says what."""
-    resource = _resource(topic, broker, all_brokers=all_brokers)
+    resource = _resource(**whose)
 
     async def asked() -> DescribedConfigs:
         [found] = await with_admin(
@@ -189,29 +189,14 @@ Examples:
   minikafka config alter --broker 2 --set log.retention.ms=3600000 --dry-run"""
 )
 @_resource_options
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a setting to a value (repeatable).")
-@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Reset a setting to its default (repeatable).")
-@click.option(
-    "--append",
-    "appends",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Add values to a setting that is a list (repeatable).",
-)
-@click.option(
-    "--subtract",
-    "subtracts",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Remove values from a setting that is a list (repeatable).",
-)
+@repeatable("--set", "sets", "Set a setting to a value", "KEY=VALUE")
+@repeatable("--delete", "deletes", "Reset a setting to its default", "KEY")
+@repeatable("--append", "appends", "Add values to a setting that is a list", "KEY=VALUE")
+@repeatable("--subtract", "subtracts", "Remove values from a setting that is a list", "KEY=VALUE")
 @click.option("--dry-run", is_flag=True, help="Check the change without making it.")
 @bootstrap_option
 @kafka_output_option
 def alter(
-    topic: str | None,
-    broker: int | None,
-    all_brokers: bool,
     sets: tuple[str, ...],
     deletes: tuple[str, ...],
     appends: tuple[str, ...],
@@ -219,6 +204,7 @@ def alter(
     dry_run: bool,
     bootstrap: str,
     output: str,
+    **whose: Any,
 ) -> None:
     """Alter settings of a topic, of one broker or of all, without a restart.
 
@@ -236,8 +222,7 @@ def alter(
         changes[name] = change
     if not changes:
         raise Misuse("say what to change: --set KEY=VALUE, --delete KEY, --append or --subtract KEY=VALUE")
-    given = _resource(topic, broker, all_brokers=all_brokers)
-    resource = given._replace(configs=changes)
+    resource = _resource(**whose)._replace(configs=changes)
     run(lambda: with_admin(bootstrap, lambda admin: admin.incremental_alter_configs([resource], validate_only=dry_run)))
     kind = str(resource.resource_type)
     if output == "json":
@@ -247,8 +232,8 @@ def alter(
     elif output == "tsv":
         print_table(("Type", "Name", "Setting"), [(kind, resource.name, name) for name in sorted(changes)], output)
     else:
-        whose = f"{kind} {resource.name}" if resource.name else "all brokers"
-        click.echo(f"{'Would alter' if dry_run else 'Altered'} {', '.join(sorted(changes))} of {whose}.")
+        of_what = f"{kind} {resource.name}" if resource.name else "all brokers"
+        click.echo(f"{'Would alter' if dry_run else 'Altered'} {', '.join(sorted(changes))} of {of_what}.")
 
 
 def _resource(topic: str | None, broker: int | None, *, all_brokers: bool) -> ConfigResource:

@@ -9,15 +9,15 @@ The end of the demo: Spark's flights job over the topic, checked against the sam
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import json
 import shutil
 import sys
 import tempfile
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from minikafka.check import Verdict
 from minikafka.cli.demo_story import FLIGHT_COUNT, Flight, FlightsMissing, Screen, Shown, Story, Stream, flights
 from minikafka.cli.running import FAILED, Failure, Interrupted, Signals, first_of, run_until_asked
 from minikafka.cli.spark import print_flights
-from minikafka.cli.tables import console
+from minikafka.cli.tables import FOLDER, console
 from minikafka.client.structs import NewTopic
 from minikafka.config import DAY_MS
 from minikafka.errors import WorldError
@@ -162,6 +162,7 @@ def directly(flights: Iterable[Flight], until_ms: int) -> Direct:
 TOPIC = "flights"
 SUMMARY_TOPIC = "flights-delays"
 PARTITIONS = 6
+TOPICS = {TOPIC: PARTITIONS, SUMMARY_TOPIC: 1}
 NAMES = tuple(TopicPartition(TOPIC, partition) for partition in range(PARTITIONS))
 FAST_COUNT = 20_000
 SETTLE_TIMEOUT_S = 30.0
@@ -190,8 +191,7 @@ equal byte by byte below their high watermarks, and Spark's aggregation of the t
 @click.option("--fast", is_flag=True, help=f"Only the first {FAST_COUNT:,} flights.")
 @click.option(
     "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=None,
+    type=FOLDER,
     metavar="DIR",
     help="Keep everything here.  [a temporary directory, removed if all is well]",
 )
@@ -215,14 +215,9 @@ def command(no_spark: bool, fast: bool, data_dir: Path | None) -> None:
 
 async def _demo(demo: Demo, signals: Signals) -> bool:
     """The whole demo; is the verdict good? Interrupted when it was."""
-    verdicts: list[bool] = []
-
-    async def play() -> None:
-        verdicts.append(await demo.run())
-
-    if await first_of(play(), signals.asked.wait()) != 0:
+    if await first_of(demo.run(), signals.asked.wait()) != 0:
         raise Interrupted("interrupted")
-    return verdicts[0]
+    return demo.is_well
 
 
 class Demo:
@@ -234,6 +229,7 @@ class Demo:
         self.with_spark = with_spark
         self.screen = Screen(console())
         self.started = asyncio.get_running_loop().time()
+        self.is_well = False
 
     async def run(self) -> bool:
         """Play it all. Return True if the verdict is good."""
@@ -248,7 +244,7 @@ class Demo:
             for node, broker in cluster.brokers.items():
                 say(f"broker {node} is ready: http://{broker.files.address}, pid {broker.pid}")
             await self._create_topic(cluster)
-            story = await self._stream(cluster, ledger, _chain(first, stream_of_flights))
+            story = await self._stream(cluster, ledger, chain([first], stream_of_flights))
             say("reading everything back")
             ends = await read_back(ledger, {"bootstrap_servers": cluster.bootstrap}, NAMES, self._told_of_reading())
             folders = {node: broker.files.folder for node, broker in cluster.brokers.items()}
@@ -260,7 +256,8 @@ class Demo:
         say("checking the history: was every acknowledged flight read, once and in order?")
         verdict = await asyncio.to_thread(judge, ledger)
         self._summarize(story, compared, verdict)
-        return verdict.ok and compared.differences == 0 and aggregated
+        self.is_well = verdict.ok and compared.differences == 0 and aggregated
+        return self.is_well
 
     async def _aggregate(self, cluster: ProcessCluster) -> bool:
         """Run the Spark job over the topic. Return True if it agrees with the data set."""
@@ -295,26 +292,19 @@ class Demo:
         return report
 
     async def _create_topic(self, cluster: ProcessCluster) -> None:
-        admin = AdminClient(bootstrap_servers=cluster.bootstrap)
-        await admin.start()
-        try:
-            # The flights are of 2013: by Kafka's default retention they would be deleted at the first look.
-            configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
-            await admin.create_topics(
-                [
-                    NewTopic(TOPIC, PARTITIONS, 3, topic_configs=configs),
-                    NewTopic(SUMMARY_TOPIC, 1, 3, topic_configs=configs),
-                ]
-            )
-        finally:
-            await admin.close()
+        # The flights are of 2013: by Kafka's default retention they would be deleted at the first look.
+        configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
+        wanted = [NewTopic(name, count, 3, topic_configs=configs) for name, count in TOPICS.items()]
+        async with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topics(wanted)
         self.screen.say(
             f"topic {TOPIC}: {PARTITIONS} partitions, replication factor 3, min.insync.replicas 2, acks=all"
         )
 
     async def _stream(self, cluster: ProcessCluster, ledger: Ledger, source: Any) -> Story:
         """Stream and story side by side; returns when all outcomes are known and the replicas have settled."""
-        async with Asker(cluster.bootstrap) as asker, _producer(cluster) as producer:
+        producing = Producer(bootstrap_servers=cluster.bootstrap, acks="all", allow_auto_create_topics=False)
+        async with Asker(cluster.bootstrap) as asker, producing as producer:
             watch = Watch(asker, cluster.addresses, TOPIC)
             stream = Stream(producer, ledger.recorder, TOPIC, source)
             story = Story(cluster, watch, stream, self.count, self.screen.say)
@@ -324,17 +314,19 @@ class Demo:
                 lambda: watch.state,
                 lambda: {node: broker.is_running for node, broker in cluster.brokers.items()},
             )
-            async with _beside(watch.run(), self.screen.show(shown)):
-                if await watch.until(lambda state: state.all_in_sync, SETTLE_TIMEOUT_S) is None:
-                    raise WorldError("the new topic has no leaders")
-                await _together(stream.run(), story.run())
-                self.screen.say(
-                    f"{stream.sent:,} sent: {stream.acknowledged:,} acknowledged, {stream.failed:,} failed,"
-                    f" {stream.unknown:,} unknown"
-                )
-                if await watch.until(lambda state: state.settled, SETTLE_TIMEOUT_S) is None:
-                    raise WorldError(f"the replicas have not settled after {SETTLE_TIMEOUT_S:.0f} s")
+            await first_of(self._play(watch, stream, story), watch.run(), self.screen.show(shown))
             return story
+
+    async def _play(self, watch: Watch, stream: Stream, story: Story) -> None:
+        if await watch.until(lambda state: state.all_in_sync, SETTLE_TIMEOUT_S) is None:
+            raise WorldError("the new topic has no leaders")
+        await _together(stream.run(), story.run())
+        self.screen.say(
+            f"{stream.sent:,} sent: {stream.acknowledged:,} acknowledged, {stream.failed:,} failed,"
+            f" {stream.unknown:,} unknown"
+        )
+        if await watch.until(lambda state: state.settled, SETTLE_TIMEOUT_S) is None:
+            raise WorldError(f"the replicas have not settled after {SETTLE_TIMEOUT_S:.0f} s")
 
     def _summarize(self, story: Story, compared: Compared, verdict: Verdict) -> None:
         seconds = asyncio.get_running_loop().time() - self.started
@@ -356,11 +348,6 @@ class Demo:
         self.screen.print(f"{seconds:.1f} s in all")
 
 
-def _chain(first: Any, rest: Any) -> Any:
-    yield first
-    yield from rest
-
-
 async def _together(*works: Coroutine[Any, Any, None]) -> None:
     """Run all to their ends; the first that fails ends the others, and its error is raised."""
     try:
@@ -369,39 +356,6 @@ async def _together(*works: Coroutine[Any, Any, None]) -> None:
                 group.create_task(work)
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
-
-
-@contextlib.asynccontextmanager
-async def _producer(cluster: ProcessCluster) -> AsyncIterator[Producer]:
-    producer = Producer(bootstrap_servers=cluster.bootstrap, acks="all", allow_auto_create_topics=False)
-    await producer.start()
-    try:
-        yield producer
-    finally:
-        await producer.stop()
-
-
-@contextlib.asynccontextmanager
-async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run ``works`` beside the block, and end them with it; a bug in one of them ends the block."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    here = asyncio.current_task()
-
-    def ended(task: asyncio.Future[None]) -> None:
-        if not task.cancelled() and task.exception() is not None and here is not None:
-            here.cancel()
-
-    for task in tasks:
-        task.add_done_callback(ended)
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
 
 
 def to_json(verdict: Verdict, failovers: list[Any], compared: Compared, seconds: float) -> dict[str, object]:

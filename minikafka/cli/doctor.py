@@ -51,7 +51,7 @@ from minikafka.cli.doctor_checks import (
 from minikafka.cli.doctor_checks import SETTINGS as SECURITY_SETTINGS
 from minikafka.cli.running import FAILED, Failure, Misuse, run, somebody_listens
 from minikafka.cli.settings import broker_settings
-from minikafka.cli.tables import bootstrap_option, list_output_option, many, print_json, print_table
+from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_output_option, many, print_json, print_table
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig, ProtocolError, WorldError, in_words
@@ -276,7 +276,7 @@ permission, whose it is, host names, expiry), whether it runs or not.
 
 Exit codes: 0 nothing is broken, 1 something is (--strict: or may soon be), 2 called wrongly."""
 )
-@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=EXISTING_FILE)
 @click.option("--offline", is_flag=True, help="Examine only FILE ..., without a request to a broker.")
 @click.option("--strict", is_flag=True, help="Exit with 1 also for warnings.")
 @bootstrap_option

@@ -13,10 +13,10 @@ A group is chosen by its name, or all that there are with ``--all-groups``, as k
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -24,25 +24,33 @@ from minikafka import AdminClient
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Failure, run
-from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.cli.tables import (
+    EXISTING_FILE,
+    Decorated,
+    bootstrap_option,
+    kafka_output_option,
+    print_json,
+    print_lines,
+    print_table,
+    repeatable,
+)
 from minikafka.errors import UNKNOWN, InvalidRequest, NonEmptyGroup, ProtocolError
 from minikafka.groups.offsets import Goal, duration_ms
 from minikafka.groups.protocol import by_topic
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.messages import EARLIEST, LATEST
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+GOALS = {"to_earliest": "earliest", "to_latest": "latest", "to_current": "current", "to_offset": "offset"}
+GOALS |= {"shift_by": "shift", "to_datetime": "time", "by_duration": "time", "from_file": "file"}
+"""Parameters of ``reset-offsets`` and the kinds of goals that they choose: one of them is needed."""
+
+all_groups_option = click.option("--all-groups", is_flag=True, help="Apply to all groups, instead of GROUP.")
 
 
 def group_or_all(function: Decorated) -> Decorated:
     """``[GROUP] [--all-groups]``."""
     given = click.argument("group", required=False)
     return given(all_groups_option(function))
-
-
-def all_groups_option(function: Decorated) -> Decorated:
-    """``--all-groups``."""
-    return click.option("--all-groups", is_flag=True, help="Apply to all groups, instead of GROUP.")(function)
 
 
 def check_choice(given: object, *, all_groups: bool) -> None:
@@ -171,32 +179,20 @@ Examples:
   minikafka groups reset-offsets billing --from-file billing.csv --execute""",
 )
 @group_or_all
-@click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="Topic, or some of its partitions (repeatable)."
-)
+@repeatable("--topic", "topics", "Topic, or some of its partitions", "TOPIC[:P,P]")
 @click.option("--all-topics", is_flag=True, help="All topics with committed offsets of the group.")
 @click.option("--to-earliest", is_flag=True, help="Reset to the first record that is kept.")
 @click.option("--to-latest", is_flag=True, help="Reset to the end of the committed records.")
 @click.option("--to-current", is_flag=True, help="Reset to the offset that is committed now (or the latest).")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="Reset to this offset in each partition.")
+@click.option("--shift-by", type=int, metavar="N", help="Move each offset forward by N, or back if N is negative.")
 @click.option(
-    "--to-offset", type=click.IntRange(0), default=None, metavar="N", help="Reset to this offset in each partition."
+    "--to-datetime", metavar="ISO", help="Reset to the first record at or after this time (UTC if it names no zone)."
 )
-@click.option(
-    "--shift-by", type=int, default=None, metavar="N", help="Move each offset forward by N, or back if N is negative."
-)
-@click.option(
-    "--to-datetime",
-    default=None,
-    metavar="ISO",
-    help="Reset to the first record at or after this time (UTC if it names no zone).",
-)
-@click.option(
-    "--by-duration", default=None, metavar="PnDTnHnMnS", help="Reset to the records of this long ago: PT1H, or seconds."
-)
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="Reset to the records of this long ago: PT1H, or seconds.")
 @click.option(
     "--from-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=None,
+    type=EXISTING_FILE,
     metavar="CSV",
     help="Reset to the offsets that --export has written: topic,partition,offset.",
 )
@@ -209,38 +205,25 @@ def reset_offsets(
     all_groups: bool,
     topics: tuple[str, ...],
     all_topics: bool,
-    to_earliest: bool,
-    to_latest: bool,
-    to_current: bool,
-    to_offset: int | None,
-    shift_by: int | None,
-    to_datetime: str | None,
-    by_duration: str | None,
-    from_file: Path | None,
     export: bool,
     execute: bool,
     bootstrap: str,
     output: str,
+    **goals: Any,
 ) -> None:
     """Show where GROUP would go on, and with --execute let it; with --all-groups all, if none has members."""
     check_choice(group, all_groups=all_groups)
+    from_file: Path | None = goals["from_file"]
     if all_groups and (export or from_file is not None):
         raise click.UsageError("--export and --from-file are of one group: name it")
-    kind = _picked(
-        ("earliest", to_earliest),
-        ("latest", to_latest),
-        ("current", to_current),
-        ("offset", to_offset is not None),
-        ("shift", shift_by is not None),
-        ("time", to_datetime is not None),
-        ("time", by_duration is not None),
-        ("file", from_file is not None),
-    )
+    kind = _picked(goals)
     if from_file is None and bool(topics) == all_topics:
         raise click.UsageError("either --topic (may be given again) or --all-topics is needed")
     if from_file is not None and (topics or all_topics):
         raise click.UsageError("--from-file names the partitions itself: leave --topic and --all-topics out")
-    goal = Goal(kind, to_offset or 0, shift_by or 0, _time_ms(to_datetime, by_duration))
+    goal = Goal(
+        kind, goals["to_offset"] or 0, goals["shift_by"] or 0, _time_ms(goals["to_datetime"], goals["by_duration"])
+    )
     planned = None if from_file is None else _read_csv(from_file)
 
     async def reset(admin: AdminClient) -> Resets:
@@ -278,13 +261,11 @@ async def _move(admin: AdminClient, found: Resets) -> None:
         moved.append(each)
 
 
-def _picked(*goals: tuple[str, bool]) -> str:
-    given = [name for name, is_given in goals if is_given]
+def _picked(goals: Mapping[str, Any]) -> str:
+    given = [kind for name, kind in GOALS.items() if goals[name] is not None and goals[name] is not False]
     if len(given) != 1:
-        raise click.UsageError(
-            "exactly one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
-            "--to-datetime, --by-duration, --from-file is needed"
-        )
+        options = ", ".join("--" + name.replace("_", "-") for name in GOALS)
+        raise click.UsageError(f"exactly one of {options} is needed")
     return given[0]
 
 

@@ -16,7 +16,7 @@ from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Failure, run, run_until_asked
 from minikafka.cli.serve import serve_broker
 from minikafka.cli.settings import broker_settings, parse_flags
-from minikafka.cli.tables import bootstrap_option, config_option
+from minikafka.cli.tables import bootstrap_option, config_option, data_dir_option
 from minikafka.hosting.cluster_files import join, voters_text
 from minikafka.hosting.process import exec_with_malloc_environment
 from minikafka.types import Address, NodeId
@@ -32,27 +32,10 @@ Examples:
 
 Writes DIR/broker-N/broker.properties; the same command, or `minikafka serve` with that file, starts it again."""
 )
+@data_dir_option("Where the broker's files are kept, in DIR/broker-N.")
+@click.option("--node-id", type=click.IntRange(0), metavar="N", help="Id of the broker.  [default: the next free id]")
 @click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("minikafka-data"),
-    show_default=True,
-    metavar="DIR",
-    help="Where the broker's files are kept, in DIR/broker-N.",
-)
-@click.option(
-    "--node-id",
-    type=click.IntRange(0),
-    default=None,
-    metavar="N",
-    help="Id of the broker.  [default: the next free id]",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65_535),
-    default=None,
-    metavar="P",
-    help="Port of the broker.  [default: any free port]",
+    "--port", type=click.IntRange(1, 65_535), metavar="P", help="Port of the broker.  [default: any free port]"
 )
 @config_option
 @bootstrap_option

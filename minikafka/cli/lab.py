@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -22,7 +22,15 @@ from rich.table import Table
 from rich.text import Text
 
 from minikafka.cli.running import FAILED, Commands, Misuse
-from minikafka.cli.tables import console, list_output_option, output_option, print_json, print_table
+from minikafka.cli.tables import (
+    Decorated,
+    console,
+    list_output_option,
+    output_option,
+    print_json,
+    print_table,
+    repeatable,
+)
 from minikafka.client.settings import ASSIGNORS
 from minikafka.lab import compare as comparing
 from minikafka.lab import rebalance, table, transactions
@@ -30,10 +38,7 @@ from minikafka.lab.compare import Comparison
 from minikafka.lab.played import Difference, LostRecord, Run, Step, View
 from minikafka.lab.scenario import TRUNCATIONS, Scenario, find, names, references, short_name, story
 from minikafka.lab.table import RULES, changes_of, truncation_of
-from minikafka.lab.verbs import ScenarioError
 from minikafka.types import NO_OFFSET
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 DEFAULTS = {"truncation": "leader-epoch", "control": "script"}
 """What a scenario gets that says nothing else."""
@@ -66,46 +71,26 @@ Examples:
 @list_output_option
 def list_(output: str) -> None:
     """The stories of the library."""
-    scenarios = [find(name) for name in names()]
-    if output != "json":
-        rows = [(short_name(each.name), references(each), story(each)) for each in scenarios]
-        rows.append((rebalance.NAME, list(rebalance.REFERENCES), rebalance.STORY))
-        rows += [(name, list(each.references), each.about) for name, each in transactions.STORIES.items()]
-        if output == "tsv":
-            print_table(("scenario", "see", "story"), rows, output)
-        else:
-            print_table(("scenario", "story"), [(name, _with_sources(text, see)) for name, see, text in rows])
-        return
-    documents = [
-        {
-            "scenario": each.name,
-            "aliases": [short_name(each.name)],
-            "story": story(each),
-            "references": references(each),
-            "runs": [dict(expected.options) for expected in each.expected],
-        }
-        for each in scenarios
-    ]
-    documents.append(
-        {
-            "scenario": rebalance.NAME,
-            "aliases": [],
-            "story": rebalance.STORY,
-            "references": list(rebalance.REFERENCES),
-            "runs": [{"assignor": name} for name in ASSIGNORS],
-        }
-    )
-    documents += [
-        {
-            "scenario": name,
-            "aliases": [],
-            "story": each.about,
-            "references": list(each.references),
-            "runs": [dict(each.options)],
-        }
-        for name, each in transactions.STORIES.items()
-    ]
-    print_json({"scenarios": documents})
+    stories = list(_stories())
+    rows = [((*aliases, name)[0], see, text) for name, aliases, text, see, _ in stories]
+    if output == "json":
+        members = ("scenario", "aliases", "story", "references", "runs")
+        print_json({"scenarios": [dict(zip(members, each, strict=True)) for each in stories]})
+    elif output == "tsv":
+        print_table(("scenario", "see", "story"), rows, output)
+    else:
+        print_table(("scenario", "story"), [(name, _with_sources(text, see)) for name, see, text in rows])
+
+
+def _stories() -> Iterator[tuple[str, list[str], str, list[str], list[dict[str, str]]]]:
+    """Name, aliases, summary, references and runs of each story."""
+    for each in map(find, names()):
+        runs = [dict(expected.options) for expected in each.expected]
+        yield each.name, [short_name(each.name)], story(each), references(each), runs
+    runs = [{"assignor": name} for name in ASSIGNORS]
+    yield rebalance.NAME, [], rebalance.STORY, list(rebalance.REFERENCES), runs
+    for name, played in transactions.STORIES.items():
+        yield name, [], played.about, list(played.references), [dict(played.options)]
 
 
 def _with_sources(text: str, sources: Iterable[str]) -> str:
@@ -116,17 +101,9 @@ def _with_sources(text: str, sources: Iterable[str]) -> str:
 
 def _options(function: Decorated) -> Decorated:
     """What both ``run`` and ``compare`` take."""
-    shared = [
-        click.option(
-            "--control", type=click.Choice(CONTROLS), help="What elects leaders: the script, or the real controller."
-        ),
-        click.option(
-            "--set", "given", multiple=True, metavar="KEY=VALUE", help="Option of the scenario's cluster (repeatable)."
-        ),
-    ]
-    for each in shared:
-        function = each(function)
-    return function
+    meaning = "What elects leaders: the script, or the real controller."
+    control = click.option("--control", type=click.Choice(CONTROLS), help=meaning)
+    return repeatable("--set", "given", "Option of the scenario's cluster", "KEY=VALUE")(control(function))
 
 
 @command.command(
@@ -172,13 +149,10 @@ def run(
     if name in transactions.STORIES:
         _run_transactions(name, options, output)
         return
-    try:
-        scenario = find(name)
-        if not options and scenario.expected:
-            options = dict(scenario.expected[0].options)
-        played = scenario.play(tuple(options.items()))
-    except ScenarioError as error:
-        raise Misuse(str(error)) from error
+    scenario = find(name)
+    if not options and scenario.expected:
+        options = dict(scenario.expected[0].options)
+    played = scenario.play(tuple(options.items()))
     if output == "json":
         print_json(run_as_json(scenario, played))
     else:
@@ -187,7 +161,7 @@ def run(
 
 
 def _run_rebalance(options: Mapping[str, str], output: str) -> None:
-    played = _rebalanced(options)
+    played = rebalance.play(options)
     if output == "json":
         print_json(rebalance.as_json(played))
         return
@@ -213,10 +187,7 @@ def _print_timeline(
 
 
 def _run_transactions(name: str, options: Mapping[str, str], output: str) -> None:
-    try:
-        played = transactions.play(name, options)
-    except ScenarioError as error:
-        raise Misuse(str(error)) from error
+    played = transactions.play(name, options)
     if output == "json":
         print_json(transactions.as_json(played))
         return
@@ -225,15 +196,8 @@ def _run_transactions(name: str, options: Mapping[str, str], output: str) -> Non
     _print_timeline(played.options, rows, rows)
 
 
-def _rebalanced(options: Mapping[str, str]) -> rebalance.Story:
-    try:
-        return rebalance.play(options)
-    except ScenarioError as error:
-        raise Misuse(str(error)) from error
-
-
 def _compare_rebalances(sides: list[dict[str, str]], output: str) -> None:
-    stories = [_rebalanced(side) for side in sides]
+    stories = [rebalance.play(side) for side in sides]
     if output == "json":
         played = [rebalance.as_json(each) for each in stories]
         print_json({"left": played[0], "right": played[1], "sides": played})
@@ -350,10 +314,8 @@ Examples:
 Steps that differ are marked, the first of them with >>."""
 )
 @click.argument("name", metavar="NAME|FILE")
-@click.option("--left", multiple=True, metavar="KEY=VALUE", help="Option of the cluster on the left side (repeatable).")
-@click.option(
-    "--right", multiple=True, metavar="KEY=VALUE", help="Option of the cluster on the right side (repeatable)."
-)
+@repeatable("--left", "left", "Option of the cluster on the left side", "KEY=VALUE")
+@repeatable("--right", "right", "Option of the cluster on the right side", "KEY=VALUE")
 @_options
 @output_option
 def compare(
@@ -375,11 +337,8 @@ def compare(
         raise Misuse(f"{name} has no second rule set to compare with; minikafka lab run {name} plays it")
     if not left and not right:
         sides = [{"truncation": "high-watermark"}, {"truncation": "leader-epoch"}]
-    try:
-        scenario = find(name)
-        both = comparing.compare(scenario, shared | sides[0], shared | sides[1])
-    except ScenarioError as error:
-        raise Misuse(str(error)) from error
+    scenario = find(name)
+    both = comparing.compare(scenario, shared | sides[0], shared | sides[1])
     if output == "json":
         print_json(compared_as_json(scenario, both, sides[0], sides[1]))
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +149,7 @@ def verify(directory: Path, output: str) -> None:
     """
     findings = list(_findings(directory.absolute()))
     if output == "json":
-        rows = [{"path": each.path, "position": each.position, "what": each.what} for each in findings]
-        print_json({"ok": not findings, "findings": rows})
+        print_json({"ok": not findings, "findings": list(map(asdict, findings))})
     else:
         for each in findings:
             click.echo(str(each))

@@ -11,6 +11,7 @@ from minikafka.cli import kafka_layout
 from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Commands, Misuse
 from minikafka.cli.tables import (
+    as_document,
     bootstrap_option,
     kafka_output_option,
     print_json,
@@ -69,19 +70,8 @@ def _draw(quorum: DescribeQuorumResponse, output: str, *, status: bool, replicat
         print_lines(kafka_layout.quorum_status(quorum))
     elif status:
         lag = _max_follower_lag(quorum)
-        print_table(
-            ("ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark", "MaxFollowerLag"),
-            [
-                (
-                    quorum.cluster_id,
-                    quorum.leader_id,
-                    quorum.leader_epoch,
-                    quorum.high_watermark,
-                    "-" if lag is None else lag,
-                )
-            ],
-            output,
-        )
+        row = (quorum.cluster_id, quorum.leader_id, quorum.leader_epoch, quorum.high_watermark, lag)
+        print_table(("ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark", "MaxFollowerLag"), [row], output)
     if status and replication:
         click.echo()
     if replication and output == "kafka":
@@ -98,19 +88,8 @@ def to_json(quorum: DescribeQuorumResponse) -> dict[str, Any]:
         "leader_epoch": quorum.leader_epoch,
         "high_watermark": quorum.high_watermark,
         "max_follower_lag": _max_follower_lag(quorum),
-        "voters": [_replica(each) for each in quorum.voters],
-        "observers": [_replica(each) for each in quorum.observers],
-    }
-
-
-def _replica(each: QuorumReplica) -> dict[str, Any]:
-    return {
-        "replica_id": each.replica_id,
-        "log_end_offset": each.log_end_offset,
-        "lag": each.lag,
-        "last_fetch_ms_ago": each.last_fetch_ms_ago,
-        "last_caught_up_ms_ago": each.last_caught_up_ms_ago,
-        "status": each.status,
+        "voters": list(map(as_document, quorum.voters)),
+        "observers": list(map(as_document, quorum.observers)),
     }
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import click
 
 from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Commands, Misuse, run
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_found
+from minikafka.cli.tables import Decorated, bootstrap_option, list_output_option, print_found
 from minikafka.security.quotas import (
     CLIENT_ID,
     CONNECTION,
@@ -23,8 +20,6 @@ from minikafka.security.quotas import (
     USER,
     Entity,
 )
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OPTIONS = {"produce": PRODUCE, "consume": FETCH, "request": REQUEST, "mutations": MUTATION, "connections": CONNECTION}
 """Options and the quotas that they stand for."""

@@ -24,6 +24,8 @@ from minikafka.cli import kafka_layout
 from minikafka.cli.admin import connection, fail_with, parse_partition, partition_in, read_json, with_admin
 from minikafka.cli.running import FAILED, Commands, Failure, Misuse, run
 from minikafka.cli.tables import (
+    EXISTING_FILE,
+    Decorated,
     OutputFile,
     bootstrap_option,
     kafka_output_option,
@@ -109,7 +111,7 @@ preferred leaders are spread evenly."""
 )
 @click.option(
     "--topics-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     help='Topics from Kafka\'s JSON file: {"topics":[{"topic":"orders"}],"version":1}.',
 )
 @bootstrap_option
@@ -209,7 +211,10 @@ def execute(
 
     before = run(lambda: with_admin(bootstrap, begin))
     if output == "json":
-        print_json({"started": [_move_to_json(name, before.get(name, ()), wanted[name]) for name in sorted(wanted)]})
+        moves_started = [
+            {**name._asdict(), "replicas": before.get(name, ()), "target": wanted[name]} for name in sorted(wanted)
+        ]
+        print_json({"started": moves_started})
     elif output == "kafka":
         print_lines(kafka_layout.reassignment_started(before, list(wanted)))
     else:
@@ -392,7 +397,7 @@ def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output
 
     ended = run(lambda: with_admin(bootstrap, end))
     if output == "json":
-        print_json({"cancelled": [{"topic": each.topic, "partition": each.partition} for each in sorted(ended)]})
+        print_json({"cancelled": [each._asdict() for each in sorted(ended)]})
     elif output == "kafka":
         click.echo(kafka_layout.reassignment_cancelled(ended))
     elif output == "tsv":
@@ -460,30 +465,9 @@ def _why(error: ProtocolError) -> str:
     return f"{error.name}: {error.message}"
 
 
-def _move_to_json(name: TopicPartition, before: Sequence[NodeId], target: Sequence[NodeId]) -> dict[str, Any]:
-    return {"topic": name.topic, "partition": name.partition, "replicas": list(before), "target": list(target)}
-
-
 def _to_json(each: Progress) -> Mapping[str, Any]:
-    return {
-        "topic": each.name.topic,
-        "partition": each.name.partition,
-        "replicas": list(each.moving.replicas),
-        "adding_replicas": list(each.moving.adding_replicas),
-        "removing_replicas": list(each.moving.removing_replicas),
-        "isr": list(each.isr),
-        "waits_for": list(each.missing),
-        "records_left": each.records_left(),
-    }
-
-
-FILE = click.option(
-    "--file",
-    "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='Partitions from Kafka\'s JSON file: {"partitions":[{"topic":"orders","partition":0}]}.',
-)
-ALL = click.option("--all", "everything", is_flag=True, help="Elect leaders of all partitions that need it.")
+    waits = {"isr": each.isr, "waits_for": each.missing, "records_left": each.records_left()}
+    return {**each.name._asdict(), **each.moving._asdict(), **waits}
 
 
 @click.group(
@@ -498,23 +482,30 @@ def elect() -> None:
     """Elect leaders: bring them home, or choose one where none is in sync."""
 
 
+def _election_options(function: Decorated) -> Decorated:
+    function = bootstrap_option(kafka_output_option(function))
+    everything = click.option("--all", "everything", is_flag=True, help="Elect leaders of all partitions that need it.")
+    file = click.option(
+        "--file",
+        type=EXISTING_FILE,
+        help='Partitions from Kafka\'s JSON file: {"partitions":[{"topic":"orders","partition":0}]}.',
+    )
+    return click.argument("partitions", nargs=-1, metavar="[TOPIC-PARTITION]...")(file(everything(function)))
+
+
 @elect.command(
     epilog="""\b
 Examples:
   minikafka elect preferred --all
   minikafka elect preferred orders-0 -o json"""
 )
-@click.argument("partitions", nargs=-1, metavar="[TOPIC-PARTITION]...")
-@FILE
-@ALL
-@bootstrap_option
-@kafka_output_option
-def preferred(partitions: tuple[str, ...], file: Path | None, everything: bool, bootstrap: str, output: str) -> None:
+@_election_options
+def preferred(**chosen: Any) -> None:
     """Let the first replica of the assignment lead, where it is in sync.
 
     Brokers do that by themselves every leader.imbalance.check.interval.seconds; this is at once.
     """
-    _elect("preferred", partitions, file, bootstrap, output, everything=everything)
+    _elect("preferred", **chosen)
 
 
 @elect.command(
@@ -523,22 +514,18 @@ Examples:
   minikafka elect unclean orders-0
   minikafka elect unclean --all"""
 )
-@click.argument("partitions", nargs=-1, metavar="[TOPIC-PARTITION]...")
-@FILE
-@ALL
-@bootstrap_option
-@kafka_output_option
-def unclean(partitions: tuple[str, ...], file: Path | None, everything: bool, bootstrap: str, output: str) -> None:
+@_election_options
+def unclean(**chosen: Any) -> None:
     """Let any live replica lead a partition that has no leader. ACKNOWLEDGED RECORDS MAY BE LOST.
 
     What only the replicas that are away have is gone when they come back. Bring one of the last in-sync replicas back
     instead, if you can.
     """
-    _elect("unclean", partitions, file, bootstrap, output, everything=everything)
+    _elect("unclean", **chosen)
 
 
 def _elect(
-    kind: str, partitions: tuple[str, ...], file: Path | None, bootstrap: str, output: str, *, everything: bool
+    kind: str, partitions: tuple[str, ...], file: Path | None, *, everything: bool, bootstrap: str, output: str
 ) -> None:
     if sum((bool(partitions), file is not None, everything)) != 1:
         raise Misuse("say which: partitions such as orders-0, or --file, or --all")
@@ -569,8 +556,7 @@ def _elections_shown(error: ProtocolError | None) -> str:
 
 def _election_to_json(name: TopicPartition, error: ProtocolError | None) -> dict[str, object]:
     return {
-        "topic": name.topic,
-        "partition": name.partition,
+        **name._asdict(),
         "elected": error is None,
         "error": None if error is None else error.name,
         "message": "" if error is None else error.message,

@@ -16,7 +16,7 @@ import click
 
 from minikafka.cli.running import Failure, Signals, first_of, run_until_asked
 from minikafka.cli.settings import BrokerSettings, broker_settings
-from minikafka.cli.tables import config_option, print_json
+from minikafka.cli.tables import EXISTING_FILE, config_option, print_json
 from minikafka.config import BrokerConfig, table
 from minikafka.hosting.local_broker import LocalBroker, load_doors, load_kafka_door
 from minikafka.hosting.process import Parent, calm_collector, exec_with_malloc_environment
@@ -35,7 +35,7 @@ Examples:
 Settings are Kafka's, from FILE, then from the environment (KAFKA_..., MK_...), then from --config;
 the later one wins."""
 )
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=EXISTING_FILE)
 @config_option
 @click.option("--parent-fd", type=int, hidden=True, help="Stop when the other end of this socket closes.")
 @click.option(

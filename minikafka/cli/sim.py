@@ -15,12 +15,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from minikafka.cli.running import Commands, Failure, Interrupted, Misuse
+from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import OutputFile, config_option, console, many, output_option, print_json, print_table
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
@@ -65,7 +67,7 @@ def search_command(config: tuple[str, ...], seeds: int, start: int, out: Path | 
     the loss needs and printed as a story in numbered sentences. If the story is long, more seeds are tried, and the
     shortest story is printed.
     """
-    settings = settings_of(config)
+    settings = parse_flags(config)
     result = Search(asked=asked_for(settings))
     interrupted: Interrupted | None = None
     try:
@@ -86,17 +88,6 @@ def search_command(config: tuple[str, ...], seeds: int, start: int, out: Path | 
         out.write_text(found.plan.to_json(), encoding="utf-8")
     if interrupted is not None:
         raise interrupted
-
-
-def settings_of(config: tuple[str, ...]) -> dict[str, str]:
-    """The settings of ``--config``. Raises Misuse."""
-    settings: dict[str, str] = {}
-    for each in config:
-        name, equals, text = each.partition("=")
-        if not equals or not name or name in settings:
-            raise Misuse(f"--config {each}: KEY=VALUE is needed, each key once")
-        settings[name] = text
-    return settings
 
 
 @contextmanager
@@ -307,24 +298,17 @@ def traffic_command(
     The first three brokers are voters of the quorum. A cluster of 100 brokers with 10,000 partitions takes some
     minutes and about 3 GB of memory.
     """
-    settings = settings_of(config)
-    try:
-        parse_broker({"node.id": "1", **settings})
-    except InvalidConfig as error:
-        raise Misuse(str(error)) from error
+    settings = parse_flags(config)
+    parse_broker({"node.id": "1", **settings})
+    say = partial(click.echo, err=True)
     measured = [
-        measure(brokers=count, partitions=partitions, virtual_s=seconds, settings=settings, seed=seed, say=_say)
+        measure(brokers=count, partitions=partitions, virtual_s=seconds, settings=settings, seed=seed, say=say)
         for count in brokers
     ]
     if output == "json":
         print_json({"clusters": [as_json(each) for each in measured]})
         return
     print_table(COLUMNS, [row for each in measured for row in _rows(each)], output)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 def _rows(cluster: ClusterTraffic) -> Iterator[tuple[object, ...]]:
@@ -382,16 +366,7 @@ def command() -> None:
     """Whole clusters in one process, under virtual time, from a seed."""
 
 
-def _with_examples(each: click.Command) -> click.Command:
-    lines = EXAMPLES.get(each.name or "", ())
-    if lines and not each.epilog:
-        each.epilog = "\b\nExamples:\n" + "\n".join(f"  minikafka {line}" for line in lines)
-    return each
-
-
-for _each in main.commands.values():
-    if _each.name != show_command.name:
-        command.add_command(_with_examples(_each))
-command.add_command(search_command)
-command.add_command(show_command)
-command.add_command(traffic_command)
+for _name, _lines in EXAMPLES.items():
+    main.commands[_name].epilog = "\b\nExamples:\n" + "\n".join(f"  minikafka {line}" for line in _lines)
+for _each in (*main.commands.values(), search_command, show_command, traffic_command):
+    command.add_command(_each)  # the last `show` of the two counts

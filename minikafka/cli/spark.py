@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from minikafka.cli.admin import tls_files
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
 from minikafka.cli.running import FAILED, Commands, Failure, Misuse
-from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
+from minikafka.cli.tables import Decorated, bootstrap_option, output_option, print_json, print_table
 from minikafka.spark.jobs import Summary
 from minikafka.spark.jobs import archive as run_archive
 from minikafka.spark.jobs import flights as run_flights
@@ -27,8 +27,6 @@ from minikafka.spark.options import KEYSTORE, PROTOCOL, TRUSTSTORE
 from minikafka.spark.session import NoJava, NoPackage, NoSpark, open_session
 from minikafka.types import NodeId, TopicPartition
 from minikafka.world.read_disk import replica_of
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 Replicas = list[tuple[NodeId, TopicPartition, list[Path], int, int]]
 """As minikafka.spark.audit has it, which needs the extra."""

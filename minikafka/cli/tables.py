@@ -14,6 +14,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -54,6 +55,10 @@ kafka_output_option = _output_option(
     "prints.",
 )
 """Of what a tool of Kafka's lists too."""
+
+
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 class OutputFile(click.Path):
@@ -104,15 +109,18 @@ def topic_argument(function: Decorated) -> Decorated:
     return option(click.argument("topic", required=False, metavar="TOPIC", callback=chosen)(function))
 
 
-def config_option(function: Decorated) -> Decorated:
-    """``--config K=V``, repeatable."""
-    return click.option(
-        "--config",
-        "config",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Setting, by Kafka's name (repeatable).",
-    )(function)
+def repeatable(name: str, parameter: str, meaning: str, metavar: str) -> Callable[[Decorated], Decorated]:
+    """An option that may be given several times."""
+    return click.option(name, parameter, multiple=True, metavar=metavar, help=f"{meaning} (repeatable).")
+
+
+config_option = repeatable("--config", "config", "Setting, by Kafka's name", "KEY=VALUE")
+
+
+def data_dir_option(meaning: str) -> Callable[[Decorated], Decorated]:
+    """``--data-dir`` of commands that start brokers."""
+    default = Path("minikafka-data")
+    return click.option("--data-dir", type=FOLDER, default=default, show_default=True, metavar="DIR", help=meaning)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -214,6 +222,11 @@ def shown(cell: object) -> str:
 def many(count: int, what: str) -> str:
     """``1 broker``, ``2 brokers``."""
     return f"{count} {what}{'s' * (count != 1)}"
+
+
+def as_document(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass under their names; tuples are lists, as in JSON."""
+    return {name: list(each) if isinstance(each, tuple) else each for name, each in asdict(record).items()}
 
 
 def json_line(value: Any) -> str:

@@ -22,6 +22,7 @@ from minikafka.cli.kafka_layout import replication_factor as factor_of
 from minikafka.cli.running import Commands, Misuse, run
 from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import (
+    as_document,
     bootstrap_option,
     config_option,
     kafka_output_option,
@@ -380,22 +381,7 @@ def to_json(topics: list[DescribedTopic]) -> dict[str, Any]:
                 "topic": topic.topic,
                 "topic_id": topic.topic_id,
                 "config": dict(sorted(topic.config.items())),
-                "partitions": [
-                    {
-                        "partition": each.partition,
-                        "leader": each.leader,
-                        "leader_epoch": each.leader_epoch,
-                        "partition_epoch": each.partition_epoch,
-                        "controller_epoch": each.controller_epoch,
-                        "replicas": list(each.replicas),
-                        "isr": list(each.isr),
-                        "elr": list(each.elr),
-                        "last_known_elr": list(each.last_known_elr),
-                        "adding_replicas": list(each.adding_replicas),
-                        "removing_replicas": list(each.removing_replicas),
-                    }
-                    for each in topic.partitions
-                ],
+                "partitions": list(map(as_document, topic.partitions)),
             }
             for topic in topics
         ]

@@ -14,13 +14,12 @@ import shlex
 import sys
 import webbrowser
 from pathlib import Path
-from typing import Protocol
 
 import click
 
 from minikafka.cli.running import Failure, Signals, own_name, run_until_asked
 from minikafka.cli.settings import parse_flags
-from minikafka.cli.tables import config_option, many, print_json, print_table
+from minikafka.cli.tables import config_option, data_dir_option, many, print_json, print_table
 from minikafka.hosting.cluster_files import KAFKA_PORT
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied, BrokerProcess, ProcessCluster, Ready
 from minikafka.types import NodeId
@@ -37,17 +36,8 @@ Examples:
 The first start writes DIR/broker-N/broker.properties; later starts read the ports and the cluster id from there.
 The log of a broker is DIR/broker-N/broker.log."""
 )
-@click.option(
-    "--brokers", type=int, default=None, help="Number of brokers.  [default: 3, or the number of brokers in DIR]"
-)
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("minikafka-data"),
-    show_default=True,
-    metavar="DIR",
-    help="Where the brokers' files are kept.",
-)
+@click.option("--brokers", type=int, help="Number of brokers.  [default: 3, or the number of brokers in DIR]")
+@data_dir_option("Where the brokers' files are kept.")
 @click.option(
     "--base-port",
     type=click.IntRange(0, 65_535),
@@ -94,24 +84,6 @@ def command(
         await _up(cluster, report, signals, opens=opens)
 
     run_until_asked(work)
-
-
-class Report(Protocol):
-    """What ``up`` prints, event by event."""
-
-    def starting(self) -> None: ...
-
-    def broker_ready(self, ready: Ready) -> None: ...
-
-    def all_ready(self) -> None: ...
-
-    def died(self, broker: BrokerProcess) -> None: ...
-
-    def started_again(self, ready: Ready) -> None: ...
-
-    def stopping(self) -> None: ...
-
-    def stopped(self) -> None: ...
 
 
 class JsonReport:
@@ -215,7 +187,7 @@ def open_console(cluster: ProcessCluster) -> None:
         click.echo(f"No browser was found. Open {url} yourself.", err=True)
 
 
-async def _up(cluster: ProcessCluster, report: Report, signals: Signals, *, opens: bool) -> None:
+async def _up(cluster: ProcessCluster, report: JsonReport | TextReport, signals: Signals, *, opens: bool) -> None:
     deaths: dict[NodeId, BrokerProcess] = {}
     watching: list[asyncio.Task[None]] = []
 

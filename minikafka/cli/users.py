@@ -14,7 +14,7 @@ import click
 
 from minikafka.cli.admin import read_secret, with_admin
 from minikafka.cli.running import Commands, Misuse, run
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_found
+from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_output_option, print_found
 from minikafka.errors import ResourceNotFound
 from minikafka.security.scram import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 
@@ -68,7 +68,7 @@ An existing credential of the same mechanism is replaced, and its sessions end."
 )
 @click.option(
     "--password-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     help="File with the password; a newline at its end is not part of it.",
 )
 @click.option("--generate", is_flag=True, help="Make a random password and print it.")

@@ -45,6 +45,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from minikafka.errors import InvalidConfig
 from minikafka.lab.control import ScriptedControl
 from minikafka.lab.lab_cluster import Fetch, LabCluster
 from minikafka.lab.node import Node
@@ -54,7 +55,7 @@ from minikafka.replication.follower import FollowerReplica
 from minikafka.types import NO_EPOCH
 
 
-class ScenarioError(Exception):
+class ScenarioError(InvalidConfig):
     """A scenario that says nothing the lab understands; the message names the line."""
 
 
