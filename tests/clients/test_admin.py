@@ -269,6 +269,23 @@ def test_records_are_deleted_at_their_leaders():
     play(story)
 
 
+def test_a_deletion_of_records_that_is_refused_after_a_lost_answer_is_unknown():
+    """The first attempt may have raised the log start; the refusal of the second one says nothing of it."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        refused = m.DeletedRecords(topic="t", partition=0, error_code=OffsetOutOfRange.code, outcome="not_written")
+        cluster.faults.append(once("DeleteRecords", RESET_REQUEST))
+        cluster.faults.append(once("DeleteRecords", m.DeleteRecordsResponse(partitions=(refused,))))
+        async with admin(cluster) as client:
+            with pytest.raises(OffsetOutOfRange) as caught:
+                await client.delete_records({T0: 4})
+            assert caught.value.outcome == "unknown"
+
+    play(story)
+
+
 def test_cluster_quorum_and_elections():
     """describe_cluster has aiokafka's shape; the quorum is described by its leader; elections report by partition."""
 

@@ -313,6 +313,19 @@ def test_out_of_order_goes_on_in_a_new_epoch():
     assert again.maybe_written is False
 
 
+def test_an_abort_fails_what_waits_with_the_outcome_of_all_its_attempts():
+    """KIP-98: of two batches that an abort drops, only the one that was never sent is not written for certain."""
+    story = Story(transactional=True)
+    story.add("a")
+    story.add("b", partition=1)
+    calls = story.drain(1.0).calls
+    batches = {batch.queue.partition: batch for call in calls for batch in call.batches}
+    story.fail(batches[0], NetworkException(outcome="unknown"), now=1.0)
+    story.fail(batches[1], NotEnoughReplicas(), now=1.0)
+    failures = story.accumulator.drop_unsent(RequestTimedOut("aborted"))
+    assert {each.batch.queue.partition: each.error.outcome for each in failures} == {0: "unknown", 1: "not_written"}
+
+
 def test_what_was_once_unknown_is_never_called_not_written():
     """A leader that lacks it was elected uncleanly, and a second such election may bring it back: simulator, seed 5388."""
     for last in (NetworkException(outcome="not_written"), InvalidRecord("no"), None):

@@ -424,6 +424,19 @@ def test_truncation_of_what_was_not_read_goes_unnoticed():
     assert story.wanted().fetches[2][0].fetch_offset == 2
 
 
+def test_a_log_that_parts_at_the_position_has_lost_nothing_that_was_read():
+    """KIP-320: no error, not even without a policy; only what was fetched ahead is fetched anew."""
+    story = started(policy="none")
+    story.arrive(batch(0, 5))
+    assert story.values(2) == [b"0", b"1"]
+    story.leaders[T0] = Leader(2, 2)
+    state = story.state()
+    answer = EpochAnswer(topic="t", partition=0, leader_epoch=1, end_offset=2)
+    story.positions.validated(state, state.version, 2, answer)
+    assert story.positions.take(10) == {}
+    assert story.wanted().fetches[2][0].fetch_offset == 2
+
+
 def test_truncation_of_what_was_read():
     """KIP-320: with a policy the position goes back to where the logs part; with none it is an error."""
     for policy in ("latest", "none"):
@@ -441,6 +454,29 @@ def test_truncation_of_what_was_read():
             with pytest.raises(LogTruncation) as caught:
                 story.positions.take(10)
             assert (caught.value.facts["offset"], caught.value.facts["end_offset"]) == (5, 3)
+
+
+def test_a_position_that_went_back_is_validated_with_every_later_leader():
+    """KIP-320: the leader that told where the logs part may be deposed before the next fetch."""
+    story = started()
+    story.arrive(batch(0, 5))
+    story.values()
+    story.leaders[T0] = Leader(2, 2)
+    state = story.state()
+    answer = EpochAnswer(topic="t", partition=0, leader_epoch=0, end_offset=3)
+    story.positions.validated(state, state.version, 2, answer)
+    story.leaders[T0] = Leader(3, 3)
+    wanted = story.wanted()
+    assert (wanted.fetches, list(wanted.validations)) == ({}, [3])
+
+
+def test_a_position_that_was_looked_up_is_committed_before_any_record_comes():
+    """S34: else a group that began at the latest offset would begin there again, and skip what came meanwhile."""
+    story = Story(policy="latest")
+    state = story.state()
+    listed = ListedOffset(topic="t", partition=0, offset=7, leader_epoch=1)
+    story.positions.reset_done(state, state.version, listed, 1)
+    assert {name: offset for name, (offset, _) in story.positions.processed().items()} == {T0: 7}
 
 
 def test_an_epoch_the_leader_never_heard_of():

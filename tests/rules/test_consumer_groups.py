@@ -141,6 +141,29 @@ def test_wrong_epochs_are_fenced(desk: ConsumerDesk):
     assert desk.beat("c", 1).error_code == UNKNOWN
 
 
+def test_an_epoch_whose_response_was_lost_passes_while_the_next_revocation_is_due(desk: ConsumerDesk):
+    """The confirmed revocation raises the epoch; the member that does not know it yet is not fenced."""
+    desk.enter("a")
+    desk.enter("b")
+    kept = assigned(desk.beat("a", 1, {0, 1, 2, 3}))
+    desk.enter("c")
+    desk.enter("d")
+    told = desk.beat("a", 1, kept)
+    assert (told.member_epoch, len(assigned(told))) == (2, 1)
+    assert desk.beat("a", 1, assigned(told)).member_epoch == 4, "the response with epoch 2 was lost"
+
+
+def test_a_repeated_join_confirms_no_revocation(desk: ConsumerDesk):
+    """It may have been sent before the member owned anything, and come late."""
+    desk.enter("a")
+    desk.enter("b")
+    kept = assigned(desk.beat("a", 1, {0, 1, 2, 3}))
+    assert desk.enter("a").member_epoch == 1
+    assert assigned(desk.beat("b", 2)) is None, "the first member may still own what it shall revoke"
+    desk.beat("a", 1, kept)
+    assert assigned(desk.beat("b", 2)) == {0, 1, 2, 3} - kept
+
+
 def test_member_without_heartbeats_is_removed_after_its_session(desk: ConsumerDesk):
     """The others get its partitions from their next heartbeats on, at a higher epoch."""
     desk.enter("a")
@@ -186,6 +209,15 @@ def test_static_member_returns_to_its_partitions(desk: ConsumerDesk):
     assert (back.member_epoch, assigned(back)) == (1, owned)
     assert desk.group().group_epoch == 1
     assert desk.beat("a", 1, instance_id="i").error_code == FENCED_INSTANCE
+
+
+def test_a_static_member_that_leaves_has_revoked_what_it_was_to_revoke(desk: ConsumerDesk):
+    """Only what is still its own waits for it: a process that has ended reads nothing."""
+    desk.enter("a", instance_id="i")
+    desk.enter("b")
+    kept = assigned(desk.beat("a", 1, {0, 1, 2, 3}, instance_id="i"))
+    desk.beat("a", -2, instance_id="i")
+    assert assigned(desk.beat("b", 2)) == {0, 1, 2, 3} - kept
 
 
 def test_static_member_that_stays_away_is_removed(desk: ConsumerDesk):
@@ -342,6 +374,24 @@ def test_offsets_are_fenced_by_member_epochs(desk: ConsumerDesk):
     assert fetch(OffsetFetchRequest(group_id="g", member_id="a", member_epoch=2)).partitions[0].offset == 5
     with pytest.raises(StaleMemberEpoch):
         fetch(OffsetFetchRequest(group_id="g", member_id="a", member_epoch=1))
+
+
+def test_a_commit_at_an_older_epoch_needs_all_its_partitions_since_then(desk: ConsumerDesk):
+    """KIP-1251: one partition that came later makes it stale; one that is being revoked does not."""
+    desk.enter("a")
+    desk.enter("b")
+    kept = assigned(desk.beat("a", 1, {0, 1, 2, 3}))
+    (revoked, _) = {0, 1, 2, 3} - kept
+    assert desk.answers[desk.commit_as("a", 1, revoked)].partitions[0].error_code == 0
+    desk.beat("a", 1, kept)
+    desk.beat("b", -1)
+    grown = assigned(desk.beat("a", 2, kept))
+    assert grown == {0, 1, 2, 3}
+    partitions = tuple(CommitPartition(topic="t", partition=each, offset=7) for each in (min(kept), revoked))
+    for order in (partitions, partitions[::-1]):
+        request = OffsetCommitRequest(group_id="g", member_id="a", generation_id=1, partitions=order)
+        with pytest.raises(StaleMemberEpoch):
+            desk.coordinator.commit(next(desk.tickets), request, desk.step())
 
 
 def test_response_waits_for_the_commit_and_the_group_serves_in_order(desk: ConsumerDesk):

@@ -225,7 +225,7 @@ def test_requests_count_for_idle_partitions_as_if_each_had_been_asked():
 
 CHANGES = {
     "append": lambda place, led: led.append(batch("x"), acks=1, wall_ms=0),
-    "watermark": lambda place, led: (follows(led, 3, now=5.0), led.record_fetch(3, 3, **fetch_facts(led))),
+    "watermark": lambda place, led: led.record_fetch(3, 3, **fetch_facts(led)),
     "ISR": lambda place, led: led.on_committed_state((1, 2), led.partition_epoch + 1, recovered=True, now=5.0),
     "replicas": lambda place, led: led.reassigned((1, 2, 3, 4), (4,), 5.0),
     "named again": lambda place, led: follows(led, 3, now=5.0),

@@ -105,6 +105,21 @@ def test_pending_offsets_and_their_group_do_not_expire():
     assert desk.coordinator.standings() == []
 
 
+def test_a_group_does_not_expire_in_a_transaction_that_its_last_offset_has_left():
+    """KAFKA-19164: the transaction may still commit other offsets for the group."""
+    desk = Desk(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=1_000, expiry_interval_ms=100))
+    (member,) = desk.stable(1)
+    desk.commit_in_transaction(9)
+    desk.leave(member)
+    desk.coordinator.topics_deleted(["t"], step := desk.step())
+    desk.done(step)
+    desk.pass_time(5.0)
+    assert desk.state() == "Empty"
+    desk.end_transaction(7)
+    desk.pass_time(5.0)
+    assert desk.state() == "Dead"
+
+
 def test_aborted_transaction_leaves_no_group_behind():
     """A group that never came to anything is not listed."""
     desk = Desk()

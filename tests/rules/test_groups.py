@@ -312,6 +312,36 @@ def test_a_static_member_whose_return_was_not_written_is_its_old_self():
     desk.heartbeat(old, 1, instance="i")
 
 
+def test_a_static_member_whose_return_is_written_late_joins_the_new_generation_itself():
+    """KIP-345: the group has rebalanced meanwhile, without the subscription of the new process."""
+    desk = Desk()
+    (member,) = desk.stable(1)
+    ticket = desk.join(instance="i", session_ms=300_000)
+    desk.join(member)
+    old = desk.answers[ticket].member_id
+    desk.sync(old, 2, instance="i")
+    desk.sync(member, 2, {member: assignment(0), old: assignment(1)})
+    desk.commits_at_once = False
+    back = desk.join(instance="i", session_ms=300_000)
+    joined = desk.join(member, topics=("t", "u"))
+    desk.pass_time(60)
+    assert desk.answers[joined].generation_id == 3
+    desk.commit_one()
+    assert desk.answers[back].error_code == RebalanceInProgress.code
+
+
+def test_a_newcomer_that_never_joins_holds_up_a_rebalance_for_its_session_only():
+    """KIP-394: the others wait for the id that was given out, but not until the rebalance timeout."""
+    desk = Desk()
+    (member,) = desk.stable(1)
+    desk.join(session_ms=10_000)
+    ticket = desk.join(member, topics=("t", "u"), rebalance_ms=60_000)
+    desk.pass_time(9)
+    assert ticket not in desk.answers
+    desk.pass_time(1)
+    assert desk.answers[ticket].generation_id == 2
+
+
 def test_static_members_that_are_away_keep_their_places():
     """KIP-345: within their session; nobody leaves for them on close."""
     desk = Desk()

@@ -128,6 +128,16 @@ def test_index_entry_names_the_oldest_transaction_of_another_producer():
     assert ended(state, EndTransaction(7, 0, False, 1), 14) == (7, 10, 14, 12)
 
 
+def test_open_transactions_of_a_snapshot_begin_in_the_order_of_the_log():
+    """A snapshot is sorted by producer id: else the last stable offset would pass the oldest transaction."""
+    state, loaded = ProducerState(), ProducerState()
+    written(state, in_transaction(8, 0, "a"), 10)
+    written(state, in_transaction(7, 0, "b"), 12)
+    loaded.load_snapshot(state.to_snapshot())
+    assert loaded.transactions.stable_end(20) == state.transactions.stable_end(20) == 10
+    assert ended(loaded, EndTransaction(8, 0, False, 1), 14) == (8, 10, 14, 12)
+
+
 def test_batch_outside_the_open_transaction_is_refused():
     """A4.3, rule 5: its order against the transaction would be lost."""
     state = ProducerState()

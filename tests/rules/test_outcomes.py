@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.errors import NOT_WRITTEN, UNKNOWN, WRITTEN, IllegalGeneration, NetworkException, NotCoordinator
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    WRITTEN,
+    IllegalGeneration,
+    NetworkException,
+    NotCoordinator,
+    NotEnoughReplicasAfterAppend,
+)
 from minikafka.wire.group_messages import HeartbeatRequest, OffsetCommitRequest, OffsetCommitResponse, PartitionOutcome
 from minikafka.wire.messages import Failed
 from minikafka.wire.outcomes import EarlierAttempts, outcome_of_all
@@ -56,6 +64,13 @@ def test_an_answer_that_wrote_some_parts_makes_the_next_refusal_unknown():
     assert not earlier.may_have_written
     earlier.note(OffsetCommitResponse(partitions=(DONE, REFUSED)))
     assert earlier.may_have_written
+
+
+def test_an_attempt_that_was_written_makes_the_next_refusal_unknown():
+    """NOT_ENOUGH_REPLICAS_AFTER_APPEND: the record is in the log, whatever the retry is answered."""
+    earlier = EarlierAttempts(COMMIT)
+    earlier.note(NotEnoughReplicasAfterAppend("late", outcome=WRITTEN))
+    assert earlier.outcome(IllegalGeneration()) == UNKNOWN
 
 
 def test_the_latest_answer_to_a_heartbeat_stands_alone():

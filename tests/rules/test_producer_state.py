@@ -74,6 +74,16 @@ def test_sequences_wrap():
     assert state.check(from_producer(7, 0, "c")) is None
 
 
+def test_a_batch_whose_sequences_wrap_is_a_duplicate_after_a_restart_too():
+    """KIP-98: a snapshot tells a batch's last sequence and its length; the first one is found across the wrap."""
+    state, loaded = ProducerState(), ProducerState()
+    batch = from_producer(7, 2**31 - 1, "a", "b")
+    appended(state, batch, 40)
+    loaded.load_snapshot(state.to_snapshot())
+    assert loaded.check(batch) == state.check(batch) == Duplicate(40, 41, TIME + 1)
+    assert loaded.check(from_producer(7, 1, "c")) is None
+
+
 def test_an_unknown_producer_may_begin_anywhere():
     """KAFKA-FACTS 6: its state may have expired."""
     assert ProducerState().check(from_producer(7, 1234, "a")) is None

@@ -219,6 +219,33 @@ def test_a_fetch_with_nothing_to_get_is_parked_until_there_is():
     assert core.role.voters[2].end_offset == 2, "counted once, when it arrived"
 
 
+def test_a_parked_fetch_counts_once():
+    """KAFKA-8400: when it is answered, its voter may have fetched again, or be dead."""
+    core = leading()
+    core.log.sync()
+    waiting = fetch(1, 5, high_watermark=1, max_wait_ms=500)
+    fetching.on_fetch(core, waiting, 1.0)
+    fetching.on_fetch(core, fetch(1, 5, high_watermark=1, max_wait_ms=500), 2.0)
+    core.append(batch_of("y"), wall_ms=WALL_MS)
+    fetching.on_fetch(core, fetch(2, 5), 3.0)
+    assert answered(core, waiting, again=True, now=9.0).records
+    progress = core.role.voters[2]
+    assert (progress.end_offset, progress.last_fetch_at, core.contacts[2]) == (2, 3.0, 3.0)
+
+
+@pytest.mark.parametrize(("voters", "others"), [(2, 1), (3, 1), (4, 2), (5, 2)])
+def test_a_leader_stays_while_a_majority_fetches(voters: int, others: int):
+    """KAFKA-15489: with itself a majority; of four voters one other is not enough."""
+    role = Leader(
+        epoch=1, epoch_start=0, voters={n: Progress() for n in range(2, voters + 1)}, check_quorum_at=3.0, begin_at={}
+    )
+    for node in range(2, others + 1):
+        role.hear_from(node, now=2.0, timeout_s=2.0)
+    assert role.check_quorum_at == 3.0
+    role.hear_from(others + 1, now=2.0, timeout_s=2.0)
+    assert role.check_quorum_at == 5.0
+
+
 def test_a_newer_high_watermark_is_told_at_once():
     """DESIGN, "the metadata watermark is late by a fetch round": the fetch carries the follower's own."""
     core = leading(1)

@@ -276,6 +276,7 @@ def test_repeated_questions_end_at_the_common_prefix(
         (0, 2, CutTo(2)),  # the leader's log ends before ours
         (5, 9, RestartAt(5)),  # it starts behind ours
         (0, 3, Wait(OffsetOutOfRange.code, for_metadata=False)),  # neither: it has moved since, ask again
+        (3, 9, Wait(OffsetOutOfRange.code, for_metadata=False)),  # it starts where ours ends: nothing is missing
         (-1, -1, Wait(OffsetOutOfRange.code, for_metadata=False)),  # it does not say
     ],
 )

@@ -72,6 +72,16 @@ def test_an_isr_that_shrinks_after_the_append_is_told_as_written():
     assert caught.value.outcome == "written"
 
 
+def test_a_replica_that_is_joining_the_isr_counts_for_min_insync_replicas_after_the_append():
+    """KIP-497: a committed batch is on every member of the maximal ISR, so the producer needs no error."""
+    led = leader(isr=(1, 2), replicas=(1, 2), config=TWO)
+    write(led, "a")
+    fetched(led, 2, 1)
+    led.on_committed_state((1,), 1, recovered=True, now=0)
+    assert led.propose_expand() is not None
+    assert led.check_acknowledged(1)
+
+
 def test_a_new_leader_knows_where_its_epoch_begins_before_it_writes():
     """KAFKA-7415: else its followers are told "undefined", and diverge."""
     log = log_of((0, 3))

@@ -12,6 +12,7 @@ from minikafka.invariant import InvariantViolation
 from minikafka.replication.follower import FollowerReplica
 from minikafka.replication.leader import LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
+from minikafka.types import NO_NODE
 from tests.rules.replication_kit import EVERYBODY, Recorded, fetched, seat, state, write
 
 CONFIG = TopicConfig()
@@ -181,12 +182,30 @@ def test_resting_gives_up_the_role_but_not_the_watermark():
     assert partition.high_watermark == 1
 
 
+def test_a_replica_that_gave_up_its_role_names_no_leader():
+    """S27: a client that is refused by a stopping leader must not be sent back to it."""
+    partition, _ = leading(isr=(1,))
+    partition.rest()
+    with pytest.raises(NotLeaderOrFollower) as caught:
+        partition.as_leader()
+    assert caught.value.facts["leader"] == NO_NODE
+
+
 def test_settings_reach_role_and_log():
     """min.insync.replicas altered while it leads counts from the next append."""
     partition, role = leading(isr=(1,))
     partition.configure(TopicConfig(min_insync_replicas=2))
     assert role.min_isr == 2
     assert partition.log.config.min_insync_replicas == 2
+
+
+def test_a_new_lag_time_counts_for_the_present_role():
+    """S14: replica.lag.time.max.ms altered while it leads decides who has fallen behind."""
+    partition, role = leading()
+    write(role, "a")
+    assert role.laggards(2.0) == ()
+    partition.configure(CONFIG, lag_time_max_s=1.0)
+    assert role.laggards(2.0) == (2, 3)
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------

@@ -474,6 +474,18 @@ def test_idle_id_expires_and_an_open_one_does_not():
     assert desk.producer("idle") == (4002, 0)
 
 
+def test_an_id_whose_expiration_was_refused_goes_on():
+    """It is as it was: its producer is served, and it expires later."""
+    desk = Desk(TransactionSettings(id_expiration_ms=7_200_000))
+    producer = desk.producer("idle")
+    desk.commits_at_once = False
+    desk.pass_time(7201.0)
+    desk.refuse(NotEnoughReplicas())
+    desk.commits_at_once = True
+    desk.add(producer, P0, name="idle")
+    assert desk.value("idle").state is State.ONGOING
+
+
 def test_describe_and_list():
     """States by name, filters by state, producer id and age; ids of which nothing is committed are not shown."""
     desk = Desk()

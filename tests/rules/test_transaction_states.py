@@ -54,6 +54,7 @@ INITIALIZED = [
     ("the present epoch", transaction(State.COMPLETE_ABORT), (PID, 5), (PID, 6, 5)),
     ("a retry of the present epoch", transaction(State.EMPTY, 6, last=5), (PID, 5), (PID, 6, 5)),
     ("an older epoch", transaction(State.EMPTY), (PID, 4), ProducerFenced),
+    ("an epoch before the one that was retried", transaction(State.EMPTY, 6, last=5), (PID, 4), ProducerFenced),
     ("a newer epoch", transaction(State.EMPTY), (PID, 6), ProducerFenced),
     ("another producer id", transaction(State.EMPTY), (8, 5), ProducerFenced),
     ("epochs are exhausted", transaction(State.EMPTY, LAST), None, (NEW_PID, 0, -1)),
