@@ -474,9 +474,9 @@ class ControllerDriver:
 
     def _decide_registration(self, batch: _Batch, asked: _Asked, request: BrokerRegistrationRequest) -> None:
         now, node = self.world.clock.now(), request.broker_id
-        alive = self.sessions.alive(node, now)
+        may_live = self.sessions.may_live(node, now, patience_s=self.config.broker_heartbeat_interval_ms / 1000)
         caught_up = request.current_metadata_offset >= self.metadata.image.offset
-        decision = self.controller.register(batch.image, request, session_alive=alive, caught_up=caught_up)
+        decision = self.controller.register(batch.image, request, may_live=may_live, caught_up=caught_up)
         if decision.records:
             batch.add(decision, asked, lambda _end: self._registered(node, now))
         else:

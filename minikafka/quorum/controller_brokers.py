@@ -94,11 +94,13 @@ class Sessions:
     def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._sessions: dict[NodeId, _Session] = {}
+        self._restarted_at = float("-inf")
 
     def restart(self, nodes: Iterable[NodeId], now: float, last_contacts: Mapping[NodeId, float] | None = None) -> None:
         """Begin a reign: every one of ``nodes`` was heard now, but those in ``last_contacts`` then."""
         known = last_contacts or {}
         self._sessions = {node: _Session(min(now, known.get(node, now))) for node in sorted(nodes)}
+        self._restarted_at = now
 
     def touched(self, node: NodeId, now: float, *, metadata_offset: Offset = NO_OFFSET) -> None:
         """A valid registration or heartbeat came; ``metadata_offset`` is the end of what the broker has applied."""
@@ -118,6 +120,18 @@ class Sessions:
     def alive(self, node: NodeId, now: float) -> bool:
         session = self._sessions.get(node)
         return session is not None and now < self._end(session)
+
+    def may_live(self, node: NodeId, now: float, *, patience_s: float) -> bool:
+        """Return True if the registered incarnation of the broker may live, so that no other one may register.
+
+        A broker that was not heard in this reign has a session only for the case that it lives. A living one is heard
+        within ``patience_s``; after that a restarted process need not wait for the end of a session that its own
+        former incarnation had with another controller (2 of 3 brokers die, the controller among them, and return).
+        If the former incarnation lives after all, the registration fences it, as the end of its session would.
+        """
+        session = self._sessions.get(node)
+        is_given_up = session is not None and session.heard_at is None and now >= self._restarted_at + patience_s
+        return self.alive(node, now) and not is_given_up
 
     def _end(self, session: _Session) -> float:
         return max(session.last_contact + self._timeout_s, session.spared_until)
@@ -242,12 +256,12 @@ def register(
     image: MetadataImage,
     request: BrokerRegistrationRequest,
     *,
-    session_alive: bool,
+    may_live: bool,
     caught_up: bool = False,
 ) -> Decision[BrokerRegistrationResponse]:
     """A broker's process introduces itself; its broker epoch is the offset that the record gets (-1 in the answer).
 
-    ``session_alive``: the registered incarnation was heard within the session timeout. ``caught_up``: the broker has
+    ``may_live``: the registered incarnation may live (:meth:`Sessions.may_live`). ``caught_up``: the broker has
     applied all that is committed. Raises InconsistentClusterId, InvalidRequest, or DuplicateBrokerRegistration while
     another incarnation may live. The same incarnation again (its answer was lost) keeps its epoch.
 
@@ -296,9 +310,10 @@ def register(
     # The mark of a clean stop is the last thing that a process leaves in its data directory: a broker that shows the
     # mark of the registered incarnation comes after it, however lately that one was heard.
     clean = request.previous_broker_epoch == present.broker_epoch
-    if session_alive and not clean:
+    if may_live and not clean:
         raise DuplicateBrokerRegistration(
-            f"broker {request.broker_id} is registered from {present.address} and was heard within its session timeout"
+            f"broker {request.broker_id} is registered from {present.address}, and that process may still run: its "
+            "session has not ended"
         )
     after = image.staged((registration,))
     return Decision(

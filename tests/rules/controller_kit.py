@@ -74,7 +74,7 @@ class Cluster:
         node: int,
         *,
         clean: bool = False,
-        session_alive: bool = False,
+        may_live: bool = False,
         incarnation: str = "",
         listeners: str = "",
         caught_up: bool = False,
@@ -91,7 +91,7 @@ class Cluster:
             previous_broker_epoch=known.broker_epoch if known and clean else -1,
             log_dirs=self.disks.get(node, ()),
         )
-        decision = self.controller.register(self.image, request, session_alive=session_alive, caught_up=caught_up)
+        decision = self.controller.register(self.image, request, may_live=may_live, caught_up=caught_up)
         response = self.commit(decision, request)
         assert response.is_fenced == self.image.brokers[node].fenced
         return response.broker_epoch

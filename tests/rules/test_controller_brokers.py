@@ -70,15 +70,15 @@ def test_a_second_incarnation_is_refused_while_the_first_is_heard():
     """Two processes with one node.id would be one replica with two logs."""
     cluster = Cluster(1)
     with pytest.raises(DuplicateBrokerRegistration):
-        cluster.register(1, session_alive=True)
-    assert cluster.register(1, session_alive=False) > 0
+        cluster.register(1, may_live=True)
+    assert cluster.register(1, may_live=False) > 0
 
 
 def test_a_clean_stop_frees_the_id_at_once():
     """The mark with the last broker epoch is written last: its process is gone, there is no session to wait for."""
     cluster = Cluster(1)
     before = cluster.image.brokers[1].broker_epoch
-    assert cluster.register(1, session_alive=True, clean=True) > before
+    assert cluster.register(1, may_live=True, clean=True) > before
 
 
 def test_the_same_incarnation_registers_twice():
@@ -87,7 +87,7 @@ def test_the_same_incarnation_registers_twice():
     cluster.create("t", (1, 2, 3))
     epoch = cluster.register(1, incarnation="same")
     before = cluster.image
-    assert cluster.register(1, incarnation="same", session_alive=True) == epoch
+    assert cluster.register(1, incarnation="same", may_live=True) == epoch
     assert cluster.image.topics is before.topics
 
 
@@ -106,7 +106,7 @@ def test_who_is_not_let_in(node: int, cluster_id: str, incarnation: str, error: 
         broker_id=node, cluster_id=cluster_id, incarnation_id=incarnation, host="h", port=1
     )
     with pytest.raises(error):
-        cluster.controller.register(cluster.image, request, session_alive=False)
+        cluster.controller.register(cluster.image, request, may_live=False)
 
 
 def test_a_new_incarnation_leaves_every_isr_and_its_leaders_move():
@@ -285,6 +285,19 @@ def test_s14_a_session_ends_when_the_timeout_is_over_and_not_before():
     assert not sessions.alive(2, 9.5)
 
 
+def test_a_broker_unheard_in_this_reign_keeps_its_next_incarnation_out_for_one_heartbeat_only():
+    """The controller and a broker died and returned: the new reign has never heard the dead incarnation."""
+    sessions = Sessions(timeout_s=9.0)
+    sessions.restart((1, 2), 10.0)
+    sessions.touched(1, 10.5)
+    assert sessions.may_live(2, 11.999, patience_s=2.0)
+    assert not sessions.may_live(2, 12.0, patience_s=2.0)
+    assert sessions.alive(2, 12.0), "it is not fenced, in case nothing registers in its place"
+    assert sessions.may_live(1, 19.499, patience_s=2.0), "it was heard, so its session counts to its end"
+    assert not sessions.may_live(1, 19.5, patience_s=2.0)
+    assert not sessions.may_live(3, 10.0, patience_s=2.0)
+
+
 def test_a_controller_that_was_cut_off_or_stopped_spares_silent_brokers():
     """Issue 15, found by `chaos run storm`: it woke and fenced all brokers before it had read what lay in its sockets."""
     sessions = Sessions(timeout_s=8.0)
@@ -405,7 +418,7 @@ def test_a_registration_comes_first_in_its_batch():
     cluster = Cluster()
     cluster.create("t", (1, 2, 3))
     request = BrokerRegistrationRequest(broker_id=1, cluster_id=CLUSTER_ID, incarnation_id="new", host="h", port=1)
-    records = cluster.controller.register(cluster.image, request, session_alive=False).records
+    records = cluster.controller.register(cluster.image, request, may_live=False).records
     assert [type(record).__name__ for record in records] == ["RegisterBroker", "PartitionChange"]
     assert isinstance(records[0], RegisterBroker)
     assert records[0].broker_epoch is None

@@ -238,8 +238,8 @@ def any_disk_will_do(self: BrokerImage, log_dirs: tuple[str, ...]) -> bool:
 
 
 def whoever_comes(original: Callable[..., Any]) -> Callable[..., Any]:
-    def register(policy: Any, image: Any, request: Any, *, session_alive: bool, caught_up: bool) -> Any:
-        return original(policy, image, request, session_alive=False, caught_up=caught_up)
+    def register(policy: Any, image: Any, request: Any, *, may_live: bool, caught_up: bool) -> Any:
+        return original(policy, image, request, may_live=False, caught_up=caught_up)
 
     return register
 

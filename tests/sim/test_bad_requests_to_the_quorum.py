@@ -44,7 +44,7 @@ def test_a_registration_names_a_place_where_somebody_can_listen(host: str, port:
     """Every follower of that broker would call it; an impossible port is no network failure and would stop them all."""
     request = BrokerRegistrationRequest(broker_id=9, cluster_id="c", incarnation_id="i", host=host, port=port)
     with pytest.raises(InvalidRequest, match="nobody could listen there"):
-        register(ClusterPolicy(cluster_id="c"), MetadataImage(), request, session_alive=False)
+        register(ClusterPolicy(cluster_id="c"), MetadataImage(), request, may_live=False)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_a_registration_is_kept_for_ever_and_therefore_short_and_printable(wrong
     sound: dict[str, Any] = {"broker_id": 9, "cluster_id": "c", "incarnation_id": "i", "host": "h", "port": 9092}
     for host in ("h", "n1.example.org", "my_host", "10.0.0.1", "::1", "fe80::1%eth0"):
         request = BrokerRegistrationRequest(**(sound | {"host": host}))
-        assert register(ClusterPolicy(cluster_id="c"), MetadataImage(), request, session_alive=False).records
+        assert register(ClusterPolicy(cluster_id="c"), MetadataImage(), request, may_live=False).records
     with pytest.raises(InvalidRequest):
         register(
             ClusterPolicy(cluster_id="c"),
             MetadataImage(),
             BrokerRegistrationRequest(**(sound | wrong)),
-            session_alive=False,
+            may_live=False,
         )
 
 

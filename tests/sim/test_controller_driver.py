@@ -428,6 +428,29 @@ def test_a_second_incarnation_waits_for_the_session_of_the_first():
     play(story)
 
 
+def test_a_restarted_broker_need_not_wait_for_a_session_that_the_new_controller_never_heard():
+    """2 of 3 brokers die, the controller among them, and return: they register after a heartbeat's time, not 9 s."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        await world.create("t", factor=3)
+        world.quorum.lose(leader=3)
+        world.quorum.lead(5)
+        begun = world.now()
+        await world.beat(1)
+        with pytest.raises(DuplicateBrokerRegistration):
+            await world.register(2)
+        await keep_alive(world, 1, until=begun + 2.0)
+        assert world.metadata.image.alive(2)
+        assert await world.register(2) > 0
+        assert (world.metadata.image.alive(2), world.partition().isr) == (False, (1, 3))
+        with pytest.raises(DuplicateBrokerRegistration):
+            await world.register(1)
+
+    play(story)
+
+
 def test_a_fenced_brokers_next_life_is_let_in_at_once_after_a_change_of_controller():
     """A new controller starts clocks for the living only: a clock for the dead would keep its next life out."""
 
