@@ -85,7 +85,7 @@ class UnknownTopicOrPartition(ProtocolError):
 
 
 class LeaderNotAvailable(ProtocolError):
-    """The partition has no leader at present."""
+    """The leader of a partition, or of the quorum (the controller), is not available."""
 
     code, name = 5, "LEADER_NOT_AVAILABLE"
     retriable = True
@@ -114,7 +114,7 @@ class BrokerNotAvailable(ProtocolError):
 
 
 class ReplicaNotAvailable(ProtocolError):
-    """The replica is not on this broker."""
+    """The replica is not on this broker, or not yet."""
 
     code, name = 9, "REPLICA_NOT_AVAILABLE"
     retriable = True

@@ -208,11 +208,13 @@ class ReplicaManager:
 
     def storage_error(self, partition: Partition, error: Exception) -> KafkaStorageError:
         """Take the replica offline, whose log raised one of ``STORAGE_ERRORS``. The caller raises the result."""
+        # The log names its partition, and so does each sentence that says why.
+        why = str(error).removeprefix(f"{partition.partition}: ")
         if self.hosts(partition):
-            self.storage_failed(partition.partition, str(error))
+            self.storage_failed(partition.partition, why)
         # The log knows whether bytes may have reached the file; what it did not see may have.
         return KafkaStorageError(
-            f"{partition.partition} on broker {self.config.node_id} is offline: {error}",
+            f"{partition.partition} on broker {self.config.node_id} is offline: {why}",
             outcome=error.outcome if isinstance(error, KafkaStorageError) else UNKNOWN,
         )
 

@@ -26,7 +26,7 @@ import click
 from minikafka import AdminClient
 from minikafka.addresses import is_https, is_loopback, is_number, parse_bootstrap
 from minikafka.blocking.tls import ClientTls
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, Failure, Misuse, somebody_listens
+from minikafka.cli.running import ANSWER_TIMEOUT_MS, CONTROLLER_TIMEOUT_MS, Failure, Misuse, somebody_listens
 from minikafka.client.settings import AdminConfig
 from minikafka.errors import in_words
 from minikafka.types import TopicPartition
@@ -193,7 +193,8 @@ async def with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Res
     """Connect, work, close. Fails at once when nobody listens at ``bootstrap``."""
     settings = client_settings(bootstrap)
     await somebody_listens(bootstrap)
-    async with AdminClient(**settings, default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
+    settings |= {"default_api_timeout_ms": ANSWER_TIMEOUT_MS, "controller_timeout_ms": CONTROLLER_TIMEOUT_MS}
+    async with AdminClient(**settings) as admin:
         return await work(admin)
 
 

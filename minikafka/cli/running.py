@@ -46,6 +46,8 @@ INTERRUPTED = 130
 
 # A person waits at the other end: a cluster that has not answered by then is reported as silent.
 ANSWER_TIMEOUT_MS = 15_000
+# An election takes one to three seconds: without a controller after that there is no quorum.
+CONTROLLER_TIMEOUT_MS = 5_000
 CONNECT_TIMEOUT_S = 3.0
 STDOUT = 1
 OUTPUT_CHECK_INTERVAL_S = 0.5

@@ -8,6 +8,7 @@ after a repetition TOPIC_ALREADY_EXISTS (or UNKNOWN_TOPIC for a deletion) counts
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
@@ -19,6 +20,7 @@ from minikafka.client.metadata import Leader, Metadata
 from minikafka.client.routing import GROUP_KEY, Coordinator, Leaders, named
 from minikafka.client.settings import AdminConfig
 from minikafka.errors import (
+    NOT_WRITTEN,
     WRITTEN,
     BrokerNotAvailable,
     InvalidRequest,
@@ -31,7 +33,7 @@ from minikafka.errors import (
 from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.tasks import Step, in_turn
-from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
+from minikafka.types import NO_NODE, NO_OFFSET, Address, NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import EarlierAttempts, error_in
 
@@ -227,6 +229,7 @@ class AdminCalls:
         world, metadata, _, backoff, caller = self._started()
         attempts = Attempts(world, backoff, deadline)
         earlier = EarlierAttempts(request)
+        missing = _MissingController()
         while True:
             addresses = metadata.controller_first()
             address = addresses[attempts.failed % len(addresses) if metadata.view.controller_id == NO_NODE else 0]
@@ -240,16 +243,20 @@ class AdminCalls:
             except (NotController, NotLeaderOrFollower, NetworkException, RequestTimedOut) as error:
                 last: ProtocolError = error
                 earlier.note(error)
+                missing.note(address, error, world.clock.now())
             except ProtocolError as refusal:
                 refusal.outcome = earlier.outcome(refusal)
                 raise
             if earlier.may_have_written and happened is not None and (found := await happened()) is not None:
                 return found
             pause_s = attempts.pause_s()
-            if pause_s is None:
+            if pause_s is None or missing.for_ms(world.clock.now()) >= (self.config.controller_timeout_ms or math.inf):
+                outcome = earlier.outcome(last)
+                why = missing.in_words() or f"the controller did not answer in time: {last.message}"
+                became = "; nothing was changed" if outcome == NOT_WRITTEN else "; the change may have been made"
                 raise RequestTimedOut(
-                    f"the controller did not answer in time: {last.message}",
-                    outcome=earlier.outcome(last),
+                    why + became if earlier.is_change else why,
+                    outcome=outcome,
                     last=last.name,
                 )
             metadata.refresh_soon()
@@ -287,6 +294,38 @@ class AdminCalls:
 
     def _entropy(self, size: int) -> bytes:
         return self._started()[0].entropy(size)
+
+
+class _MissingController:
+    """Whether a change finds no controller: each broker that it was sent to refuses connections, or knows none."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._found: dict[Address, str] = {}
+
+    def note(self, peer: Address, error: ProtocolError, now: float) -> None:
+        """Record an attempt that failed."""
+        if error.outcome != NOT_WRITTEN or isinstance(error, RequestTimedOut):
+            # A controller that does not answer is another matter: it may carry out the request.
+            self._since, self._found = None, {}
+            return
+        self._since = now if self._since is None else self._since
+        if isinstance(error, NetworkException):
+            # The client and the network name API and peer in front of the reason.
+            self._found[peer] = f"{peer}: {error.message.rpartition(f' to {peer}: ')[2]}"
+        else:
+            self._found[peer] = f"{peer} knows no controller"
+
+    def for_ms(self, now: float) -> float:
+        """Return for how long no controller was found."""
+        return 0.0 if self._since is None else (now - self._since) * 1000
+
+    def in_words(self) -> str:
+        """Return what each broker said; empty if the last attempt may have reached a controller."""
+        if not self._found:
+            return ""
+        brokers = "; ".join(self._found.values())
+        return f"no controller is reachable ({brokers}): a majority of the quorum's voters must run"
 
 
 def _not_yet_seen(topics: Sequence[str], why: str = "") -> RequestTimedOut:

@@ -494,3 +494,12 @@ def _assignor(given: str | Assignor) -> Assignor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig(ClientConfig):
     """An admin client's settings."""
+
+    controller_timeout_ms: int | None = None
+    """How long a change waits for a controller while every broker refuses it or knows none: without a quorum. None:
+    until ``default_api_timeout_ms``, or the call's own ``timeout_ms``, has passed."""
+
+    def __post_init__(self) -> None:
+        ClientConfig.__post_init__(self)
+        if self.controller_timeout_ms is not None:
+            _at_least(self, 1, "controller_timeout_ms")

@@ -192,7 +192,7 @@ class QuorumControl:
             previous_broker_epoch=known.broker_epoch if known is not None and clean else -1,
             log_dirs=(f"disk-{node}-{disk}",),
         )
-        decision = self._controller.register(self._image, request, session_alive=False)
+        decision = self._controller.register(self._image, request, may_live=False)
         return self._commit(decision, request).broker_epoch
 
     def heard(self, node: NodeId) -> None:

@@ -133,19 +133,19 @@ async def get_controller(visit: Visit) -> Json:
     ),
     parameters=(FROM, REPLICA, MAX_RECORDS),
     problems=(
+        kafka.BrokerIdNotRegistered,
         kafka.CorruptMessage,
         kafka.KafkaStorageError,
         kafka.LeaderNotAvailable,
         kafka.NetworkException,
         kafka.OffsetOutOfRange,
-        kafka.ReplicaNotAvailable,
     ),
 )
 async def get_controller_log(visit: Visit) -> Json:
     """The metadata log: every decision of the controllers since the last snapshot but one, in order."""
     node = visit[REPLICA] if visit.gives(REPLICA) else visit.host.node_id
     if node != visit.host.node_id and node not in visit.host.image.brokers:
-        raise kafka.ReplicaNotAvailable(f"broker {node} is not registered")
+        raise kafka.BrokerIdNotRegistered(f"parameter replica: broker {node} is not registered")
     log = await describe_log(visit, METADATA_PARTITION, node, visit[FROM], max_bytes=LOG_BYTES_MAX)
     names = dict(visit.host.image.topic_names)
     records: list[_Record] = []

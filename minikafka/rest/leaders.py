@@ -229,7 +229,9 @@ def _with_facts(
 
 async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s: float) -> Any:
     """The response of the active controller; ``items`` of it have errors too. Raises ProtocolError or Refused."""
-    error: kafka.ProtocolError = kafka.LeaderNotAvailable("the quorum has no leader at present")
+    error: kafka.ProtocolError = kafka.LeaderNotAvailable(
+        "no controller is reachable: the quorum has no leader at present"
+    )
     forward = may_forward(visit)
     for attempt in range(ATTEMPTS_MAX):
         if attempt:

@@ -19,7 +19,7 @@ from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import flag, ref, text, whole
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
-from minikafka.web.problems import Refused
+from minikafka.web.problems import Refused, malformed
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, verify
 from minikafka.wire.messages import DescribeLogRequest, DescribeLogResponse
 from minikafka.wire.records import control_type_of, records_one_by_one
@@ -115,6 +115,9 @@ PROBLEMS = (
 async def get_log(visit: Visit) -> Json:
     """The batches in a chosen replica's log, committed or not."""
     name = name_of(visit)
+    if visit.gives(TO) and visit.gives(FROM) and visit[TO] < visit[FROM]:
+        detail = f"{visit[TO]} is below from={visit[FROM]}; give an offset at or above it"
+        raise malformed(f"parameter to: {detail}", [{"parameter": "to", "detail": detail}])
     log = await _describe(visit, name, max_bytes=LOG_BYTES_MAX)
     form = form_of(visit)
     batches: list[dict[str, Any]] = []
@@ -152,7 +155,8 @@ async def _describe(visit: Visit, name: TopicPartition, *, max_bytes: int) -> De
     if not visit.gives(REPLICA):
         node = visit.host.node_id if visit.host.node_id in image.replicas else image.leader
     if node not in image.replicas:
-        raise kafka.ReplicaNotAvailable(f"{name} is on the brokers {list(image.replicas)}, not on {node}")
+        detail = f"{name} is on the brokers {list(image.replicas)}, not on {node}"
+        raise malformed(f"parameter replica: {detail}", [{"parameter": "replica", "detail": detail}], status=404)
     return await describe_log(visit, name, node, visit[FROM] if FROM.name in visit.values else -1, max_bytes=max_bytes)
 
 

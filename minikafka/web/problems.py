@@ -46,9 +46,9 @@ HINTS: dict[type[ProtocolError], Hint] = {
         ("/v1/topics",),
     ),
     kafka.LeaderNotAvailable: Hint(
-        "An election is under way, or nobody may lead: the members of the ISR are down. Repeat; if it stays so, see "
-        "who is missing.",
-        (_EXPLAIN, "/v1/brokers"),
+        "An election is under way, or nobody may lead: the members of the ISR are down, or, for the controller, a "
+        "majority of the quorum's voters. Repeat; if it stays so, see who is missing.",
+        (_EXPLAIN, "/v1/brokers", "/v1/controller"),
     ),
     kafka.NotLeaderOrFollower: Hint(
         "The leader moved. With `forward=never`, ask the broker that the problem names.",

@@ -47,16 +47,16 @@ class EarlierAttempts:
     written before the coordinator moved, or may still be written. Requests that change nothing have no such past.
     """
 
-    __slots__ = ("_changes", "may_have_written")
+    __slots__ = ("is_change", "may_have_written")
 
     def __init__(self, request: object) -> None:
-        self._changes = BY_REQUEST[type(request)].changes
+        self.is_change = BY_REQUEST[type(request)].changes
         self.may_have_written = False
 
     def note(self, failure: ProtocolError | Failed) -> None:
         """Record an attempt that is about to be repeated."""
         outcome = failure.outcome if isinstance(failure, ProtocolError) else outcome_of_all(failure)
-        if self._changes and outcome != NOT_WRITTEN:
+        if self.is_change and outcome != NOT_WRITTEN:
             self.may_have_written = True
 
     def outcome(self, error: ProtocolError) -> Outcome:

@@ -14,6 +14,7 @@ from minikafka.client.structs import NewTopic
 from minikafka.errors import (
     GroupIdNotFound,
     InvalidRequest,
+    NotController,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     PolicyViolation,
@@ -21,7 +22,7 @@ from minikafka.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from minikafka.types import TopicPartition
+from minikafka.types import NO_NODE, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from tests.clients.fake_cluster import LATE, RESET_ANSWER, RESET_REQUEST, UNREACHABLE, FakeCluster, once, play
@@ -212,6 +213,58 @@ def test_a_silent_controller_ends_in_unknown():
             with pytest.raises(RequestTimedOut) as caught:
                 await client.create_topics([NewTopic("t")])
             assert caught.value.outcome == "not_written"
+
+    play(story)
+
+
+@pytest.mark.parametrize(("timeout_ms", "ends_s"), [(None, 20.0), (5_000, 5.0)])
+def test_a_change_without_a_quorum_says_that_no_controller_is_reachable(timeout_ms: int | None, ends_s: float):
+    """Two of three brokers are dead: the error names what each broker said, and that nothing was changed."""
+
+    def no_quorum(node: int, api: str, _: Any) -> Any:
+        if node != 1:
+            return UNREACHABLE
+        if api == "CreateTopics":
+            return m.CreateTopicsResponse(error_code=NotController.code, error_message="node 1 is not the controller")
+        return None
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.controller = NO_NODE
+        cluster.faults.append(no_quorum)
+        async with admin(cluster, default_api_timeout_ms=20_000, controller_timeout_ms=timeout_ms) as client:
+            began = cluster.now()
+            with pytest.raises(RequestTimedOut) as caught:
+                await client.create_topics([NewTopic("t")])
+            assert ends_s - 1.5 <= cluster.now() - began <= ends_s + 1.5
+            assert caught.value.outcome == "not_written"
+            assert caught.value.message.startswith("no controller is reachable (")
+            assert "broker-1:9092 knows no controller" in caught.value.message
+            assert "broker-2:9092: " in caught.value.message
+            assert caught.value.message.endswith("must run; nothing was changed")
+
+    play(story)
+
+
+def test_a_change_that_a_dying_controller_may_have_made_is_unknown_without_a_quorum():
+    """The answer was lost before the quorum was: "nothing was changed" would be untrue."""
+    sent: list[int] = []
+
+    def dies(node: int, api: str, _: Any) -> Any:
+        if api == "CreateTopics" and not sent:
+            sent.append(node)
+            return RESET_REQUEST
+        return UNREACHABLE if sent else None
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.faults.append(dies)
+        async with admin(cluster, default_api_timeout_ms=20_000, controller_timeout_ms=5_000) as client:
+            with pytest.raises(RequestTimedOut) as caught:
+                await client.create_topics([NewTopic("t")])
+            assert caught.value.outcome == "unknown"
+            assert caught.value.message.startswith("no controller is reachable (")
+            assert caught.value.message.endswith("; the change may have been made")
 
     play(story)
 

@@ -772,6 +772,35 @@ async def test_a_piece_of_a_log_has_a_beginning_and_an_end(curl):
         assert ([each["base_offset"] for each in told["batches"]], told["next_offset"]) == (offsets, following)
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "parameter"),
+    [
+        ("/v1/topics/orders/partitions/0/log?from=50&to=10", 400, "to"),
+        ("/v1/topics/orders/partitions/0/log?replica=0", 404, "replica"),
+        ("/v1/topics/orders/partitions/0/epochs?replica=0", 404, "replica"),
+    ],
+)
+async def test_a_log_that_cannot_be_is_refused_by_the_name_of_its_parameter(curl, path, status, parameter):
+    """HTTP conventions 2.3: no 200 with nothing in it, and no 503: to repeat the request would change nothing."""
+    problem = (await curl.get(path)).problem(status, "INVALID_REQUEST")
+    assert [each["parameter"] for each in problem["errors"]] == [parameter]
+    assert problem["retriable"] is False
+
+
+async def test_the_metadata_log_of_an_unknown_broker_is_not_found(curl):
+    """As a log of a partition: nothing becomes of a repetition."""
+    assert (await curl.get("/v1/controller/log?replica=0")).problem(404, "BROKER_ID_NOT_REGISTERED")[
+        "retriable"
+    ] is False
+
+
+async def test_the_title_of_a_missing_leader_fits_a_missing_controller(curl):
+    """RFC 9457 3.1.3: one title for each type, so it must be true of all of its uses."""
+    page = (await curl.get("/docs/problems/leader-not-available")).json
+    assert "controller" in page["meaning"]
+    assert "curl http://127.0.0.1:9092/v1/controller" in page["look_at"]
+
+
 # ---- web pages -------------------------------------------------------------------------------------------------------
 
 

@@ -67,7 +67,9 @@ def test_what_was_acknowledged_under_fsync_survives_a_power_cut_of_all(seed: int
 
 def check_failed_leader(cluster: SimCluster, leader: int, why: str, acknowledged: list[bytes]) -> None:
     """The broker stopped by itself and said why, others lead, and every acknowledged record is there once."""
-    assert why in (cluster.brokers[leader].failure or "")
+    failure = cluster.brokers[leader].failure or ""
+    assert why in failure
+    assert failure.count(f"{ORDERS}: ") == 1, "the partition is named once"
     assert not cluster.alive(leader) or leader not in cluster.living()
     stopped = facts_of(cluster, "broker_stopped", leader)
     assert [each["clean"] for each in stopped] == [False]
