@@ -330,51 +330,49 @@ class Brokers:
             groups.setdefault(self.leader(partition).address, []).append(partition)
         return groups
 
+    def _ask_leaders(
+        self, what: str, names: Iterable[TopicPartition], make: Callable[[list[TopicPartition]], object]
+    ) -> dict[TopicPartition, Any]:
+        """The leaders' answers for partitions; a retry asks only for those that are still without one."""
+        found: dict[TopicPartition, Any] = {}
+
+        def attempt() -> dict[TopicPartition, Any]:
+            for address, group in self._by_leader(name for name in names if name not in found).items():
+                for each in self.call(address, make(group)).partitions:
+                    error = error_in(each)
+                    if error is not None:
+                        raise error
+                    found[TopicPartition(each.topic, each.partition)] = each
+            return found
+
+        return self.retrying(what, attempt)
+
     # ---- positions ---------------------------------------------------------------------------------------------------
 
     def list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[Offset, Epoch]]:
         """Offset and leader epoch for a time in ms (or LATEST, EARLIEST) per partition; offset -1: no such record."""
-        found: dict[TopicPartition, tuple[Offset, Epoch]] = {}
 
-        def attempt() -> dict[TopicPartition, tuple[Offset, Epoch]]:
-            for address, group in self._by_leader(name for name in times if name not in found).items():
-                asked = tuple(
-                    m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=times[name])
-                    for name in group
-                )
-                response: m.ListOffsetsResponse = self.call(
-                    address, m.ListOffsetsRequest(isolation_level=self.isolation_level, partitions=asked)
-                )
-                for each in response.partitions:
-                    error = error_in(each)
-                    if error is not None:
-                        raise error
-                    found[TopicPartition(each.topic, each.partition)] = (each.offset, each.leader_epoch)
-            return found
+        def make(group: list[TopicPartition]) -> m.ListOffsetsRequest:
+            asked = tuple(
+                m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=times[name])
+                for name in group
+            )
+            return m.ListOffsetsRequest(isolation_level=self.isolation_level, partitions=asked)
 
-        return self.retrying("asking for offsets", attempt)
+        found = self._ask_leaders("asking for offsets", times, make)
+        return {name: (each.offset, each.leader_epoch) for name, each in found.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, Epoch]) -> dict[TopicPartition, Offset]:
         """Where the largest epoch up to the given one ends in the leader's log; -1 when it knows none."""
-        found: dict[TopicPartition, Offset] = {}
 
-        def attempt() -> dict[TopicPartition, Offset]:
-            for address, group in self._by_leader(name for name in epochs if name not in found).items():
-                asked = tuple(
-                    m.EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=epochs[name])
-                    for name in group
-                )
-                response: m.OffsetForLeaderEpochResponse = self.call(
-                    address, m.OffsetForLeaderEpochRequest(partitions=asked)
-                )
-                for each in response.partitions:
-                    error = error_in(each)
-                    if error is not None:
-                        raise error
-                    found[TopicPartition(each.topic, each.partition)] = each.end_offset
-            return found
+        def make(group: list[TopicPartition]) -> m.OffsetForLeaderEpochRequest:
+            asked = tuple(
+                m.EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=epochs[name]) for name in group
+            )
+            return m.OffsetForLeaderEpochRequest(partitions=asked)
 
-        return self.retrying("asking where epochs end", attempt)
+        found = self._ask_leaders("asking where epochs end", epochs, make)
+        return {name: each.end_offset for name, each in found.items()}
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[Offset, Epoch]]:
         """End of what may be read (high watermark, or last stable offset), and leader epoch of each."""

@@ -356,27 +356,15 @@ class ComposeTarget:
     # ---- faults ------------------------------------------------------------------------------------------------------
 
     async def begin(self, hit: Hit) -> None:
-        number = hit.strike.number
-        self._hits[number] = hit
-        if hit.links:
-            await self._set_links()
-        elif hit.what == PAUSE:
-            await self._fleet.hold_still(hit.nodes, number)
-        elif hit.what == KILL:
-            await self._fleet.kill(hit.nodes, number)
-        else:
-            await self._fleet.stop(hit.nodes, number)
+        self._hits[hit.strike.number] = hit
+        await (self._set_links() if hit.links else self._fleet.begin(hit))
 
     async def end(self, hit: Hit) -> None:
-        number = hit.strike.number
-        if self._hits.pop(number, None) is None:
+        if self._hits.pop(hit.strike.number, None) is None:
             return
-        if hit.links:
-            await self._set_links()
-        elif hit.what == PAUSE:
-            await self._fleet.let_go(hit.nodes, number)
-        else:
-            await self._fleet.let_up(hit.nodes, number)
+        if not hit.links:
+            await self._fleet.end(hit)
+        if hit.what != PAUSE:
             await self._set_links()
 
     async def heal(self) -> None:

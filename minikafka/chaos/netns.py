@@ -407,16 +407,11 @@ class NetnsTarget:
     # ---- faults ------------------------------------------------------------------------------------------------------
 
     async def begin(self, hit: Hit) -> None:
-        number = hit.strike.number
-        self._hits[number] = hit
+        self._hits[hit.strike.number] = hit
         if hit.what in LINK_FAULTS:
             await self._set_filters()
-        elif hit.what == PAUSE:
-            await self._fleet.hold_still(hit.nodes, number)
-        elif hit.what == KILL:
-            await self._fleet.kill(hit.nodes, number)
-        elif hit.what == STOP:
-            await self._fleet.stop(hit.nodes, number)
+        elif hit.what in {PAUSE, KILL, STOP}:
+            await self._fleet.begin(hit)
         elif hit.what == POWER_LOSS:
             await self._lose_power(hit)
         elif hit.what == DISK_FULL:
@@ -431,19 +426,16 @@ class NetnsTarget:
             await self._put_right(hit)
 
     async def _put_right(self, hit: Hit) -> None:
-        number = hit.strike.number
         if hit.what in LINK_FAULTS:
             await self._set_filters()
-            return
-        if hit.what == PAUSE:
-            await self._fleet.let_go(hit.nodes, number)
             return
         if hit.what == POWER_LOSS:
             await self._give_power(hit)
         elif hit.what == DISK_FULL:
             await asyncio.to_thread(self._fill_disks)
-        await self._fleet.let_up(hit.nodes, number)
-        await self._change_calls(hit.nodes)
+        await self._fleet.end(hit)
+        if hit.what != PAUSE:
+            await self._change_calls(hit.nodes)
 
     async def heal(self) -> None:
         hits = list(self._hits.values())
@@ -476,7 +468,7 @@ class NetnsTarget:
         await self._set_filters()
         for node in hit.nodes:
             self._disks[node].die()
-        await self._fleet.kill(hit.nodes, hit.strike.number)
+        await self._fleet.begin(hit)
 
     async def _give_power(self, hit: Hit) -> None:
         for node in hit.nodes:

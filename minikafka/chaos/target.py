@@ -30,14 +30,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 from minikafka.chaos.scenario import Hit, Scenario
 from minikafka.errors import InvalidConfig, WorldError
-from minikafka.faults import MESSAGES
+from minikafka.faults import KILL, MESSAGES, PAUSE, POWER_LOSS, STOP
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied
 from minikafka.hosting.secured import PLAINTEXT
 from minikafka.types import Address, NodeId
@@ -190,8 +190,15 @@ class Member(Protocol):
 Answers = Callable[[NodeId], Awaitable[bool]]
 
 
+_DEEDS: Final[Mapping[str, Callable[[Member], Awaitable[object]]]] = {
+    **dict.fromkeys((KILL, POWER_LOSS), lambda broker: broker.kill9()),
+    STOP: lambda broker: broker.terminate(),
+    PAUSE: lambda broker: broker.freeze(),
+}
+
+
 class Fleet:
-    """``answers`` tells whether a broker accepts a connection; ``by`` is the fault that holds a broker."""
+    """``answers`` tells whether a broker accepts a connection. Each hit that is in force holds its brokers."""
 
     def __init__(self, brokers: Mapping[NodeId, Member], answers: Answers) -> None:
         self.brokers = brokers
@@ -201,54 +208,37 @@ class Fleet:
         self._starting = {node: asyncio.Lock() for node in brokers}
         self._returning: Counter[NodeId] = Counter()
 
-    async def kill(self, nodes: Iterable[NodeId], by: int) -> None:
-        """kill -9, all at once, and wait until they are gone."""
-        await self._put_down(nodes, by, lambda broker: broker.kill9())
+    async def begin(self, hit: Hit) -> None:
+        """Kill, stop or freeze the brokers that are hit, all at once; kills and stops are waited for."""
+        held = self._still if hit.what == PAUSE else self._down
+        for node in hit.nodes:
+            held[node].add(hit.strike.number)
+        await asyncio.gather(*(_DEEDS[hit.what](self.brokers[node]) for node in hit.nodes))
 
-    async def stop(self, nodes: Iterable[NodeId], by: int) -> None:
-        """Controlled shutdowns, all at once."""
-        await self._put_down(nodes, by, lambda broker: broker.terminate())
+    async def end(self, hit: Hit) -> None:
+        """Resume or start the brokers that no other fault holds; a broker that had died by itself starts, too.
 
-    async def _put_down(self, nodes: Iterable[NodeId], by: int, end: Callable[[Member], Awaitable[object]]) -> None:
-        hit = tuple(nodes)
-        for node in hit:
-            self._down[node].add(by)
-        await asyncio.gather(*(end(self.brokers[node]) for node in hit))
-
-    async def let_up(self, nodes: Iterable[NodeId], by: int) -> None:
-        """Start who is held down by nobody else, also who had died by himself.
-
-        Returns when they answer, or have died again. WorldError.
+        Returns when those that start answer, or have died again. WorldError.
         """
-        hit = tuple(nodes)
-        for node in hit:
-            self._down[node].discard(by)
-        with self.returning(hit):
-            await asyncio.gather(*(self._start(node) for node in hit))
+        for node in hit.nodes:
+            self._down[node].discard(hit.strike.number)
+            self._still[node].discard(hit.strike.number)
+        if hit.what == PAUSE:
+            for node in hit.nodes:
+                if not self._still[node]:
+                    await self.brokers[node].thaw()
+            return
+        with self.returning(hit.nodes):
+            await asyncio.gather(*map(self._start, hit.nodes))
 
     @contextmanager
-    def returning(self, nodes: Iterable[NodeId]) -> Iterator[None]:
+    def returning(self, nodes: tuple[NodeId, ...]) -> Iterator[None]:
         """What struck them is being put right: that they do not run is no surprise yet."""
-        hit = tuple(nodes)
-        self._returning.update(hit)
+        self._returning.update(nodes)
         try:
             yield
         finally:
-            self._returning.subtract(hit)
-
-    async def hold_still(self, nodes: Iterable[NodeId], by: int) -> None:
-        """Freeze them, all at once."""
-        hit = tuple(nodes)
-        for node in hit:
-            self._still[node].add(by)
-        await asyncio.gather(*(self.brokers[node].freeze() for node in hit))
-
-    async def let_go(self, nodes: Iterable[NodeId], by: int) -> None:
-        """Resume the brokers that no other fault holds."""
-        for node in nodes:
-            self._still[node].discard(by)
-            if not self._still[node]:
-                await self.brokers[node].thaw()
+            self._returning.subtract(nodes)
 
     def is_missed(self, node: NodeId) -> bool:
         """Return True if the broker does not run although no fault holds it down and none is about to start it."""

@@ -31,7 +31,6 @@ from minikafka.cli.formats import (
     DEFAULT_FORMAT,
     LETTERS,
     BadFormat,
-    Readable,
     parse_format,
     to_json_line,
     to_tsv_line,
@@ -49,6 +48,7 @@ from minikafka.cli.running import (
 )
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
 from minikafka.client.settings import ASSIGNORS
+from minikafka.client.structs import ConsumerRecord
 from minikafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from minikafka.rest.records import moment_ms
 from minikafka.types import Offset, TopicPartition
@@ -110,7 +110,7 @@ COLUMNS = ("PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE")
 PROCESS = "consumer"
 """This command's name in a ledger."""
 
-Printer = Callable[[Readable], bytes]
+Printer = Callable[[ConsumerRecord], bytes]
 
 
 @click.command(
@@ -402,7 +402,7 @@ class Reading:
         for name in partitions:
             consumer.seek(name, self.begin.within(name, begins[name], ends[name], found.get(name)))
 
-    async def _polled(self, consumer: Consumer) -> Mapping[TopicPartition, Sequence[Readable]]:
+    async def _polled(self, consumer: Consumer) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]:
         """The next records; it waits no longer than for the end of ``--timeout-ms``."""
         most, timeout_ms = self.ending.max_records, self.ending.timeout_ms
         loop = asyncio.get_running_loop()
@@ -434,7 +434,9 @@ class Reading:
                 if await self._at_end(consumer, {each: ends[each] for each in consumer.assignment() & ends.keys()}):
                     return
 
-    def _print(self, partition: TopicPartition, batch: Sequence[Readable], ends: dict[TopicPartition, int]) -> None:
+    def _print(
+        self, partition: TopicPartition, batch: Sequence[ConsumerRecord], ends: dict[TopicPartition, int]
+    ) -> None:
         end = ends.get(partition)
         write, printer = sys.stdout.buffer.write, self.printer
         for record in batch:
@@ -442,7 +444,7 @@ class Reading:
                 write(printer(record))
                 self.printed += 1
 
-    def _note(self, partition: TopicPartition, batch: Sequence[Readable], high_watermark: Offset | None) -> None:
+    def _note(self, partition: TopicPartition, batch: Sequence[ConsumerRecord], high_watermark: Offset | None) -> None:
         """The watermark may be of a later fetch: it only rises."""
         if self.ledger is not None:
             rows = [(record.offset, value_id(record.value)) for record in batch]

@@ -11,42 +11,24 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from minikafka.wire.records import Headers
+if TYPE_CHECKING:
+    from minikafka.client.structs import ConsumerRecord
 
 DEFAULT_FORMAT = "%s\n"
 NULL = b"NULL"
 """What a missing key or value prints as, with ``%k`` and ``%s``."""
 
 
-class Readable(Protocol):
-    """A record as a consumer hands it out."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp(self) -> int: ...
-    @property
-    def key(self) -> Any: ...
-    @property
-    def value(self) -> Any: ...
-    @property
-    def headers(self) -> Headers: ...
-
-
-Piece = Callable[[Readable], bytes]
+Piece: TypeAlias = "Callable[[ConsumerRecord], bytes]"
 
 
 class BadFormat(ValueError):
     """The format names a letter that does not exist; the message lists those that do."""
 
 
-def _text(part: Callable[[Readable], object]) -> Piece:
+def _text(part: Callable[[ConsumerRecord], object]) -> Piece:
     return lambda record: str(part(record)).encode()
 
 
@@ -54,11 +36,11 @@ def _size(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-def _headers(record: Readable) -> bytes:
+def _headers(record: ConsumerRecord) -> bytes:
     return b",".join(name.encode() + b"=" + (NULL if value is None else bytes(value)) for name, value in record.headers)
 
 
-def _iso(record: Readable) -> str:
+def _iso(record: ConsumerRecord) -> str:
     return datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
 
 
@@ -96,7 +78,7 @@ def visible_json(line: bytes) -> bytes:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
 
 
-def parse_format(text: str, shown: Callable[[bytes], bytes] = bytes) -> Callable[[Readable], bytes]:
+def parse_format(text: str, shown: Callable[[bytes], bytes] = bytes) -> Callable[[ConsumerRecord], bytes]:
     r"""A format such as ``%p %o %k %s\n`` as a function from a record to bytes. Raises BadFormat.
 
     ``\n``, ``\t``, ``\r``, ``\0``, ``\\`` and ``\xHH`` are understood, as the shell passes them on unread. ``shown``
@@ -143,7 +125,7 @@ TSV_NULL = rb"\N"
 """A missing key or value with ``-o tsv``, as in PostgreSQL's COPY; a text is never that, its backslash is doubled."""
 
 
-def to_tsv_line(record: Readable) -> bytes:
+def to_tsv_line(record: ConsumerRecord) -> bytes:
     """Partition, offset, timestamp, key and value with tabs between; the bytes of key and value, escaped."""
     place = "\t".join((str(record.partition), str(record.offset), _iso(record)))
     return b"\t".join((place.encode(), _tsv_cell(record.key), _tsv_cell(record.value))) + b"\n"
@@ -168,7 +150,7 @@ def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}_b64": base64.b64encode(data).decode()}
 
 
-def to_json(record: Readable) -> dict[str, Any]:
+def to_json(record: ConsumerRecord) -> dict[str, Any]:
     """The object of ``consume -o json``; a contract, see docs/cli.md."""
     headers = []
     for name, value in record.headers:
@@ -185,6 +167,6 @@ def to_json(record: Readable) -> dict[str, Any]:
     }
 
 
-def to_json_line(record: Readable) -> bytes:
+def to_json_line(record: ConsumerRecord) -> bytes:
     """:func:`to_json` as one line."""
     return json.dumps(to_json(record), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

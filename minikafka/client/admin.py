@@ -144,22 +144,8 @@ class AdminClient(Operations, GroupOperations, TransactionOperations):
 
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, m.ListedOffset]:
         """Offsets by time (milliseconds, or LATEST -1, EARLIEST -2, MAX_TIMESTAMP -3)."""
-
-        def make(group: list[tuple[TopicPartition, int, Leader]]) -> m.ListOffsetsRequest:
-            return m.ListOffsetsRequest(
-                partitions=tuple(
-                    m.ListOffsetsPartition(
-                        topic=each.topic,
-                        partition=each.partition,
-                        current_leader_epoch=leader.epoch,
-                        timestamp=timestamp,
-                    )
-                    for each, timestamp, leader in group
-                )
-            )
-
         asked = {TopicPartition(*each): timestamp for each, timestamp in wanted.items()}
-        return await self._leaders().ask(asked, make, deadline=self._deadline(None))
+        return await self._leaders().list_offsets(asked, deadline=self._deadline(None))
 
     # ------------------------------------------------------------------------------------------------------ cluster
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from minikafka.client.caller import Attempts, Backoff, Caller
-from minikafka.client.metadata import Leader, Metadata
+from minikafka.client.metadata import Metadata
 from minikafka.client.routing import GROUP_KEY, Coordinator, Leaders, named
 from minikafka.client.settings import AdminConfig
 from minikafka.errors import (
@@ -36,6 +36,9 @@ from minikafka.tasks import Step, in_turn
 from minikafka.types import NO_NODE, NO_OFFSET, Address, NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import EarlierAttempts, error_in
+
+LOADING_PAUSE_MS = 100
+"""Until a coordinator that still reads its log is asked again."""
 
 
 class AdminCalls:
@@ -112,17 +115,8 @@ class AdminCalls:
         partitions = {
             TopicPartition(topic.name, each.partition): m.LATEST for topic in answer.topics for each in topic.partitions
         }
-
-        def make(group: list[tuple[TopicPartition, int, Leader]]) -> m.ListOffsetsRequest:
-            return m.ListOffsetsRequest(
-                partitions=tuple(
-                    m.ListOffsetsPartition(topic=each.topic, partition=each.partition, timestamp=timestamp)
-                    for each, timestamp, _ in group
-                )
-            )
-
         try:
-            await self._leaders().ask(partitions, make, deadline=deadline)
+            await self._leaders().list_offsets(partitions, deadline=deadline)
         except ProtocolError as error:
             raise _not_yet_seen(topics, f": {error.message}") from error
 
@@ -143,10 +137,8 @@ class AdminCalls:
             answer = await self._answer_about(topics)
             if answer is not None and met(answer) and await self._all_show(answer, topics, offset, deadline, met):
                 return answer
-            pause_s = attempts.pause_s()
-            if pause_s is None:
+            if not await attempts.pause():
                 raise _not_yet_seen(topics)
-            await asyncio.sleep(pause_s)
 
     async def _all_show(
         self,
@@ -189,10 +181,8 @@ class AdminCalls:
                     if not error.retriable:
                         raise
                     last = error
-            pause_s = attempts.pause_s()
-            if pause_s is None:
+            if not await attempts.pause():
                 raise RequestTimedOut(f"no broker answered in time: {last}", last=last.name if last else "")
-            await asyncio.sleep(pause_s)
 
     async def _ask_node(self, node: NodeId, request: Any, deadline: float) -> Any:
         """The answer of one broker, once it is known where it listens."""
@@ -212,6 +202,16 @@ class AdminCalls:
                 world.events("broker_silent", broker=node, why=error.message)
             metadata.refresh_soon()
             await asyncio.sleep(pause_s)
+
+    async def _once_loaded(self, node: NodeId, request: Any, deadline: float) -> Any:
+        """The response of one broker, once it has read the partitions that it coordinates."""
+        while True:
+            try:
+                return await self._ask_node(node, request, deadline)
+            except ProtocolError as error:
+                if not error.retriable or self._deadline(LOADING_PAUSE_MS) >= deadline:
+                    raise
+            await asyncio.sleep(LOADING_PAUSE_MS / 1000)
 
     async def _change(
         self,

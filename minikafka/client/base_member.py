@@ -44,7 +44,7 @@ from minikafka.client.positions import Positions
 from minikafka.client.routing import Coordinator
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener
-from minikafka.errors import InvalidRequest
+from minikafka.errors import InvalidRequest, ProtocolError
 from minikafka.ports import World
 from minikafka.tasks import in_turn
 from minikafka.types import Epoch, Offset, TopicPartition
@@ -288,6 +288,13 @@ class BaseMember(ABC):
             self._tell()
 
     # ---------------------------------------------------------------------------------------------- partitions
+
+    async def _send_goodbye(self, leaving: object) -> None:
+        try:
+            await self._coordinator.ask(leaving, deadline=self._world.clock.now() + LEAVE_WAIT_S)
+        except ProtocolError as error:
+            # Its session will end by itself.
+            self._world.events("group_leave_unanswered", group=self._coordinator.group, why=error.message)
 
     async def _give_up(self, partitions: Partitions) -> None:
         if self._config.enable_auto_commit:

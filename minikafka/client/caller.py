@@ -7,6 +7,7 @@ that the world vouches for: ``not_written`` when no connection was made or HTTP 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from random import Random
@@ -76,6 +77,13 @@ class Attempts:
         self.failed += 1
         pause_s = self._backoff.pause_s(min(self.failed, self._growth_max))
         return pause_s if self._world.clock.now() + pause_s < self._deadline else None
+
+    async def pause(self) -> bool:
+        """Count a failed attempt and wait for the next one. Return False at once if the deadline comes first."""
+        pause_s = self.pause_s()
+        if pause_s is not None:
+            await asyncio.sleep(pause_s)
+        return pause_s is not None
 
 
 class Caller:

@@ -20,7 +20,7 @@ from minikafka.client.consumer_member import ConsumerProtocolMember
 from minikafka.client.fetcher import Fetcher
 from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
-from minikafka.client.metadata import Leader, Metadata, Update
+from minikafka.client.metadata import Metadata, Update
 from minikafka.client.positions import EARLIEST, LATEST, NEVER, PartitionState, Positions
 from minikafka.client.routing import Coordinator, Leaders, as_dict
 from minikafka.client.settings import ConsumerConfig
@@ -495,22 +495,7 @@ class Consumer:
         self._running()
         invariant(self._leaders is not None, "a consumer runs without leaders")
         isolation = m.READ_COMMITTED if self.config.isolation_level == "read_committed" else m.READ_UNCOMMITTED
-
-        def make(group: list[tuple[TopicPartition, int, Leader]]) -> m.ListOffsetsRequest:
-            return m.ListOffsetsRequest(
-                isolation_level=isolation,
-                partitions=tuple(
-                    m.ListOffsetsPartition(
-                        topic=partition.topic,
-                        partition=partition.partition,
-                        current_leader_epoch=leader.epoch,
-                        timestamp=timestamp,
-                    )
-                    for partition, timestamp, leader in group
-                ),
-            )
-
-        return await self._leaders.ask(wanted, make, deadline=self._deadline())  # type: ignore[union-attr]
+        return await self._leaders.list_offsets(wanted, deadline=self._deadline(), isolation_level=isolation)  # type: ignore[union-attr]
 
     # ------------------------------------------------------------------------------------------------------ topics
 

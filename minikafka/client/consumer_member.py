@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from minikafka.client.base_member import LEAVE_WAIT_S, BaseMember, MemberParts, Partitions
+from minikafka.client.base_member import BaseMember, MemberParts, Partitions
 from minikafka.client.group_offsets import Membership
 from minikafka.client.metadata import Update
 from minikafka.errors import NetworkException, ProtocolError, RequestTimedOut
@@ -111,7 +111,7 @@ class ConsumerProtocolMember(BaseMember):
         leaving, may_be_known = self.rule.leaving(), self.rule.may_be_known
         await self._thrown_out("it failed")
         if may_be_known and self._config.group_instance_id is None:
-            await self._leave(leaving)
+            await self._send_goodbye(leaving)
 
     async def _beat_once(self) -> None:
         request = self.rule.request()
@@ -139,7 +139,7 @@ class ConsumerProtocolMember(BaseMember):
         """First out, then goodbye: should the application ask meanwhile, it joins again behind that."""
         leaving = self.rule.leaving()
         await self._thrown_out("it did not poll in time", awaits_poll=True)
-        await self._leave(leaving)
+        await self._send_goodbye(leaving)
 
     async def _thrown_out(self, why: str, *, awaits_poll: bool = False, error: ProtocolError | None = None) -> None:
         """The group has gone on without this member: what it had may be another's already."""
@@ -157,17 +157,10 @@ class ConsumerProtocolMember(BaseMember):
     async def _say_goodbye(self) -> None:
         try:
             if self.rule.may_be_known:
-                await self._leave(self.rule.leaving())
+                await self._send_goodbye(self.rule.leaving())
         finally:
             self.rule.lose()
             self.owned = ()
-
-    async def _leave(self, leaving: object) -> None:
-        try:
-            await self._coordinator.ask(leaving, deadline=self._world.clock.now() + LEAVE_WAIT_S)
-        except ProtocolError as error:
-            # Its session will end by itself.
-            self._world.events("group_leave_unanswered", group=self._coordinator.group, why=error.message)
 
     # ---------------------------------------------------------------------------------------------- partitions
 

@@ -12,17 +12,16 @@ Each broker lists the transactional ids that it coordinates; each leader lists t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from minikafka.client.admin_calls import AdminCalls
 from minikafka.client.metadata import Leader
-from minikafka.client.routing import GROUP_KEY, LOOK_AGAIN, TRANSACTION_KEY, as_dict
+from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, as_dict, error_of_coordinator, error_within
 from minikafka.client.structs import OffsetAndMetadata, OffsetsPartlyChanged
 from minikafka.errors import (
     UNKNOWN,
-    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     GroupIdNotFound,
     GroupSubscribedToTopic,
@@ -43,9 +42,6 @@ from minikafka.wire.admin import PartitionName
 from minikafka.wire.messages import ActiveProducer, DescribeProducersPartition, DescribeProducersRequest
 from minikafka.wire.outcomes import error_in
 
-LOADING_PAUSE_MS = 100
-"""Until a coordinator that still reads its log is asked again."""
-
 
 class GroupOperations(AdminCalls):
     """The methods for groups."""
@@ -61,22 +57,9 @@ class GroupOperations(AdminCalls):
         nodes = await self._living(deadline) if broker_ids is None else broker_ids
         found: list[g.ListedGroup] = []
         for node in nodes:
-            found.extend(await self._groups_of(node, request, deadline))
+            response: g.ListGroupsResponse = await self._once_loaded(node, request, deadline)
+            found.extend(response.groups)
         return sorted(found, key=lambda group: group.group_id)
-
-    async def _groups_of(
-        self, node: NodeId, request: g.ListGroupsRequest, deadline: float
-    ) -> tuple[g.ListedGroup, ...]:
-        """Once it has read all of its partitions."""
-        while True:
-            try:
-                response: g.ListGroupsResponse = await self._ask_node(node, request, deadline)
-            except CoordinatorLoadInProgress:
-                if self._deadline(LOADING_PAUSE_MS) >= deadline:
-                    raise
-                await asyncio.sleep(LOADING_PAUSE_MS / 1000)
-            else:
-                return response.groups
 
     async def describe_consumer_groups(
         self,
@@ -91,9 +74,9 @@ class GroupOperations(AdminCalls):
         for group in group_ids:
             request = g.DescribeGroupsRequest(groups=(group,))
             response = await self._coordinator(group).ask(
-                request, deadline=self._deadline(None), error_of=lambda answer: _first(answer.groups)
+                request, deadline=self._deadline(None), error_of=_error_of_groups
             )
-            refusal = error_in(response) or _first(response.groups)
+            refusal = _error_of_groups(response)
             if refusal is not None:
                 raise refusal
             found.extend(response.groups)
@@ -192,23 +175,17 @@ class GroupOperations(AdminCalls):
             response = await self._coordinator(group).ask(
                 g.DeleteGroupsRequest(groups=(group,)),
                 deadline=self._deadline(None),
-                error_of=lambda answer: error_in(answer) or _first(answer.groups),
+                error_of=_error_of_groups,
             )
-            refusal = error_in(response) or _first(response.groups)
+            refusal = _error_of_groups(response)
             if refusal is not None and not (isinstance(refusal, GroupIdNotFound) and refusal.outcome == UNKNOWN):
                 raise refusal
 
     async def _ask_group(self, group: str, request: Any) -> Any:
         """The coordinator's answer. Raises what refuses the whole."""
-
-        def looked_at(answer: Any) -> ProtocolError | None:
-            error = error_in(answer)
-            if error is not None:
-                return error
-            elsewhere = (error_in(each) for each in answer.partitions)
-            return next((each for each in elsewhere if isinstance(each, LOOK_AGAIN)), None)
-
-        response = await self._coordinator(group).ask(request, deadline=self._deadline(None), error_of=looked_at)
+        response = await self._coordinator(group).ask(
+            request, deadline=self._deadline(None), error_of=error_of_coordinator
+        )
         refusal = error_in(response)
         if refusal is not None:
             raise refusal
@@ -238,13 +215,8 @@ def _raise_refused(group: str, what: str, outcomes: Sequence[g.PartitionOutcome]
     raise type(first)(message, outcome=UNKNOWN if unknown else first.outcome, **first.facts)
 
 
-def _first(items: Iterable[Any]) -> ProtocolError | None:
-    """The first error among the parts of an answer."""
-    return next(filter(None, map(error_in, items)), None)
-
-
-RETRY_PAUSE_MS = 100
-"""Pause before a broker whose coordinators are loading is asked again."""
+_error_of_groups = partial(error_within, parts="groups")
+_error_of_transactions = partial(error_within, parts="transactions")
 
 MAX_TRANSACTION_TIMEOUT_MS = 900_000
 """Default of ``transaction.max.timeout.ms``: no transaction that a coordinator knows stays open for longer."""
@@ -275,23 +247,13 @@ class TransactionOperations(AdminCalls):
             id_pattern=id_pattern,
         )
         leaders = await self._transaction_leaders()
-        found = {node: await self._listed(node, request, deadline) for node in sorted(await self._living(deadline))}
+        found: dict[NodeId, tuple[t.ListedTransaction, ...]] = {}
+        for node in sorted(await self._living(deadline)):
+            response: t.ListTransactionsResponse = await self._once_loaded(node, request, deadline)
+            found[node] = response.transactions
         if await self._transaction_leaders() != leaders:
             raise CoordinatorNotAvailable("a coordinator of transactions moved while they were listed: repeat it")
         return {node: listed for node, listed in found.items() if listed}
-
-    async def _listed(
-        self, node: NodeId, request: t.ListTransactionsRequest, deadline: float
-    ) -> tuple[t.ListedTransaction, ...]:
-        while True:
-            try:
-                response: t.ListTransactionsResponse = await self._ask_node(node, request, deadline)
-            except ProtocolError as error:
-                if not error.retriable or self._deadline(RETRY_PAUSE_MS) >= deadline:
-                    raise
-                await asyncio.sleep(RETRY_PAUSE_MS / 1000)
-            else:
-                return response.transactions
 
     async def _transaction_leaders(self) -> tuple[tuple[NodeId, int], ...]:
         """Leader and leader epoch of each partition of ``__transaction_state``, of which none is missing."""
@@ -313,9 +275,9 @@ class TransactionOperations(AdminCalls):
             response = await self._coordinator(name, key_type=TRANSACTION_KEY).ask(
                 t.DescribeTransactionsRequest(transactional_ids=(name,)),
                 deadline=self._deadline(None),
-                error_of=_error_of_transaction,
+                error_of=_error_of_transactions,
             )
-            error = _error_of_transaction(response)
+            error = _error_of_transactions(response)
             if error is not None:
                 raise error
             found.extend(response.transactions)
@@ -410,7 +372,3 @@ class TransactionOperations(AdminCalls):
             return t.WriteTxnMarkersRequest(markers=(marker,))
 
         await self._leaders().ask(as_dict([partition]), make, deadline=self._deadline(None), results="markers")
-
-
-def _error_of_transaction(response: t.DescribeTransactionsResponse) -> ProtocolError | None:
-    return error_in(response) or next(filter(None, map(error_in, response.transactions)), None)

@@ -16,13 +16,12 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from minikafka.client.base_member import LEAVE_WAIT_S, BaseMember, MemberParts, Partitions
+from minikafka.client.base_member import BaseMember, MemberParts, Partitions
 from minikafka.client.group_offsets import Membership
 from minikafka.client.metadata import Update
 from minikafka.errors import (
     IllegalGeneration,
     MemberIdRequired,
-    ProtocolError,
     RebalanceInProgress,
     RequestTimedOut,
     UnknownMemberId,
@@ -329,12 +328,7 @@ class Member(BaseMember):
 
     async def _leave(self, member_id: str, why: str) -> None:
         leaving = LeavingMember(member_id=member_id, group_instance_id=self._config.group_instance_id, reason=why)
-        request = LeaveGroupRequest(group_id=self._coordinator.group, members=(leaving,))
-        try:
-            await self._coordinator.ask(request, deadline=self._world.clock.now() + LEAVE_WAIT_S)
-        except ProtocolError as error:
-            # Its session will end by itself.
-            self._world.events("group_leave_unanswered", group=self._coordinator.group, why=error.message)
+        await self._send_goodbye(LeaveGroupRequest(group_id=self._coordinator.group, members=(leaving,)))
 
 
 def _group_member(joined: JoinedMember) -> GroupMember:

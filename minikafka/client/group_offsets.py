@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from minikafka.client.caller import in_parts
 from minikafka.client.positions import Positions
-from minikafka.client.routing import LOOK_AGAIN, Coordinator
+from minikafka.client.routing import Coordinator, error_of_coordinator, error_within
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, OffsetAndMetadata
 from minikafka.errors import (
@@ -170,12 +170,12 @@ class GroupOffsets:
             response: OffsetCommitResponse = await self._coordinator.ask(
                 request,
                 deadline=deadline,
-                error_of=_worth_looking_again,
+                error_of=error_of_coordinator,
                 is_current=lambda: (now := self._membership()) is not None and now.join_count == member.join_count,
             )
         except IllegalGeneration as ended:
             raise self._failed(ended.name, ended.outcome) from ended
-        error = error_in(response) or next(filter(None, map(error_in, response.partitions)), None)
+        error = error_within(response)
         if error is not None:
             error.outcome = outcome_of_all(response)
             if isinstance(error, StaleMemberEpoch):
@@ -253,12 +253,3 @@ class GroupOffsets:
 
     def _deadline(self) -> float:
         return self._world.clock.now() + self._config.default_api_timeout_ms / 1000
-
-
-def _worth_looking_again(response: OffsetCommitResponse) -> ProtocolError | None:
-    """The request's own error, or else one of a partition's that says that the coordinator is elsewhere."""
-    found = error_in(response)
-    if found is not None:
-        return found
-    errors = [error for each in response.partitions if isinstance(error := error_in(each), LOOK_AGAIN)]
-    return errors[0] if errors else None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from minikafka.client.caller import Attempts, Backoff, Caller, in_parts
@@ -37,6 +38,7 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
 from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
+from minikafka.wire.messages import READ_UNCOMMITTED, ListedOffset, ListOffsetsPartition, ListOffsetsRequest
 from minikafka.wire.outcomes import EarlierAttempts, error_in
 
 Item = TypeVar("Item")
@@ -88,15 +90,29 @@ class Leaders:
                     outcome = UNKNOWN if partition in unsure else error.outcome
                     raise type(error)(named(partition, error.message), outcome=outcome, **error.facts)
             self._metadata.refresh_soon()
-            pause_s = attempts.pause_s()
-            if pause_s is None:
+            if not await attempts.pause():
                 partition, error = next(iter(errors.items()))
                 raise RequestTimedOut(
                     f"{partition}: no leader answered in time: {error.message}",
                     outcome=UNKNOWN if partition in unsure else error.outcome,
                     last=error.name,
                 )
-            await asyncio.sleep(pause_s)
+
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, int], *, deadline: float, isolation_level: int = READ_UNCOMMITTED
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Offsets by time (milliseconds, or LATEST -1, EARLIEST -2, MAX_TIMESTAMP -3); raises as :meth:`ask`."""
+
+        def make(group: list[tuple[TopicPartition, int, Leader]]) -> ListOffsetsRequest:
+            asked = tuple(
+                ListOffsetsPartition(
+                    topic=each.topic, partition=each.partition, current_leader_epoch=leader.epoch, timestamp=timestamp
+                )
+                for each, timestamp, leader in group
+            )
+            return ListOffsetsRequest(isolation_level=isolation_level, partitions=asked)
+
+        return await self.ask(times, make, deadline=deadline)
 
     async def _round(
         self,
@@ -152,6 +168,16 @@ class Leaders:
                 self._metadata.learn_leader(partition, getattr(answer, "current_leader", None))
 
 
+def error_within(
+    response: Any,
+    parts: str = "partitions",
+    kinds: type[ProtocolError] | tuple[type[ProtocolError], ...] = ProtocolError,
+) -> ProtocolError | None:
+    """Return the error of a whole response, or else the first of these kinds among its parts."""
+    errors = map(error_in, getattr(response, parts))
+    return error_in(response) or next((each for each in errors if isinstance(each, kinds)), None)
+
+
 def as_dict(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, None]:
     """An ordered set of partitions, given as tuples of any kind."""
     return {TopicPartition(*partition): None for partition in partitions}
@@ -173,6 +199,9 @@ LOOK_AFTER_MS = 3_000
 
 ErrorOf = Callable[[Any], ProtocolError | None]
 """What is wrong with an answer as a whole."""
+
+error_of_coordinator: ErrorOf = partial(error_within, kinds=LOOK_AGAIN)
+"""The error of a whole response, or one of a partition's that says that the coordinator is elsewhere."""
 
 
 class Coordinator:
@@ -233,14 +262,12 @@ class Coordinator:
                 earlier.note(failed)
             if not isinstance(error, CoordinatorLoadInProgress):
                 self._address = None
-            pause_s = attempts.pause_s()
-            if pause_s is None:
+            if not await attempts.pause():
                 raise RequestTimedOut(
                     f"{self._named}: no coordinator answered in time: {error.message}",
                     outcome=earlier.outcome(error),
                     last=error.name,
                 )
-            await asyncio.sleep(pause_s)
             if not is_current():
                 raise IllegalGeneration(
                     f"{self._named}: the membership ended before a coordinator answered: {error.message}",
@@ -254,10 +281,8 @@ class Coordinator:
             try:
                 await self._find(deadline)
             except (NetworkException, CoordinatorNotAvailable) as error:
-                pause_s = attempts.pause_s()
-                if pause_s is None:
+                if not await attempts.pause():
                     raise RequestTimedOut(f"{self._named}: no coordinator is known: {error.message}") from error
-                await asyncio.sleep(pause_s)
             else:
                 return self._node
 

@@ -24,7 +24,7 @@ from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import Identity
 from minikafka.client.caller import Backoff
 from minikafka.client.metadata import Metadata
-from minikafka.client.routing import GROUP_KEY, LOOK_AGAIN, TRANSACTION_KEY, Coordinator
+from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, Coordinator, error_of_coordinator, error_within
 from minikafka.client.sender import Sender
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import GroupMetadata
@@ -268,11 +268,7 @@ class Transactions:
 
 def _error_of_offsets(response: Any) -> ProtocolError | None:
     """The error of the whole request, or else a partition's; first one that is worth another attempt."""
-    found = error_in(response)
-    if found is not None:
-        return found
-    errors = [error for each in response.partitions if (error := error_in(each)) is not None]
-    return next((each for each in errors if isinstance(each, LOOK_AGAIN)), errors[0] if errors else None)
+    return error_of_coordinator(response) or error_within(response)
 
 
 def offsets_of(given: Mapping[TopicPartition, Offset | Any]) -> dict[TopicPartition, CommitPartition]:

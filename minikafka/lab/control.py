@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 from minikafka.broker.alter_partition_manager import item_of
 from minikafka.config import TopicConfig, to_settings
@@ -51,38 +51,8 @@ class News:
     last_known_elr: tuple[NodeId, ...] = ()
 
 
-class Control(Protocol):
-    """The place where leader, ISR and epochs are decided."""
-
-    def news(self) -> News: ...
-
-    def started(self, node: NodeId, *, clean: bool, disk: int = 0) -> int:
-        """A broker's process began (``clean``: after an orderly stop) with this of its disks; its broker epoch."""
-        ...
-
-    def heard(self, node: NodeId) -> None:
-        """The broker has read the metadata and says so."""
-        ...
-
-    def stopped(self, node: NodeId) -> None:
-        """The broker stops in good order."""
-        ...
-
-    def session_ended(self, node: NodeId) -> None:
-        """The broker was silent for too long."""
-        ...
-
-    def elect(self, node: NodeId, living: Iterable[NodeId]) -> None:
-        """The script wants ``node`` to lead; ``living`` are those that it takes for alive."""
-        ...
-
-    def alter(self, sender: NodeId, sender_epoch: int, proposal: Proposal) -> AlteredPartition:
-        """A leader asks for another ISR."""
-        ...
-
-
 class ScriptedControl:
-    """The articles' ZooKeeper."""
+    """The articles' ZooKeeper: decides leader, ISR and epochs as the script wants."""
 
     def __init__(self, replicas: tuple[NodeId, ...]) -> None:
         self._state = PartitionState(
@@ -91,9 +61,11 @@ class ScriptedControl:
         self._sessions = list(replicas)
 
     def news(self) -> News:
+        """What a broker reads now."""
         return News(self._state, dict.fromkeys(self._sessions, 0))
 
     def started(self, node: NodeId, *, clean: bool, disk: int = 0) -> int:  # noqa: ARG002 - a session outlives a restart
+        """A broker's process began (``clean``: after an orderly stop) with this of its disks; its broker epoch."""
         if node not in self._sessions:
             self._sessions = sorted([*self._sessions, node])
         if node == self._state.leader:
@@ -102,12 +74,14 @@ class ScriptedControl:
         return 0
 
     def heard(self, node: NodeId) -> None:
-        """Its session lives as long as the script wants."""
+        """The broker has read the metadata and says so; its session lives as long as the script wants."""
 
     def stopped(self, node: NodeId) -> None:
+        """The broker stops in good order."""
         self.session_ended(node)
 
     def session_ended(self, node: NodeId) -> None:
+        """The broker was silent for too long."""
         self._sessions = [each for each in self._sessions if each != node]
 
     def elect(self, node: NodeId, living: Iterable[NodeId]) -> None:
@@ -126,6 +100,7 @@ class ScriptedControl:
         )
 
     def alter(self, sender: NodeId, sender_epoch: int, proposal: Proposal) -> AlteredPartition:  # noqa: ARG002 - as above
+        """A leader asks for another ISR."""
         state = self._state
         if proposal.leader_epoch < state.leader_epoch or sender != state.leader:
             return _refused(FencedLeaderEpoch(f"leader epoch {proposal.leader_epoch}, now {state.leader_epoch}"))
@@ -229,6 +204,9 @@ class QuorumControl:
             return self._commit(self._controller.alter_partition(self._image, request)).partitions[0]
         except ProtocolError as error:
             return _refused(error)
+
+
+Control: TypeAlias = ScriptedControl | QuorumControl
 
 
 def as_text(config: TopicConfig) -> dict[str, str]:

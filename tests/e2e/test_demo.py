@@ -10,7 +10,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from minikafka.cli import demo
 from minikafka.cli.demo_story import Flight
-from minikafka.cli.formats import Readable
+from minikafka.client.structs import ConsumerRecord
 from minikafka.log.names import LOG
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -27,7 +27,7 @@ def made_up(limit: int | None = None) -> Iterator[Flight]:
         yield Flight(b"N%d" % (number % 40), value, FIRST_MS + 60_000 * number, f"made-up/{number}")
 
 
-def records_of(path) -> list[Readable]:
+def records_of(path) -> list[ConsumerRecord]:
     """A segment file, read by aiokafka's parser, checksums included."""
     batches = MemoryRecords(path.read_bytes())
     found = []

@@ -16,6 +16,7 @@ from minikafka.chaos.reading import find, read
 from minikafka.chaos.scenario import Hit, Strike
 from minikafka.chaos.target import Fleet, lacks
 from minikafka.errors import WorldError
+from minikafka.faults import KILL, PAUSE, STOP
 from minikafka.hosting.cluster_files import lay_out, write
 from minikafka.hosting.processes import BrokerDied
 from minikafka.types import Address
@@ -106,6 +107,10 @@ class FakeBroker:
         return "broker 1 ended with exit code 1"
 
 
+def hit(what: str, number: int, *nodes: int) -> Hit:
+    return Hit(strike=Strike(number=number, at_s=0.0, what=what, whom=""), nodes=nodes)
+
+
 def fleet(brokers: int = 1) -> tuple[Fleet, dict[int, FakeBroker]]:
     async def answers(node: int) -> bool:
         return fakes[node].is_running
@@ -117,21 +122,21 @@ def fleet(brokers: int = 1) -> tuple[Fleet, dict[int, FakeBroker]]:
 async def test_who_lets_go_last_starts_the_broker():
     """Faults overlap: the end of one does not end what another one does."""
     hands, brokers = fleet()
-    await hands.kill([1], by=1)
-    await hands.stop([1], by=2)
-    await hands.let_up([1], by=1)
+    await hands.begin(hit(KILL, 1, 1))
+    await hands.begin(hit(STOP, 2, 1))
+    await hands.end(hit(KILL, 1, 1))
     assert brokers[1].is_running is False
-    await hands.let_up([1], by=2)
+    await hands.end(hit(STOP, 2, 1))
     assert brokers[1].told == ["kill", "stop", "start"]
 
 
 async def test_who_is_about_to_be_started_is_not_missed():
     """A look between the end of a fault and the start is no obituary: it would be a false `damaged`."""
     hands, brokers = fleet(2)
-    await hands.kill([1], by=1)
+    await hands.begin(hit(KILL, 1, 1))
     brokers[2].is_running = False
     assert [hands.is_missed(node) for node in (1, 2)] == [False, True]
-    rising = asyncio.ensure_future(hands.let_up([1], by=1))
+    rising = asyncio.ensure_future(hands.end(hit(KILL, 1, 1)))
     while not rising.done():
         assert not hands.is_missed(1)
         await asyncio.sleep(0)
@@ -145,11 +150,11 @@ async def test_whom_a_full_disk_stopped_is_not_missed_while_room_is_made(tmp_pat
     target = NetnsTarget(read(find("disk-full-leader")), tmp_path, lambda _: None)
     target._fleet, brokers = fleet()
     target._brokers = brokers  # type: ignore[assignment]  # stand-ins
-    hit = Hit(strike=Strike(number=1, at_s=0.0, what="disk-full", whom="n1"), nodes=(1,))
-    await target.begin(hit)
+    full = hit("disk-full", 1, 1)
+    await target.begin(full)
     brokers[1].is_running = False
     assert target.died() == {}
-    ending = asyncio.ensure_future(target.end(hit))
+    ending = asyncio.ensure_future(target.end(full))
     while not ending.done():
         assert target.died() == {}
         await asyncio.sleep(0)
@@ -191,24 +196,24 @@ async def test_a_disk_without_power_is_left_alone_while_others_are_put_right(tmp
 async def test_a_broker_that_is_held_still_is_so_again_after_a_start():
     """What one fault does outlives a restart that another one makes."""
     hands, brokers = fleet()
-    await hands.hold_still([1], by=1)
-    await hands.hold_still([1], by=2)
-    await hands.kill([1], by=3)
-    await hands.let_up([1], by=3)
-    await hands.let_go([1], by=1)
-    await hands.let_go([1], by=2)
+    await hands.begin(hit(PAUSE, 1, 1))
+    await hands.begin(hit(PAUSE, 2, 1))
+    await hands.begin(hit(KILL, 3, 1))
+    await hands.end(hit(KILL, 3, 1))
+    await hands.end(hit(PAUSE, 1, 1))
+    await hands.end(hit(PAUSE, 2, 1))
     assert brokers[1].told == ["freeze", "freeze", "kill", "start", "freeze", "thaw"]
 
 
 async def test_all_run_when_all_is_put_right():
     """Whoever held, and whoever died by himself; who dies again then is an error."""
     hands, brokers = fleet(3)
-    await hands.kill([1, 2], by=1)
+    await hands.begin(hit(KILL, 1, 1, 2))
     brokers[3].is_running = False
     await hands.heal()
     assert [each.is_running for each in brokers.values()] == [True, True, True]
     brokers[1].is_running, brokers[1].dies_at_start = False, True
-    await hands.let_up([1], by=9)
+    await hands.end(hit(KILL, 9, 1))
     with pytest.raises(BrokerDied, match="exit code 1"):
         await hands.heal()
 
