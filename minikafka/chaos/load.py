@@ -235,22 +235,26 @@ class Sender:
         work.figures.sent += 1
         work.waiting[name] += 1
         try:
-            future = await self.producer.send(name.topic, value, partition=partition)
-        except ProtocolError as error:
+            future = await self._pass_on(value, name)
+        except (ProtocolError, KafkaError) as error:
             work.waiting[name] -= 1
             work.refused(error)
             return
         self.under_way += 1
         future.add_done_callback(partial(self._told, name, sent_s))
 
+    async def _pass_on(self, value: bytes, name: TopicPartition) -> asyncio.Future[Any]:
+        """Give the producer a record. The native one has the history as its ledger."""
+        future: asyncio.Future[Any] = await self.producer.send(name.topic, value, partition=name.partition)
+        return future
+
     def _told(self, name: TopicPartition, sent_s: float, future: asyncio.Future[RecordMetadata]) -> None:
         self.under_way -= 1
         self._work.waiting[name] -= 1
         self._answered.set()
-        error = None if future.cancelled() else future.exception()
         if future.cancelled():
             return
-        if error is not None:
+        if (error := future.exception()) is not None:
             self._work.refused(error)
             return
         at_s = self._work.now()
@@ -269,22 +273,16 @@ class KafkaSender(Sender):
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
 
-    async def _send(self, value: bytes, partition: int) -> None:
-        work, name = self._work, TopicPartition(self._settings.topic, partition)
-        sent_s = work.now()
-        work.figures.sent += 1
-        work.waiting[name] += 1
-        number = work.ledger.recorder.send(self._machine, name.topic, value_id(value), partition=partition)
+    async def _pass_on(self, value: bytes, name: TopicPartition) -> asyncio.Future[Any]:
+        recorder = self._work.ledger.recorder
+        number = recorder.send(self._machine, name.topic, value_id(value), partition=name.partition)
         try:
-            future = await self.producer.send(name.topic, value, partition=partition)
+            future = await super()._pass_on(value, name)
         except KafkaError as error:  # its buffer is full, or it has no metadata: nothing was sent
-            work.ledger.recorder.failed(number, type(error).__name__)
-            work.waiting[name] -= 1
-            work.refused(error)
-            return
-        self.under_way += 1
+            recorder.failed(number, type(error).__name__)
+            raise
         future.add_done_callback(partial(self._recorded, number))
-        future.add_done_callback(partial(self._told, name, sent_s))
+        return future
 
     def _recorded(self, number: int, future: asyncio.Future[Any]) -> None:
         recorder = self._work.ledger.recorder

@@ -35,7 +35,7 @@ from minikafka.client.settings import ASSIGNORS
 from minikafka.lab import compare as comparing
 from minikafka.lab import rebalance, table, transactions
 from minikafka.lab.compare import Comparison
-from minikafka.lab.played import Difference, LostRecord, Run, Step, View
+from minikafka.lab.played import Difference, Run, Step, View
 from minikafka.lab.scenario import TRUNCATIONS, Scenario, find, names, references, short_name, story
 from minikafka.lab.table import RULES, changes_of, truncation_of
 from minikafka.types import NO_OFFSET
@@ -386,13 +386,10 @@ def _print_both_stacked(both: comparing.Comparison, labels: list[str]) -> None:
 
 def run_as_json(scenario: Scenario, run: Run) -> dict[str, Any]:
     """One run: exactly scenario, truncation, lost, diverged, steps."""
-    truncation = truncation_of(run)
     return {
         "scenario": scenario.name,
-        "truncation": truncation,
-        "lost": [_lost(each) for each in run.lost],
-        "diverged": [_difference(each) for each in run.diverged],
-        "steps": [_step(each, truncation) for each in run.steps],
+        **_damage(run),
+        "steps": [_step(each, truncation_of(run)) for each in run.steps],
     }
 
 
@@ -403,8 +400,8 @@ def compared_as_json(
     first = both.first
     return {
         "scenario": scenario.name,
-        "left": _side(both.left, left),
-        "right": _side(both.right, right),
+        "left": {"options": dict(left), **_damage(both.left)},
+        "right": {"options": dict(right), **_damage(both.right)},
         "first_difference": None if first is None else {"step": first.number, "what": first.what},
         "steps": [
             {
@@ -417,17 +414,12 @@ def compared_as_json(
     }
 
 
-def _side(run: Run, options: Mapping[str, str]) -> dict[str, Any]:
+def _damage(run: Run) -> dict[str, Any]:
     return {
-        "options": dict(options),
         "truncation": truncation_of(run),
-        "lost": [_lost(each) for each in run.lost],
+        "lost": list(map(asdict, run.lost)),
         "diverged": [_difference(each) for each in run.diverged],
     }
-
-
-def _lost(each: LostRecord) -> dict[str, Any]:
-    return asdict(each)
 
 
 def _difference(each: Difference) -> dict[str, Any]:

@@ -54,62 +54,39 @@ class Identity(NamedTuple):
     epoch: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Batch(Generic[Sink]):
     """Records of one partition on their way."""
 
-    __slots__ = (
-        "attempts",
-        "base_sequence",
-        "builder",
-        "created_at",
-        "data",
-        "deadline",
-        "follows",
-        "identity",
-        "is_severed",
-        "last_error",
-        "maybe_written",
-        "number",
-        "once_unknown",
-        "queue",
-        "reported",
-        "retry_at",
-        "sent_as",
-        "size",
-        "stale_leader",
-        "waiters",
-    )
-
-    def __init__(self, queue: PartitionQueue[Sink], builder: BatchBuilder, *, number: int, created_at: float) -> None:
-        self.queue = queue
-        self.builder = builder
-        self.number = number
-        self.created_at = created_at
-        self.deadline = 0.0
-        self.size = HEADER_SIZE
-        """Upper bound of its bytes, uncompressed."""
-        self.waiters: list[Waiter[Sink]] = []
-        self.data: bytearray | None = None
-        self.identity: Identity | None = None
-        self.base_sequence = -1
-        self.attempts = 0
-        self.follows = False
-        """It was first sent while the batch before it was in flight."""
-        self.is_severed = False
-        """In flight, and certainly not in the log: the batch before it was not written."""
-        self.sent_as = 0
-        """How many batches of the partition were sent before its last attempt."""
-        self.retry_at = 0.0
-        self.maybe_written = False
-        """It may be in the log of the partition's leader."""
-        self.once_unknown = False
-        """The outcome of an attempt was unknown. What a later leader says of its own log changes nothing for people: an
-        unclean election may have lost what was read before, or bring the former leader's log back."""
-        self.stale_leader = False
-        """The last attempt showed that the leader is another one: ask for metadata until it is known."""
-        self.last_error: ProtocolError | None = None
-        self.reported = False
-        """Its waiters have their answer; if it is still in flight its answer only settles the sequence."""
+    queue: PartitionQueue[Sink]
+    builder: BatchBuilder
+    number: int = field(kw_only=True)
+    created_at: float = field(kw_only=True)
+    deadline: float = 0.0
+    size: int = HEADER_SIZE
+    """Upper bound of its bytes, uncompressed."""
+    waiters: list[Waiter[Sink]] = field(default_factory=list)
+    data: bytearray | None = None
+    identity: Identity | None = None
+    base_sequence: int = -1
+    attempts: int = 0
+    follows: bool = False
+    """It was first sent while the batch before it was in flight."""
+    is_severed: bool = False
+    """In flight, and certainly not in the log: the batch before it was not written."""
+    sent_as: int = 0
+    """How many batches of the partition were sent before its last attempt."""
+    retry_at: float = 0.0
+    maybe_written: bool = False
+    """It may be in the log of the partition's leader."""
+    once_unknown: bool = False
+    """The outcome of an attempt was unknown. What a later leader says of its own log changes nothing for people: an
+    unclean election may have lost what was read before, or bring the former leader's log back."""
+    stale_leader: bool = False
+    """The last attempt showed that the leader is another one: ask for metadata until it is known."""
+    last_error: ProtocolError | None = None
+    reported: bool = False
+    """Its waiters have their answer; if it is still in flight its answer only settles the sequence."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -126,37 +103,24 @@ class Batch(Generic[Sink]):
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PartitionQueue(Generic[Sink]):
     """The batches of one partition, oldest first; only the last may be open."""
 
-    __slots__ = (
-        "batches",
-        "identity",
-        "in_flight",
-        "is_steady",
-        "next_sequence",
-        "open",
-        "partition",
-        "sent",
-        "size_max",
-        "topic",
-    )
-
-    def __init__(self, topic: str, partition: int, size_max: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.batches: deque[Batch[Sink]] = deque()
-        self.open: Batch[Sink] | None = None
-        self.in_flight: list[Batch[Sink]] = []
-        """Batches that are being sent, in the order of their sequences."""
-        self.is_steady = False
-        """The last answer acknowledged a batch of ``identity``: the next batch need not wait for those in flight."""
-        self.identity: Identity | None = None
-        self.next_sequence = 0
-        self.sent = 0
-        """Attempts so far."""
-        self.size_max = size_max
-        """Largest size of a batch of several records: batch.size, or less once a broker found a batch too large."""
+    topic: str
+    partition: int
+    size_max: int
+    """Largest size of a batch of several records: batch.size, or less once a broker found a batch too large."""
+    batches: deque[Batch[Sink]] = field(default_factory=deque)
+    open: Batch[Sink] | None = None
+    in_flight: list[Batch[Sink]] = field(default_factory=list)
+    """Batches that are being sent, in the order of their sequences."""
+    is_steady: bool = False
+    """The last answer acknowledged a batch of ``identity``: the next batch need not wait for those in flight."""
+    identity: Identity | None = None
+    next_sequence: int = 0
+    sent: int = 0
+    """Attempts so far."""
 
     def __repr__(self) -> str:
         return f"<queue {self.topic}-{self.partition} batches={len(self.batches)} next_seq={self.next_sequence}>"

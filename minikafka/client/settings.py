@@ -176,6 +176,13 @@ def _at_least(settings: object, low: int, *names: str) -> None:
             raise InvalidConfig(f"{name}={value!r}: a whole number of at least {low} is needed", setting=name)
 
 
+def _one_of(settings: object, name: str, *choices: str) -> None:
+    value = getattr(settings, name)
+    if value not in choices:
+        wanted = " or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}"
+        raise InvalidConfig(f"{name}={value!r}: {wanted} is needed", setting=name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """What all three clients share."""
@@ -212,11 +219,7 @@ class ClientConfig:
     """PEM file with the private key; None: it is in ``ssl_certfile``."""
 
     def __post_init__(self) -> None:
-        if self.security_protocol not in PROTOCOLS:
-            raise InvalidConfig(
-                f"security_protocol={self.security_protocol!r}: one of {', '.join(PROTOCOLS)} is needed",
-                setting="security_protocol",
-            )
+        _one_of(self, "security_protocol", *PROTOCOLS)
         self._check_login()
         if self.ssl_context is not None and (self.ssl_cafile or self.ssl_certfile or self.ssl_keyfile):
             raise InvalidConfig(
@@ -422,16 +425,8 @@ class ConsumerConfig(ClientConfig):
             )
         self.assignors()
         self._check_protocol()
-        if self.auto_offset_reset not in ("earliest", "latest", "none"):
-            raise InvalidConfig(
-                f"auto_offset_reset={self.auto_offset_reset!r}: one of earliest, latest, none is needed",
-                setting="auto_offset_reset",
-            )
-        if self.isolation_level not in ("read_uncommitted", "read_committed"):
-            raise InvalidConfig(
-                f"isolation_level={self.isolation_level!r}: read_uncommitted or read_committed is needed",
-                setting="isolation_level",
-            )
+        _one_of(self, "auto_offset_reset", "earliest", "latest", "none")
+        _one_of(self, "isolation_level", "read_uncommitted", "read_committed")
         _at_least(self, 0, "fetch_min_bytes", "fetch_max_wait_ms")
         _at_least(self, 1, "fetch_max_bytes", "max_partition_fetch_bytes")
         if self.max_poll_records is not None:
@@ -439,10 +434,7 @@ class ConsumerConfig(ClientConfig):
 
     def _check_protocol(self) -> None:
         """InvalidConfig, naming a setting that the group's protocol does not have."""
-        if self.group_protocol not in ("classic", "consumer"):
-            raise InvalidConfig(
-                f"group_protocol={self.group_protocol!r}: classic or consumer is needed", setting="group_protocol"
-            )
+        _one_of(self, "group_protocol", "classic", "consumer")
         if self.group_protocol == "classic":
             if self.group_remote_assignor is not None:
                 raise InvalidConfig(
