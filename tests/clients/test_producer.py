@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from minikafka.client.producer import Producer
-from minikafka.client.sender import Unwatched
+from minikafka.client.sender import Part, Unwatched
 from minikafka.client.settings import ProducerConfig
+from minikafka.client.structs import RecordMetadata
 from minikafka.errors import (
     InvalidConfig,
     InvalidRequest,
@@ -484,6 +485,20 @@ def test_send_many_reports_by_part():
         for index, (partition, offset) in seen.items():
             record = partitions[partition].records()[offset]
             assert (record.key, record.value) == rows[index]
+
+    play(story)
+
+
+def test_a_part_of_which_some_records_were_written_has_an_unknown_outcome():
+    """A batch that was split: its second half was refused, and sending the part again would double the first."""
+
+    async def story():
+        part = Part(asyncio.get_running_loop().create_future(), 2)
+        part.landed(RecordMetadata("t", 0, TopicPartition("t", 0), 5, 0, 0, 0), 1)
+        part.refused(NotEnoughReplicas("too few", outcome="not_written"))
+        with pytest.raises(NotEnoughReplicas, match="first records of the part were written") as caught:
+            await part.future
+        assert caught.value.outcome == "unknown"
 
     play(story)
 

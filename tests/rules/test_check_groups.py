@@ -232,6 +232,17 @@ def test_an_acknowledged_commit_is_found_by_whoever_asks_later():
     assert told.kinds == ["commit-lost"]
 
 
+def test_an_acknowledgment_that_comes_after_a_reset_promises_nothing():
+    """S34: the offset that was set back is what later requests find."""
+    told = Told()
+    op = told.send("a", 1, 9)
+    told.book.offset_recorded("g", P0, 9)
+    told.book.reset("g", P0, 5)
+    told.book.commit_granted(op, "g", [P0])
+    told.book.found("g", P0, 5, told.book.owed("g"))
+    assert told.kinds == []
+
+
 def test_skipped_and_repeated_records():
     """S34: below what is committed everything was processed; twice only where something had gone wrong."""
     told = Told()

@@ -125,6 +125,14 @@ def test_nothing_below_the_log_start_is_lost() -> None:
     assert story.kinds() == {}
 
 
+def test_what_one_replica_must_still_have_is_lost_though_retention_took_it_from_another() -> None:
+    """S28: replicas delete on their own; nothing is below the log start that one of them still has."""
+    story = Story().acknowledged("a", "b").read("b", at=1)
+    for node in (1, 2):
+        story.recorder.replica(node, "t", 0, high_watermark=2, log_start=node - 1, rows=[(1, 0, "b")])
+    assert story.kinds() == {"lost-write": 1}
+
+
 def test_a_record_that_no_replica_has_is_lost_without_any_reader() -> None:
     """S22: both replicas end at 1, the acknowledged record 1 is gone. The lab has no consumers."""
     verdict = Story().acknowledged("m0", "m1").replica(1, "m0").replica(2, "m0").verdict(Expectations())

@@ -479,6 +479,16 @@ def test_a_position_that_was_looked_up_is_committed_before_any_record_comes():
     assert {name: offset for name, (offset, _) in story.positions.processed().items()} == {T0: 7}
 
 
+def test_a_commit_names_the_epoch_before_its_offset_not_that_of_what_was_fetched_ahead():
+    """KIP-320: with a later epoch the next owner would not notice that the log was cut."""
+    story = started()
+    story.arrive(batch(0, 2, epoch=1))
+    story.arrive(batch(2, 2, epoch=2))
+    assert story.values(2) == [b"0", b"1"]
+    story.positions.asked()
+    assert story.positions.processed() == {T0: (2, 1)}
+
+
 def test_an_epoch_the_leader_never_heard_of():
     """KIP-320: an undefined answer means that nothing is in common: reset, or tell."""
     story = started(policy="earliest")

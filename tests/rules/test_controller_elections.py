@@ -8,6 +8,7 @@ import pytest
 
 from minikafka.errors import InvalidReplicationFactor
 from minikafka.quorum.assignment import place
+from minikafka.quorum.controller import Controller
 from minikafka.rest.sentences import why_nobody_leads
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import ElectLeadersRequest, ForgottenPartition
@@ -254,6 +255,19 @@ def test_kip966_an_unclean_stop_ends_eligibility():
     cluster.start(2)
     state = cluster.state()
     assert (state.leader, state.isr, state.elr) == (-1, (), (3,))
+
+
+def test_kip966_an_unclean_stop_ends_eligibility_though_the_feature_was_turned_off():
+    """The eligible replicas from before are all that an empty ISR can come back from; they are no safer than before."""
+    cluster = Cluster(min_isr=2)
+    cluster.create("t", (1, 2, 3))
+    for node in (1, 2, 3):
+        cluster.stop(node)
+    cluster.controller = Controller(replace(cluster.controller.policy, eligible_leader_replicas_enable=False))
+    cluster.start(2)
+    assert (cluster.state().leader, cluster.state().elr) == (-1, (3,))
+    cluster.start(3, clean=True)
+    assert cluster.leader() == (3, (3,))
 
 
 def test_kip966_an_unclean_member_of_the_isr_is_dropped_before_it_may_lead():

@@ -244,6 +244,8 @@ def test_a_leader_stays_while_a_majority_fetches(voters: int, others: int):
     assert role.check_quorum_at == 3.0
     role.hear_from(others + 1, now=2.0, timeout_s=2.0)
     assert role.check_quorum_at == 5.0
+    role.hear_from(2, now=4.0, timeout_s=2.0)
+    assert role.check_quorum_at == (7.0 if others == 1 else 5.0), "a majority is counted anew each time"
 
 
 def test_a_newer_high_watermark_is_told_at_once():

@@ -10,7 +10,7 @@ from minikafka.errors import BY_CODE
 from minikafka.quorum import voting
 from minikafka.quorum.core import EPOCH_JUMP_MAX, QuorumCore
 from minikafka.quorum.files import QuorumState
-from minikafka.quorum.roles import Follower, Unattached
+from minikafka.quorum.roles import Follower, Prospective, Unattached
 from minikafka.types import NO_NODE
 from minikafka.wire.messages import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest, VoteResponse
 from tests.rules.quorum_double import CLUSTER, WALL_MS, Journal, MemoryLog, Player, batch_of, make_core
@@ -100,6 +100,15 @@ def test_who_gets_a_vote(what: str, state: QuorumState, epochs: tuple[int, ...],
     assert ready.state.epoch == request_.candidate_epoch, "the higher epoch is taken over in any case"
     if granted:
         assert ready.state == QuorumState(epoch=request_.candidate_epoch, voted_id=2)
+
+
+def test_a_member_that_asks_for_pre_votes_remembers_whom_it_voted_for():
+    """KIP-996: a pre-vote changes nothing. A second vote in the epoch could elect a second leader."""
+    core = member(state=QuorumState(epoch=5, voted_id=3), log=log_of(4))
+    core.on_time(100.0, WALL_MS)
+    assert isinstance(core.role, Prospective)
+    assert not voting.on_vote_request(core, vote(), now=100.0).reply.vote_granted
+    assert voting.on_vote_request(core, vote(candidate_id=3), now=100.0).reply.vote_granted
 
 
 def test_a_vote_is_part_of_what_must_be_durable_before_it_is_given():

@@ -68,6 +68,7 @@ def test_readers_get_the_transactions_that_overlap_what_they_read():
     index = index_of(AbortedTransaction(1, 0, 5, 2), AbortedTransaction(2, 2, 9, 10), AbortedTransaction(3, 20, 25, 26))
     for offset, end, expected, is_done in (
         (0, 2, [1], True),
+        (0, 5, [1, 2], True),
         (0, 6, [1, 2], True),
         (6, 8, [2], True),
         (6, 11, [2], True),
