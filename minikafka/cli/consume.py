@@ -18,7 +18,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -271,8 +271,8 @@ def command(
     membership = {name: value for name, value in membership.items() if value is not None}
     if membership and group is None:
         raise click.UsageError("--assignor, --group-protocol, --instance-id and --session-timeout-ms need a --group")
-    ending = Ending(max_records, exit_at_end, timeout_ms)
-    reading = Reading(topic, bootstrap, begin, only, ending, printer, group, membership, client_id, isolation_level)
+    settings = {"group_id": group, "client_id": client_id, "isolation_level": isolation_level, **membership}
+    reading = Reading(topic, bootstrap, begin, only, printer, settings, max_records, exit_at_end, timeout_ms)
     if output == "table":
         sys.stdout.buffer.write(_columns(*COLUMNS))
     elif output == "tsv":
@@ -301,15 +301,6 @@ def _columns(partition: str, offset: str, timestamp: str, key: str, value: str) 
     return f"{partition:>9}  {offset:>10}  {timestamp:<29}  {key:<16}  {value}".rstrip().encode() + b"\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """When to stop by itself."""
-
-    max_records: int | None
-    at_end: bool
-    timeout_ms: int | None
-
-
 @dataclass(slots=True)
 class Reading:
     """One run of the command."""
@@ -319,13 +310,13 @@ class Reading:
     begin: Start
     only: Sequence[int]
     """These partitions; none: all."""
-    ending: Ending
     printer: Printer
-    group: str | None = None
-    membership: Mapping[str, Any] = field(default_factory=dict)
-    """The consumer's settings besides the group."""
-    client_id: str | None = None
-    isolation_level: str = "read_uncommitted"
+    settings: Mapping[str, Any]
+    """The consumer's: group and membership, client id, and isolation level."""
+    max_records: int | None
+    """When to stop by itself: after so many records, at the end of the topic, or without a record for this long."""
+    exit_at_end: bool
+    timeout_ms: int | None
     printed: int = 0
     last_s: float = 0.0
     """When a record came last, or reading began."""
@@ -339,12 +330,9 @@ class Reading:
             auto_offset_reset="latest" if self.begin == END else "earliest",
             max_poll_records=POLL_RECORDS_MAX,
             default_api_timeout_ms=ANSWER_TIMEOUT_MS,
-            group_id=self.group,
-            client_id=self.client_id,
-            isolation_level=self.isolation_level,
-            **self.membership,
+            **self.settings,
         )
-        read = self._read(consumer) if self.group is None else self._share(consumer)
+        read = self._read(consumer) if self.settings["group_id"] is None else self._share(consumer)
         try:
             return await first_of(read, signals.asked.wait(), output_reader_gone()) == 1
         finally:
@@ -359,10 +347,10 @@ class Reading:
         consumer.assign(partitions)
         if self.ledger is not None:
             self.ledger.recorder.assign(PROCESS, partitions)
-        ends = await consumer.end_offsets(partitions) if self.ending.at_end else {}
+        ends = await consumer.end_offsets(partitions) if self.exit_at_end else {}
         await self._seek(consumer, partitions, ends)
         self.last_s = asyncio.get_running_loop().time()
-        if self.begin == END and not self.ending.at_end and sys.stdout.isatty() and sys.stderr.isatty():
+        if self.begin == END and not self.exit_at_end and sys.stdout.isatty() and sys.stderr.isatty():
             click.echo(
                 "minikafka: waiting for new records; --from-beginning also prints older ones",
                 err=True,
@@ -404,7 +392,7 @@ class Reading:
 
     async def _polled(self, consumer: Consumer) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]:
         """The next records; it waits no longer than for the end of ``--timeout-ms``."""
-        most, timeout_ms = self.ending.max_records, self.ending.timeout_ms
+        most, timeout_ms = self.max_records, self.timeout_ms
         loop = asyncio.get_running_loop()
         wait_ms = POLL_TIMEOUT_MS
         if timeout_ms is not None:
@@ -429,7 +417,7 @@ class Reading:
                 self._print(partition, batch, {})
             sys.stdout.buffer.flush()
             mine = consumer.assignment()
-            if self.ending.at_end and mine:
+            if self.exit_at_end and mine:
                 ends |= await consumer.end_offsets([each for each in mine if each not in ends])
                 if await self._at_end(consumer, {each: ends[each] for each in consumer.assignment() & ends.keys()}):
                     return
@@ -453,7 +441,7 @@ class Reading:
 
     @property
     def _enough(self) -> bool:
-        most, timeout_ms = self.ending.max_records, self.ending.timeout_ms
+        most, timeout_ms = self.max_records, self.timeout_ms
         if timeout_ms is not None and asyncio.get_running_loop().time() - self.last_s >= timeout_ms / 1000:
             return True
         return most is not None and self.printed >= most
