@@ -265,7 +265,13 @@ class MetadataApi:
         return self._metadata(request, context)
 
     def _metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-        return metadata_of(self.metadata.image, request, controller_id=self.quorum.leader_id, listener=context.listener)
+        controller = self.quorum.leader_id
+        if controller == NO_NODE and context.protocol == "kafka":
+            # As in Kafka, where any broker is named: requests for the controller may come here, and wait for one to be
+            # elected. librdkafka's admin client waits for a controller that it has not heard of until its request times
+            # out, and its clients request metadata again only after minutes.
+            controller = self._live.now.node_id
+        return metadata_of(self.metadata.image, request, controller_id=controller, listener=context.listener)
 
     def handle_describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
         """Partition state as the controller has recorded it (S15)."""

@@ -287,8 +287,8 @@ class ClientConfig:
 class ProducerConfig(ClientConfig):
     """A producer's settings (S24 to S27); names are aiokafka's, with Kafka's for what aiokafka lacks."""
 
-    acks: int | Literal["all"] = "all"
-    """0: no wait; 1: the leader's append; ``all`` or -1: every member of the ISR."""
+    acks: int | str = "all"
+    """0: no wait; 1: the leader's append; ``all`` or -1: every member of the ISR. Numbers may be text, as in Java."""
     enable_idempotence: bool | None = None
     """None: on if acks is ``all``. With it a retry neither duplicates nor reorders (KIP-98)."""
     compression_type: str | None = None
@@ -326,7 +326,7 @@ class ProducerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
-        if self.acks not in (0, 1, -1, "all") or isinstance(self.acks, bool):
+        if self.acks not in (0, 1, -1, "all", "0", "1", "-1") or isinstance(self.acks, bool):
             raise InvalidConfig(f"acks={self.acks!r}: one of 0, 1, 'all' is needed", setting="acks")
         if self.enable_idempotence and self.required_acks != -1:
             raise InvalidConfig(f"enable_idempotence needs acks='all', not acks={self.acks}", setting="acks")
@@ -356,7 +356,7 @@ class ProducerConfig(ClientConfig):
     @property
     def required_acks(self) -> int:
         """``acks`` as the wire has it: 0, 1 or -1."""
-        return -1 if self.acks == "all" else self.acks
+        return -1 if self.acks == "all" else int(self.acks)
 
     @property
     def idempotent(self) -> bool:

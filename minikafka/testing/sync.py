@@ -146,12 +146,17 @@ class SyncCluster:
         )
 
     def produce(
-        self, topic: str, *values: bytes, key: bytes | None = None, partition: int | None = None, acks: str = "all"
+        self,
+        topic: str,
+        *values: bytes,
+        key: bytes | None = None,
+        partition: int | None = None,
+        acks: int | str = "all",
     ) -> list[RecordMetadata]:
         """Send each value and wait until all are acknowledged; where they lie, in order."""
 
         async def sent() -> list[RecordMetadata]:
-            producer = await self._producer(acks)
+            producer = await self._producer(str(acks))
             sending = [await producer.send(topic, value, key=key, partition=partition) for value in values]
             return [await each for each in sending]
 
@@ -161,7 +166,7 @@ class SyncCluster:
         async with self._starting[acks]:
             producer = self._producers.get(acks)
             if producer is None:
-                producer = Producer(acks="all" if acks == "all" else int(acks), **self.cluster.client_settings())
+                producer = Producer(acks=acks, **self.cluster.client_settings())
                 await producer.start()
                 self._producers[acks] = producer  # not before: one that could not start is no use to the next call
             return producer

@@ -764,6 +764,8 @@ def test_the_producer_ends_loudly_in_another_cluster():
     "settings, words",
     [
         ({"acks": 2}, "acks=2"),
+        ({"acks": "2"}, "acks='2'"),
+        ({"acks": "1", "enable_idempotence": True}, "needs acks='all'"),
         ({"acks": 1, "enable_idempotence": True}, "needs acks='all'"),
         ({"transactional_id": "x", "acks": 1}, "transactional_id='x' needs acks='all'"),
         ({"transactional_id": ""}, "transactional_id is empty"),
@@ -776,6 +778,12 @@ def test_settings_are_checked(settings: dict[str, Any], words: str):
     """A wrong setting is an error that names it, at once."""
     with pytest.raises(InvalidConfig, match=words):
         ProducerConfig(**settings)
+
+
+@pytest.mark.parametrize(("given", "wire"), [("all", -1), ("-1", -1), ("1", 1), (1, 1), ("0", 0)])
+def test_acks_may_be_text(given: int | str, wire: int):
+    """As in Java's properties, confluent-kafka, and `cluster.sync.produce(..., acks="1")`."""
+    assert ProducerConfig(acks=given).required_acks == wire
 
 
 def test_an_unknown_codec_is_refused():

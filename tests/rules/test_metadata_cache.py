@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgpack
 import pytest
 
-from minikafka.broker.metadata import MetadataCache, describe_topics, metadata_of
+from minikafka.broker.metadata import MetadataApi, MetadataCache, describe_topics, metadata_of
+from minikafka.config import BrokerConfig
 from minikafka.errors import UnsupportedVersion
-from minikafka.ports import no_events
+from minikafka.ports import RequestContext, no_events
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import RegisterBroker, RemoveTopic, TopicRecord, encode
 from minikafka.types import EpochEnd
-from minikafka.wire.messages import DescribeTopicsRequest, MetadataRequest
+from minikafka.wire.messages import DescribeTopicsRequest, MetadataRequest, MetadataResponse
 from tests.rules.controller_kit import CLUSTER_ID, Cluster
 
 
@@ -90,6 +94,27 @@ def test_who_asks_later_is_told_who_leads(cache: MetadataCache):
 
 
 # ---- Metadata --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("leader", "protocol", "named"), [(2, "kafka", 2), (-1, "kafka", 1), (-1, "rpc", -1)])
+def test_kafkas_clients_are_always_given_a_controller(leader: int, protocol: str, named: int):
+    """As Kafka's brokers do: librdkafka's admin client waited for one until its request timed out.
+
+    The native client tries all brokers in turn when there is none.
+    """
+    image = Cluster(1).image
+    live: Any = SimpleNamespace(now=BrokerConfig(node_id=1))
+    metadata: Any = SimpleNamespace(image=image)
+    quorum: Any = SimpleNamespace(leader_id=leader)
+    world: Any = None
+
+    async def no_controller(_request: object, _context: RequestContext) -> None:
+        raise AssertionError("nothing is created")
+
+    api = MetadataApi(live, world, metadata, quorum, no_controller)
+    answer = api.handle_metadata(MetadataRequest(topics=()), RequestContext(protocol=protocol))
+    assert isinstance(answer, MetadataResponse)
+    assert answer.controller_id == named
 
 
 def test_metadata_names_living_brokers_leaders_and_who_is_away():
