@@ -30,6 +30,9 @@ MINUTES ?= 60
 FAST_TESTS := tests/rules tests/scenarios tests/contracts tests/tidy
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without byte code each process compiles what it imports, and pytest rewrites the assertions of 1,150 modules in each
+# worker and in each pytest that a test starts: 29 s of CPU in place of 10, and 3.2 in place of 1.1.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -130,8 +133,8 @@ $(VENV)/.bench: $(VENV)/.dev
 	@$(BIN)/python -m pip install --quiet --only-binary :all: 'confluent-kafka>=2.16' || true
 	@touch $@
 
-# pip compiles the modules of a package that it copies, not those of this tree. Where PYTHONDONTWRITEBYTECODE is set, each
-# process would compile them again: a third of a second of CPU and 3 MB of memory for each broker.
+# pip compiles the modules of a package that it copies, not those of this tree. Brokers that start at the same time would
+# each compile them: a third of a second of CPU and 3 MB of memory for each.
 $(VENV)/.bytecode: $(shell find minikafka -name '*.py') | $(VENV)/.base
 	@$(BIN)/python -m compileall -q minikafka
 	@touch $@

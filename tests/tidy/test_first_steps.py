@@ -177,12 +177,21 @@ def test_readme_runs_ten_seeds_and_says_how_long_they_take():
 
 @pytest.mark.parametrize("target", ["demo", "test", "bench", "soak", "foreign"])
 def test_targets_that_start_brokers_compile_bytecode_first(tmp_path, target: str):
-    """Where PYTHONDONTWRITEBYTECODE is set, each broker and each command would compile all modules again."""
+    """Brokers that start at the same time would each compile all modules."""
     lines = planned(tmp_path, target).splitlines()
     (compiled,) = [number for number, line in enumerate(lines) if "-m compileall -q minikafka" in line]
     run = {"demo": "minikafka demo", "test": "-m pytest", "bench": "-m tests.bench", "soak": "-m tests.e2e.soak"}
     (last,) = [number for number, line in enumerate(lines) if run.get(target, "-m tests.foreign") in line]
     assert compiled < last
+
+
+def test_targets_write_bytecode_where_the_environment_forbids_it():
+    """Else each worker and each pytest that a test starts would rewrite the assertions of 1,150 modules."""
+    probe = 'include Makefile\nprobe: ; @echo "[$$PYTHONDONTWRITEBYTECODE]"\n'
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = ["make", "--no-print-directory", "-f", "-", "probe"]
+    made = subprocess.run(command, input=probe, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert made.stdout == "[]\n"
 
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
