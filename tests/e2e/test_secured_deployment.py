@@ -105,6 +105,8 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
             )
             running.callback(ended, process)
             started.append(process)
+        # At the end all get the signal at once: one after another, the last two would wait for a quorum that is gone.
+        running.callback(lambda: [process.terminate() for process in started])
         for process in started:
             assert process.stdout is not None
             line = process.stdout.readline()
