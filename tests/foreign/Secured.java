@@ -8,6 +8,8 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -16,7 +18,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 /**
  * Connects once with each file of properties in a folder: Secured FOLDER TOPIC. For each it prints the file's name and OK or
  * the name of the exception. What it does is the property test.does: write, read (also reads the topic in a group), or renew
- * (writes for some seconds, and must have logged in again on the open connection).
+ * (writes until it has logged in again on the open connection). With the property test.waits the login runs beside others.
  */
 public class Secured {
     static final String STRINGS = "org.apache.kafka.common.serialization.String";
@@ -24,6 +26,7 @@ public class Secured {
 
     public static void main(String[] arguments) throws Exception {
         topic = arguments[1];
+        ExecutorService waiting = Executors.newCachedThreadPool();
         try (DirectoryStream<Path> files = Files.newDirectoryStream(Paths.get(arguments[0]), "*.properties")) {
             for (Path file : files) {
                 Properties given = new Properties();
@@ -31,9 +34,18 @@ public class Secured {
                     given.load(input);
                 }
                 String does = (String) given.remove("test.does");
-                System.out.println(file.getFileName().toString().replace(".properties", "") + " " + outcome(given, does));
+                boolean waits = "true".equals(given.remove("test.waits"));
+                String name = file.getFileName().toString().replace(".properties", "");
+                Runnable login = () -> System.out.println(name + " " + outcome(given, does));
+                if (waits) {
+                    waiting.execute(login);
+                } else {
+                    login.run();
+                }
             }
         }
+        // The process ends with the last of them.
+        waiting.shutdown();
     }
 
     static String outcome(Properties given, String does) {
@@ -60,21 +72,26 @@ public class Secured {
         settings.put("request.timeout.ms", "10000");
         settings.put("delivery.timeout.ms", "20000");
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(settings)) {
-            long end = System.nanoTime() + (renews ? 6_000_000_000L : 0);
-            do {
-                producer.send(new ProducerRecord<>(topic, "tea")).get();
-                Thread.sleep(renews ? 100 : 0);
-            } while (System.nanoTime() < end);
-            double renewed = 0;
-            for (var metric : producer.metrics().values()) {
-                if (metric.metricName().name().equals("successful-reauthentication-total")) {
-                    renewed += ((Number) metric.metricValue()).doubleValue();
+            producer.send(new ProducerRecord<>(topic, "tea")).get();
+            long end = System.nanoTime() + 60_000_000_000L;
+            while (renews && renewals(producer) < 1) {
+                if (System.nanoTime() > end) {
+                    throw new IllegalStateException("no session was renewed");
                 }
-            }
-            if (renews && renewed < 1) {
-                throw new IllegalStateException("no session was renewed");
+                Thread.sleep(100);
+                producer.send(new ProducerRecord<>(topic, "tea")).get();
             }
         }
+    }
+
+    static double renewals(KafkaProducer<String, String> producer) {
+        double renewals = 0;
+        for (var metric : producer.metrics().values()) {
+            if (metric.metricName().name().equals("successful-reauthentication-total")) {
+                renewals += ((Number) metric.metricValue()).doubleValue();
+            }
+        }
+        return renewals;
     }
 
     static void read(Properties given) {

@@ -151,6 +151,8 @@ def java_settings(secured: Secured, login: Login, folder: Path) -> dict[str, str
     """What a user of Java's clients writes down."""
     settings = {
         "test.does": login.does,
+        # An unmapped certificate fails when the client's patience is over.
+        "test.waits": str(login.case in {"renewed", "unmapped"}).lower(),
         "bootstrap.servers": secured.bootstrap(login),
         "security.protocol": "SSL" if login.way == CERTIFICATE else "SASL_SSL",
         "ssl.truststore.type": "PEM",

@@ -1,6 +1,7 @@
 // Command secured connects once for each line of JSON on standard input: secured TOPIC CA.
 // For each it prints its name and OK, or the name of the error. What it does is "does": write, read (also reads the topic in a
-// group), or renew (writes for some seconds, and must not connect again while its sessions end).
+// group), or renew (writes for some seconds, and must not connect again while its sessions end). The last ones mostly wait, and run
+// at the same time.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -125,14 +127,27 @@ func main() {
 	check(err)
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(pem)
-	input := json.NewDecoder(os.Stdin)
-	for input.More() {
-		var given login
-		check(input.Decode(&given))
+	report := func(given login) {
 		if err := run(given, os.Args[1], trusted); err != nil {
 			fmt.Println(given.Name, nameOf(err))
 		} else {
 			fmt.Println(given.Name, "OK")
 		}
 	}
+	var renewals sync.WaitGroup
+	input := json.NewDecoder(os.Stdin)
+	for input.More() {
+		var given login
+		check(input.Decode(&given))
+		if given.Does != "renew" {
+			report(given)
+			continue
+		}
+		renewals.Add(1)
+		go func() {
+			defer renewals.Done()
+			report(given)
+		}()
+	}
+	renewals.Wait()
 }
