@@ -8,13 +8,11 @@ import subprocess
 from pathlib import Path
 
 from tests.bench import kafka_jars
-from tests.foreign.kafka_tools import NEWEST, java
+from tests.foreign.kafka_tools import JVM, NEWEST, java
 
 HERE = Path(__file__).parent
 CONNECT = "kafka_connect"
 STREAMS = "kafka_streams"
-JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For programs that live for seconds."""
 
 LOGGING = """status = error
 appender.out.type = Console

@@ -18,6 +18,14 @@ HERE = Path(__file__).parent
 NEWEST = "4.3.1"
 OLDEST = "3.9.1"
 TIMEOUT_S = 1200.0
+JVM = (
+    "-Xmx256m",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+"""For programs that live for seconds: they mostly load classes."""
 FILES = ("test_kafka_tools.py", "test_secured_tools.py")
 ALL_VARIABLE = "MINIKAFKA_EVERY_TOOL"
 """Set by `make foreign`, for which the tests of all tools run."""
@@ -47,7 +55,7 @@ def tool_command(version: str, folder: Path, main: str) -> list[str]:
     quiet.write_text("status=error\nrootLogger.level=off\n")
     older = folder / "log4j.properties"
     older.write_text("log4j.rootLogger=OFF\n")
-    command = [str(program), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={quiet}"]
+    command = [str(program), *JVM, f"-Dlog4j2.configurationFile={quiet}"]
     return [*command, f"-Dlog4j.configuration={older.as_uri()}", "-cp", class_path, main]
 
 
