@@ -1,14 +1,17 @@
-"""Tests that need what not every machine has: elsewhere they are left out, and the run says how many and why."""
+"""What a run says at its end: tests that need what this machine lacks, how many and why, and remarks of single tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 LINES = pytest.StashKey[dict[str, None]]()
 """What the workers of pytest-xdist reported, each line once."""
+
+REMARK: Final = "remark"
+"""Property of a test (``record_property``) that the run prints at its end, though the test passed."""
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item], marker: str, why_not: Callable[[], str | None]) -> None:
@@ -35,6 +38,9 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the lines of the workers."""
-    for line in config.stash.get(LINES, {}):
+    """Print the lines of the workers and the remarks of tests."""
+    reports = (report for all_of_one_outcome in terminalreporter.stats.values() for report in all_of_one_outcome)
+    properties = (each for report in reports for each in getattr(report, "user_properties", ()))
+    remarks = dict.fromkeys(value for name, value in properties if name == REMARK)
+    for line in (*config.stash.get(LINES, {}), *remarks):
         terminalreporter.write_line(line)
