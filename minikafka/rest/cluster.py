@@ -98,12 +98,7 @@ async def get_brokers(visit: Visit) -> Json:
     return _Brokers(brokers=[broker_load(visit.host, brokers[node]) for node in sorted(brokers)]).out()
 
 
-@ROUTES.at(
-    "GET /v1/brokers/{broker}",
-    BrokerLoad.answer("The broker."),
-    parameters=(BROKER,),
-    problems=(BrokerIdNotRegistered,),
-)
+@ROUTES.at("GET /v1/brokers/{broker}", BrokerLoad.answer("The broker."), problems=(BrokerIdNotRegistered,))
 async def get_broker(visit: Visit) -> Json:
     """One broker."""
     broker = visit.host.image.brokers.get(visit[BROKER])

@@ -125,7 +125,6 @@ async def get_root(visit: Visit) -> Page | Reply:
         also={"text/css": (text("CSS."), "body { margin: 0 }")},
         example="export {};",
     ),
-    parameters=(FILE,),
 )
 async def get_file(visit: Visit) -> Page:
     """A script or a style sheet of the console."""

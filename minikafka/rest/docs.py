@@ -333,7 +333,6 @@ async def get_problem_pages(_visit: Visit) -> Json:
 @ROUTES.at(
     f"GET {PROBLEM_PAGES}{{slug}}",
     Answer(description="What the error means.", schema=ref("ProblemPage"), example=PAGE_EXAMPLE),
-    parameters=(SLUG,),
 )
 async def get_problem_page(visit: Visit) -> Json:
     """What the ``type`` of a problem points at: its meaning, its cause, and what to look at."""

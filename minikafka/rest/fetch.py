@@ -120,19 +120,7 @@ class _Fetched(Place):
 @ROUTES.at(
     "GET /v1/topics/{topic}/partitions/{partition}/records",
     _Fetched.answer("Records, or none after `max_wait_ms`."),
-    parameters=(
-        TOPIC,
-        PARTITION,
-        OFFSET,
-        MAX_WAIT_MS,
-        MIN_BYTES,
-        MAX_BYTES,
-        MAX_RECORDS,
-        ISOLATION_LEVEL,
-        FORMAT,
-        CONTAINS,
-        FORWARD,
-    ),
+    parameters=(OFFSET, MAX_WAIT_MS, MIN_BYTES, MAX_BYTES, MAX_RECORDS, ISOLATION_LEVEL, FORMAT, CONTAINS, FORWARD),
     problems=(*LEADER_PROBLEMS, kafka.OffsetOutOfRange, kafka.CorruptMessage, kafka.OffsetNotAvailable),
 )
 async def get_records(visit: Visit) -> Json:
@@ -446,7 +434,7 @@ EXAMPLE = (
         EXAMPLE,
         "Server-Sent Events.",
     ),
-    parameters=(TOPIC, PARTITION, START, LAST_EVENT_ID, HEARTBEAT_MS, ISOLATION_LEVEL, FORMAT, FORWARD),
+    parameters=(START, LAST_EVENT_ID, HEARTBEAT_MS, ISOLATION_LEVEL, FORMAT, FORWARD),
     problems=(*LEADER_PROBLEMS, kafka.OffsetOutOfRange, kafka.ThrottlingQuotaExceeded),
 )
 async def get_stream(visit: Visit) -> Stream:

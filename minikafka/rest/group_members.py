@@ -52,7 +52,7 @@ from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import failure_of
 from minikafka.world.connections import identity_of
 
-ROUTES = Routes("groups")
+ROUTES = Routes("groups", also=(FORWARD,))
 
 # Kafka's session.timeout.ms: a person types slower than a program beats, and may ask for more.
 SESSION_MS_DEFAULT = 45_000
@@ -162,7 +162,7 @@ MEMBER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
 @ROUTES.at(
     "POST /v1/groups/{group}/members",
     Joined.answer("It is a member, and these partitions are its own until the next rebalance.", revoked=[]),
-    parameters=(GROUP, MAX_WAIT_MS, FORWARD),
+    parameters=(MAX_WAIT_MS,),
     body=Wish.body(),
     problems=(
         *MEMBER_PROBLEMS,
@@ -333,7 +333,6 @@ class _Lives(Model):
 @ROUTES.at(
     "POST /v1/groups/{group}/members/{member}/heartbeat",
     _Lives.answer("It lives, and nothing has changed."),
-    parameters=(GROUP, MEMBER, FORWARD),
     body=_Standing.body(),
     problems=MEMBER_PROBLEMS,
 )
@@ -377,7 +376,6 @@ class _MemberCommits(_Standing):
 @ROUTES.at(
     "PUT /v1/groups/{group}/members/{member}/offsets",
     COMMIT_ANSWERS,
-    parameters=(GROUP, MEMBER, FORWARD),
     body=_MemberCommits.body(),
     problems=(*MEMBER_PROBLEMS, *(each for each in COMMIT_PROBLEMS if each not in COORDINATOR_PROBLEMS)),
 )
@@ -405,7 +403,6 @@ class _Left(Model):
 @ROUTES.at(
     "DELETE /v1/groups/{group}/members/{member}",
     _Left.answer("It is no member any more."),
-    parameters=(GROUP, MEMBER, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, kafka.FencedInstanceId, kafka.UnknownMemberId),
 )
 async def delete_member(visit: Visit) -> Json:

@@ -36,7 +36,7 @@ from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import failure_of
 
-ROUTES = Routes("groups")
+ROUTES = Routes("groups", also=(FORWARD,))
 TOPIC_QUERY = Text("topic", "Of this topic; it must be given.", length_max=249, pattern=r"[^/]+", needed="a name")
 PARTITION_QUERY = Integer("partition", "Only of this partition; all without it.", high=INT32_MAX)
 
@@ -55,7 +55,6 @@ class _GroupOffsets(Model):
 @ROUTES.at(
     "GET /v1/groups/{group}/offsets",
     _GroupOffsets.answer("The offsets."),
-    parameters=(GROUP, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound),
 )
 async def get_offsets(visit: Visit) -> Json:
@@ -120,7 +119,6 @@ COMMIT_PROBLEMS = (
 @ROUTES.at(
     "PUT /v1/groups/{group}/offsets",
     COMMIT_ANSWERS,
-    parameters=(GROUP, FORWARD),
     body=Commits.body(),
     problems=(*COMMIT_PROBLEMS, kafka.NonEmptyGroup),
 )
@@ -226,7 +224,6 @@ class _ResetDone(Model):
 @ROUTES.at(
     "POST /v1/groups/{group}/offsets:reset",
     _ResetDone.answer("Where the group goes on, or would."),
-    parameters=(GROUP, FORWARD),
     body=_Reset.body(topics=[PartitionsOf.example(partitions=[0])]),
     problems=(
         *COORDINATOR_PROBLEMS,
@@ -312,7 +309,7 @@ class _Forgotten(Model):
 @ROUTES.at(
     "DELETE /v1/groups/{group}/offsets",
     _Forgotten.answer("Forgotten."),
-    parameters=(GROUP, TOPIC_QUERY, PARTITION_QUERY, FORWARD),
+    parameters=(TOPIC_QUERY, PARTITION_QUERY),
     problems=(
         *COORDINATOR_PROBLEMS,
         kafka.GroupIdNotFound,

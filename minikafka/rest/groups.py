@@ -24,7 +24,7 @@ from minikafka.wire import group_messages as g
 from minikafka.wire.group_messages import DescribedMember
 from minikafka.wire.messages import LATEST
 
-ROUTES = Routes("groups")
+ROUTES = Routes("groups", also=(FORWARD,))
 
 # As many as one OffsetCommit names (wire/apis.py).
 PARTITION_COUNT_MAX = 2_500
@@ -160,7 +160,7 @@ class _Groups(Model):
 @ROUTES.at(
     "GET /v1/groups",
     _Groups.answer("All groups, by name."),
-    parameters=(STATE, FORWARD),
+    parameters=(STATE,),
     problems=(kafka.CoordinatorNotAvailable,),
 )
 async def get_groups(visit: Visit) -> Json:
@@ -234,10 +234,7 @@ class _Group(Model):
 
 
 @ROUTES.at(
-    "GET /v1/groups/{group}",
-    _Group.answer("The group."),
-    parameters=(GROUP, FORWARD),
-    problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound),
+    "GET /v1/groups/{group}", _Group.answer("The group."), problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound)
 )
 async def get_group(visit: Visit) -> Json:
     """One group: its state, its members and what each of them has, its offsets and how far behind they are."""
@@ -272,10 +269,7 @@ class _GroupLag(Model):
 
 
 @ROUTES.at(
-    "GET /v1/groups/{group}/lag",
-    _GroupLag.answer("The lag."),
-    parameters=(GROUP, FORWARD),
-    problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound),
+    "GET /v1/groups/{group}/lag", _GroupLag.answer("The lag."), problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound)
 )
 async def get_lag(visit: Visit) -> Json:
     """How far the group is behind: in all, where it is worst, and who reads each partition."""
@@ -303,7 +297,6 @@ class _Deleted(Model):
 @ROUTES.at(
     "DELETE /v1/groups/{group}",
     _Deleted.answer("It is gone, offsets and all."),
-    parameters=(GROUP, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound, kafka.NonEmptyGroup),
 )
 async def delete_group(visit: Visit) -> Json:

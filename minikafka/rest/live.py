@@ -29,7 +29,7 @@ from minikafka.rest.host import Host, Scene
 from minikafka.rest.leaders import answer_of, partition_of
 from minikafka.rest.parameters import Text
 from minikafka.rest.partitions import partition_out, watermark_sentence
-from minikafka.rest.route import Route, Stream, Visit, text_answer
+from minikafka.rest.route import Routes, Stream, Visit, text_answer
 from minikafka.rest.sentences import cluster_summary, partition_summary, why_fenced_or_up, why_the_stable_offset
 from minikafka.rest.transactions import producer_out
 from minikafka.rest.views import Views, leaders_view, patience_with
@@ -374,6 +374,25 @@ def partition_state(host: Scene, name: TopicPartition, image: PartitionImage, vi
 # ---- the door --------------------------------------------------------------------------------------------------------
 
 
+ROUTES = Routes("cluster")
+EXAMPLE = (
+    'retry: 1000\n\nevent: hello\ndata: {"v": 2, "node": 1}\n\n'
+    'id: 1a2b-1\nevent: snapshot\ndata: {"summary": "orders-0: ...", "partition": {"high_watermark": 41}}\n\n'
+    'id: 1a2b-2\nevent: frame\ndata: {"changes": [[["partition", "high_watermark"], 42]]}\n\n'
+)
+
+
+@ROUTES.at(
+    "GET /v1/live",
+    text_answer(
+        "Events until the reader leaves: `hello`, `snapshot`, `frame`, `gap`, `heartbeat`, `end`.",
+        json_text.EVENT_STREAM,
+        EXAMPLE,
+        "Server-Sent Events.",
+    ),
+    parameters=(SCOPE, LAST_EVENT_ID),
+    problems=(UnknownTopicOrPartition, ThrottlingQuotaExceeded),
+)
 async def get_live(visit: Visit) -> Stream:
     """The state of the cluster or of one partition: a snapshot, then differences."""
     scope = visit[SCOPE]
@@ -394,28 +413,3 @@ async def get_live(visit: Visit) -> Stream:
         headers={"X-Accel-Buffering": "no"},
         repeats_itself=True,
     )
-
-
-EXAMPLE = (
-    'retry: 1000\n\nevent: hello\ndata: {"v": 2, "node": 1}\n\n'
-    'id: 1a2b-1\nevent: snapshot\ndata: {"summary": "orders-0: ...", "partition": {"high_watermark": 41}}\n\n'
-    'id: 1a2b-2\nevent: frame\ndata: {"changes": [[["partition", "high_watermark"], 42]]}\n\n'
-)
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/live",
-        handler=get_live,
-        tag="cluster",
-        parameters=(SCOPE, LAST_EVENT_ID),
-        answers={
-            200: text_answer(
-                "Events until the reader leaves: `hello`, `snapshot`, `frame`, `gap`, `heartbeat`, `end`.",
-                json_text.EVENT_STREAM,
-                EXAMPLE,
-                "Server-Sent Events.",
-            )
-        },
-        problems=(UnknownTopicOrPartition, ThrottlingQuotaExceeded),
-    ),
-)

@@ -13,7 +13,7 @@ from minikafka.rest.fetch import FORMAT, Room, decompressed_max, form_of, name_o
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import ask, partition_of
 from minikafka.rest.model import Model, many_of, member
-from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Flag, Integer
+from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Flag, Integer
 from minikafka.rest.records import record_out
 from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import flag, ref, text, whole
@@ -109,7 +109,7 @@ PROBLEMS = (
 @ROUTES.at(
     "GET /v1/topics/{topic}/partitions/{partition}/log",
     _Batches.answer("The log from there on."),
-    parameters=(TOPIC, PARTITION, REPLICA, FROM, TO, MAX_BATCHES, RECORDS, FORMAT),
+    parameters=(REPLICA, FROM, TO, MAX_BATCHES, RECORDS, FORMAT),
     problems=PROBLEMS,
 )
 async def get_log(visit: Visit) -> Json:
@@ -137,7 +137,7 @@ async def get_log(visit: Visit) -> Json:
 @ROUTES.at(
     "GET /v1/topics/{topic}/partitions/{partition}/epochs",
     _Epochs.answer("The epochs, the oldest first."),
-    parameters=(TOPIC, PARTITION, REPLICA),
+    parameters=(REPLICA,),
     problems=PROBLEMS,
 )
 async def get_epochs(visit: Visit) -> Json:

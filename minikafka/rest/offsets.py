@@ -13,9 +13,7 @@ from minikafka.rest.parameters import (
     FORWARD,
     INT32_MAX,
     INT64_MAX,
-    PARTITION,
     TIMEOUT_MS,
-    TOPIC,
     Integer,
     Parsed,
     Wrong,
@@ -96,7 +94,7 @@ class _Offset(Place):
 @ROUTES.at(
     "GET /v1/topics/{topic}/partitions/{partition}/offsets",
     _Offset.answer("The offset."),
-    parameters=(TOPIC, PARTITION, AT, EPOCH, FORWARD),
+    parameters=(AT, EPOCH, FORWARD),
     problems=(*LEADER_PROBLEMS, OffsetNotAvailable),
 )
 async def get_offsets(visit: Visit) -> Json:
@@ -163,7 +161,7 @@ class _Truncated(Place):
 @ROUTES.at(
     "POST /v1/topics/{topic}/partitions/{partition}/truncate-before",
     _Truncated.answer("Deleted on every live replica."),
-    parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
+    parameters=(TIMEOUT_MS, FORWARD),
     body=_Truncation.body(),
     problems=(*LEADER_PROBLEMS, OffsetOutOfRange, RequestTimedOut),
     tag="partitions",

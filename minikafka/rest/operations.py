@@ -95,7 +95,6 @@ _CHANGE = (DRY_RUN, TIMEOUT_MS, FORWARD)
 @ROUTES.at(
     "GET /v1/topics/{topic}/configs",
     _SHOWN,
-    parameters=(TOPIC,),
     problems=(*CONTROLLER_PROBLEMS, kafka.UnknownTopicOrPartition),
     tag="topics",
 )
@@ -107,7 +106,6 @@ async def get_topic_configs(visit: Visit) -> Json:
 @ROUTES.at(
     "GET /v1/brokers/{broker}/configs",
     _SHOWN,
-    parameters=(BROKER,),
     problems=(*CONTROLLER_PROBLEMS, kafka.BrokerIdNotRegistered),
     tag="cluster",
 )
@@ -125,7 +123,7 @@ async def get_cluster_configs(visit: Visit) -> Json:
 @ROUTES.at(
     "PATCH /v1/topics/{topic}",
     _ALTERED,
-    parameters=(TOPIC, *_CHANGE),
+    parameters=(*_CHANGE,),
     body=_Changes.body(),
     problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig, kafka.UnknownTopicOrPartition),
     tag="topics",
@@ -138,7 +136,7 @@ async def patch_topic(visit: Visit) -> Json:
 @ROUTES.at(
     "PATCH /v1/brokers/{broker}/configs",
     _ALTERED,
-    parameters=(BROKER, *_CHANGE),
+    parameters=(*_CHANGE,),
     body=_Changes.body(),
     problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig, kafka.BrokerIdNotRegistered),
     tag="cluster",
@@ -217,7 +215,7 @@ class _MorePartitions(Model):
 @ROUTES.at(
     "POST /v1/topics/{topic}/partitions",
     _MorePartitions.answer("It has them, and the live brokers know."),
-    parameters=(TOPIC, DRY_RUN, TIMEOUT_MS, FORWARD),
+    parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
     body=_Count.body(),
     problems=(*_CHANGE_PROBLEMS, kafka.InvalidPartitions, kafka.UnknownTopicOrPartition),
     tag="topics",
@@ -289,7 +287,7 @@ _MOVED = {200: _Moved.answer("Begun, or cancelled; the live brokers know.")}
 @ROUTES.at(
     "PUT /v1/topics/{topic}/partitions/{partition}/reassignment",
     _MOVED,
-    parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
+    parameters=(TIMEOUT_MS, FORWARD),
     body=_Target.body(),
     problems=(*_CHANGE_PROBLEMS, kafka.InvalidReplicaAssignment, kafka.UnknownTopicOrPartition),
 )
@@ -302,7 +300,7 @@ async def put_reassignment(visit: Visit) -> Json:
 @ROUTES.at(
     "DELETE /v1/topics/{topic}/partitions/{partition}/reassignment",
     _MOVED,
-    parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
+    parameters=(TIMEOUT_MS, FORWARD),
     problems=(
         *_CHANGE_PROBLEMS,
         kafka.InvalidReplicaAssignment,

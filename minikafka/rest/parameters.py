@@ -30,6 +30,10 @@ class Wrong(ValueError):
     """One sentence about a text that is not a value of its parameter."""
 
 
+PARTS: dict[str, Parameter[Any]] = {}
+"""Parts of paths, by the names that paths have for them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parameter(ABC, Generic[Value]):
     """One parameter; subclasses say how its text is read. A part of the path is always there, the others may be."""
@@ -41,6 +45,10 @@ class Parameter(ABC, Generic[Value]):
     example: Any = None
     error: type[ProtocolError] = InvalidRequest
     """What a text that is no value is refused with."""
+
+    def __post_init__(self) -> None:
+        if self.place == "path":
+            PARTS[self.name] = self
 
     @abstractmethod
     def read(self, text: str) -> Value:

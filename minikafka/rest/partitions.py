@@ -30,7 +30,7 @@ from minikafka.rest.leaders import (
     refuse_to_forward,
 )
 from minikafka.rest.model import Model, many_of, member, note, one
-from minikafka.rest.parameters import FORWARD, PARTITION, TIMEOUT_MS, TOPIC
+from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import flag, nodes, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Event as EventOut
@@ -77,7 +77,6 @@ class _Elected(Place):
 @ROUTES.at(
     "GET /v1/topics/{topic}/partitions",
     _Partitions.answer("All partitions of the topic."),
-    parameters=(TOPIC,),
     problems=(kafka.UnknownTopicOrPartition,),
 )
 async def get_partitions(visit: Visit) -> Json:
@@ -137,7 +136,7 @@ _LEADERS = ("log_start_offset", "last_stable_offset", "high_watermark", "log_end
 @ROUTES.at(
     "GET /v1/topics/{topic}/partitions/{partition}",
     _Partition.answer("The partition, as its replicas tell it."),
-    parameters=(TOPIC, PARTITION, FORWARD),
+    parameters=(FORWARD,),
     problems=LEADER_PROBLEMS,
 )
 async def get_partition(visit: Visit) -> Json:
@@ -233,7 +232,7 @@ def _replica_of(
 @ROUTES.at(
     "POST /v1/topics/{topic}/partitions/{partition}/elections",
     _Elected.answer("Elected, and known to the live brokers."),
-    parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
+    parameters=(TIMEOUT_MS, FORWARD),
     body=_Election.body(),
     problems=(
         *CONTROLLER_PROBLEMS,
@@ -346,7 +345,7 @@ class _Explanation(Place):
 @ROUTES.at(
     "GET /v1/topics/{topic}/partitions/{partition}/explain",
     _Explanation.answer("The causes.", last_refusal=None),
-    parameters=(TOPIC, PARTITION, FORWARD),
+    parameters=(FORWARD,),
     problems=(kafka.UnknownTopicOrPartition,),
 )
 async def get_explanation(visit: Visit) -> Json:

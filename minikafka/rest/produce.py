@@ -41,7 +41,7 @@ from minikafka.rest.leaders import (
     still_moving,
 )
 from minikafka.rest.model import Model, many_of, member, note
-from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
+from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import RecordIn, records_in
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Reply, Routes, Visit
 from minikafka.rest.schema import Schema, flag, many, ref, text, whole
@@ -183,7 +183,7 @@ MIXED = Answer(
 @ROUTES.at(
     "POST /v1/topics/{topic}/records",
     {200: WRITTEN, 202: SENT, 207: MIXED},
-    parameters=(TOPIC, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY),
+    parameters=(ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY),
     body=RECORDS_BODY,
     problems=PROBLEMS,
 )
@@ -195,7 +195,7 @@ async def post_records(visit: Visit) -> Reply:
 @ROUTES.at(
     "POST /v1/topics/{topic}/partitions/{partition}/records",
     {200: WRITTEN, 202: SENT},
-    parameters=(TOPIC, PARTITION, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY, OF_A_TRANSACTION, *IDEMPOTENCE),
+    parameters=(ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY, OF_A_TRANSACTION, *IDEMPOTENCE),
     body=RECORDS_BODY,
     problems=(
         *PROBLEMS,

@@ -114,7 +114,7 @@ _RECORDS_V2 = shape(
         media_type=V2,
         also={JSON: (_Offsets.schema(), _Offsets.example())},
     ),
-    parameters=(TOPIC, FORWARD),
+    parameters=(FORWARD,),
     body=Body(
         contents={
             media_type: (_RECORDS_V2, {"records": [{"key": "YW5u", "value": "dGVh", "partition": 2}]})
@@ -228,7 +228,7 @@ _RECORD_V3 = shape(
     timestamp=nullable(text("ISO 8601 with a time zone.", format="date-time")),
 )
 _V3_MEMBERS: dict[str, Any] = {
-    "parameters": (CLUSTER_ID, TOPIC, FORWARD),
+    "parameters": (FORWARD,),
     "body": Body(contents={JSON: (_RECORD_V3, {"value": {"type": "JSON", "data": {"item": "tea"}}})}),
     "problems": PROBLEMS,
     "errors": ErrorForm(media_type=JSON, schema=ref("ProxyError"), body_of=_error_body),

@@ -12,6 +12,7 @@ One request at a door, and what its handler may answer.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -23,7 +24,7 @@ from minikafka.broker.dispatch import screened_answer, settled
 from minikafka.ports import RequestContext
 from minikafka.rest.body import BODY_SIZE, FORM_NOTE, FORM_TYPE, kind_of, parsed_object, read_body
 from minikafka.rest.host import Host
-from minikafka.rest.parameters import Parameter
+from minikafka.rest.parameters import PARTS, Parameter
 from minikafka.rest.schema import Schema, text
 from minikafka.security.quotas import PRODUCE
 from minikafka.types import NodeId
@@ -254,19 +255,26 @@ DeclaredHandler = TypeVar("DeclaredHandler", bound=Handler)
 class Routes(list[Route]):
     """The routes of a module. Each is declared above its handler, with all that ``/openapi.json`` says of it."""
 
-    def __init__(self, tag: str, *, testing: bool = False) -> None:
+    def __init__(self, tag: str, *, testing: bool = False, also: tuple[Parameter[Any], ...] = ()) -> None:
+        """``also``: parameters that all of them have."""
         super().__init__()
-        self._tag = tag
-        self._testing = testing
+        self._tag, self._testing, self._also = tag, testing, also
 
     def at(
-        self, where: str, answers: Answer | Mapping[int, Answer], *, tag: str | None = None, **more: Any
+        self,
+        where: str,
+        answers: Answer | Mapping[int, Answer],
+        *,
+        parameters: tuple[Parameter[Any], ...] = (),
+        tag: str | None = None,
+        **more: Any,
     ) -> Callable[[DeclaredHandler], DeclaredHandler]:
         """Declare the route at ``where``, such as ``GET /v1/topics``; ``more`` are further members of the Route.
 
-        One answer is that of status 200.
+        The variable parts of the path are parameters of it too. One answer is that of status 200.
         """
         method, path = where.split(" ")
+        parts = [PARTS[name] for name in re.findall(r"\{(\w+)\}", path)]
         by_status = {200: answers} if isinstance(answers, Answer) else answers
 
         def declare(handler: DeclaredHandler) -> DeclaredHandler:
@@ -277,6 +285,7 @@ class Routes(list[Route]):
                     handler=handler,
                     tag=tag or self._tag,
                     answers=by_status,
+                    parameters=(*parts, *parameters, *self._also),
                     testing=self._testing,
                     **more,
                 )

@@ -108,7 +108,7 @@ async def get_stories(_visit: Visit) -> Json:
 @ROUTES.at(
     "GET /v1/lab/stories/{story}",
     _Played.answer("The state before the story, and what each step changes."),
-    parameters=(STORY, TRUNCATION, CONTROL),
+    parameters=(TRUNCATION, CONTROL),
 )
 async def get_story(visit: Visit) -> Json:
     """Play a story: the state before it, and what each step changes."""

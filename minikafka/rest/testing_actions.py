@@ -106,12 +106,7 @@ class _Ending(Model):
     )
 
 
-@ROUTES.at(
-    "GET /v1/brokers/{broker}/actions",
-    _Ending.answer("What it would mean."),
-    parameters=(BROKER,),
-    problems=(BrokerIdNotRegistered,),
-)
+@ROUTES.at("GET /v1/brokers/{broker}/actions", _Ending.answer("What it would mean."), problems=(BrokerIdNotRegistered,))
 async def get_actions(visit: Visit) -> Json:
     """What `stop` and `kill` of a broker would mean now, as sentences."""
     host, node = visit.host, visit[BROKER]
@@ -162,7 +157,6 @@ def _injected(done: Done) -> Iterator[Injection]:
         200: _Action.answer("It is done.", faults=[1]),
         202: _Action.answer("The broker is about to end.", do="kill", done=False),
     },
-    parameters=(BROKER,),
     node_in=BROKER,
     served_here=starts_here,
     body=_Wanted.body(),

@@ -242,7 +242,7 @@ async def post_fault(call: HookCall) -> Reply:
 @ROUTES.hook(
     "GET /v1/faults/{fault}",
     _Fault.answer("The fault.", hits=3),
-    parameters=(FAULT, WAIT_HITS, TIMEOUT_MS),
+    parameters=(WAIT_HITS, TIMEOUT_MS),
     problems=(RequestTimedOut,),
     wait_s=lambda visit: visit[TIMEOUT_MS] / 1000 if visit.gives(WAIT_HITS) else 0.0,
 )
@@ -264,7 +264,6 @@ async def get_fault(call: HookCall) -> Json:
 @ROUTES.hook(
     "POST /v1/faults/{fault}:release",
     _Released.answer("They are released.", fault=_Fault.example(kind="hold", hits=3)),
-    parameters=(FAULT,),
     body=json_body(_Release.schema(sent=True), {"count": 1, "latest": True}),
     injects=lambda done: [done.injection("release", fault=done.values[FAULT.name], facts=dict(done.document))],
 )
@@ -285,7 +284,6 @@ async def post_release(call: HookCall) -> Json:
 @ROUTES.hook(
     "DELETE /v1/faults/{fault}",
     _Fault.answer("It is healed.", hits=3, active=False),
-    parameters=(FAULT,),
     injects=lambda done: [done.injection("heal", fault=done.values[FAULT.name])],
 )
 async def delete_fault(call: HookCall) -> Json:

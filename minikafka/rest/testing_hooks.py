@@ -164,7 +164,7 @@ class HookRoutes(Routes):
         The function runs at the broker that the request concerns. ``AT_OR_ALL`` needs ``merge``. ``more`` are the last
         members of _Anywhere.
         """
-        own = () if node_in in parameters else (node_in,)
+        own = () if node_in.place == "path" else (node_in,)
         declare = self.at(
             where,
             answers,

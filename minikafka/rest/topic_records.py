@@ -283,7 +283,7 @@ FOLLOWED: dict[str, tuple[Schema, str]] = {
         ),
         also=FOLLOWED,
     ),
-    parameters=(TOPIC, FROM, FOLLOW, MAX_RECORDS, HEARTBEAT_MS, LAST_EVENT_ID, ISOLATION_LEVEL, FORMAT, FORWARD),
+    parameters=(FROM, FOLLOW, MAX_RECORDS, HEARTBEAT_MS, LAST_EVENT_ID, ISOLATION_LEVEL, FORMAT, FORWARD),
     problems=(
         *LEADER_PROBLEMS,
         kafka.CorruptMessage,

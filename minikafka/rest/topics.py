@@ -142,12 +142,7 @@ async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Seq
         topic.without_leader = sum(part.leader == NO_NODE for part in parts.partitions)
 
 
-@ROUTES.at(
-    "GET /v1/topics/{topic}",
-    _Topic.answer("The topic."),
-    parameters=(TOPIC,),
-    problems=(kafka.UnknownTopicOrPartition,),
-)
+@ROUTES.at("GET /v1/topics/{topic}", _Topic.answer("The topic."), problems=(kafka.UnknownTopicOrPartition,))
 async def get_topic(visit: Visit) -> Json:
     """One topic with its settings and partitions."""
     return _Topic.out_of(await described_topic(visit))
@@ -243,7 +238,7 @@ def setting_text(value: str | float) -> str:
 @ROUTES.at(
     "DELETE /v1/topics/{topic}",
     _Deleted.answer("Gone, with all that was in it."),
-    parameters=(TOPIC, TIMEOUT_MS, FORWARD),
+    parameters=(TIMEOUT_MS, FORWARD),
     problems=(*CONTROLLER_PROBLEMS, kafka.InvalidTopic, kafka.RequestTimedOut, kafka.UnknownTopicOrPartition),
 )
 async def delete_topic(visit: Visit) -> Json:

@@ -41,7 +41,7 @@ from minikafka.rest.leaders import (
     whole_error,
 )
 from minikafka.rest.model import Model, many_of, member, note, one
-from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Text, states_parameter
+from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text, states_parameter
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Leader, Place
@@ -62,7 +62,7 @@ from minikafka.wire.transaction_messages import (
     TxnOffsetCommitRequest,
 )
 
-ROUTES = Routes("transactions")
+ROUTES = Routes("transactions", also=(FORWARD,))
 STATES = tuple(each.value for each in State)
 DESCRIBE_WAIT_S = 1.0
 STATE = states_parameter("transactional ids", STATES, example="Ongoing")
@@ -140,7 +140,7 @@ class _Producers(Place):
 @ROUTES.at(
     "GET /v1/transactions",
     _Transactions.answer("All transactional ids, by name."),
-    parameters=(STATE, PRODUCER_ID, RUNNING_MS, FORWARD),
+    parameters=(STATE, PRODUCER_ID, RUNNING_MS),
     problems=(kafka.CoordinatorNotAvailable,),
 )
 async def get_transactions(visit: Visit) -> Json:
@@ -160,7 +160,6 @@ async def get_transactions(visit: Visit) -> Json:
 @ROUTES.at(
     "GET /v1/transactions/{transactional_id}",
     _Transaction.answer("The transactional id."),
-    parameters=(TRANSACTIONAL_ID, FORWARD),
     problems=(*COORDINATOR_PROBLEMS, kafka.TransactionalIdNotFound),
 )
 async def get_transaction(visit: Visit) -> Json:
@@ -188,7 +187,6 @@ def producer_out(producer: m.ActiveProducer) -> dict[str, Any]:
 @ROUTES.at(
     "GET /v1/topics/{topic}/partitions/{partition}/producers",
     _Producers.answer("The producers that the partition's leader knows."),
-    parameters=(TOPIC, PARTITION, FORWARD),
     problems=LEADER_PROBLEMS,
 )
 async def get_producers(visit: Visit) -> Json:
@@ -282,7 +280,6 @@ class _Pending(Model):
 @ROUTES.at(
     "POST /v1/transactions",
     _Initialized.answer("The producer of the transactional id."),
-    parameters=(FORWARD,),
     body=_Wanted.body(),
     problems=(
         *COORDINATOR_PROBLEMS,
@@ -317,7 +314,6 @@ _FENCED: tuple[type[kafka.ProtocolError], ...] = (kafka.InvalidProducerIdMapping
 @ROUTES.at(
     "PUT /v1/transactions/{transactional_id}/offsets",
     _Pending.answer("They count when the transaction is committed."),
-    parameters=(TRANSACTIONAL_ID, FORWARD),
     body=_Offsets.body(),
     problems=(
         *COORDINATOR_PROBLEMS,
@@ -364,7 +360,6 @@ _END_PROBLEMS = (*COORDINATOR_PROBLEMS, *_FENCED, kafka.ConcurrentTransactions, 
 @ROUTES.at(
     "POST /v1/transactions/{transactional_id}:commit",
     _Ended.answer("Committed."),
-    parameters=(TRANSACTIONAL_ID, FORWARD),
     body=_Sender.body(),
     problems=_END_PROBLEMS,
 )
@@ -379,7 +374,6 @@ async def post_commit(visit: Visit) -> Json:
 @ROUTES.at(
     "POST /v1/transactions/{transactional_id}:abort",
     _Ended.answer("Aborted.", committed=False),
-    parameters=(TRANSACTIONAL_ID, FORWARD),
     body=_Sender.body(),
     problems=_END_PROBLEMS,
 )
