@@ -469,8 +469,5 @@ async def _chunks(reader: PartitionReader, first: list[Change]) -> AsyncGenerato
 
 def _chunks_of(changes: list[Change]) -> Iterator[bytes]:
     for start in range(0, len(changes), EVENTS_AT_ONCE):
-        yield _written(changes[start : start + EVENTS_AT_ONCE])
-
-
-def _written(changes: list[Change]) -> bytes:
-    return b"".join(json_text.event(each.kind, each.data, each.number) for each in changes)
+        some = changes[start : start + EVENTS_AT_ONCE]
+        yield b"".join(json_text.event(each.kind, each.data, each.number) for each in some)

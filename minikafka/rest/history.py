@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from minikafka.rest.host import Host
 from minikafka.rest.leaders import answer_of, partition_of
 from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_state, needed, partition_state
 from minikafka.rest.model import Model, many_of, member
-from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Parsed, Text, Wrong
+from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Text, kinds_parameter
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schema import many, nodes, nullable, text, whole
 from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, told_once
@@ -44,7 +44,6 @@ from minikafka.web.problems import malformed
 from minikafka.wire import messages as m
 from minikafka.wire.acls import CLUSTER_NAME, AclOperation, ResourceType
 from minikafka.wire.differences import difference
-from minikafka.wire.limits import shown
 
 ROUTES = Routes("cluster")
 WINDOW_MS = 60_000
@@ -79,21 +78,7 @@ PARTITION = Text(
 )
 
 
-def _kinds(given: str) -> tuple[str, ...]:
-    kinds = tuple(each.strip() for each in given.split(","))
-    if not all(kind.isidentifier() for kind in kinds):
-        raise Wrong(f"{shown(given)}: kinds of events with commas are needed, as in isr_shrunk,leader_elected")
-    return kinds
-
-
-KIND: Parsed[Collection[str]] = Parsed(
-    "kind",
-    "Only steps of these kinds, separated by commas.",
-    default=(),
-    reader=_kinds,
-    described={"type": "string", "pattern": "^[A-Za-z_]+(,[A-Za-z_]+)*$"},
-    example="isr_shrunk,leader_elected",
-)
+KIND = kinds_parameter("Only steps of these kinds, separated by commas.")
 
 
 class PastScene:

@@ -226,6 +226,21 @@ def states_among(known: Sequence[str], given: str) -> tuple[str, ...]:
     return tuple(states)
 
 
+def kinds_parameter(description: str) -> Parsed[Collection[str]]:
+    """Declare ``kind``: only events of some kinds."""
+
+    def read(given: str) -> tuple[str, ...]:
+        kinds = tuple(each.strip() for each in given.split(","))
+        if not all(kind.isidentifier() for kind in kinds):
+            raise Wrong(f"{shown(given)}: kinds of events with commas are needed, as in isr_shrunk,leader_elected")
+        return kinds
+
+    described = {"type": "string", "pattern": "^[A-Za-z_]+(,[A-Za-z_]+)*$"}
+    return Parsed(
+        "kind", description, default=(), reader=read, described=described, example="isr_shrunk,leader_elected"
+    )
+
+
 # ---- parameters that several routes share ----------------------------------------------------------------------------
 
 TOPIC = Text("topic", "The topic's name.", place="path", pattern=r"[^/]+", needed="a name", example="orders")

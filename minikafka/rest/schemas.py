@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from minikafka.errors import BY_CODE
+from minikafka.errors import BY_CODE, NotEnoughReplicas
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import INT64_MAX
 from minikafka.rest.schema import SCALARS, Schema, anything, flag, many, nodes, nullable, ref, shape, table, text, whole
 from minikafka.types import Epoch, NodeId
+from minikafka.web.problems import problem_of
 
 OUTCOMES = ("not_written", "written", "unknown")
 
@@ -21,22 +22,14 @@ class Leader(Model, named=True):
     url: str | None = member(text("Where it listens."), "http://127.0.0.1:9092", default=None)
 
 
-PROBLEM_EXAMPLE: dict[str, Any] = {
-    "type": "/docs/problems/not-enough-replicas",
-    "title": "Fewer in-sync replicas than min.insync.replicas: nothing was written",
-    "status": 503,
-    "detail": "orders-0 needs 2 in-sync replicas, the ISR is [1]",
-    "error": "NOT_ENOUGH_REPLICAS",
-    "error_code": 19,
-    "message": "orders-0 needs 2 in-sync replicas, the ISR is [1]",
-    "retriable": True,
-    "outcome": "not_written",
-    "topic": "orders",
-    "partition": 0,
-    "isr": [1],
-    "min_insync_replicas": 2,
-    "leader": Leader.example(),
-}
+PROBLEM_EXAMPLE = problem_of(
+    NotEnoughReplicas("orders-0 needs 2 in-sync replicas, the ISR is [1]"),
+    topic="orders",
+    partition=0,
+    isr=[1],
+    min_insync_replicas=2,
+    leader=Leader.example(),
+)
 
 # A header's value: text, null, or bytes that are no text.
 _HEADER = many(

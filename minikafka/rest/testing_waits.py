@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from minikafka.errors import RequestTimedOut
 from minikafka.rest import json_text
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member
-from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer, Parsed, Text, Wrong
+from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Flag, Integer, Parsed, Text, Wrong, kinds_parameter
 from minikafka.rest.route import Json, Page, Routes, Stream, Visit, text_answer
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, table, text, whole
 from minikafka.rest.testing_faults import TIMEOUT_MS
@@ -45,23 +45,9 @@ NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 
 
-def _kinds(given: str) -> tuple[str, ...]:
-    kinds = tuple(each.strip() for each in given.split(","))
-    if not all(kind.isidentifier() for kind in kinds):
-        raise Wrong(f"{shown(given)}: kinds of events with commas are needed, as in isr_shrunk,leader_elected")
-    return kinds
-
-
 FROM = Integer("from", "The first event's number (`seq`).", default=0, high=INT64_MAX, example=1)
 LIMIT = Integer("limit", "So many at the most.", default=EVENTS_DEFAULT, low=1, high=EVENTS_MAX)
-KIND: Parsed[Collection[str]] = Parsed(
-    "kind",
-    "Only of these kinds.",
-    default=(),
-    reader=_kinds,
-    described={"type": "string", "pattern": "^[A-Za-z_]+(,[A-Za-z_]+)*$"},
-    example="isr_shrunk,leader_elected",
-)
+KIND = kinds_parameter("Only of these kinds.")
 PARTITION = Text("partition", "Only of this partition.", example="orders-0")
 NODE = Text("node", "Only events of this broker.", pattern="[0-9]{1,10}", needed="a node id")
 LAST_EVENT_ID = Integer(
@@ -154,78 +140,52 @@ def _sse(kind: str, seq: int, line: dict[str, Any]) -> bytes:
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (seq, kind.encode(), json_text.compact(line))
 
 
-_NODE = re.compile(r"\d{1,10}", re.ASCII)
-_NODES = re.compile(r"\d{1,10}(,\d{1,10})*", re.ASCII)
+_NODE = "[0-9]{1,10}"
 
 
-def _some_node(given: str) -> SomeNode:
-    if given == ANY:
-        return ANY
-    if not _NODE.fullmatch(given) or int(given) > INT32_MAX:
-        raise Wrong(f"{shown(given)}: a node id is needed, or {ANY}")
-    return int(given)
+def _some_node(name: str, description: str) -> Parsed[SomeNode | None]:
+    def read(given: str) -> SomeNode:
+        if given == ANY:
+            return ANY
+        if not re.fullmatch(_NODE, given) or int(given) > INT32_MAX:
+            raise Wrong(f"{shown(given)}: a node id is needed, or {ANY}")
+        return int(given)
+
+    described = {"type": "string", "pattern": f"^(?:{ANY}|{_NODE})$"}
+    return Parsed(name, description, default=None, reader=read, described=described)
 
 
-def _nodes(given: str) -> frozenset[NodeId]:
-    if not _NODES.fullmatch(given):
-        raise Wrong(f"{shown(given)}: node ids with commas are needed")
-    return frozenset(map(int, given.split(",")))
+def _nodes(
+    name: str, description: str, default: frozenset[NodeId] | None, example: str | None = None
+) -> Parsed[frozenset[NodeId] | None]:
+    pattern = f"{_NODE}(,{_NODE})*"
 
+    def read(given: str) -> frozenset[NodeId]:
+        if not re.fullmatch(pattern, given):
+            raise Wrong(f"{shown(given)}: node ids with commas are needed")
+        return frozenset(map(int, given.split(",")))
 
-def _true_or_false(given: str) -> bool:
-    if given not in {"true", "false"}:
-        raise Wrong(f"{shown(given)}: true or false is needed")
-    return given == "true"
-
-
-_SOME_NODE = {"type": "string", "pattern": f"^(?:{ANY}|[0-9]{{1,10}})$"}
-_NODE_LIST = {"type": "string", "pattern": "^[0-9]{1,10}(,[0-9]{1,10})*$"}
-
-
-def _whole(name: str, description: str, *, high: int = INT32_MAX) -> Integer:
-    return Integer(name, description, high=high)
+    described = {"type": "string", "pattern": f"^{pattern}$"}
+    return Parsed(name, description, default=default, reader=read, described=described, example=example)
 
 
 TOPIC = Text("topic", "The topic.", length_max=249, example="orders")
 PARTITION_AWAITED = Integer("partition", "The partition.", default=0, high=INT32_MAX)
 EXISTS: Parsed[bool | None] = Parsed(
-    "exists", "Is the topic there?", default=None, reader=_true_or_false, described={"type": "boolean"}
+    "exists", "Is the topic there?", default=None, reader=Flag("", "").read, described={"type": "boolean"}
 )
-LEADER: Parsed[SomeNode | None] = Parsed(
-    "leader",
-    "This broker leads the partition (`any`: some broker does), and has begun to.",
-    default=None,
-    reader=_some_node,
-    described=_SOME_NODE,
-)
-LEADER_NOT = _whole("leader_not", "A broker leads the partition that is not this one.")
-LEADER_EPOCH = _whole("leader_epoch_at_least", "The leader epoch has come so far.")
-ISR: Parsed[frozenset[NodeId] | None] = Parsed(
-    "isr", "The ISR has exactly these members.", default=None, reader=_nodes, described=_NODE_LIST, example="1,2"
-)
-ISR_SIZE = _whole("isr_size", "The ISR has so many members.")
-REPLICA = _whole("replica", "Whose high watermark and log end are meant; else the leader's.")
-HW = _whole("hw_at_least", "The high watermark has come so far.", high=INT64_MAX)
-LEO = _whole("leo_at_least", "The log end offset has come so far.", high=INT64_MAX)
-ALIVE: Parsed[frozenset[NodeId]] = Parsed(
-    "alive",
-    "These brokers are registered and not fenced.",
-    default=frozenset(),
-    reader=_nodes,
-    described=_NODE_LIST,
-    example="1,2,3",
-)
-FENCED: Parsed[frozenset[NodeId]] = Parsed(
-    "fenced", "These brokers are fenced.", default=frozenset(), reader=_nodes, described=_NODE_LIST
-)
-CONTROLLER: Parsed[SomeNode | None] = Parsed(
-    "controller",
-    "This broker is the active controller (`any`: some broker is).",
-    default=None,
-    reader=_some_node,
-    described=_SOME_NODE,
-)
-CONTROLLER_NOT = _whole("controller_not", "The active controller is known and is not this broker.")
+LEADER = _some_node("leader", "This broker leads the partition (`any`: some broker does), and has begun to.")
+LEADER_NOT = Integer("leader_not", "A broker leads the partition that is not this one.", high=INT32_MAX)
+LEADER_EPOCH = Integer("leader_epoch_at_least", "The leader epoch has come so far.", high=INT32_MAX)
+ISR = _nodes("isr", "The ISR has exactly these members.", None, "1,2")
+ISR_SIZE = Integer("isr_size", "The ISR has so many members.", high=INT32_MAX)
+REPLICA = Integer("replica", "Whose high watermark and log end are meant; else the leader's.", high=INT32_MAX)
+HW = Integer("hw_at_least", "The high watermark has come so far.", high=INT64_MAX)
+LEO = Integer("leo_at_least", "The log end offset has come so far.", high=INT64_MAX)
+ALIVE = _nodes("alive", "These brokers are registered and not fenced.", frozenset(), "1,2,3")
+FENCED = _nodes("fenced", "These brokers are fenced.", frozenset())
+CONTROLLER = _some_node("controller", "This broker is the active controller (`any`: some broker is).")
+CONTROLLER_NOT = Integer("controller_not", "The active controller is known and is not this broker.", high=INT32_MAX)
 OF_PARTITION = (LEADER, LEADER_NOT, LEADER_EPOCH, ISR, ISR_SIZE, HW, LEO)
 OF_TOPIC = (EXISTS, *OF_PARTITION)
 OF_CLUSTER = (ALIVE, FENCED, CONTROLLER, CONTROLLER_NOT)

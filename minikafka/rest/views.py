@@ -125,17 +125,13 @@ def told_once(events: Iterable[Event]) -> list[Event]:
         else:
             others.append(event)
             continue
-        if key not in recorded or _knows_more(event, recorded[key]):
+        if key not in recorded or _knowledge(event) > _knowledge(recorded[key]):
             recorded[key] = event
     return sorted([*recorded.values(), *others], key=lambda event: (event.at_ms, event.partition_epoch))
 
 
-def _knows_more(event: Event, known: Event) -> bool:
-    """The one that decided knows why; the one that was there knows when."""
-    return _knowledge(event) > _knowledge(known)
-
-
 def _knowledge(event: Event) -> tuple[bool, bool, bool]:
+    """The one that decided knows why; the one that was there knows when."""
     return bool(event.facts.get("decided_here")), event.at_ms >= 0, bool(event.facts.get("why"))
 
 
