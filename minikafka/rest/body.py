@@ -104,7 +104,13 @@ JSON_TYPE = "application/json"
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 FORM_TYPE = "application/x-www-form-urlencoded"
 RAW_TYPES = ("application/octet-stream", "text/plain")
-KINDS = ("json", "form", "msgpack", "ndjson", "raw")
+KINDS = {
+    JSON_TYPE: "json",
+    FORM_TYPE: "form",
+    **dict.fromkeys(MSGPACK_TYPES, "msgpack"),
+    **dict.fromkeys(NDJSON_TYPES, "ndjson"),
+    **dict.fromkeys(RAW_TYPES, "raw"),
+}
 FORM_NOTE = "sent as form; use --json"
 
 
@@ -172,27 +178,13 @@ def kind_of(http: web.Request, *more: str) -> str:
     if given is None:
         return "json"
     media_type = http.content_type.lower()
-    kind = _kind_of(media_type)
-    if kind is None or kind not in ("json", "form", "msgpack", *more):
+    kind = "json" if media_type.endswith("+json") else KINDS.get(media_type, "")
+    if kind not in ("json", "form", "msgpack", *more):
         raise unreadable_type(http, f"Content-Type {given[:80]!r} cannot be read here", *more)
     charset = (http.charset or "utf-8").lower()
     if kind not in ("msgpack", "raw") and charset not in ("utf-8", "utf8", "us-ascii"):
         raise unreadable_type(http, f"charset {charset[:40]!r} cannot be read here, only utf-8", *more)
     return kind
-
-
-def _kind_of(media_type: str) -> str | None:
-    if media_type == JSON_TYPE or media_type.endswith("+json"):
-        return "json"
-    for kind, types in (
-        ("form", (FORM_TYPE,)),
-        ("msgpack", MSGPACK_TYPES),
-        ("ndjson", NDJSON_TYPES),
-        ("raw", RAW_TYPES),
-    ):
-        if media_type in types:
-            return kind
-    return None
 
 
 def unreadable_type(http: web.Request, detail: str, *more: str) -> Refused:
@@ -221,14 +213,17 @@ def check_body(body: bytes, kind: str, bounds: Bounds) -> None:
         raise Refused(RecordListTooLarge(f"the body has {error}")) from None
 
 
-def parsed(body: bytes, kind: str, http: web.Request) -> Any:
-    """The value that a JSON or msgpack body stands for; call :func:`check_body` before."""
+def parsed(body: bytes, kind: str, http: web.Request | None = None) -> Any:
+    """The value that a JSON or msgpack body stands for; call :func:`check_body` before.
+
+    ``http`` is the request, which the error of a form names; a request that another broker has received has none.
+    """
     if kind == "msgpack":
         return _unpacked(body)
     try:
         return json_text.parse(body)
     except json_text.NotJson as error:
-        if kind == "form":
+        if kind == "form" and http is not None:
             raise unreadable_type(http, "a form was sent (curl -d does that) and it does not hold JSON") from None
         raise malformed(f"the body cannot be read as JSON: {error}") from None
 
@@ -251,24 +246,10 @@ def _refused_extension(code: int, _data: bytes) -> NoReturn:
     raise json_text.NotJson(f"the extension type {code} has no meaning here")
 
 
-def parsed_object(body: bytes, kind: str, http: web.Request) -> dict[str, Any]:
+def parsed_object(body: bytes, kind: str, http: web.Request | None = None) -> dict[str, Any]:
     """The object that a body is."""
     check_body(body, kind, BOUNDS)
-    return _object(parsed(body, kind, http))
-
-
-def object_in(body: bytes, kind: str) -> dict[str, Any]:
-    """The object in a ``json`` or ``msgpack`` body that another broker has received."""
-    check_body(body, kind, BOUNDS)
-    if kind == "msgpack":
-        return _object(_unpacked(body))
-    try:
-        return _object(json_text.parse(body))
-    except json_text.NotJson as error:
-        raise malformed(f"the body cannot be read as JSON: {error}") from None
-
-
-def _object(value: Any) -> dict[str, Any]:
+    value = parsed(body, kind, http)
     if type(value) is not dict:
         raise malformed("the body must be a JSON object", [{"pointer": "", "detail": "not an object"}], status=422)
     return value

@@ -137,15 +137,8 @@ async def get_records(visit: Visit) -> Json:
     answer, leader = await from_leader(visit, name, request, wait_s=visit[MAX_WAIT_MS] / 1000)
     waited_ms = round((clock.now() - start) * 1000)
     size = sum(map(len, answer.records))
-    records, next_offset = await read_out(
-        answer.records,
-        offset,
-        aborted=filter_of(answer.aborted_transactions),
-        count_max=visit[MAX_RECORDS],
-        form=form_of(visit),
-        limit=decompressed_max(visit.host, name.topic),
-        contains=visit[CONTAINS].encode(),
-    )
+    count_max, contains = visit[MAX_RECORDS], visit[CONTAINS].encode()
+    records, next_offset = await records_of(visit, answer, offset, count_max, form_of(visit), contains)
     return _Fetched.out_of(
         answer,
         records=records,
@@ -209,6 +202,16 @@ class Room:
         size = len(record.key or b"") + len(record.value or b"") + headers
         self._bytes -= size
         return size
+
+
+async def records_of(
+    visit: Visit, answer: m.FetchedPartition, offset: Offset, count_max: int, form: str, contains: bytes = b""
+) -> tuple[list[dict[str, Any]], Offset]:
+    """What :func:`read_out` finds in the answer of a leader."""
+    aborted, limit = filter_of(answer.aborted_transactions), decompressed_max(visit.host, answer.topic)
+    return await read_out(
+        answer.records, offset, aborted=aborted, count_max=count_max, form=form, limit=limit, contains=contains
+    )
 
 
 async def read_out(
@@ -359,13 +362,8 @@ class PartitionReader:
         if leader != self._leader:
             self._leader = leader
             events.append(Change("leader", leader_members(self.visit.host, leader)))
-        records, self.next_offset = await read_out(
-            answer.records,
-            self.next_offset,
-            aborted=filter_of(answer.aborted_transactions),
-            count_max=FETCH_RECORD_COUNT_MAX,
-            form=self._form,
-            limit=decompressed_max(self.visit.host, self.name.topic),
+        records, self.next_offset = await records_of(
+            self.visit, answer, self.next_offset, FETCH_RECORD_COUNT_MAX, self._form
         )
         for record in records:
             events.append(Change("record", record, record.get("last_offset", record["offset"])))

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, TypeVar
 from minikafka import errors as kafka
 from minikafka.ports import RequestContext
 from minikafka.rest import json_text, parameters
-from minikafka.rest.body import kind_of, object_in, parsed_object, read_body
+from minikafka.rest.body import kind_of, parsed_object, read_body
 from minikafka.rest.host import FORWARD_SLACK_S, Host
 from minikafka.rest.parameters import INT32_MAX, Integer, Parameter, Parsed, Wrong, values_of
 from minikafka.rest.permissions import check
@@ -395,7 +395,7 @@ async def _served(host: Host, instruments: Instruments, routes: Sequence[Route],
     named = values[route.handler.node_in.name]
     if named not in (OWN, ALL, host.node_id):
         raise kafka.InvalidRequest(f"the request was forwarded to broker {host.node_id} and names broker {named}")
-    document = object_in(request.body, request.body_kind) if route.body is not None else {}
+    document = parsed_object(request.body, request.body_kind) if route.body is not None else {}
     given = {*request.query, *request.path}
     asked = HookCall(host, instruments, host.node_id, values, given, document, request.software)
     return Reply.of(await route.handler.serve(asked))

@@ -29,11 +29,10 @@ from minikafka.rest.fetch import (
     ISOLATION_LEVEL,
     Change,
     PartitionReader,
-    decompressed_max,
     fetch_of,
     form_of,
     listed_offset,
-    read_out,
+    records_of,
 )
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, unknown_topic
@@ -47,7 +46,6 @@ from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
 from minikafka.web.problems import Refused, problem_of
 from minikafka.wire.limits import shown
-from minikafka.wire.markers import filter_of
 from minikafka.wire.messages import EARLIEST, LATEST
 
 ROUTES = Routes("records")
@@ -370,12 +368,4 @@ async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
         return _Part(name.partition, [], -1)
     request = fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=PARTITION_BYTES_MAX)
     answer, _ = await from_leader(visit, name, request, wait_s=LOOK_WAIT_S)
-    records, next_offset = await read_out(
-        answer.records,
-        offset,
-        aborted=filter_of(answer.aborted_transactions),
-        count_max=visit[MAX_RECORDS],
-        form=form_of(visit),
-        limit=decompressed_max(visit.host, name.topic),
-    )
-    return _Part(name.partition, records, next_offset)
+    return _Part(name.partition, *await records_of(visit, answer, offset, visit[MAX_RECORDS], form_of(visit)))
