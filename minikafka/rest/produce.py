@@ -17,14 +17,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from minikafka import errors as kafka
 from minikafka.client.partitioner import murmur2_in_steps, partition_of_hash
 from minikafka.invariant import InvariantViolation
-from minikafka.rest.body import FORM_NOTE, RECORD_BOUNDS, check_body, kind_of, parsed, parsed_lines, read_body
+from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, parsed_lines, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
 from minikafka.rest.leaders import (
@@ -43,7 +43,7 @@ from minikafka.rest.leaders import (
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import RecordIn, records_in
-from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Reply, Routes, Visit
+from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Json, Reply, Routes, Visit
 from minikafka.rest.schema import Schema, flag, many, ref, text, whole
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.accept import JSON
@@ -104,6 +104,7 @@ class _Part:
     leader: NodeId = NO_NODE
     error: kafka.ProtocolError | None = None
     answer: ProducedPartition | None = None
+    batch: bytearray = field(default_factory=bytearray)
 
 
 RECORD_IN_EXAMPLE = {"key": "ann", "value": {"item": "tea", "count": 2}, "headers": [["source", "web"]]}
@@ -214,35 +215,29 @@ async def post_partition_records(visit: Visit) -> Reply:
 
 
 async def _produce(visit: Visit, topic: str, only: TopicPartition | None) -> Reply:
-    acks = ACKS[visit[ACKS_PARAMETER]]
     if only is not None:
         partition_of(visit.host, only)
     else:
         check_known(visit, topic)
     sender = _sender_of(visit, only)
-    records, note = await _records(visit)
+    records = await _records(visit)
     await asyncio.sleep(0)
     chosen = [None if only is None else only.partition] * len(records)
     parts, places = await _partitioned(visit, topic, records, chosen)
     await asyncio.sleep(0)
-    await _send(visit, parts, sender, acks=acks, timeout_ms=visit[TIMEOUT_MS])
-    return _reply(visit, topic, parts, places, acks=acks, note=note)
+    await _send(visit, parts, sender)
+    return _reply(visit, topic, parts, places, sender.acks)
 
 
-class _BatchState(TypedDict, total=False):
-    """What makes a batch idempotent."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sender:
+    """How batches are sent, and the producer that the request names, if it does."""
 
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    transactional: bool
-
-
-class _Sender(NamedTuple):
-    """The producer that the request names, if it does."""
-
-    state: _BatchState
+    acks: int = ACKS["all"]
+    timeout_ms: int = TIMEOUT_MS_DEFAULT
     transactional_id: str | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """What makes a batch idempotent, as BatchBuilder takes it."""
 
 
 class Written(NamedTuple):
@@ -265,7 +260,7 @@ async def write(visit: Visit, topic: str, records: list[RecordIn], chosen: Seque
     """
     parts, places = await _partitioned(visit, topic, records, chosen)
     await asyncio.sleep(0)
-    await _send(visit, parts, _Sender({}), acks=ACKS["all"], timeout_ms=TIMEOUT_MS_DEFAULT)
+    await _send(visit, parts, _Sender())
     return [
         Written(part.name.partition, error=_error_of(part))
         if part.answer is None
@@ -279,8 +274,9 @@ def _sender_of(visit: Visit, only: TopicPartition | None) -> _Sender:
     if "Idempotency-Key" in visit.http.headers:
         raise malformed("the header Idempotency-Key is not supported here; Producer-Id and its companions are")
     given = [each.name for each in (OF_A_TRANSACTION, *IDEMPOTENCE) if each.name in visit.http.headers]
+    acks, timeout_ms = ACKS[visit[ACKS_PARAMETER]], visit[TIMEOUT_MS]
     if not given:
-        return _Sender({})
+        return _Sender(acks=acks, timeout_ms=timeout_ms)
     if only is None:
         raise malformed(
             f"the header {given[0]} needs one partition: sequences are counted per partition, so post to "
@@ -292,25 +288,25 @@ def _sender_of(visit: Visit, only: TopicPartition | None) -> _Sender:
     transactional_id = visit[OF_A_TRANSACTION] if OF_A_TRANSACTION.name in given else None
     if transactional_id == "":
         raise malformed(f"the header {OF_A_TRANSACTION.name} is empty; leave it out for records without a transaction")
-    if transactional_id is not None and ACKS[visit[ACKS_PARAMETER]] != ACKS["all"]:
+    if transactional_id is not None and acks != ACKS["all"]:
         raise malformed(f"acks={visit[ACKS_PARAMETER]}: the records of a transaction need acks=all")
-    state = _BatchState(
-        producer_id=visit[PRODUCER_ID],
-        producer_epoch=visit[PRODUCER_EPOCH],
-        base_sequence=visit[BASE_SEQUENCE],
-        transactional=transactional_id is not None,
-    )
-    return _Sender(state, transactional_id)
+    state = {
+        "producer_id": visit[PRODUCER_ID],
+        "producer_epoch": visit[PRODUCER_EPOCH],
+        "base_sequence": visit[BASE_SEQUENCE],
+        "transactional": transactional_id is not None,
+    }
+    return _Sender(acks=acks, timeout_ms=timeout_ms, transactional_id=transactional_id, state=state)
 
 
-async def _records(visit: Visit) -> tuple[list[RecordIn], dict[str, str]]:
+async def _records(visit: Visit) -> list[RecordIn]:
     kind = kind_of(visit.http, "ndjson", "raw")
     body = await read_body(visit)
     now_ms = visit.host.world.clock.wall_ms()
     raw_headers = _raw_headers(visit)
     if kind == "raw":
         key = visit.http.headers.get(KAFKA_KEY.name)
-        return [RecordIn(now_ms, None if key is None else _header_bytes(key), body, raw_headers)], {}
+        return [RecordIn(now_ms, None if key is None else _header_bytes(key), body, raw_headers)]
     if raw_headers or KAFKA_KEY.name in visit.http.headers:
         raise malformed(
             f"{KAFKA_KEY.name} and {RAW_HEADER}* go with a raw body (application/octet-stream or text/plain) only; in "
@@ -325,7 +321,7 @@ async def _records(visit: Visit) -> tuple[list[RecordIn], dict[str, str]]:
         await asyncio.sleep(0)
         document = parsed(body, kind, visit.http)
     await asyncio.sleep(0)
-    return await records_in(document, now_ms), {"note": FORM_NOTE} if kind == "form" else {}
+    return await records_in(document, now_ms)
 
 
 def _raw_headers(visit: Visit) -> list[tuple[str, bytes | None]]:
@@ -378,23 +374,18 @@ async def _partitioned(
     return [parts[number] for number in sorted(parts)], places
 
 
-def _batch_of(rows: list[RecordIn], state: _BatchState) -> bytearray:
-    builder = BatchBuilder(**state)
-    builder.extend(rows)
-    return builder.build()
-
-
 def _may_repeat(error: kafka.ProtocolError) -> bool:
     """Return True if nothing was written and a retry may succeed: the leader moved, or a transaction is ending."""
     return is_stale(error) or isinstance(error, kafka.ConcurrentTransactions)
 
 
-async def _send(visit: Visit, parts: list[_Part], sender: _Sender, *, acks: int, timeout_ms: int) -> None:
+async def _send(visit: Visit, parts: list[_Part], sender: _Sender) -> None:
     """Every part ends with an answer or an error. Metadata is refreshed while nothing was written."""
     forward = may_forward(visit)
-    batches = {}
     for part in parts:
-        batches[part.name] = _batch_of(part.rows, sender.state)
+        builder = BatchBuilder(**sender.state)
+        builder.extend(part.rows)
+        part.batch = builder.build()
         await asyncio.sleep(0)
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
@@ -413,40 +404,26 @@ async def _send(visit: Visit, parts: list[_Part], sender: _Sender, *, acks: int,
                 by_leader.setdefault(leader.leader_id, []).append(part)
         if not by_leader:
             break
-        await asyncio.gather(
-            *(
-                _send_to(visit, leader, theirs, batches, sender.transactional_id, acks=acks, timeout_ms=timeout_ms)
-                for leader, theirs in sorted(by_leader.items())
-            )
-        )
+        await asyncio.gather(*(_send_to(visit, leader, theirs, sender) for leader, theirs in sorted(by_leader.items())))
         if not forward or all(part.answer is not None for part in parts):
             break
     visit.leaders.extend(part.leader for part in parts if part.leader != NO_NODE)
 
 
-async def _send_to(
-    visit: Visit,
-    leader: NodeId,
-    parts: list[_Part],
-    batches: dict[TopicPartition, bytearray],
-    transactional_id: str | None,
-    *,
-    acks: int,
-    timeout_ms: int,
-) -> None:
+async def _send_to(visit: Visit, leader: NodeId, parts: list[_Part], sender: _Sender) -> None:
     request = ProduceRequest(
-        acks=acks,
-        timeout_ms=timeout_ms,
+        acks=sender.acks,
+        timeout_ms=sender.timeout_ms,
         client_id="rest",
-        transactional_id=transactional_id,
-        transaction_version=TRANSACTION_V2 if transactional_id is not None else 0,
+        transactional_id=sender.transactional_id,
+        transaction_version=TRANSACTION_V2 if sender.transactional_id is not None else 0,
         partitions=tuple(
-            ProducePartition(topic=part.name.topic, partition=part.name.partition, records=(batches[part.name],))
+            ProducePartition(topic=part.name.topic, partition=part.name.partition, records=(part.batch,))
             for part in parts
         ),
     )
     try:
-        response: ProduceResponse = await ask(visit, leader, request, wait_s=timeout_ms / 1000)
+        response: ProduceResponse = await ask(visit, leader, request, wait_s=sender.timeout_ms / 1000)
     except kafka.ProtocolError as error:
         for part in parts:
             part.error = error
@@ -463,25 +440,18 @@ async def _send_to(
 # ---- the answer ------------------------------------------------------------------------------------------------------
 
 
-def _reply(
-    visit: Visit,
-    topic: str,
-    parts: list[_Part],
-    places: list[tuple[_Part, int]],
-    *,
-    acks: int,
-    note: dict[str, str],
-) -> Reply:
+def _reply(visit: Visit, topic: str, parts: list[_Part], places: list[tuple[_Part, int]], acks: int) -> Reply:
     failed = [part for part in parts if part.answer is None]
     if len(failed) == len(parts):
         raise _refusal(visit, parts)
-    body = {
+    body: Json = {
         "topic": topic,
         "acks": {-1: "all"}.get(acks, str(acks)),
         "partitions": [_part_out(visit, part, acks) for part in parts],
         "records": [_place_out(part, at, acks) for part, at in places],
-        **note,
     }
+    if visit.note is not None:
+        body["note"] = visit.note
     return Reply(body, 207 if failed else 202 if acks == 0 else 200)
 
 
