@@ -346,9 +346,6 @@ CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'
 
 HOST = "http://127.0.0.1:9092"
 
-# What a person would put in place of a variable part.
-EXAMPLES = {"topic": "orders", "partition": "0", "broker": "1", "slug": "not-enough-replicas"}
-
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --strong: #06c; }
 @media (prefers-color-scheme: dark) { :root { --strong: #6bf; } }
@@ -458,13 +455,14 @@ def takes(schema: dict[str, Any]) -> str:
 
 def curl_of(method: str, path: str, operation: dict[str, Any]) -> str:
     """A line that works."""
-    address = HOST + re.sub(r"\{(\w+)\}", lambda found: EXAMPLES.get(found[1], found[1]), path)
+    examples = {each["name"]: str(each["example"]) for each in operation.get("parameters", ()) if "example" in each}
+    address = HOST + re.sub(r"\{(\w+)\}", lambda found: examples.get(found[1], found[1]), path)
     content = operation.get("requestBody", {}).get("content", {}).get(JSON)
     words = ["curl"]
+    if method != ("GET" if content is None else "POST"):
+        words += ["-X", method]
     if content is not None:
         words += ["--json", json.dumps(content.get("example", {}), ensure_ascii=False)]
-    elif method != "GET":
-        words += ["-X", method]
     if "text/event-stream" in operation["responses"].get("200", {}).get("content", {}):
         words.append("-N")
     return shlex.join([*words, address])

@@ -64,22 +64,14 @@ class Scene(Protocol):
         ...
 
 
-class Host(Protocol):
-    """The broker behind the doors (``minikafka.broker.broker.Broker``)."""
-
-    @property
-    def config(self) -> BrokerConfig: ...
+class Host(Scene, Protocol):
+    """The broker behind the doors (``minikafka.broker.broker.Broker``), and the cluster as it is now."""
 
     @property
     def world(self) -> World: ...
 
     @property
     def node_id(self) -> NodeId: ...
-
-    @property
-    def image(self) -> MetadataImage:
-        """The cluster as this broker knows it now."""
-        ...
 
     @property
     def is_ready(self) -> bool:
@@ -117,10 +109,6 @@ class Host(Protocol):
     @property
     def failure(self) -> str | None:
         """Why the broker stopped by itself."""
-        ...
-
-    def address_of(self, node: NodeId) -> Address | None:
-        """Where another broker listens."""
         ...
 
     async def answer(self, api: str, request: object, context: RequestContext = INTERNAL) -> Any:

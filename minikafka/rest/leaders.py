@@ -501,6 +501,11 @@ async def _look_up_at(visit: Visit, node: NodeId, items: list[m.ListOffsetsParti
         )
     except (kafka.LeaderNotAvailable, kafka.NetworkException):
         return {}
+    return offsets_in(response)
+
+
+def offsets_in(response: m.ListOffsetsResponse) -> dict[TopicPartition, Offset]:
+    """The offsets that a response has, without errors."""
     return {
         TopicPartition(each.topic, each.partition): each.offset for each in response.partitions if not each.error_code
     }

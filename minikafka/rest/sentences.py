@@ -30,24 +30,17 @@ def why_in_or_out(
     """Why a replica is, or is not, in sync. ``seen``: what the leader knows; ``left_because``: what story tells;
     ``own``: what the replica reports of itself.
     """
-    in_sync = node in partition.isr
     if node == partition.leader:
         return f"it leads epoch {partition.leader_epoch}"
+    absent = _absence(node, image, own)
     remote = next((each for each in seen.remotes if each.broker_id == node), None) if seen is not None else None
-    if in_sync:
-        return _why_in(node, image, seen, remote, own)
-    reason = _why_out(node, image, seen, remote, own)
+    if node in partition.isr:
+        return _why_in(node, absent, seen, remote)
+    reason = absent or _why_out(node, seen, remote)
     return f"{reason}; it left the ISR because {left_because}" if left_because else reason
 
 
-def _why_in(
-    node: NodeId,
-    image: MetadataImage,
-    seen: DescribedReplica | None,
-    remote: RemoteReplica | None,
-    own: DescribedReplica | None,
-) -> str:
-    absent = _absence(node, image, own)
+def _why_in(node: NodeId, absent: str, seen: DescribedReplica | None, remote: RemoteReplica | None) -> str:
     if absent:
         return f"{absent}, and is in the ISR still: the controller has not taken it out yet, or nobody else is left"
     if seen is None or remote is None:
@@ -67,16 +60,7 @@ def _why_in(
     return f"{lag_text}, longer than {limit}: the leader " + ("has asked" if proposed else "asks") + " to let it go"
 
 
-def _why_out(
-    node: NodeId,
-    image: MetadataImage,
-    seen: DescribedReplica | None,
-    remote: RemoteReplica | None,
-    own: DescribedReplica | None,
-) -> str:
-    absent = _absence(node, image, own)
-    if absent:
-        return absent
+def _why_out(node: NodeId, seen: DescribedReplica | None, remote: RemoteReplica | None) -> str:
     if seen is None or remote is None:
         return "it lives; no leader tells how far it is"
     if remote.log_end_offset < 0:

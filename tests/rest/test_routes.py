@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from openapi_spec_validator import validate
 
 from minikafka import rest
 from minikafka.errors import BY_NAME
-from minikafka.rest.docs import document, operation_id_of, problem_pages, render
+from minikafka.rest.docs import curl_of, document, operation_id_of, problem_pages, render
 from minikafka.rest.route import Route
 from minikafka.rest.routes import ROUTES, Doors
 from minikafka.web.problems import STATUS
@@ -151,6 +152,15 @@ def test_the_page_stands_alone():
         assert f"<b>{route.method}</b> <code>{route.path}</code>" in page
     for error in BY_NAME:
         assert error in page
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=name_of)
+def test_the_command_of_a_route_reaches_it(route):
+    """`curl --json` is a POST by itself: commands of PUT and PATCH were shown without their method and answered 405."""
+    operation = document([route])["paths"][route.path][route.method.lower()]
+    words = shlex.split(curl_of(route.method, route.path, operation))
+    method = words[words.index("-X") + 1] if "-X" in words else "POST" if "--json" in words else "GET"
+    assert route_of(method, words[-1].removeprefix("http://127.0.0.1:9092")) is route
 
 
 def test_the_page_escapes_what_it_shows():

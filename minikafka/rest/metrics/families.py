@@ -22,16 +22,15 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from minikafka.broker.broker import Broker
 from minikafka.broker.meters import Histogram, exported_buckets
-from minikafka.errors import WorldError
 from minikafka.groups.coordinator import Standing
 from minikafka.groups.group import State
 from minikafka.ports import Unheard
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
-from minikafka.rpc import call
+from minikafka.rest.leaders import answer_of, offsets_in
 from minikafka.types import METADATA_TOPIC, NO_NODE, NodeId, Offset, TopicPartition
-from minikafka.wire.messages import LATEST, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
+from minikafka.wire.messages import LATEST, ListOffsetsPartition, ListOffsetsRequest
 
 # Quantiles are of the time since the mark before the last one: at least this long, at most twice that when a scraper
 # scrapes at least this often.
@@ -228,20 +227,10 @@ async def _ends(broker: Broker, node: NodeId, names: list[TopicPartition]) -> di
     if node == broker.node_id:
         roles = {name: broker.partitions[name].role for name in names if name in broker.partitions}
         return {name: role.high_watermark for name, role in roles.items() if isinstance(role, LeaderReplica)}
-    address = broker.address_of(node)
-    if address is None:
-        return {}
     items = tuple(ListOffsetsPartition(topic=each.topic, partition=each.partition, timestamp=LATEST) for each in names)
     deadline = broker.world.clock.now() + ASK_TIMEOUT_S
-    try:
-        response: ListOffsetsResponse = await call(
-            broker.world.network, address, ListOffsetsRequest(partitions=items), deadline=deadline
-        )
-    except WorldError:
-        return {}
-    return {
-        TopicPartition(each.topic, each.partition): each.offset for each in response.partitions if not each.error_code
-    }
+    response = await answer_of(broker, node, ListOffsetsRequest(partitions=items), deadline)
+    return {} if response is None else offsets_in(response)
 
 
 def group_families(groups: Groups) -> Iterator[Metric]:
