@@ -334,7 +334,7 @@ class PartitionReader:
                         continue
                 changes = await self._changes(answer, leader)
             except (Refused, kafka.ProtocolError) as raised:
-                refused = raised if isinstance(raised, Refused) else Refused(raised)
+                refused = Refused.of(raised)
                 cut = self._end_of_shorter_log(refused)
                 if cut is not None:
                     yield [self._truncated(cut)]
@@ -448,7 +448,6 @@ async def get_stream(visit: Visit) -> Stream:
         chunks=_chunks(reader, first),
         media_type=json_text.EVENT_STREAM,
         farewell=json_text.FAREWELL,
-        headers={"X-Accel-Buffering": "no"},
     )
 
 

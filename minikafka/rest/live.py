@@ -410,6 +410,5 @@ async def get_live(visit: Visit) -> Stream:
         visit.doors.live.events(visit, scope, visit[LAST_EVENT_ID]),
         json_text.EVENT_STREAM,
         farewell=json_text.FAREWELL,
-        headers={"X-Accel-Buffering": "no"},
         repeats_itself=True,
     )

@@ -81,7 +81,6 @@ class Stream:
     chunks: AsyncGenerator[bytes, None]
     media_type: str
     farewell: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
     repeats_itself: bool = False
 
 

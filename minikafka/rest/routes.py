@@ -107,10 +107,8 @@ async def respond(route: Route, visit: Visit) -> web.StreamResponse:
         reply = await route.handler(visit)
         if isinstance(reply, Stream):
             return await _streamed(route, visit, reply)
-    except Refused as refused:
-        return refuse(visit, refused)
-    except kafka.ProtocolError as error:
-        return refuse(visit, Refused(error))
+    except (Refused, kafka.ProtocolError) as raised:
+        return refuse(visit, Refused.of(raised))
     except Exception as error:  # noqa: BLE001 - a person gets an answer; the story is an event
         return _bug(visit, error)
     if isinstance(reply, Page):
@@ -247,9 +245,10 @@ async def _streamed(route: Route, visit: Visit, stream: Stream) -> web.StreamRes
             encode = _gzip() if stream.repeats_itself and _accepts_gzip(visit.http) else _plain
             response = web.StreamResponse(
                 headers={
-                    **_headers(visit, stream.headers),
+                    **_headers(visit, {}),
                     "Content-Type": stream.media_type,
                     "Cache-Control": "no-store",
+                    "X-Accel-Buffering": "no",
                     **({} if encode is _plain else {"Content-Encoding": "gzip"}),
                 }
             )

@@ -220,21 +220,20 @@ async def post_fault(call: HookCall) -> Reply:
     """Set a fault; it strikes from now on, until it is deleted or has done its count."""
     faults = call.instruments.faults
     given = _Spec.read(call.document)
+    host = call.host
     try:
         spec = FaultSpec(**vars(given))
-    except InvalidRequest as error:
-        raise unacceptable([{"pointer": f"/{error.facts['field']}", "detail": error.message}]) from None
-    link = Link.parse(spec.link)
-    try:
+        link = Link.parse(spec.link)
         # A broker that has just started knows the voters before it has read the metadata.
-        host = call.host
         link.check_brokers({*host.image.brokers, *host.config.voters, *map(int, faults.nodes)})
+        if not link.ends_at(faults.nodes):
+            here = ", ".join(sorted(faults.nodes))
+            raise InvalidRequest(
+                f"broker {here} is at neither end of {spec.link}: set it at one of these two, with ?broker="
+            )
     except InvalidRequest as error:
-        raise unacceptable([{"pointer": "/link", "detail": error.message}]) from None
-    if not link.ends_at(faults.nodes):
-        here = ", ".join(sorted(faults.nodes))
-        detail = f"broker {here} is at neither end of {spec.link}: set it at one of these two, with ?broker="
-        raise unacceptable([{"pointer": "/link", "detail": detail}])
+        place = error.facts.get("field", "link")
+        raise unacceptable([{"pointer": f"/{place}", "detail": error.message}]) from None
     fault = faults.add(spec, by=call.software)
     return Reply(_out(fault, call), 201, {"Location": f"/v1/faults/{fault.number}"})
 

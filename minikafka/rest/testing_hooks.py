@@ -271,10 +271,8 @@ class _Anywhere:
     async def _outcome_at(self, received: _Received, node: NodeId) -> Reply | Refused:
         try:
             return await self._at(received, node, ALL_TIMEOUT_S)
-        except Refused as refused:
-            return refused
-        except kafka.ProtocolError as error:
-            return Refused(error)
+        except (Refused, kafka.ProtocolError) as raised:
+            return Refused.of(raised)
 
 
 def _software(visit: Visit) -> str:
@@ -366,10 +364,8 @@ async def serve_forwarded(
     """Serve a request that another broker has received; errors are in the response."""
     try:
         reply = await _served(host, instruments, routes, request)
-    except Refused as refused:
-        return _failed(refused)
-    except kafka.ProtocolError as error:
-        return _failed(Refused(error))
+    except (Refused, kafka.ProtocolError) as raised:
+        return _failed(Refused.of(raised))
     return RunTestHookResponse(
         status=reply.status,
         document=json_text.text_of(reply.body),

@@ -101,7 +101,6 @@ def followed(visit: Visit, topic: str, starts: Positions) -> Stream:
         chunks=follower.chunks(head, silence),
         media_type=json_text.EVENT_STREAM if as_events else json_text.NDJSON,
         farewell=json_text.FAREWELL if as_events else b'{"end": {"why": "the broker stops"}}\n',
-        headers={"X-Accel-Buffering": "no"},
     )
 
 
@@ -350,10 +349,8 @@ async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore) -> 
     async with gate:
         try:
             return await _part_of(visit, name)
-        except Refused as refused:
-            return _Part(name.partition, [], -1, refused)
-        except kafka.ProtocolError as error:
-            return _Part(name.partition, [], -1, Refused(error))
+        except (Refused, kafka.ProtocolError) as raised:
+            return _Part(name.partition, [], -1, Refused.of(raised))
 
 
 def _next_of(part: _Part, next_offset: Offset) -> _Next:

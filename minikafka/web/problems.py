@@ -346,6 +346,11 @@ class Refused(Exception):
         self.headers = dict(headers or {})
         self.members = members
 
+    @classmethod
+    def of(cls, raised: Refused | ProtocolError) -> Refused:
+        """Return what was raised, with the status of its error if it has none of its own."""
+        return raised if isinstance(raised, Refused) else cls(raised)
+
 
 def malformed(
     detail: str,

@@ -176,13 +176,7 @@ def percentiles_ms(
 ASK_TIMEOUT_S: Final = 2.0
 
 GROUP, TOPIC, PARTITION = "consumergroup", ("consumergroup", "topic"), ("consumergroup", "topic", "partition")
-STATES = {
-    "preparingrebalance": State.PREPARING,
-    "completingrebalance": State.COMPLETING,
-    "stable": State.STABLE,
-    "dead": State.DEAD,
-    "empty": State.EMPTY,
-}
+STATES = (State.PREPARING, State.COMPLETING, State.STABLE, State.DEAD, State.EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +247,9 @@ def group_families(groups: Groups) -> Iterator[Metric]:
     yield gauge("kafka_consumergroup_members", "Members of a group.", GROUP, members)
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     yield number(prefix + "numgroups", "Groups that this broker coordinates.", len(groups.standings))
-    for word, state in STATES.items():
+    for state in STATES:
         count = sum(each.state is state for each in groups.standings)
-        yield number(f"{prefix}numgroups{word}", f"Of these, those that are {state.value}.", count)
+        yield number(f"{prefix}numgroups{state.value.lower()}", f"Of these, those that are {state.value}.", count)
     offset_count = sum(len(each.committed) for each in groups.standings)
     yield number(prefix + "numoffsets", "Offsets that they have committed.", offset_count)
     yield number(
