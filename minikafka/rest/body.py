@@ -7,7 +7,7 @@ Members that nothing has read are refused with the nearest name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgpack
@@ -37,6 +37,16 @@ _NAME_LENGTH_MAX = 200
 def pointer(*parts: str | int) -> str:
     """A JSON Pointer (RFC 6901); names of unknown members are cut."""
     return "".join("/" + str(part)[:_NAME_LENGTH_MAX].replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def add_strangers(
+    given: Iterable[str], known: Collection[str], path: str, faults: list[Fault], what: str = "no such member here"
+) -> None:
+    """Add a fault for each member that is not known, with the nearest name."""
+    unknown = [name for name in given if name not in known]
+    for name in unknown[:VALIDATION_ERROR_COUNT_MAX]:
+        detail = f"{what}{did_you_mean(name, known, quoted=True)}"
+        faults.append({"pointer": path + pointer(name), "detail": detail})
 
 
 Value = TypeVar("Value")
@@ -95,9 +105,7 @@ class Members:
 
     def done(self) -> None:
         """Note the members that nobody read."""
-        unknown = [name for name in self._members if name not in self._read]
-        for name in unknown[:VALIDATION_ERROR_COUNT_MAX]:
-            self.wrong(name, f"no such member here{did_you_mean(name, self._read, quoted=True)}")
+        add_strangers(self._members, self._read, self._path, self._faults)
 
 
 JSON_TYPE = "application/json"

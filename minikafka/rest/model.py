@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, dataclass_transform
 
 from minikafka.errors import did_you_mean
-from minikafka.rest.body import pointer
+from minikafka.rest.body import add_strangers, pointer
 from minikafka.rest.parameters import INT64_MAX
 from minikafka.rest.route import Answer, Body, Visit, json_body
 from minikafka.rest.schema import SCALARS, Schema, many, nullable, ref, shape, text
@@ -348,18 +348,19 @@ class _Check:
             elif name in self._schema["required"]:
                 faults.append(_fault((path, name), f"is missing{self._advice.get(name, '')}"))
         if not value.keys() <= self._members.keys():
-            unknown = [name for name in value if name not in self._members]
-            for name in unknown[:VALIDATION_ERROR_COUNT_MAX]:
-                detail = f"no such member here{did_you_mean(name, self._members, quoted=True)}"
-                faults.append(_fault((path, name), detail))
+            add_strangers(value, self._members, _pointer(path), faults)
 
 
-def _fault(path: _Path, detail: str) -> Fault:
+def _pointer(path: _Path) -> str:
     parts: list[str | int] = []
     while path:
         path, part = path
         parts.append(part)
-    return {"pointer": pointer(*reversed(parts)), "detail": detail}
+    return pointer(*reversed(parts))
+
+
+def _fault(path: _Path, detail: str) -> Fault:
+    return {"pointer": _pointer(path), "detail": detail}
 
 
 def _other_word(words: list[str], value: str) -> str:

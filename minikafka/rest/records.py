@@ -17,9 +17,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from minikafka.config import KIB
-from minikafka.errors import RecordListTooLarge, did_you_mean
+from minikafka.errors import RecordListTooLarge
 from minikafka.rest import json_text
-from minikafka.rest.body import pointer
+from minikafka.rest.body import add_strangers, pointer
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.json_text import Turns
 from minikafka.types import Epoch
@@ -58,14 +58,7 @@ async def records_in(document: Any, now_ms: int) -> list[RecordIn]:
     faults: list[Fault] = []
     if type(document) is dict and "records" in document:
         listed, path = document["records"], "/records"
-        strangers = [name for name in document if name != "records"][:VALIDATION_ERROR_COUNT_MAX]
-        faults.extend(
-            {
-                "pointer": pointer(name),
-                "detail": f"no such member beside records{did_you_mean(name, ('records',), quoted=True)}",
-            }
-            for name in strangers
-        )
+        add_strangers(document, ("records",), "", faults, "no such member beside records")
         if type(listed) is not list:
             faults.append({"pointer": path, "detail": f"a list is needed, not {shown(listed)}"})
             listed = []
@@ -104,11 +97,7 @@ def record_in(given: Any, path: str, now_ms: int, faults: list[Fault]) -> Record
     if type(given) is not dict:
         faults.append({"pointer": path, "detail": f"a record is an object, not {shown(given)}"})
         return RecordIn(now_ms, None, None, [])
-    unknown = [name for name in given if name not in MEMBERS][:VALIDATION_ERROR_COUNT_MAX]
-    faults.extend(
-        {"pointer": path + pointer(name), "detail": f"no such member{did_you_mean(name, MEMBERS, quoted=True)}"}
-        for name in unknown
-    )
+    add_strangers(given, MEMBERS, path, faults, "no such member")
     if "value" not in given and "value_b64" not in given:
         faults.append({"pointer": path + "/value", "detail": "is missing; null makes a tombstone"})
     timestamp = given.get("timestamp", now_ms)

@@ -41,8 +41,6 @@ EVENTS_PER_CHUNK = 200
 # A silent stream says every so often that it is alive: proxies cut what is silent for longer.
 HEARTBEAT_S = 15.0
 HEARTBEAT = b": still here\n\n"
-NDJSON = "application/x-ndjson"
-SSE = "text/event-stream"
 
 
 FROM = Integer("from", "The first event's number (`seq`).", default=0, high=INT64_MAX, example=1)
@@ -95,25 +93,29 @@ async def get_events(visit: Visit) -> Json:
 
 @ROUTES.at(
     "GET /v1/events/journal",
-    text_answer("Lines of JSON, one event each.", NDJSON, '{"event":"isr_shrunk","node":"1"}\n'),
+    text_answer("Lines of JSON, one event each.", json_text.NDJSON, '{"event":"isr_shrunk","node":"1"}\n'),
     parameters=(FROM, KIND, PARTITION, NODE),
 )
 async def get_journal(visit: Visit) -> Page:
     """The same events as lines of JSON: a file that ``minikafka sim show`` opens."""
     ring = instruments_of(visit).ring
     rows = ring.rows(visit[FROM], wanted=_wanted(visit))
-    return Page(b"".join(json_text.text_of(row.line()) for row in rows), NDJSON)
+    return Page(b"".join(json_text.text_of(row.line()) for row in rows), json_text.NDJSON)
 
 
 @ROUTES.at(
     "GET /v1/events/stream",
-    text_answer("Server-sent events.", SSE, 'id: 7\nevent: isr_shrunk\ndata: {"event":"isr_shrunk","node":"1"}\n\n'),
+    text_answer(
+        "Server-sent events.",
+        json_text.EVENT_STREAM,
+        'id: 7\nevent: isr_shrunk\ndata: {"event":"isr_shrunk","node":"1"}\n\n',
+    ),
     parameters=(FROM, KIND, PARTITION, NODE, LAST_EVENT_ID),
 )
 async def get_stream(visit: Visit) -> Stream:
     """Events as they happen, after those that are kept; ``id`` is the event's number, so that readers can go on."""
     start = visit[LAST_EVENT_ID] + 1 if visit.gives(LAST_EVENT_ID) else visit[FROM]
-    return Stream(_follow(instruments_of(visit).ring, start, _wanted(visit)), SSE)
+    return Stream(_follow(instruments_of(visit).ring, start, _wanted(visit)), json_text.EVENT_STREAM)
 
 
 async def _follow(ring: EventRing, start: int, wanted: Wanted) -> AsyncGenerator[bytes, None]:
