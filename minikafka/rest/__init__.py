@@ -9,5 +9,5 @@ Rules:
 3. Every body, list and wait has a limit, and ``GET /v1/cluster`` says which.
 4. Any broker answers a person: it forwards to the leader, once it knows which that is, and says who served.
 
-Reading order: host, problems, route, routes; then topics, produce, fetch.
+Reading order: host, model, route, routes; then topics, produce, fetch.
 """
