@@ -235,6 +235,7 @@ def test_the_cache_of_verdicts_is_bounded(monkeypatch: pytest.MonkeyPatch):
         ([acl(WRITE, "t")], True),
         ([acl(WRITE, "t"), acl(WRITE, "t", permission=DENY)], False),
         ([acl(WRITE, "team-a"), acl(WRITE, "team", permission=DENY, pattern=PREFIXED)], False),
+        ([acl(WRITE, "team", pattern=PREFIXED), acl(WRITE, "team", permission=DENY, pattern=PREFIXED)], False),
         ([acl(WRITE, "t"), acl(WRITE, "*", permission=DENY)], False),
         ([acl(WRITE, "*"), acl(WRITE, "hard", permission=DENY, pattern=PREFIXED)], True),
         ([acl(ALTER, "t")], False),

@@ -82,6 +82,7 @@ def test_a_zombie_commits_nothing_that_it_began_after_its_successor(begun_s: flo
     [
         (ABORTED, [], [Read(0, "a", 9.0)], ["aborted_read", "read_committed_differs"]),
         (COMMITTED, ["a"], [Read(0, "a", 1.5)], ["precommitted_read"]),
+        (UNSURE, ["a"], [Read(0, "a", 1.5)], ["precommitted_read"]),
         (COMMITTED, ["a"], [Read(0, "a", 2.5), Read(0, "a", 2.6)], ["read_twice", "read_committed_differs"]),
         (COMMITTED, ["a"], [Read(1, "x", 2.5)], ["read_committed_differs"]),
     ],

@@ -127,6 +127,26 @@ def test_the_epoch_of_the_last_life_shows_a_clean_stop():
         assert cluster.state().elr == elr, clean
 
 
+def test_the_marker_of_an_older_life_is_no_clean_stop():
+    """KIP-966: a process that registered after that marker was written, and was killed, may have lost its page cache."""
+    cluster = Cluster(2, min_isr=2)
+    cluster.create("t", (1, 2))
+    known = cluster.image.brokers[2]
+    assert known.broker_epoch > 0
+    request = BrokerRegistrationRequest(
+        broker_id=2,
+        cluster_id=CLUSTER_ID,
+        incarnation_id="new",
+        host="127.0.0.1",
+        port=9092,
+        previous_broker_epoch=known.broker_epoch - 1,
+    )
+    with pytest.raises(DuplicateBrokerRegistration):
+        cluster.controller.register(cluster.image, request, may_live=True)
+    cluster.commit(cluster.controller.register(cluster.image, request, may_live=False), request)
+    assert cluster.state().elr == ()
+
+
 # ---- heartbeats ------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +225,11 @@ def test_controlled_shutdown_waits_for_a_sign_of_life_of_one_of_those_that_stay(
 
     cluster.heartbeat(1, want_shut_down=True, unheard=frozenset({3}))
     assert cluster.leader() == (2, (2, 3))
+
+    ineligible = Cluster(min_isr=2, elr=False)
+    ineligible.create("t", (1, 3))
+    ineligible.heartbeat(1, want_shut_down=True, unheard=frozenset({2, 3}))
+    assert ineligible.leader() == (1, (1, 3)), "without KIP-966 the replica that stops could not lead again"
 
 
 def test_controlled_shutdown_does_not_wait_when_nothing_can_be_lost():

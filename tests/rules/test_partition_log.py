@@ -384,6 +384,33 @@ def test_a_region_written_anew_is_not_synced_by_the_sync_before_the_cut():
     assert log.synced_end == 4
 
 
+def test_what_changes_while_a_sync_runs_is_covered_by_the_next_one():
+    """D6: records, the leader-epoch checkpoint, and the names of a new segment, at each point of the first sync."""
+    points = 0
+    while True:
+        disk = MemoryDisk()
+        log = open_log(disk)
+        fill(log, *"ab")
+        run(log.sync())
+        log.roll()
+        fill(log, *"c")
+        disk.held = True
+        sync = log.sync()
+        if not all(step(sync) for _ in range(points + 1)):
+            break
+        points += 1
+        fill(log, "d", epoch=1)
+        log.roll()
+        while step(sync):
+            pass
+        disk.held = False
+        run(log.sync())
+        assert log.synced_end == 4
+        assert {path for path, inode in disk.inodes.items() if inode.durable != inode.content} == set(), points
+        assert disk.durable_names == disk.inodes, points
+    assert points > len(("segments", "indexes", "epochs", "folders"))
+
+
 def test_two_syncs_at_once():
     """Each promises its own end, in whatever order they finish; no file is closed under them."""
     disk = MemoryDisk()

@@ -89,6 +89,28 @@ def test_session_ends_with_its_lifetime_or_its_credential() -> None:
     assert it.end_of(1) == "credential_changed"
 
 
+class Expiring(PlainExchange):
+    """PLAIN whose credentials have 400 ms to live, as a token has, unless they are withdrawn before."""
+
+    def __init__(self) -> None:
+        super().__init__(PASSWORDS)
+        self.lifetime_ms = 400
+        self.is_withdrawn = False
+
+    def holds(self) -> bool:
+        """Is it not withdrawn?"""
+        return not self.is_withdrawn
+
+
+@pytest.mark.parametrize(("limit_ms", "lifetime_ms"), [(0, 400), (300, 300), (1000, 400)])
+def test_session_lives_no_longer_than_its_credential_and_its_listener_allow(limit_ms: int, lifetime_ms: int) -> None:
+    """KIP-368: the shorter of connections.max.reauth.ms and the rest of the token's life."""
+    it = SaslLogin(SaslPolicy(mechanisms={PLAIN: Expiring}, reauthentication_ms_max=limit_ms))
+    it.handshake(PLAIN, 0)
+    assert it.authenticate(RIGHT, 0).lifetime_ms == lifetime_ms
+    assert (it.end_of(lifetime_ms), it.end_of(lifetime_ms + 1)) == ("", "expired")
+
+
 def test_renewal_extends_the_session() -> None:
     """By the same mechanism and user."""
     it = opened(5000)
@@ -96,6 +118,24 @@ def test_renewal_extends_the_session() -> None:
     assert it.stage is Stage.EXCHANGE
     assert it.authenticate(RIGHT, 4001) == (b"", 5000)
     assert (it.end_of(9001), it.end_of(9002)) == ("", "expired")
+
+
+def test_renewed_session_rests_on_the_new_credential() -> None:
+    """KIP-368: who has logged in with a new password or token is not disconnected for the old one."""
+    exchanges: list[Expiring] = []
+
+    def begin() -> Expiring:
+        exchanges.append(Expiring())
+        return exchanges[-1]
+
+    it = SaslLogin(SaslPolicy(mechanisms={PLAIN: begin}))
+    for now_ms in (0, 2000):
+        it.handshake(PLAIN, now_ms)
+        it.authenticate(RIGHT, now_ms)
+    exchanges[0].is_withdrawn = True
+    assert it.end_of(2001) == ""
+    exchanges[1].is_withdrawn = True
+    assert it.end_of(2001) == "credential_changed"
 
 
 def test_renewal_within_a_second_is_refused_and_keeps_the_session() -> None:
