@@ -164,6 +164,16 @@ def test_a_field_that_may_not_be_left_out_is_named():
         codec.encode("Heartbeat", "response", 4, {})
 
 
+@pytest.mark.parametrize(
+    ("size", "length"), [(0, "01"), (126, "7f"), (127, "8001"), (128, "8101"), (16_382, "ff7f"), (16_383, "808001")]
+)
+def test_a_length_grows_by_a_byte_where_its_varint_does(size: int, length: str):
+    """KIP-482: the length plus one, seven bits a byte."""
+    data = b"".join(codec.encode("SaslAuthenticate", "request", 2, {"auth_bytes": b"x" * size}))
+    assert data == bytes.fromhex(length) + b"x" * size + b"\0"
+    assert codec.decode("SaslAuthenticate", "request", 2, memoryview(data), 0) == {"auth_bytes": b"x" * size}
+
+
 def test_large_records_stay_buffers_of_their_own():
     """Nothing is copied on the way out."""
     records = bytes(codec.JOINED_BYTES_MAX)

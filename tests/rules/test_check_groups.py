@@ -254,3 +254,12 @@ def test_skipped_and_repeated_records():
     assert "y at t-0@1" in told.sentences[0]
     told.book.judge("g", {P0: rows}, is_calm=True)
     assert told.kinds == ["group-skip", "group-skip", "group-repeat"]
+
+
+def test_the_last_record_below_a_commit_is_judged_too():
+    """S34: a committed offset is the next one to read."""
+    told = Told()
+    told.commit("a", 1, 2)
+    told.book.processed("g", P0, [(0, "x")])
+    told.book.judge("g", {P0: [(0, "x"), (1, "y"), (2, "z")]}, is_calm=True)
+    assert told.kinds == ["group-skip"]
