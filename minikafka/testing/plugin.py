@@ -46,6 +46,8 @@ QUICK: Final[Mapping[str, str]] = {
 }
 """Failures are noticed soon; no test depends on how soon."""
 
+_SHARED: Final = ("minikafka_shared_cluster", "minikafka_shared_broker")
+_OWN: Final = frozenset({"minikafka_cluster", "minikafka_broker"})
 _ARGUMENTS: Final = frozenset({"brokers", "config", "security_protocol", "users", "tls"})
 """Of the marker."""
 
@@ -219,7 +221,20 @@ def _checked(marker: pytest.Mark) -> Mapping[str, Any]:
             "@pytest.mark.minikafka takes brokers=N, config={...}, security_protocol='SASL_SSL', users={...} and"
             f" tls=True, not {', '.join(unknown)}"
         )
+    if not isinstance(brokers := marker.kwargs.get("brokers", 1), int):
+        raise pytest.UsageError(f"@pytest.mark.minikafka(brokers={brokers!r}): a whole number is needed")
     return marker.kwargs
+
+
+def _check_use(item: pytest.Item) -> None:
+    """A shared cluster runs already: what the marker of one test asks for would be passed over in silence."""
+    names = getattr(item, "fixturenames", ())
+    shared = [each for each in _SHARED if each in names]
+    if shared and not _OWN.intersection(names) and any(each.name == "minikafka" for each in item.own_markers):
+        raise pytest.UsageError(
+            f"@pytest.mark.minikafka has no effect on {shared[0]}, which all tests share; use minikafka_cluster or"
+            " minikafka_broker, or override minikafka_settings for all tests"
+        )
 
 
 # ---- around each test ------------------------------------------------------------------------------------------------
@@ -228,6 +243,7 @@ def _checked(marker: pytest.Mark) -> Mapping[str, Any]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A shared cluster's events are this test's from here on."""
+    _check_use(item)
     for each in item.config.stash[_BENCH].used_by(item):
         each.begins_at = each.cluster.events.mark
 

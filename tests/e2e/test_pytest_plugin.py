@@ -152,12 +152,27 @@ def test_what_the_marker_does_not_know_is_an_error(pytester, run):
 
         @pytest.mark.minikafka(config={"num.partitons": "1"})
         def test_setting(minikafka_cluster): ...
+
+        @pytest.mark.minikafka(brokers="3")
+        def test_number(minikafka_cluster): ...
+
+        @pytest.mark.minikafka(brokers=1)
+        def test_shared(minikafka_shared_cluster): ...
+
+        @pytest.mark.minikafka(brokers=1)
+        class TestBoth:
+            def test_some_share(self, minikafka_shared_broker): ...
         """
     )
     result = run()
-    result.assert_outcomes(errors=2)
+    result.assert_outcomes(errors=4, passed=1)
     result.stdout.fnmatch_lines(
-        ["*takes brokers=N, config={...}, security_protocol='SASL_SSL', * not broker*", "*did you mean num.partitions*"]
+        [
+            "*takes brokers=N, config={...}, security_protocol='SASL_SSL', * not broker*",
+            "*did you mean num.partitions*",
+            "*brokers='3'*: a whole number is needed*",
+            "*has no effect on minikafka_shared_cluster*",
+        ]
     )
 
 
