@@ -187,7 +187,7 @@ TRANSACTION_CLUSTERS = (
         story="a new coordinator does not end open transactions of producers that are gone",
         caught_by=("not_converged",),
         patches=[(TransactionCoordinator, "loaded", without((State.ONGOING,), TransactionCoordinator.loaded))],
-        seed=7,
+        seed=14,
         within=50,
     ),
     family(
