@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic

@@ -6,8 +6,9 @@ Rule for this file: it points, it answers nothing itself. An API that stands her
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from minikafka.broker.api.describe import (
     handle_api_versions,

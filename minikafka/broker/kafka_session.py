@@ -26,6 +26,8 @@ from dataclasses import replace
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.kafka_login import (
     LOGIN_TIMEOUT_S,
@@ -858,15 +860,15 @@ def _within(request: Any, bytes_max: int | None) -> Any:
     """A fetch that returns at most so many bytes."""
     if bytes_max is None or not isinstance(request, FetchRequest) or request.max_bytes <= bytes_max:
         return request
-    return replace(request, max_bytes=bytes_max)
+    return structs.replace(request, max_bytes=bytes_max)
 
 
 def _without_records(response: FetchResponse) -> FetchResponse:
     """The response with all that it says of partitions, but for their records."""
-    return replace(
+    return structs.replace(
         response,
         partitions=tuple(
-            replace(each, records=(), aborted_transactions=None) if each.records else each
+            structs.replace(each, records=(), aborted_transactions=None) if each.records else each
             for each in response.partitions
         ),
     )

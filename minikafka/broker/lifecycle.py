@@ -123,7 +123,12 @@ class Lifecycle:
         After one that was not in time, the broker must also have applied all that may have been decided meanwhile: its
         leaders may have moved.
         """
-        return not self.is_fenced and self._is_in_time() and (not self._resumes_at or self._has_resumed())
+        # Each request of a client asks: _is_in_time without a call more.
+        return (
+            not self.is_fenced
+            and self.world.clock.now() - self._session_from <= self._session_timeout_s
+            and (not self._resumes_at or self._has_resumed())
+        )
 
     def _has_resumed(self) -> bool:
         if self._applied_offset() < self._resumes_at:

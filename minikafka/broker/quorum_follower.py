@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from minikafka.errors import ConnectionRefused, CorruptMessage, InvalidRecord, WorldError
 from minikafka.invariant import invariant

@@ -14,11 +14,11 @@ import os
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import structs
 from rich.cells import cell_len
 
 from minikafka.cli.admin import tls_options
@@ -26,6 +26,8 @@ from minikafka.cli.running import run
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from minikafka.wire.messages import Message
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -224,9 +226,9 @@ def many(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def as_document(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass under their names; tuples are lists, as in JSON."""
-    return {name: list(each) if isinstance(each, tuple) else each for name, each in asdict(record).items()}
+def as_document(record: Message) -> dict[str, Any]:
+    """The members of a message without messages in it, under their names; tuples are lists, as in JSON."""
+    return {name: list(each) if isinstance(each, tuple) else each for name, each in structs.asdict(record).items()}
 
 
 def json_line(value: Any) -> str:

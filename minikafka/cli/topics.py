@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import click
+from msgspec import structs
 
 from minikafka import AdminClient
 from minikafka.addresses import is_number
@@ -241,7 +242,7 @@ def _filtered(
     def needed(each: DescribedPartition) -> int:
         return effective_min_isr(minimum, each.replicas, each.adding_replicas)
 
-    return replace(
+    return structs.replace(
         topic, partitions=tuple(each for each in topic.partitions if chosen.passes(each, needed(each), living))
     )
 

@@ -11,9 +11,10 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec.structs import replace
 
 from minikafka.client.caller import Attempts, Backoff, Caller
 from minikafka.client.metadata import Metadata

@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from msgspec import structs
+
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import (
     CoordinatorNotAvailable,
@@ -373,7 +375,7 @@ class Rebalance:
             member_id = leaving.member_id or group.static.get(leaving.group_instance_id or "", "")
             member = self.member_of(group, member_id, leaving.group_instance_id)
         except ProtocolError as error:
-            return replace(left, error_code=error.code, error_message=error.message)
+            return structs.replace(left, error_code=error.code, error_message=error.message)
         self._remove(group, member, step, "left" + (f": {leaving.reason}" if leaving.reason else ""))
         return left
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from minikafka.errors import (
     ElectionNotNeeded,

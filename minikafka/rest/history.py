@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from minikafka.broker.api.describe import HISTORY_ROWS_MAX, whole_milliseconds
 from minikafka.broker.history import ImageChange
 from minikafka.config import BrokerConfig
@@ -159,8 +161,13 @@ async def _history_of(host: Host, node: NodeId, request: m.ReadHistoryRequest) -
     ahead = 0 if abs(ahead) <= took + 1 else ahead
     return _Received(
         node,
-        tuple(replace(each, at_ms=each.at_ms - ahead) for each in response.samples) if ahead else response.samples,
-        tuple(event_of(node, replace(each, at_ms=each.at_ms - ahead)) for each in response.events),
+        tuple(structs.replace(each, at_ms=each.at_ms - ahead) for each in response.samples)
+        if ahead
+        else response.samples,
+        tuple(
+            event_of(node, structs.replace(each, at_ms=each.at_ms - ahead) if ahead else each)
+            for each in response.events
+        ),
         response.start_ms - ahead,
         request.to_ms if response.end_ms >= request.to_ms else response.end_ms - ahead,
     )

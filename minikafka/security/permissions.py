@@ -17,8 +17,10 @@ whether it exists or not. The errors name the caller's own principal, operation 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from minikafka.errors import (
     BY_NAME,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 from minikafka.types import Offset
-from minikafka.wire.messages import Failed, message
+from minikafka.wire.messages import Failed, Message, Request
 
 
 class _Code(IntEnum):
@@ -118,8 +118,7 @@ WILDCARD_PRINCIPAL = "User:*"
 """The only principal that stands for all others."""
 
 
-@message
-class Acl:
+class Acl(Message):
     resource_type: int
     resource_name: str
     pattern_type: int = PatternType.LITERAL
@@ -129,8 +128,7 @@ class Acl:
     permission: int = AclPermission.ALLOW
 
 
-@message
-class AclFilter:
+class AclFilter(Message):
     """None and ANY match everything."""
 
     resource_type: int = ResourceType.ANY
@@ -143,45 +141,37 @@ class AclFilter:
     permission: int = AclPermission.ANY
 
 
-@message
-class DescribeAclsRequest:
+class DescribeAclsRequest(Request):
     filter: AclFilter = AclFilter()
 
 
-@message
 class DescribeAclsResponse(Failed):
     acls: tuple[Acl, ...] = ()
 
 
-@message
-class CreateAclsRequest:
+class CreateAclsRequest(Request):
     creations: tuple[Acl, ...]
 
 
-@message
 class CreatedAcl(Failed):
     """The result for one entry, in the order of the request."""
 
 
-@message
 class CreateAclsResponse(Failed):
     results: tuple[CreatedAcl, ...] = ()
     metadata_offset: Offset = -1
 
 
-@message
-class DeleteAclsRequest:
+class DeleteAclsRequest(Request):
     filters: tuple[AclFilter, ...]
 
 
-@message
 class DeletedAcls(Failed):
     """The entries that one filter matched, all deleted."""
 
     matching_acls: tuple[Acl, ...] = ()
 
 
-@message
 class DeleteAclsResponse(Failed):
     filter_results: tuple[DeletedAcls, ...] = ()
     metadata_offset: Offset = -1

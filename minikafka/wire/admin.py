@@ -7,7 +7,7 @@ and operations are Kafka's.
 from __future__ import annotations
 
 from minikafka.types import NodeId, Offset
-from minikafka.wire.messages import Failed, message
+from minikafka.wire.messages import Failed, Message, Request
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
@@ -29,70 +29,60 @@ SOURCE_NAMES = {
 }
 
 
-@message
-class AlterConfig:
+class AlterConfig(Message):
     name: str
     value: str | None = None
     operation: int = SET
 
 
-@message
-class AlterConfigsResource:
+class AlterConfigsResource(Message):
     resource_type: int = TOPIC
     resource_name: str
     """A topic; a broker's id, or "" for all brokers."""
     configs: tuple[AlterConfig, ...] = ()
 
 
-@message
-class IncrementalAlterConfigsRequest:
+class IncrementalAlterConfigsRequest(Request):
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
 
 
-@message
-class AlterConfigsRequest:
+class AlterConfigsRequest(Request):
     """The older form: what is not named goes back to its default. ``operation`` is not read."""
 
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
 
 
-@message
 class AlteredConfigs(Failed):
     resource_type: int
     resource_name: str
 
 
-@message
 class IncrementalAlterConfigsResponse(Failed):
     responses: tuple[AlteredConfigs, ...] = ()
     metadata_offset: Offset = -1
 
 
-@message
 class AlterConfigsResponse(Failed):
     responses: tuple[AlteredConfigs, ...] = ()
     metadata_offset: Offset = -1
 
 
-@message
-class DescribeConfigsResource:
+class DescribeConfigsResource(Message):
     resource_type: int = TOPIC
     resource_name: str
     configuration_keys: tuple[str, ...] | None = None
     """None: all settings."""
 
 
-@message
-class DescribeConfigsRequest:
+class DescribeConfigsRequest(Request):
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: bool = False
     include_documentation: bool = False
 
 
-@message
-class ConfigSynonym:
+class ConfigSynonym(Message):
     name: str
     value: str
     source: int
@@ -100,8 +90,7 @@ class ConfigSynonym:
     """Our own: the file, variable or flag that a broker was started with."""
 
 
-@message
-class DescribedConfig:
+class DescribedConfig(Message):
     name: str
     value: str
     read_only: bool = False
@@ -114,14 +103,12 @@ class DescribedConfig:
     documentation: str | None = None
 
 
-@message
 class DescribedConfigs(Failed):
     resource_type: int
     resource_name: str
     configs: tuple[DescribedConfig, ...] = ()
 
 
-@message
 class DescribeConfigsResponse(Failed):
     results: tuple[DescribedConfigs, ...] = ()
 
@@ -129,13 +116,11 @@ class DescribeConfigsResponse(Failed):
 # ---- partitions ------------------------------------------------------------------------------------------------------
 
 
-@message
-class NewPartitionReplicas:
+class NewPartitionReplicas(Message):
     broker_ids: tuple[NodeId, ...]
 
 
-@message
-class NewPartitions:
+class NewPartitions(Message):
     name: str
     count: int
     """How many the topic is to have."""
@@ -143,19 +128,16 @@ class NewPartitions:
     """The replicas of each new partition; None: placed as for a new topic."""
 
 
-@message
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(Request):
     topics: tuple[NewPartitions, ...]
     timeout_ms: int = 30_000
     validate_only: bool = False
 
 
-@message
 class CreatedPartitions(Failed):
     name: str
 
 
-@message
 class CreatePartitionsResponse(Failed):
     results: tuple[CreatedPartitions, ...] = ()
     throttle_time_ms: int = 0
@@ -165,48 +147,41 @@ class CreatePartitionsResponse(Failed):
 # ---- reassignments (KIP-455) -----------------------------------------------------------------------------------------
 
 
-@message
-class ReassignedPartition:
+class ReassignedPartition(Message):
     topic: str
     partition: int
     replicas: tuple[NodeId, ...] | None
     """Where to, the preferred leader first; None cancels what is under way."""
 
 
-@message
-class AlterPartitionReassignmentsRequest:
+class AlterPartitionReassignmentsRequest(Request):
     partitions: tuple[ReassignedPartition, ...]
     timeout_ms: int = 60_000
     allow_replication_factor_change: bool = True
 
 
-@message
 class ReassignmentAnswer(Failed):
     topic: str
     partition: int
 
 
-@message
 class AlterPartitionReassignmentsResponse(Failed):
     responses: tuple[ReassignmentAnswer, ...] = ()
     metadata_offset: Offset = -1
 
 
-@message
-class PartitionName:
+class PartitionName(Message):
     topic: str
     partition: int
 
 
-@message
-class ListPartitionReassignmentsRequest:
+class ListPartitionReassignmentsRequest(Request):
     partitions: tuple[PartitionName, ...] | None = None
     """None: all that are under way."""
     timeout_ms: int = 60_000
 
 
-@message
-class OngoingReassignment:
+class OngoingReassignment(Message):
     topic: str
     partition: int
     replicas: tuple[NodeId, ...]
@@ -214,7 +189,6 @@ class OngoingReassignment:
     removing_replicas: tuple[NodeId, ...] = ()
 
 
-@message
 class ListPartitionReassignmentsResponse(Failed):
     partitions: tuple[OngoingReassignment, ...] = ()
 
@@ -222,21 +196,18 @@ class ListPartitionReassignmentsResponse(Failed):
 # ---- log directories -------------------------------------------------------------------------------------------------
 
 
-@message
-class DescribeLogDirsRequest:
+class DescribeLogDirsRequest(Request):
     partitions: tuple[PartitionName, ...] | None = None
     """None: all replicas of the answering broker."""
 
 
-@message
-class ReplicaSize:
+class ReplicaSize(Message):
     topic: str
     partition: int
     size_bytes: int
     offset_lag: int = 0
 
 
-@message
 class DescribedLogDir(Failed):
     log_dir: str
     replicas: tuple[ReplicaSize, ...] = ()
@@ -245,6 +216,5 @@ class DescribedLogDir(Failed):
     usable_bytes: int = -1
 
 
-@message
 class DescribeLogDirsResponse(Failed):
     results: tuple[DescribedLogDir, ...] = ()

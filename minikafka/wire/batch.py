@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -72,13 +72,17 @@ MAGIC_AND_CRC = struct.Struct(">bI")
 _LENGTH_AND_MAGIC = struct.Struct(">8xi4xb")
 
 
+_View: TypeAlias = memoryview
+"""mypyc looks for the types of a tuple's fields in this module's names, not among the built-in ones."""
+
+
 class RecordBatch(NamedTuple):
     """The header of one batch, read once, over the batch's own bytes. Offsets are the stored ones.
 
     A tuple because a fetch reads thousands of them; compare batches by ``data``, count records by ``record_count``.
     """
 
-    data: memoryview
+    data: _View
     """The whole batch, header included."""
     base_offset: Offset
     batch_length: int

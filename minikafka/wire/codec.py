@@ -13,23 +13,25 @@ Rules for this file:
 - Where no batches travel, the head may also be JSON text (no size in front): ``decode_json`` and ``encode_json``. Bytes
   are base64 in it.
 - The work for a request is bounded before its head is unpacked, and again as its lists are read: see ``limits.py``.
+- msgspec reads the usual head straight into a message. Where it refuses one, or the head may pass a limit, the slower
+  way through a dict decides: it names the member, ignores unknown members of responses, and reads JSON.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import collections.abc
-import dataclasses
 import json
-import operator
+import re
 import struct
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgpack
+import msgspec
+from msgspec.structs import force_setattr, replace
 
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -42,7 +44,7 @@ from minikafka.errors import (
     did_you_mean,
 )
 from minikafka.ports import Buffers
-from minikafka.wire.apis import BY_NAME, BY_REQUEST, Api
+from minikafka.wire.apis import BY_NAME, Api
 from minikafka.wire.garbage import without_collection
 from minikafka.wire.limits import (
     MAP_MEMBERS_MAX,
@@ -54,6 +56,7 @@ from minikafka.wire.limits import (
     check_msgpack,
     shown,
 )
+from minikafka.wire.messages import Message
 
 # The largest head of a response, for clients: requests have limits of their own (limits.py).
 HEAD_BYTES_MAX = 32 * 1024 * 1024
@@ -65,11 +68,10 @@ UNREAD_STATUSES = (403, 413, 415)
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _SIZE = struct.Struct(">I")
-# Kept: a new one for each message costs as much as packing a small message.
-_pack = msgpack.Packer().pack
 SIZE_SIZE = _SIZE.size
-Message = TypeVar("Message")
-Encode = Callable[[Any, list[Any]], Any]
+_encode = msgspec.msgpack.Encoder().encode
+_TOO_LARGE = re.compile(rb"\xcf[\x80-\xff]")
+"""An unsigned number of msgpack that does not fit 64 bits with a sign, or other bytes that look like one."""
 Decode = Callable[[Any, "_Raw"], Any]
 
 
@@ -80,6 +82,10 @@ class _Bad(Exception):
         super().__init__(text)
         self.text = text
         self.path = ""
+
+
+_UNUSUAL = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _Bad)
+"""What reading a head straight into a message raises if it is malformed, or not a message of that class."""
 
 
 class _Raw:
@@ -113,10 +119,6 @@ class _Raw:
         part = self.view[self.at : end]
         self.at = end
         return (part,) if size else ()
-
-
-def _encode_as_is(value: Any, _out: list[Any]) -> Any:
-    return value
 
 
 def _decode_int(value: Any, _raw: _Raw) -> int:
@@ -156,11 +158,6 @@ def _decode_bytes(value: Any, raw: _Raw) -> bytes:
     return value
 
 
-def _encode_records(value: Buffers, out: list[Any]) -> int:
-    out.extend(value)
-    return sum(map(len, value))
-
-
 def _decode_records(value: Any, raw: _Raw) -> tuple[memoryview, ...]:
     return raw.take(_decode_int(value, raw))
 
@@ -171,52 +168,43 @@ def _decode_str_map(value: Any, _raw: _Raw) -> dict[str, str]:
     return value
 
 
-_PLAIN: dict[Any, tuple[Encode, Decode]] = {
-    int: (_encode_as_is, _decode_int),
-    str: (_encode_as_is, _decoder_of(str, "a text")),
-    float: (_encode_as_is, _decode_float),
-    bool: (_encode_as_is, _decoder_of(bool, "true or false")),
-    bytes: (_encode_as_is, _decode_bytes),
+_PLAIN: dict[Any, Decode] = {
+    int: _decode_int,
+    str: _decoder_of(str, "a text"),
+    float: _decode_float,
+    bool: _decoder_of(bool, "true or false"),
+    bytes: _decode_bytes,
+    Any: _decode_records,
 }
 
 
-def _pair_of(annotation: Any) -> tuple[Encode, Decode]:
-    """Encoder and decoder for a field's type."""
+def _decode_of(annotation: Any) -> Decode:
+    """What reads a member of this type."""
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is collections.abc.Sequence:
-        return _encode_records, _decode_records
     if origin in (typing.Union, types.UnionType) and type(None) in arguments:
         return _optional(next(each for each in arguments if each is not type(None)))
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
         return _tuple_of(arguments[0])
     if origin is dict and arguments == (str, str):
-        return _encode_as_is, _decode_str_map
-    if dataclasses.is_dataclass(annotation):
-        layout = _layout(typing.cast("type", annotation))
-        return layout.encode, layout.decode
+        return _decode_str_map
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        return _layout(annotation).decode
     raise TypeError(f"no encoding for {annotation!r}")
 
 
-def _optional(inner: Any) -> tuple[Encode, Decode]:
-    inner_encode, inner_decode = _pair_of(inner)
-
-    def encode(value: Any, out: list[Any]) -> Any:
-        return None if value is None else inner_encode(value, out)
+def _optional(inner: Any) -> Decode:
+    inner_decode = _decode_of(inner)
 
     def decode(value: Any, raw: _Raw) -> Any:
         return None if value is None else inner_decode(value, raw)
 
-    return encode, decode
+    return decode
 
 
-def _tuple_of(inner: Any) -> tuple[Encode, Decode]:
-    inner_encode, inner_decode = _pair_of(inner)
-    plain = inner in _PLAIN
-
-    def encode(value: Any, out: list[Any]) -> Any:
-        return list(value) if plain else [inner_encode(each, out) for each in value]
+def _tuple_of(inner: Any) -> Decode:
+    inner_decode = _decode_of(inner)
 
     def decode(value: Any, raw: _Raw) -> Any:
         if type(value) is not list:
@@ -236,30 +224,25 @@ def _tuple_of(inner: Any) -> tuple[Encode, Decode]:
             raise
         return tuple(result)
 
-    return encode, decode
+    return decode
 
 
 class _Layout:
-    """How one message class becomes a map."""
+    """The members of one message class."""
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type[Message]) -> None:
         self.kind = kind
+        self.read = msgspec.msgpack.Decoder(kind).decode
         hints = typing.get_type_hints(kind)
-        pairs = {each.name: _pair_of(hints[each.name]) for each in dataclasses.fields(kind)}
-        self.decoders = {name: decode for name, (_, decode) in pairs.items()}
-        self._encoders = tuple(encode if encode is not _encode_as_is else None for encode, _ in pairs.values())
-        """None: the value stays unchanged."""
-        self._names = tuple(pairs)
-        self._defaults = tuple(_default_of(each) for each in dataclasses.fields(kind))
-        self._values = _getter(self._names)
-
-    def encode(self, message: Any, out: list[Any]) -> dict[str, Any]:
-        members = {}
-        # All four have one entry for each field; `strict` would be checked for each message.
-        for name, default, encode, value in zip(self._names, self._defaults, self._encoders, self._values(message)):  # noqa: B905
-            if value is not default and value != default:
-                members[name] = value if encode is None else encode(value, out)
-        return members
+        members = msgspec.structs.fields(kind)
+        self.decoders = {each.name: _decode_of(hints[each.name]) for each in members}
+        self._required = [each.name for each in members if each.required]
+        self.carriers = tuple(
+            (each.name, nested, each.required)
+            for each in members
+            if (nested := _carries(hints[each.name])) or hints[each.name] is Any
+        )
+        """Members that are records, or that hold messages with records (True); and whether they must be sent."""
 
     def decode(self, members: Any, raw: _Raw) -> Any:
         if type(members) is not dict:
@@ -285,9 +268,8 @@ class _Layout:
 
     def _missing(self, values: Mapping[str, Any]) -> _Bad:
         """For a member without a default that is not there."""
-        names = zip(self._names, self._defaults, strict=True)
         missing = _Bad("is missing")
-        missing.path = "." + next(name for name, it in names if it is dataclasses.MISSING and name not in values)
+        missing.path = "." + next(name for name in self._required if name not in values)
         return missing
 
     def _unknown(self, name: Any) -> _Bad:
@@ -296,21 +278,16 @@ class _Layout:
         return _Bad(f"unknown member {shown(name)}{hint}")
 
 
-def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """All these attributes of an object, in one go if there are several."""
-    if len(names) > 1:
-        return operator.attrgetter(*names)
-    return lambda message: tuple(getattr(message, name) for name in names)
-
-
-def _default_of(member: dataclasses.Field[Any]) -> Any:
-    return member.default if member.default_factory is dataclasses.MISSING else member.default_factory()
+def _carries(annotation: Any) -> bool:
+    """Return True for a tuple of messages that have records."""
+    inner = typing.get_args(annotation)[0] if typing.get_origin(annotation) is tuple else None
+    return isinstance(inner, type) and issubclass(inner, Message) and bool(_layout(inner).carriers)
 
 
 _LAYOUTS: dict[type, _Layout] = {}
 
 
-def _layout(kind: type) -> _Layout:
+def _layout(kind: type[Message]) -> _Layout:
     """The layout of a message class, made on its first use: a broker uses a few of them."""
     layout = _LAYOUTS.get(kind)
     if layout is None:
@@ -326,25 +303,44 @@ def find_api(name: str) -> Api:
     return api
 
 
-def encode_request(request: object) -> Buffers:
+def encode_request(request: Any) -> Buffers:
     """The body of a request: head, then its record buffers untouched."""
-    api = BY_REQUEST[type(request)]
     out: list[Any] = [b""]
-    members = _layout(api.request).encode(request, out)
-    members["v"] = api.max_version
-    return _framed(members, out)
-
-
-def encode_response(response: object) -> Buffers:
-    """The body of a response."""
-    out: list[Any] = [b""]
-    return _framed(_layout(type(response)).encode(response, out), out)
-
-
-def _framed(members: dict[str, Any], out: list[Any]) -> Buffers:
-    head: bytes = _pack(members)
+    head = _encode(_with_sizes(request, out))
     out[0] = _SIZE.pack(len(head)) + head
     return out
+
+
+encode_response = encode_request
+"""The body of a response."""
+
+
+def _with_sizes(message: Message, out: list[Any]) -> Message:
+    """The message with the sizes of its records in their place; they are appended to ``out``."""
+    carriers = _layout(type(message)).carriers
+    if not carriers:
+        return message
+    sizes: dict[str, Any] = {}
+    for name, nested, is_required in carriers:
+        value = getattr(message, name)
+        if nested:
+            if value:
+                sizes[name] = tuple([_with_sizes(each, out) for each in value])
+        elif value or is_required:
+            out.extend(value)
+            sizes[name] = sum(map(len, value))
+    return replace(message, **sizes) if sizes else message
+
+
+def _take_records(message: Message, raw: _Raw) -> None:
+    """Put records in the place of their sizes, in a message that has just been read."""
+    for name, nested, _ in _layout(type(message)).carriers:
+        value = getattr(message, name)
+        if nested:
+            for each in value:
+                _take_records(each, raw)
+        elif value != ():
+            force_setattr(message, name, _decode_records(value, raw))
 
 
 _LARGE_HEAD = 64 * 1024
@@ -355,10 +351,29 @@ def decode_request(api: Api, body: bytes | bytearray | memoryview) -> Any:
     """The typed request in ``body``. Raises InvalidRequest or UnsupportedVersion, naming the member."""
     view = memoryview(body)
     end = _head_end(api.name, view)
+    # A head that is too short to pass any limit: a member of a map has at least two bytes, an element of a list one.
+    if end - SIZE_SIZE <= min(api.list_max, 2 * MAP_MEMBERS_MAX):
+        raw = _Raw(view, end)
+        request = _read(_layout(api.request), view[SIZE_SIZE:end], raw)
+        if request is not None and raw.at == len(view):
+            return request
     if end <= _LARGE_HEAD:
         return _request_in(api, view, end)
     with without_collection():
         return _request_in(api, view, end)
+
+
+def _read(layout: _Layout, head: memoryview, raw: _Raw) -> Any | None:
+    """The message in ``head``; None if the slower way must decide."""
+    if _TOO_LARGE.search(head) is not None:
+        return None
+    try:
+        message = layout.read(head)
+        if layout.carriers:
+            _take_records(message, raw)
+    except _UNUSUAL:
+        return None
+    return message
 
 
 def _request_in(api: Api, view: memoryview, end: int) -> Any:
@@ -398,9 +413,13 @@ def decode_response(api_name: str, body: bytes | bytearray | memoryview) -> Any:
     """The typed response in ``body``; raises InvalidRequest when it is malformed."""
     view = memoryview(body)
     end = _head_end(api_name, view)
-    members = _unpacked(api_name, view[SIZE_SIZE:end])
+    head, layout = view[SIZE_SIZE:end], _layout(BY_NAME[api_name].response)
+    response = _read(layout, head, _Raw(view, end))
+    if response is not None:
+        return response
+    members = _unpacked(api_name, head)
     try:
-        return _layout(BY_NAME[api_name].response).decode(members, _Raw(view, end))
+        return layout.decode(members, _Raw(view, end))
     except _Bad as bad:
         raise InvalidRequest(f"response to {api_name}{bad.path}: {bad.text}") from None
 
@@ -448,16 +467,9 @@ def decode_json(api: Api, body: bytes, parse: Callable[[bytes], Any] = json.load
     return _request_from(api, members, raw)
 
 
-def encode_json(response: object) -> bytes:
+def encode_json(response: Any) -> bytes:
     """A response as JSON; record batches are not carried: their size stands in their place. Bytes are base64."""
-    out: list[Any] = []
-    members = _layout(type(response)).encode(response, out)
-    return json.dumps(members, ensure_ascii=False, default=_base64_of).encode()
-
-
-def _base64_of(value: Any) -> str:
-    """For ``json.dumps``, which calls it for what JSON cannot hold: bytes are the only such values of messages."""
-    return base64.b64encode(value).decode()
+    return json.dumps(msgspec.to_builtins(_with_sizes(response, [])), ensure_ascii=False).encode()
 
 
 def http_failure(status: int, body: bytes | bytearray | memoryview) -> RequestRefused | OutcomeUnknown:

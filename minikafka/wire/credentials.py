@@ -5,63 +5,55 @@ The rules of ``messages.py`` hold here too. No response has a salt or a key.
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from minikafka.types import Offset
-from minikafka.wire.messages import Failed, message
+from minikafka.wire.messages import Failed, Message, Request
 
 
-@message
-class CredentialInfo:
+class CredentialInfo(Message):
     mechanism: int
     iterations: int
 
 
-@message
-class DescribeUserScramCredentialsRequest:
+class DescribeUserScramCredentialsRequest(Request):
     users: tuple[str, ...] | None = None
     """None, and none at all: every user."""
 
 
-@message
 class DescribedUser(Failed):
     user: str
     credential_infos: tuple[CredentialInfo, ...] = ()
 
 
-@message
 class DescribeUserScramCredentialsResponse(Failed):
     results: tuple[DescribedUser, ...] = ()
 
 
-@message
-class ScramDeletion:
+class ScramDeletion(Message):
     name: str
     mechanism: int
 
 
-@message
-class ScramUpsertion:
+class ScramUpsertion(Message):
     name: str
     mechanism: int
     iterations: int
-    salt: bytes = field(repr=False)
-    salted_password: bytes = field(repr=False)
+    salt: bytes
+    salted_password: bytes
     """As good as the password for logging in."""
 
+    def __repr__(self) -> str:
+        return f"ScramUpsertion(name={self.name!r}, mechanism={self.mechanism}, iterations={self.iterations})"
 
-@message
-class AlterUserScramCredentialsRequest:
+
+class AlterUserScramCredentialsRequest(Request):
     deletions: tuple[ScramDeletion, ...] = ()
     upsertions: tuple[ScramUpsertion, ...] = ()
 
 
-@message
 class AlteredUser(Failed):
     user: str
 
 
-@message
 class AlterUserScramCredentialsResponse(Failed):
     results: tuple[AlteredUser, ...] = ()
     """One for each user that the request names."""

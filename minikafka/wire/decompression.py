@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import cramjam
 
@@ -45,6 +46,7 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _BUFFER_FULL = "failed to write whole buffer"
 
 
+@lru_cache(64)
 def decompression_limit(max_message_bytes: int) -> int:
     """The largest decompressed size of a batch in a topic with this ``max.message.bytes``."""
     return min(max(EXPANSION_MAX * max_message_bytes, DECOMPRESSED_BYTES_MIN), DECOMPRESSED_BYTES_MAX)

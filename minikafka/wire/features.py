@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from minikafka.types import Offset
 from minikafka.wire.markers import TRANSACTION_V2
-from minikafka.wire.messages import Failed, message
+from minikafka.wire.messages import Failed, Message, Request
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types: what a request allows."""
@@ -52,8 +52,7 @@ def finalized(recorded: Mapping[str, int]) -> dict[str, int]:
     return {name: level for name, level in levels.items() if level}
 
 
-@message
-class FeatureUpdate:
+class FeatureUpdate(Message):
     """One feature and its new level."""
 
     name: str
@@ -61,15 +60,13 @@ class FeatureUpdate:
     upgrade_type: int = UPGRADE
 
 
-@message
-class UpdateFeaturesRequest:
+class UpdateFeaturesRequest(Request):
     """Change levels of features: all of them, or none."""
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False
 
 
-@message
 class UpdateFeaturesResponse(Failed):
     """An error of one feature is the answer to all."""
 

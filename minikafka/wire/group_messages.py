@@ -7,7 +7,7 @@ topics: one entry per partition.
 from __future__ import annotations
 
 from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicId
-from minikafka.wire.messages import Failed, message
+from minikafka.wire.messages import Failed, Message, Request
 
 NO_GENERATION = -1
 """Of requests that speak for no member: committing by hand."""
@@ -15,8 +15,7 @@ NO_GENERATION = -1
 # ---- FindCoordinator -------------------------------------------------------------------------------------------------
 
 
-@message
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(Request):
     """Find the coordinators of groups or transactional ids (S32)."""
 
     keys: tuple[str, ...]
@@ -24,7 +23,6 @@ class FindCoordinatorRequest:
     """0: groups, 1: transactional ids."""
 
 
-@message
 class Coordinator(Failed):
     """One group's coordinator; ``node_id`` -1 with an error."""
 
@@ -34,7 +32,6 @@ class Coordinator(Failed):
     port: int = -1
 
 
-@message
 class FindCoordinatorResponse(Failed):
     """In the order of the request."""
 
@@ -44,16 +41,14 @@ class FindCoordinatorResponse(Failed):
 # ---- JoinGroup -------------------------------------------------------------------------------------------------------
 
 
-@message
-class GroupProtocol:
+class GroupProtocol(Message):
     """An assignor that the member speaks, and its subscription for it; the favourite comes first."""
 
     name: str
     metadata: bytes
 
 
-@message
-class JoinGroupRequest:
+class JoinGroupRequest(Request):
     """First step of a rebalance (S33): answered when the join phase ends."""
 
     group_id: str
@@ -73,8 +68,7 @@ class JoinGroupRequest:
     """False: clients before KIP-394, which do not know MEMBER_ID_REQUIRED, join at once."""
 
 
-@message
-class JoinedMember:
+class JoinedMember(Message):
     """For the group's leader only."""
 
     member_id: str
@@ -82,7 +76,6 @@ class JoinedMember:
     metadata: bytes
 
 
-@message
 class JoinGroupResponse(Failed):
     """The new generation; ``members`` is empty unless the member leads the group."""
 
@@ -99,14 +92,12 @@ class JoinGroupResponse(Failed):
 # ---- SyncGroup -------------------------------------------------------------------------------------------------------
 
 
-@message
-class MemberAssignment:
+class MemberAssignment(Message):
     member_id: str
     assignment: bytes
 
 
-@message
-class SyncGroupRequest:
+class SyncGroupRequest(Request):
     """Second step of a rebalance (S33): only the leader's carries assignments."""
 
     group_id: str
@@ -118,7 +109,6 @@ class SyncGroupRequest:
     assignments: tuple[MemberAssignment, ...] = ()
 
 
-@message
 class SyncGroupResponse(Failed):
     """What this member got."""
 
@@ -130,21 +120,18 @@ class SyncGroupResponse(Failed):
 # ---- Heartbeat, LeaveGroup -------------------------------------------------------------------------------------------
 
 
-@message
-class HeartbeatRequest:
+class HeartbeatRequest(Request):
     group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
 
 
-@message
 class HeartbeatResponse(Failed):
     """REBALANCE_IN_PROGRESS asks the member to join again."""
 
 
-@message
-class LeavingMember:
+class LeavingMember(Message):
     """By member id, or by instance id alone (an administrator removes a static member)."""
 
     member_id: str = ""
@@ -152,19 +139,16 @@ class LeavingMember:
     reason: str = ""
 
 
-@message
-class LeaveGroupRequest:
+class LeaveGroupRequest(Request):
     group_id: str
     members: tuple[LeavingMember, ...]
 
 
-@message
 class LeftMember(Failed):
     member_id: str = ""
     group_instance_id: str | None = None
 
 
-@message
 class LeaveGroupResponse(Failed):
     members: tuple[LeftMember, ...] = ()
 
@@ -172,8 +156,7 @@ class LeaveGroupResponse(Failed):
 # ---- offsets ---------------------------------------------------------------------------------------------------------
 
 
-@message
-class CommitPartition:
+class CommitPartition(Message):
     topic: str
     partition: int
     offset: Offset
@@ -182,8 +165,7 @@ class CommitPartition:
     metadata: str = ""
 
 
-@message
-class OffsetCommitRequest:
+class OffsetCommitRequest(Request):
     """Without member and generation: by hand, while the group is empty."""
 
     group_id: str
@@ -195,7 +177,6 @@ class OffsetCommitRequest:
     partitions: tuple[CommitPartition, ...]
 
 
-@message
 class PartitionOutcome(Failed):
     """What became of one partition of a request."""
 
@@ -203,19 +184,16 @@ class PartitionOutcome(Failed):
     partition: int
 
 
-@message
 class OffsetCommitResponse(Failed):
     partitions: tuple[PartitionOutcome, ...] = ()
 
 
-@message
-class GroupPartition:
+class GroupPartition(Message):
     topic: str
     partition: int
 
 
-@message
-class OffsetFetchRequest:
+class OffsetFetchRequest(Request):
     group_id: str
     partitions: tuple[GroupPartition, ...] | None = None
     """None: all that the group has committed."""
@@ -226,7 +204,6 @@ class OffsetFetchRequest:
     """Of a member of the consumer protocol, which is fenced by it; -1: the request is for no member."""
 
 
-@message
 class FetchedOffset(Failed):
     """``offset`` -1: nothing is committed, which is no error."""
 
@@ -238,20 +215,17 @@ class FetchedOffset(Failed):
     commit_timestamp_ms: int = -1
 
 
-@message
 class OffsetFetchResponse(Failed):
     partitions: tuple[FetchedOffset, ...] = ()
 
 
-@message
-class OffsetDeleteRequest:
+class OffsetDeleteRequest(Request):
     """Forget what was committed for partitions of topics that no member subscribes to."""
 
     group_id: str
     partitions: tuple[GroupPartition, ...]
 
 
-@message
 class OffsetDeleteResponse(Failed):
     partitions: tuple[PartitionOutcome, ...] = ()
 
@@ -259,16 +233,14 @@ class OffsetDeleteResponse(Failed):
 # ---- the consumer protocol (KIP-848) ---------------------------------------------------------------------------------
 
 
-@message
-class TopicIdPartitions:
+class TopicIdPartitions(Message):
     """Partitions of the topic with this id."""
 
     topic_id: TopicId
     partitions: tuple[int, ...]
 
 
-@message
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(Request):
     """A member joins, lives, reports what it owns, and leaves by this one request. None and -1: unchanged."""
 
     group_id: str
@@ -292,7 +264,6 @@ class ConsumerGroupHeartbeatRequest:
     """The coordinator makes the member id (version 0 of Kafka's request)."""
 
 
-@message
 class ConsumerGroupHeartbeatResponse(Failed):
     """``assignment``: all that the member may use from now on; None: unchanged."""
 
@@ -302,13 +273,11 @@ class ConsumerGroupHeartbeatResponse(Failed):
     assignment: tuple[TopicIdPartitions, ...] | None = None
 
 
-@message
-class ConsumerGroupDescribeRequest:
+class ConsumerGroupDescribeRequest(Request):
     groups: tuple[str, ...]
 
 
-@message
-class NamedTopicPartitions:
+class NamedTopicPartitions(Message):
     """Partitions of one topic; the name is empty if the topic is gone."""
 
     topic_id: TopicId
@@ -316,8 +285,7 @@ class NamedTopicPartitions:
     partitions: tuple[int, ...]
 
 
-@message
-class ConsumerMember:
+class ConsumerMember(Message):
     member_id: str
     instance_id: str | None = None
     rack_id: str | None = None
@@ -333,7 +301,6 @@ class ConsumerMember:
     is_classic: bool = False
 
 
-@message
 class DescribedConsumerGroup(Failed):
     group_id: str
     state: str = ""
@@ -343,7 +310,6 @@ class DescribedConsumerGroup(Failed):
     members: tuple[ConsumerMember, ...] = ()
 
 
-@message
 class ConsumerGroupDescribeResponse(Failed):
     groups: tuple[DescribedConsumerGroup, ...] = ()
 
@@ -351,8 +317,7 @@ class ConsumerGroupDescribeResponse(Failed):
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-@message
-class ListGroupsRequest:
+class ListGroupsRequest(Request):
     """Of this coordinator; every broker must be asked for all."""
 
     states: tuple[str, ...] = ()
@@ -361,26 +326,22 @@ class ListGroupsRequest:
     """``classic`` and ``consumer``; empty: any."""
 
 
-@message
-class ListedGroup:
+class ListedGroup(Message):
     group_id: str
     protocol_type: str = ""
     state: str
     group_type: str = "classic"
 
 
-@message
 class ListGroupsResponse(Failed):
     groups: tuple[ListedGroup, ...] = ()
 
 
-@message
-class DescribeGroupsRequest:
+class DescribeGroupsRequest(Request):
     groups: tuple[str, ...]
 
 
-@message
-class DescribedMember:
+class DescribedMember(Message):
     member_id: str
     group_instance_id: str | None = None
     client_id: str = ""
@@ -391,7 +352,6 @@ class DescribedMember:
     assignment: bytes = b""
 
 
-@message
 class DescribedGroup(Failed):
     """A group that does not exist is Dead, as in Kafka, with GROUP_ID_NOT_FOUND."""
 
@@ -404,28 +364,23 @@ class DescribedGroup(Failed):
     members: tuple[DescribedMember, ...] = ()
 
 
-@message
 class DescribeGroupsResponse(Failed):
     groups: tuple[DescribedGroup, ...] = ()
 
 
-@message
-class DeleteGroupsRequest:
+class DeleteGroupsRequest(Request):
     groups: tuple[str, ...]
 
 
-@message
 class DeletedGroup(Failed):
     group_id: str
 
 
-@message
 class DeleteGroupsResponse(Failed):
     groups: tuple[DeletedGroup, ...] = ()
 
 
-@message
-class ReadGroupHistoryRequest:
+class ReadGroupHistoryRequest(Request):
     """Our own: the groups that the answering broker coordinated at an earlier time."""
 
     group_id: str | None = None
@@ -434,15 +389,13 @@ class ReadGroupHistoryRequest:
     """Milliseconds since 1970."""
 
 
-@message
-class PastOffset:
+class PastOffset(Message):
     topic: str
     partition: int
     offset: Offset
 
 
-@message
-class PastGroup:
+class PastGroup(Message):
     """A group as its coordinator recorded it."""
 
     at_ms: int
@@ -453,7 +406,6 @@ class PastGroup:
     """What it had committed."""
 
 
-@message
 class ReadGroupHistoryResponse(Failed):
     start_ms: int = 0
     """What is older is not complete; 0: the broker has recorded no groups."""

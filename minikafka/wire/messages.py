@@ -3,70 +3,47 @@
 Rules for this file: data only. A field whose type is :data:`Records` travels outside the head: the head carries its
 size, the bytes follow raw. Every response can carry an error of its own kind in ``error_code`` (0 = none),
 ``error_message`` and ``outcome``; per-partition results carry the same three. Offsets and epochs are -1 when absent.
-New messages are made with :func:`message`. Read ``apis.py`` for which pair belongs to which name, ``codec.py`` for
-how they become bytes.
+New messages are subclasses of :class:`Message`, requests of :class:`Request`. Read ``apis.py`` for which pair belongs
+to which name, ``codec.py`` for how they become bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Self, dataclass_transform
+
+import msgspec
 
 from minikafka.errors import ProtocolError
 from minikafka.ports import Buffers
 from minikafka.types import Epoch, NodeId, Offset, TopicId
 
-Records = Buffers
-"""Raw record batches: going out a sequence of buffers, coming in one memoryview in a tuple (empty tuple: none)."""
-
-Kind = TypeVar("Kind")
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def message(kind: type[Kind]) -> type[Kind]:
-    """A dataclass that mypy keeps frozen: at run time that would make each message three times as dear to build, and
-    every call builds four and more.
-
-    Only ``__init__`` is generated, for the first message of its kind. Messages are compared, hashed and shown by three
-    functions that all share: each generated function of each of 190 messages costs every process time and memory at
-    its start, and a broker uses a quarter of them.
-    """
-    kind.__doc__ = kind.__doc__ or kind.__name__  # or dataclass() would format the signature
-    made = dataclass(slots=True, kw_only=True, init=False, eq=False, repr=False)(kind)
-    made.__init__ = _first_init  # type: ignore[method-assign]
-    made.__eq__, made.__hash__, made.__repr__ = _equals, _hashed, _shown  # type: ignore[assignment, method-assign]
-    return made
+if TYPE_CHECKING:
+    Records = Buffers
+    """Raw record batches: going out a sequence of buffers, coming in one memoryview in a tuple (empty tuple: none)."""
+else:
+    # msgspec reads and writes the size that stands in the head in their place.
+    Records = Any
 
 
-def _first_init(self: Any, **values: object) -> None:
-    """Generate the ``__init__`` of a class, which takes the place of this one, and call it."""
-    kind = type(self)
-    members = [(each.name, each.type, each) for each in fields(kind)]
-    init = vars(make_dataclass(kind.__name__, members, kw_only=True, eq=False, repr=False))["__init__"]
-    kind.__init__ = init
-    init(self, **values)
+class _MessageMeta(msgspec.StructMeta):
+    """Members are given by name, as Kafka's schemas add to them in the middle."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> _MessageMeta:
+        return super().__new__(mcs, name, bases, namespace, kw_only=True, **options)
 
 
-def _values(each: Any) -> tuple[object, ...]:
-    return tuple([getattr(each, name) for name in each.__dataclass_fields__])
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Message(
+    msgspec.Struct, metaclass=_MessageMeta, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
+    """The class of all requests and responses, and of what they consist of. Lists are tuples."""
 
 
-def _equals(one: object, other: object) -> bool:
-    return _values(one) == _values(other) if type(one) is type(other) else NotImplemented
+class Request(Message, tag_field="v", tag=1):
+    """The class of all requests. Member ``v`` of a head is the version, ``Api.max_version``."""
 
 
-def _hashed(each: object) -> int:
-    return _values(each).__hash__()  # as a dataclass does; nothing iterates over a set of messages
-
-
-def _shown(each: object) -> str:
-    members = zip(each.__dataclass_fields__.values(), _values(each), strict=True)  # type: ignore[attr-defined]
-    shown = [f"{member.name}={value!r}" for member, value in members if member.repr]
-    return f"{type(each).__qualname__}({', '.join(shown)})"
-
-
-@message
-class Failed:
+class Failed(Message):
     """Mixin of all that can carry an error; ``error_code`` 0 is success."""
 
     error_code: int = 0
@@ -85,23 +62,20 @@ class Failed:
         return cls(error_code=error.code, error_message=error.message, **members)
 
 
-@message
-class NodeEndpoint:
+class NodeEndpoint(Message):
     node_id: NodeId
     host: str
     port: int
 
 
-@message
-class CurrentLeader:
+class CurrentLeader(Message):
     """Sent with NOT_LEADER_OR_FOLLOWER and epoch errors, so that a client need not ask again."""
 
     leader_id: NodeId
     leader_epoch: Epoch
 
 
-@message
-class EpochEndOffset:
+class EpochEndOffset(Message):
     epoch: Epoch
     end_offset: Offset
 
@@ -109,8 +83,7 @@ class EpochEndOffset:
 # ---- Produce ---------------------------------------------------------------------------------------------------------
 
 
-@message
-class ProducePartition:
+class ProducePartition(Message):
     topic: str
     partition: int
     records: Records
@@ -119,8 +92,7 @@ class ProducePartition:
     """PLAIN, PIPELINED or FOLLOWS of ``wire/batch.py``."""
 
 
-@message
-class ProduceRequest:
+class ProduceRequest(Request):
     acks: int = -1
     timeout_ms: int = 30_000
     client_id: str | None = None
@@ -131,8 +103,7 @@ class ProduceRequest:
     partitions: tuple[ProducePartition, ...]
 
 
-@message
-class RecordError:
+class RecordError(Message):
     """Why one record of a batch was refused; the whole batch is (KIP-467)."""
 
     batch_index: int
@@ -140,7 +111,6 @@ class RecordError:
     message: str = ""
 
 
-@message
 class ProducedPartition(Failed):
     topic: str
     partition: int
@@ -155,7 +125,6 @@ class ProducedPartition(Failed):
     """For INVALID_RECORD and INVALID_TIMESTAMP: the records that are to blame, if they are known."""
 
 
-@message
 class ProduceResponse(Failed):
     partitions: tuple[ProducedPartition, ...] = ()
     node_endpoints: tuple[NodeEndpoint, ...] = ()
@@ -166,8 +135,7 @@ class ProduceResponse(Failed):
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
-@message
-class FetchPartition:
+class FetchPartition(Message):
     topic: str
     partition: int
     topic_id: TopicId | None = None
@@ -180,14 +148,12 @@ class FetchPartition:
     partition_max_bytes: int = 1_048_576
 
 
-@message
-class ForgottenPartition:
+class ForgottenPartition(Message):
     topic: str
     partition: int
 
 
-@message
-class FetchRequest:
+class FetchRequest(Request):
     cluster_id: str | None = None
     replica_id: NodeId = -1
     """-1: a consumer."""
@@ -203,15 +169,13 @@ class FetchRequest:
     forgotten: tuple[ForgottenPartition, ...] = ()
 
 
-@message
-class AbortedTransaction:
+class AbortedTransaction(Message):
     """Batches of this producer from ``first_offset`` up to its next ABORT marker are of an aborted transaction."""
 
     producer_id: int
     first_offset: Offset
 
 
-@message
 class FetchedPartition(Failed):
     topic: str
     partition: int
@@ -231,7 +195,6 @@ class FetchedPartition(Failed):
     records: Records = ()
 
 
-@message
 class FetchResponse(Failed):
     session_id: int = 0
     partitions: tuple[FetchedPartition, ...] = ()
@@ -245,8 +208,7 @@ EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 """Positions in tiered storage (KIP-405, KIP-1005, KIP-1023). Without it, nothing is tiered."""
 
 
-@message
-class ListOffsetsPartition:
+class ListOffsetsPartition(Message):
     topic: str
     partition: int
     current_leader_epoch: Epoch = -1
@@ -254,14 +216,12 @@ class ListOffsetsPartition:
     """Milliseconds since 1970, or one of the six constants above."""
 
 
-@message
-class ListOffsetsRequest:
+class ListOffsetsRequest(Request):
     replica_id: NodeId = -1
     isolation_level: int = READ_UNCOMMITTED
     partitions: tuple[ListOffsetsPartition, ...]
 
 
-@message
 class ListedOffset(Failed):
     topic: str
     partition: int
@@ -271,26 +231,22 @@ class ListedOffset(Failed):
     current_leader: CurrentLeader | None = None
 
 
-@message
 class ListOffsetsResponse(Failed):
     partitions: tuple[ListedOffset, ...] = ()
 
 
-@message
-class EpochQuery:
+class EpochQuery(Message):
     topic: str
     partition: int
     current_leader_epoch: Epoch = -1
     leader_epoch: Epoch
 
 
-@message
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(Request):
     replica_id: NodeId = -1
     partitions: tuple[EpochQuery, ...]
 
 
-@message
 class EpochAnswer(Failed):
     topic: str
     partition: int
@@ -298,33 +254,28 @@ class EpochAnswer(Failed):
     end_offset: Offset = -1
 
 
-@message
 class OffsetForLeaderEpochResponse(Failed):
     partitions: tuple[EpochAnswer, ...] = ()
 
 
-@message
-class DeleteRecordsPartition:
+class DeleteRecordsPartition(Message):
     topic: str
     partition: int
     offset: Offset
     """Records below it go; -1: up to the high watermark."""
 
 
-@message
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(Request):
     timeout_ms: int = 30_000
     partitions: tuple[DeleteRecordsPartition, ...]
 
 
-@message
 class DeletedRecords(Failed):
     topic: str
     partition: int
     low_watermark: Offset = -1
 
 
-@message
 class DeleteRecordsResponse(Failed):
     partitions: tuple[DeletedRecords, ...] = ()
 
@@ -332,22 +283,19 @@ class DeleteRecordsResponse(Failed):
 # ---- Metadata --------------------------------------------------------------------------------------------------------
 
 
-@message
-class MetadataRequest:
+class MetadataRequest(Request):
     topics: tuple[str, ...] | None = None
     """None: all topics."""
     allow_auto_topic_creation: bool = False
 
 
-@message
-class MetadataBroker:
+class MetadataBroker(Message):
     node_id: NodeId
     host: str
     port: int
     rack: str | None = None
 
 
-@message
 class MetadataPartition(Failed):
     partition: int
     leader_id: NodeId = -1
@@ -357,7 +305,6 @@ class MetadataPartition(Failed):
     offline_replicas: tuple[NodeId, ...] = ()
 
 
-@message
 class MetadataTopic(Failed):
     name: str
     topic_id: TopicId | None = None
@@ -365,7 +312,6 @@ class MetadataTopic(Failed):
     partitions: tuple[MetadataPartition, ...] = ()
 
 
-@message
 class MetadataResponse(Failed):
     cluster_id: str = ""
     controller_id: NodeId = -1
@@ -375,15 +321,13 @@ class MetadataResponse(Failed):
     """How much of the metadata log this answer reflects: clients keep the newest."""
 
 
-@message
-class DescribeTopicsRequest:
+class DescribeTopicsRequest(Request):
     """Kafka's DescribeTopicPartitions, with what ``topics describe`` prints (S15)."""
 
     topics: tuple[str, ...] | None = None
 
 
-@message
-class DescribedPartition:
+class DescribedPartition(Message):
     partition: int
     leader: NodeId
     leader_epoch: Epoch
@@ -397,15 +341,13 @@ class DescribedPartition:
     removing_replicas: tuple[NodeId, ...] = ()
 
 
-@message
 class DescribedTopic(Failed):
     topic: str
     topic_id: TopicId = ""
-    config: dict[str, str] = field(default_factory=dict)
+    config: dict[str, str] = {}
     partitions: tuple[DescribedPartition, ...] = ()
 
 
-@message
 class DescribeTopicsResponse(Failed):
     topics: tuple[DescribedTopic, ...] = ()
 
@@ -413,25 +355,22 @@ class DescribeTopicsResponse(Failed):
 # ---- Topics ----------------------------------------------------------------------------------------------------------
 
 
-@message
-class ReplicaAssignment:
+class ReplicaAssignment(Message):
     partition: int
     broker_ids: tuple[NodeId, ...]
 
 
-@message
-class NewTopic:
+class NewTopic(Message):
     name: str
     num_partitions: int = -1
     """-1: the broker's num.partitions."""
     replication_factor: int = -1
     """-1: the broker's default.replication.factor."""
     assignments: tuple[ReplicaAssignment, ...] = ()
-    configs: dict[str, str] = field(default_factory=dict)
+    configs: dict[str, str] = {}
 
 
-@message
-class CreateTopicsRequest:
+class CreateTopicsRequest(Request):
     topics: tuple[NewTopic, ...]
     timeout_ms: int = 30_000
     validate_only: bool = False
@@ -439,14 +378,12 @@ class CreateTopicsRequest:
     """Return the settings of each created topic (KIP-525)."""
 
 
-@message
-class CreatedTopicConfig:
+class CreatedTopicConfig(Message):
     name: str
     value: str
     config_source: int
 
 
-@message
 class CreatedTopic(Failed):
     name: str
     topic_id: TopicId | None = None
@@ -455,7 +392,6 @@ class CreatedTopic(Failed):
     configs: tuple[CreatedTopicConfig, ...] = ()
 
 
-@message
 class CreateTopicsResponse(Failed):
     topics: tuple[CreatedTopic, ...] = ()
     throttle_time_ms: int = 0
@@ -464,40 +400,34 @@ class CreateTopicsResponse(Failed):
     """The metadata log's end after the change: a client may wait until a broker's Metadata answer reaches it."""
 
 
-@message
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(Request):
     topics: tuple[str, ...]
     timeout_ms: int = 30_000
 
 
-@message
 class DeletedTopic(Failed):
     name: str
     topic_id: TopicId | None = None
 
 
-@message
 class DeleteTopicsResponse(Failed):
     topics: tuple[DeletedTopic, ...] = ()
     throttle_time_ms: int = 0
     metadata_offset: Offset = -1
 
 
-@message
-class ElectLeadersRequest:
+class ElectLeadersRequest(Request):
     election_type: str = "preferred"
     """``preferred`` or ``unclean``."""
     partitions: tuple[ForgottenPartition, ...] | None = None
     """None: all partitions."""
 
 
-@message
 class ElectedLeader(Failed):
     topic: str
     partition: int
 
 
-@message
 class ElectLeadersResponse(Failed):
     partitions: tuple[ElectedLeader, ...] = ()
     metadata_offset: Offset = -1
@@ -506,8 +436,7 @@ class ElectLeadersResponse(Failed):
 # ---- Idempotent producers --------------------------------------------------------------------------------------------
 
 
-@message
-class InitProducerIdRequest:
+class InitProducerIdRequest(Request):
     transactional_id: str | None = None
     """None: an idempotent producer without transactions, which any broker serves."""
     transaction_timeout_ms: int = 60_000
@@ -516,27 +445,23 @@ class InitProducerIdRequest:
     producer_epoch: int = -1
 
 
-@message
 class InitProducerIdResponse(Failed):
     producer_id: int = -1
     producer_epoch: int = -1
 
 
-@message
-class DescribeProducersPartition:
+class DescribeProducersPartition(Message):
     topic: str
     partition: int
     producer_id: int = -1
     """-1: all producers of the partition, as in Kafka."""
 
 
-@message
-class DescribeProducersRequest:
+class DescribeProducersRequest(Request):
     partitions: tuple[DescribeProducersPartition, ...]
 
 
-@message
-class ActiveProducer:
+class ActiveProducer(Message):
     producer_id: int
     producer_epoch: int
     last_sequence: int
@@ -548,7 +473,6 @@ class ActiveProducer:
     """First offset of its open transaction; -1: none is open."""
 
 
-@message
 class DescribedProducer(Failed):
     topic: str
     partition: int
@@ -562,18 +486,15 @@ class DescribedProducer(Failed):
     """All producers whose state the log holds, if the request names no producer; also those above the watermark."""
 
 
-@message
 class DescribeProducersResponse(Failed):
     partitions: tuple[DescribedProducer, ...] = ()
 
 
-@message
-class AllocateProducerIdsRequest:
+class AllocateProducerIdsRequest(Request):
     broker_id: NodeId
     broker_epoch: int
 
 
-@message
 class AllocateProducerIdsResponse(Failed):
     producer_id_start: int = -1
     producer_id_len: int = 0
@@ -582,8 +503,7 @@ class AllocateProducerIdsResponse(Failed):
 # ---- Brokers and controller ------------------------------------------------------------------------------------------
 
 
-@message
-class BrokerRegistrationRequest:
+class BrokerRegistrationRequest(Request):
     broker_id: NodeId
     cluster_id: str
     incarnation_id: str
@@ -600,21 +520,18 @@ class BrokerRegistrationRequest:
     """``directory.id`` of its data directory; empty: it does not tell."""
 
 
-@message
 class BrokerRegistrationResponse(Failed):
     broker_epoch: int = -1
     is_fenced: bool = True
     """False: let in at once, no heartbeat need ask for it (our own addition)."""
 
 
-@message
-class MissingReplica:
+class MissingReplica(Message):
     topic_id: TopicId
     partition: int
 
 
-@message
-class BrokerHeartbeatRequest:
+class BrokerHeartbeatRequest(Request):
     broker_id: NodeId
     broker_epoch: int
     current_metadata_offset: Offset
@@ -624,7 +541,6 @@ class BrokerHeartbeatRequest:
     """While fenced: replicas that this broker held, and whose logs its process had to create (our own addition)."""
 
 
-@message
 class BrokerHeartbeatResponse(Failed):
     is_caught_up: bool = False
     is_fenced: bool = True
@@ -634,14 +550,12 @@ class BrokerHeartbeatResponse(Failed):
     replaced is back when it knows as much."""
 
 
-@message
-class IsrMember:
+class IsrMember(Message):
     broker_id: NodeId
     broker_epoch: int = -1
 
 
-@message
-class AlterPartitionItem:
+class AlterPartitionItem(Message):
     topic: str
     topic_id: TopicId
     partition: int
@@ -652,14 +566,12 @@ class AlterPartitionItem:
     """False while an uncleanly elected leader still recovers (KIP-704)."""
 
 
-@message
-class AlterPartitionRequest:
+class AlterPartitionRequest(Request):
     broker_id: NodeId
     broker_epoch: int
     partitions: tuple[AlterPartitionItem, ...]
 
 
-@message
 class AlteredPartition(Failed):
     topic: str
     partition: int
@@ -669,7 +581,6 @@ class AlteredPartition(Failed):
     isr: tuple[NodeId, ...] = ()
 
 
-@message
 class AlterPartitionResponse(Failed):
     partitions: tuple[AlteredPartition, ...] = ()
 
@@ -677,8 +588,7 @@ class AlterPartitionResponse(Failed):
 # ---- Quorum ----------------------------------------------------------------------------------------------------------
 
 
-@message
-class VoteRequest:
+class VoteRequest(Request):
     cluster_id: str
     voter_id: NodeId
     """The voter that is requested."""
@@ -689,29 +599,25 @@ class VoteRequest:
     pre_vote: bool = False
 
 
-@message
 class VoteResponse(Failed):
     leader_id: NodeId = -1
     leader_epoch: Epoch = -1
     vote_granted: bool = False
 
 
-@message
-class BeginQuorumEpochRequest:
+class BeginQuorumEpochRequest(Request):
     cluster_id: str
     voter_id: NodeId
     leader_id: NodeId
     leader_epoch: Epoch
 
 
-@message
 class BeginQuorumEpochResponse(Failed):
     leader_id: NodeId = -1
     leader_epoch: Epoch = -1
 
 
-@message
-class EndQuorumEpochRequest:
+class EndQuorumEpochRequest(Request):
     cluster_id: str
     voter_id: NodeId
     leader_id: NodeId
@@ -719,14 +625,12 @@ class EndQuorumEpochRequest:
     preferred_successors: tuple[NodeId, ...] = ()
 
 
-@message
 class EndQuorumEpochResponse(Failed):
     leader_id: NodeId = -1
     leader_epoch: Epoch = -1
 
 
-@message
-class FetchSnapshotRequest:
+class FetchSnapshotRequest(Request):
     cluster_id: str
     replica_id: NodeId
     current_leader_epoch: Epoch
@@ -735,7 +639,6 @@ class FetchSnapshotRequest:
     max_bytes: int = 1_048_576
 
 
-@message
 class FetchSnapshotResponse(Failed):
     snapshot_id: EpochEndOffset | None = None
     size: int = 0
@@ -744,13 +647,11 @@ class FetchSnapshotResponse(Failed):
     unaligned_records: Records = ()
 
 
-@message
-class DescribeQuorumRequest:
+class DescribeQuorumRequest(Request):
     pass
 
 
-@message
-class QuorumReplica:
+class QuorumReplica(Message):
     replica_id: NodeId
     log_end_offset: Offset = -1
     lag: int = -1
@@ -760,7 +661,6 @@ class QuorumReplica:
     """Leader, Follower or Observer, as kafka-metadata-quorum prints it."""
 
 
-@message
 class DescribeQuorumResponse(Failed):
     cluster_id: str = ""
     leader_id: NodeId = -1
@@ -776,15 +676,13 @@ class DescribeQuorumResponse(Failed):
 # ---- What a replica knows, for people and checks ---------------------------------------------------------------------
 
 
-@message
-class DescribeReplicasRequest:
+class DescribeReplicasRequest(Request):
     """Our own: the answering broker's view of the partitions that it hosts."""
 
     topics: tuple[str, ...] | None = None
 
 
-@message
-class RemoteReplica:
+class RemoteReplica(Message):
     broker_id: NodeId
     log_end_offset: Offset
     caught_up_ms_ago: int
@@ -797,8 +695,7 @@ class RemoteReplica:
     """Far enough, and in its registered incarnation."""
 
 
-@message
-class UnstableTransaction:
+class UnstableTransaction(Message):
     """The transaction that holds the last stable offset of a partition below its high watermark."""
 
     producer_id: int
@@ -809,8 +706,7 @@ class UnstableTransaction:
     """Timestamp of its first batch, milliseconds since 1970; -1: retention has deleted that batch."""
 
 
-@message
-class DescribedReplica:
+class DescribedReplica(Message):
     topic: str
     partition: int
     role: str
@@ -834,7 +730,6 @@ class DescribedReplica:
     last_stable_offset: Offset = -1
 
 
-@message
 class DescribeReplicasResponse(Failed):
     broker_id: NodeId = -1
     broker_epoch: int = -1
@@ -843,8 +738,7 @@ class DescribeReplicasResponse(Failed):
     replicas: tuple[DescribedReplica, ...] = ()
 
 
-@message
-class DescribeLogRequest:
+class DescribeLogRequest(Request):
     """Our own: the answering broker's own log of one partition, committed or not; also of the metadata log."""
 
     topic: str
@@ -854,13 +748,11 @@ class DescribeLogRequest:
     max_bytes: int = 1_048_576
 
 
-@message
-class EpochStart:
+class EpochStart(Message):
     leader_epoch: Epoch
     start_offset: Offset
 
 
-@message
 class DescribeLogResponse(Failed):
     broker_id: NodeId = -1
     role: str = ""
@@ -876,16 +768,14 @@ class DescribeLogResponse(Failed):
     records: Records = ()
 
 
-@message
-class ExplainPartitionRequest:
+class ExplainPartitionRequest(Request):
     """Our own: what the answering broker knows of one partition, and what happened to it lately (DESIGN D9)."""
 
     topic: str
     partition: int
 
 
-@message
-class StoryEntry:
+class StoryEntry(Message):
     """One event that the broker remembers."""
 
     event: str
@@ -896,7 +786,6 @@ class StoryEntry:
     facts_json: str = "{}"
 
 
-@message
 class ExplainPartitionResponse(Failed):
     broker_id: NodeId = -1
     replica: DescribedReplica | None = None
@@ -914,8 +803,7 @@ class ExplainPartitionResponse(Failed):
     producer_count: int = 0
 
 
-@message
-class ReadHistoryRequest:
+class ReadHistoryRequest(Request):
     """Our own: what the answering broker knew of one partition at earlier times, and what happened to it."""
 
     topic: str | None = None
@@ -928,8 +816,7 @@ class ReadHistoryRequest:
     """The most samples, and the most events, of one response."""
 
 
-@message
-class PastReplica:
+class PastReplica(Message):
     """A replica as its broker reported it at one time."""
 
     at_ms: int
@@ -940,7 +827,6 @@ class PastReplica:
     """False: from here on the answering broker knows nothing of the replica, until its next sample."""
 
 
-@message
 class ReadHistoryResponse(Failed):
     broker_id: NodeId = -1
     wall_ms: int = -1
@@ -955,21 +841,18 @@ class ReadHistoryResponse(Failed):
     """Oldest first. Of a partition, the latest ones before ``from_ms`` are the first."""
 
 
-@message
-class AwaitStopRequest:
+class AwaitStopRequest(Request):
     """Our own: the active controller holds one at each broker, to notice that its process has ended."""
 
     max_wait_ms: int = 0
 
 
-@message
 class AwaitStopResponse(Failed):
     is_stopping: bool = False
     """False: the time is up, and the broker goes on."""
 
 
-@message
-class EnvelopeRequest:
+class EnvelopeRequest(Request):
     """Kafka's Envelope (KIP-590): a request of a client that another broker has received, and who sent it.
 
     Only brokers may send it. The receiver checks the permissions of the client by its own metadata.
@@ -994,7 +877,6 @@ class EnvelopeRequest:
     """Body of the request, as in ``/rpc``."""
 
 
-@message
 class EnvelopeResponse(Failed):
     """An error is one of the envelope; those of the request are in ``response``."""
 
@@ -1002,8 +884,7 @@ class EnvelopeResponse(Failed):
     """Body of the response, as in ``/rpc``."""
 
 
-@message
-class RunTestHookRequest:
+class RunTestHookRequest(Request):
     """Our own, as Kafka's Envelope (KIP-590): a request to a testing route of ``/v1`` that another broker has received
     for this one, and who sent it. Only brokers may send it; the receiver checks the permissions of the sender that it
     names.
@@ -1013,9 +894,9 @@ class RunTestHookRequest:
     """The broker that shall serve it."""
     route: str
     """Method and path as in the table of routes: ``DELETE /v1/faults/{fault}``."""
-    path: dict[str, str] = field(default_factory=dict)
+    path: dict[str, str] = {}
     """The variable parts of the path."""
-    query: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] = {}
     body: bytes = b""
     body_kind: str = "json"
     """``json`` or ``msgpack``."""
@@ -1027,7 +908,6 @@ class RunTestHookRequest:
     """Name and version of the sender's program."""
 
 
-@message
 class RunTestHookResponse(Failed):
     status: int = 0
     """Of the HTTP response, also of a failure."""
@@ -1037,20 +917,17 @@ class RunTestHookResponse(Failed):
     """Its ``Location``; empty: it has none."""
 
 
-@message
-class ApiVersionsRequest:
+class ApiVersionsRequest(Request):
     client_id: str | None = None
 
 
-@message
-class ApiVersion:
+class ApiVersion(Message):
     api: str
     api_key: int
     min_version: int
     max_version: int
 
 
-@message
 class ApiVersionsResponse(Failed):
     apis: tuple[ApiVersion, ...] = ()
     broker_version: str = ""

@@ -6,8 +6,9 @@ Rules for this file: a request is ``not_written`` only if each of its attempts, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, WRITTEN, Outcome, ProtocolError, error_of
 from minikafka.wire.apis import BY_REQUEST
@@ -70,10 +71,10 @@ class EarlierAttempts:
 
 def _parts_of(answer: Failed) -> Iterator[tuple[str, tuple[Failed, ...]]]:
     """Yield the members of an answer that hold results of their own."""
-    for member in fields(answer):
-        value = getattr(answer, member.name)
+    for name in answer.__struct_fields__:
+        value = getattr(answer, name)
         if isinstance(value, tuple) and value and all(isinstance(each, Failed) for each in value):
-            yield member.name, value
+            yield name, value
 
 
 def _without_certainty(answer: Answer) -> Answer:

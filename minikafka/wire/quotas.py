@@ -6,14 +6,13 @@ The rules of ``messages.py`` hold here too. Which quota applies to which client 
 from __future__ import annotations
 
 from minikafka.types import Offset
-from minikafka.wire.messages import Failed, message
+from minikafka.wire.messages import Failed, Message, Request
 
 EXACT, DEFAULT, ANY_SPECIFIED = 0, 1, 2
 """How a filter compares an entity's name: with ``match``, only the default, or every name and the default."""
 
 
-@message
-class EntityPart:
+class EntityPart(Message):
     """A user, a client id or an IP address of an entity."""
 
     entity_type: str
@@ -21,62 +20,52 @@ class EntityPart:
     """None: the default, for all of the type that have no quota of their own."""
 
 
-@message
-class QuotaValue:
+class QuotaValue(Message):
     key: str
     value: float
 
 
-@message
-class QuotaFilterPart:
+class QuotaFilterPart(Message):
     entity_type: str
     match_type: int = EXACT
     match: str | None = None
 
 
-@message
-class DescribeClientQuotasRequest:
+class DescribeClientQuotasRequest(Request):
     components: tuple[QuotaFilterPart, ...] = ()
     strict: bool = False
     """Entities with other types than those of ``components`` are left out."""
 
 
-@message
-class QuotaEntry:
+class QuotaEntry(Message):
     entity: tuple[EntityPart, ...]
     values: tuple[QuotaValue, ...] = ()
 
 
-@message
 class DescribeClientQuotasResponse(Failed):
     entries: tuple[QuotaEntry, ...] = ()
 
 
-@message
-class QuotaChange:
+class QuotaChange(Message):
     key: str
     value: float = 0.0
     remove: bool = False
 
 
-@message
-class QuotaAlteration:
+class QuotaAlteration(Message):
     entity: tuple[EntityPart, ...]
     ops: tuple[QuotaChange, ...] = ()
 
 
-@message
-class AlterClientQuotasRequest:
+class AlterClientQuotasRequest(Request):
     entries: tuple[QuotaAlteration, ...]
     validate_only: bool = False
 
 
-@message
 class AlteredQuota(Failed):
     entity: tuple[EntityPart, ...]
 
 
-@message
 class AlterClientQuotasResponse(Failed):
     entries: tuple[AlteredQuota, ...] = ()
     """One for each of the request, in its order."""

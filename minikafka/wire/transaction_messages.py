@@ -5,13 +5,12 @@ from __future__ import annotations
 from minikafka.types import Epoch, NodeId
 from minikafka.wire.admin import PartitionName
 from minikafka.wire.group_messages import NO_GENERATION, CommitPartition, PartitionOutcome
-from minikafka.wire.messages import Failed, message
+from minikafka.wire.messages import Failed, Message, Request
 
 # ---- WriteTxnMarkers -------------------------------------------------------------------------------------------------
 
 
-@message
-class TransactionMarker:
+class TransactionMarker(Message):
     """One transaction that ends, and the partitions of the receiver's in which it ends."""
 
     producer_id: int
@@ -24,8 +23,7 @@ class TransactionMarker:
     partitions: tuple[PartitionName, ...]
 
 
-@message
-class WriteTxnMarkersRequest:
+class WriteTxnMarkersRequest(Request):
     """Sent by a transaction coordinator to the leaders of a transaction's partitions."""
 
     broker_id: NodeId = -1
@@ -34,7 +32,6 @@ class WriteTxnMarkersRequest:
     markers: tuple[TransactionMarker, ...]
 
 
-@message
 class WrittenMarker(Failed):
     """One partition's answer to one marker."""
 
@@ -43,7 +40,6 @@ class WrittenMarker(Failed):
     partition: int
 
 
-@message
 class WriteTxnMarkersResponse(Failed):
     """One answer for each partition of each marker, in the order of the request."""
 
@@ -53,8 +49,7 @@ class WriteTxnMarkersResponse(Failed):
 # ---- AddPartitionsToTxn, AddOffsetsToTxn -----------------------------------------------------------------------------
 
 
-@message
-class TransactionPartitions:
+class TransactionPartitions(Message):
     """Partitions of one transaction."""
 
     transactional_id: str
@@ -65,8 +60,7 @@ class TransactionPartitions:
     partitions: tuple[PartitionName, ...]
 
 
-@message
-class AddPartitionsToTxnRequest:
+class AddPartitionsToTxnRequest(Request):
     """From producers with one transaction; from leaders that verify batches with several."""
 
     transactions: tuple[TransactionPartitions, ...]
@@ -74,7 +68,6 @@ class AddPartitionsToTxnRequest:
     """2: the producer's epoch rises with each end of a transaction."""
 
 
-@message
 class AddedPartition(Failed):
     """One partition's answer."""
 
@@ -82,7 +75,6 @@ class AddedPartition(Failed):
     partition: int
 
 
-@message
 class AddedPartitions(Failed):
     """One transaction's answer: an error of the whole, or one for each partition."""
 
@@ -90,15 +82,13 @@ class AddedPartitions(Failed):
     partitions: tuple[AddedPartition, ...] = ()
 
 
-@message
 class AddPartitionsToTxnResponse(Failed):
     """One answer for each transaction of the request."""
 
     transactions: tuple[AddedPartitions, ...] = ()
 
 
-@message
-class AddOffsetsToTxnRequest:
+class AddOffsetsToTxnRequest(Request):
     """Add the partition of ``__consumer_offsets`` that holds a group's offsets."""
 
     transactional_id: str
@@ -107,7 +97,6 @@ class AddOffsetsToTxnRequest:
     group_id: str
 
 
-@message
 class AddOffsetsToTxnResponse(Failed):
     """True if the partition of the group belongs to the transaction."""
 
@@ -115,8 +104,7 @@ class AddOffsetsToTxnResponse(Failed):
 # ---- TxnOffsetCommit -------------------------------------------------------------------------------------------------
 
 
-@message
-class TxnOffsetCommitRequest:
+class TxnOffsetCommitRequest(Request):
     """Commit a group's offsets in a transaction, at the group's coordinator: they count when the transaction commits.
 
     Members send their generation, and are fenced by it (KIP-447).
@@ -134,7 +122,6 @@ class TxnOffsetCommitRequest:
     partitions: tuple[CommitPartition, ...]
 
 
-@message
 class TxnOffsetCommitResponse(Failed):
     """One answer for each partition."""
 
@@ -144,8 +131,7 @@ class TxnOffsetCommitResponse(Failed):
 # ---- EndTxn ----------------------------------------------------------------------------------------------------------
 
 
-@message
-class EndTxnRequest:
+class EndTxnRequest(Request):
     """Commit or abort."""
 
     transactional_id: str
@@ -156,7 +142,6 @@ class EndTxnRequest:
     """2: the end raises the producer's epoch (KIP-890)."""
 
 
-@message
 class EndTxnResponse(Failed):
     """The outcome is durable; the markers follow."""
 
@@ -168,14 +153,12 @@ class EndTxnResponse(Failed):
 # ---- DescribeTransactions, ListTransactions --------------------------------------------------------------------------
 
 
-@message
-class DescribeTransactionsRequest:
+class DescribeTransactionsRequest(Request):
     """For the coordinator of each transactional id."""
 
     transactional_ids: tuple[str, ...]
 
 
-@message
 class DescribedTransaction(Failed):
     """One transactional id."""
 
@@ -189,15 +172,13 @@ class DescribedTransaction(Failed):
     partitions: tuple[PartitionName, ...] = ()
 
 
-@message
 class DescribeTransactionsResponse(Failed):
     """In the order of the request."""
 
     transactions: tuple[DescribedTransaction, ...] = ()
 
 
-@message
-class ListTransactionsRequest:
+class ListTransactionsRequest(Request):
     """For every broker: each lists the transactional ids that it coordinates. Empty filters select all."""
 
     states: tuple[str, ...] = ()
@@ -208,8 +189,7 @@ class ListTransactionsRequest:
     """Only transactional ids that this regular expression of RE2 matches as a whole; empty: all."""
 
 
-@message
-class ListedTransaction:
+class ListedTransaction(Message):
     """One transactional id in short."""
 
     transactional_id: str
@@ -217,7 +197,6 @@ class ListedTransaction:
     state: str
 
 
-@message
 class ListTransactionsResponse(Failed):
     """``unknown_states``: names in the filter that are no states."""
 

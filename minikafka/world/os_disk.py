@@ -132,7 +132,8 @@ class OsFile:
 
     def append(self, data: Buffers) -> None:
         """One gathered write; DiskFull leaves the file as it was, DiskFailed means that the log must stop."""
-        self._open_descriptor()
+        if self._owned is None or self._disk.fenced:
+            self._open_descriptor()
         wanted = sum(map(len, data))
         try:
             if self._disk.faults is not None:

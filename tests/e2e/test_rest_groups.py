@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import msgpack
 import pytest
+from msgspec.structs import replace
 
 from minikafka import Consumer
 from minikafka.client.group_member import Member

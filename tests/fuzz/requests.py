@@ -6,7 +6,6 @@ Everything is drawn from one ``random.Random``: the same seed gives the same req
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import json
 import re
@@ -20,14 +19,15 @@ from typing import Any
 from urllib.parse import quote
 
 import msgpack
+import msgspec
 from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 
-from minikafka.ports import Buffers
 from minikafka.rest.parameters import Choice, Flag, Integer
 from minikafka.rest.route import Route
 from minikafka.rest.routes import ROUTES
 from minikafka.wire.apis import APIS, Api
 from minikafka.wire.batch import CODEC_NAMES, HEADER_SIZE, RecordBatch, with_fields
+from minikafka.wire.messages import Message
 from minikafka.wire.records import Record, build_batch
 
 JSON, MSGPACK = "application/json", "application/msgpack"
@@ -134,16 +134,15 @@ class Messages:
     def of(self, kind: type) -> dict[str, Any]:
         """A message: required members, and some of the others."""
         members = {}
-        for each in dataclasses.fields(kind):
-            required = each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
-            if required or self.random.random() < 0.5:
+        for each in msgspec.structs.fields(kind):
+            if each.required or self.random.random() < 0.5:
                 members[each.name] = self.value(hints(kind)[each.name], each.name)
         return members
 
     def value(self, hint: Any, name: str) -> Any:
         random = self.random
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-        if hint == Buffers:
+        if hint is Any:  # records
             batch = a_batch(random)
             self.records += batch
             return len(batch)
@@ -157,8 +156,8 @@ class Messages:
                 random.choice(SETTING_NAMES): random.choice(("1", "compact", *TEXTS))
                 for _ in range(random.randrange(3))
             }
-        if dataclasses.is_dataclass(hint):
-            return self.of(typing.cast("type", hint))
+        if isinstance(hint, type) and issubclass(hint, Message):
+            return self.of(hint)
         if hint is int:
             return integer(random, name)
         if hint is bool:

@@ -7,10 +7,11 @@ set by the test. Nothing here replicates; the real broker has its own test in te
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from random import Random
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec import structs
 
 from minikafka.broker.access import Access
 from minikafka.broker.envelopes import send_on
@@ -424,11 +425,11 @@ class FakeBroker:
         found = [
             each for each in self.cluster.batches.get(name, []) if RecordBatch.of(each).next_offset > item.fetch_offset
         ]
-        told = dataclasses.replace(
+        told = structs.replace(
             told, high_watermark=end, last_stable_offset=end, log_end_offset=end, records=tuple(found)
         )
         return m.FetchResponse(partitions=(told,))
 
 
 def _failed(answer: Any, error: ProtocolError) -> Any:
-    return dataclasses.replace(answer, error_code=error.code, error_message=error.message, outcome=error.outcome)
+    return structs.replace(answer, error_code=error.code, error_message=error.message, outcome=error.outcome)

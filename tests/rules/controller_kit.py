@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import count
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from minikafka.config import TopicConfig
 from minikafka.quorum.controller import Controller, completed

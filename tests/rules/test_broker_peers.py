@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from minikafka.broker.alter_partition_manager import AlterPartitionManager
 from minikafka.broker.append_throttle import AppendThrottle
@@ -132,7 +133,7 @@ def test_a_damaged_answer_pauses_one_partition(damage: Any) -> None:
     following.apply(state(), following.config, 0.0)
     good = answer(leading, 0)
     data = b"".join(bytes(each) for each in stamped(batch("a"), base_offset=0, leader_epoch=0))
-    bad = replace(good, records=(damage(data),))
+    bad = structs.replace(good, records=(damage(data),))
     with SimWorld(1) as sim:
         fetchers = fetchers_of(sim, following, events)
         loop = fetchers._loops[1]

@@ -180,7 +180,7 @@ def test_members_and_coordinator_never_share_a_partition_and_come_to_rest(seed):
             one.unanswered()
             return
         desk.pass_time(0.1)
-        fields = {name: getattr(request, name) for name in request.__dataclass_fields__ if name != "group_id"}
+        fields = {name: getattr(request, name) for name in request.__struct_fields__ if name != "group_id"}
         answer = desk.answers.get(desk.send(**fields))
         if lossy and random_.random() < 0.1:
             one.unanswered()

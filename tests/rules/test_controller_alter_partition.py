@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from minikafka.errors import BY_CODE, StaleBrokerEpoch
 from minikafka.quorum.records import PartitionChange

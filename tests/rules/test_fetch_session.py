@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from minikafka.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from minikafka.replication.fetch_session import (
@@ -358,7 +359,7 @@ def test_each_part_of_the_question_counts(change: dict[str, Any]):
     fetcher = FetcherSession()
     asked(fetcher, question(0))
     fetcher.answered(100)
-    assert asked(fetcher, replace(question(0), **change))[1] == [0]
+    assert asked(fetcher, structs.replace(question(0), **change))[1] == [0]
 
 
 def test_a_fetcher_that_does_not_know_begins_anew():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from minikafka.broker.api.describe import describe_replica
 from minikafka.broker.history import SAMPLED_MAX, History
@@ -197,7 +197,7 @@ def test_equal_samples_share_what_changes_rarely():
     """A row costs its numbers, not a message: a thousand busy partitions must fit into the bound for minutes."""
     kept = history()
     for number in range(100):
-        kept.note(number, 1, "orders-0", replace(replica(number), isr=(1, 2)))
+        kept.note(number, 1, "orders-0", structs.replace(replica(number), isr=(1, 2)))
     assert kept.size_bytes < 100 * 350
 
 
@@ -217,7 +217,9 @@ def test_turn_describes_what_has_changed_and_nothing_else():
     assert [kept.sample(3_000 + turn, 11.0, partitions) for turn in range(3)] == [BUSY, BUSY, 0]
     for name, partition in changed.items():
         [sample] = kept.samples(str(name), 9_000, 9_000)
-        assert sample.replica == replace(describe_replica(partition, 11.0), topic="many", partition=name.partition)
+        assert sample.replica == structs.replace(
+            describe_replica(partition, 11.0), topic="many", partition=name.partition
+        )
 
 
 def test_turn_over_a_thousand_resting_and_fifty_changing_replicas_is_cheap():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage
 from minikafka.rest.sentences import NEVER_MS, why_in_or_out
@@ -95,6 +96,6 @@ def test_a_fenced_broker_that_answers_is_loading_or_not_heard_by_the_controller(
         log_end_offset=800,
     )
     assert why_in_or_out(3, fenced, PARTITION, None, "", own).startswith("broker 3 is loading: its log ends at 800")
-    own = replace(own, role="follower")
+    own = structs.replace(own, role="follower")
     assert why_in_or_out(3, fenced, PARTITION, None, "", own).startswith("broker 3 answers, but is fenced")
     assert "it is down or silent" in why_in_or_out(3, fenced, PARTITION, None, "")

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from minikafka.broker.access import Access
 from minikafka.broker.dispatch import Begun, screened_answer, settled
@@ -81,8 +82,8 @@ def test_brokers_apis_need_cluster_action(name: str):
 def test_every_step_names_members_of_its_messages(name: str, step: Each):
     """A refusal can be made of the names alone, and the response has a place for it."""
     api = BY_NAME[name]
-    assert step.items in api.request.__dataclass_fields__
-    assert step.results in api.response.__dataclass_fields__
+    assert step.items in api.request.__struct_fields__
+    assert step.results in api.response.__struct_fields__
     refusal = step.result(**{key: 2 if key in ("partition", "resource_type") else "x" for key in step.keys})
     response = api.response(**{step.results: (refusal,)})
     assert getattr(response, step.results) == (refusal,)
@@ -409,7 +410,7 @@ def test_authorized_operations_of_the_cluster_need_describe():
         Acl(resource_type=ResourceType.CLUSTER, resource_name="kafka-cluster", principal="User:alice", operation=each)
         for each in (AclOperation.ALTER_CONFIGS, AclOperation.CREATE)
     )
-    describe = replace(create, operation=DESCRIBE)
+    describe = structs.replace(create, operation=DESCRIBE)
     checked, _ = access(alter, create)
     assert checked.operations(CLIENT, ResourceType.CLUSTER, "kafka-cluster") == 0
     checked, _ = access(alter, create, describe)

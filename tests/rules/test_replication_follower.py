@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from minikafka.errors import (
     CorruptMessage,
@@ -46,7 +45,7 @@ from tests.rules.replication_kit import (
 
 def said(**facts: object) -> FetchedPartition:
     """An answer of the leader."""
-    return replace(FetchedPartition(topic=TP.topic, partition=TP.partition), **facts)  # type: ignore[arg-type]
+    return structs.replace(FetchedPartition(topic=TP.topic, partition=TP.partition), **facts)  # type: ignore[arg-type]
 
 
 def refused(code: int, *, start: int = -1, end: int = -1) -> FetchedPartition:

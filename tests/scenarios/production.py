@@ -9,8 +9,10 @@ Rule for this file: it decides what is delivered, and when; what comes of it is 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.api.offsets import handle_list_offsets

@@ -358,7 +358,7 @@ def nested(items: Iterable[Any], inner: str, row: Callable[[Any], Any], topic_id
 
 def kafka_request(request: Any, version: int, topic_id: Callable[[str], bytes]) -> Message:
     """Return the request as Kafka's clients send it."""
-    plainly = {name: getattr(request, name) for name in getattr(request, "__dataclass_fields__", ())}
+    plainly = {name: getattr(request, name) for name in getattr(request, "__struct_fields__", ())}
     match request:
         case m.ProduceRequest():
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.client.base_member import BaseMember, PollGate
 from minikafka.client.group_member import Member
@@ -69,7 +71,7 @@ def any_generation(original: Callable[..., None]) -> Callable[..., None]:
     def check(self: GroupCoordinator, request: Any, step: Any) -> None:
         group = self._groups.get(request.group_id)
         if group is not None and request.generation_id >= 0:
-            request = replace(request, generation_id=group.generation)
+            request = structs.replace(request, generation_id=group.generation)
         original(self, request, step)
 
     return check

@@ -7,6 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
 from minikafka.broker import alter_partition_manager
 from minikafka.broker.alter_partition_manager import AlterPartitionManager
 from minikafka.broker.api import fetch as fetch_api
@@ -35,7 +37,7 @@ def from_any_partition_epoch(original: Callable[..., Any]) -> Callable[..., Any]
         topic = image.topic_by_id(item.topic_id)
         if topic is not None and 0 <= item.partition < len(topic.partitions):
             present = topic.partitions[item.partition].partition_epoch
-            item = replace(item, partition_epoch=present)
+            item = structs.replace(item, partition_epoch=present)
         return original(image, sender, item)
 
     return checked
@@ -80,7 +82,11 @@ def the_longer_log_wins(original: Callable[..., Any]) -> Callable[..., Any]:
     def refusal_of(core: Any, request: Any, now: float) -> str | None:
         if request.last_epoch_end_offset < core.log_end.end_offset:
             return "vote_refused_stale_log"
-        equal = replace(request, last_epoch=core.log_end.epoch) if request.last_epoch < core.log_end.epoch else request
+        equal = (
+            structs.replace(request, last_epoch=core.log_end.epoch)
+            if request.last_epoch < core.log_end.epoch
+            else request
+        )
         refusal: str | None = original(core, equal, now)
         return refusal
 

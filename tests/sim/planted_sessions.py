@@ -7,6 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
 from minikafka.broker.kafka_session import ImageDirectory, KafkaSession, Pipeline
 from minikafka.sim.kafka_plans import BY_ID, with_kafka_clients
 from minikafka.sim.plan import Fault, Operation, Plan
@@ -127,7 +129,7 @@ def with_one_replica(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def answer(self: KafkaSession, pending: Any, api: str, request: Any, context: Any) -> Any:
         if isinstance(request, ProduceRequest) and request.acks == -1:
-            request = replace(request, acks=1)
+            request = structs.replace(request, acks=1)
         return original(self, pending, api, request, context)
 
     return answer

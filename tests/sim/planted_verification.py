@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from minikafka.broker.coordinator_shards import CoordinatorShards
 from minikafka.broker.group_manager import GroupManager
@@ -132,7 +133,7 @@ def applied_later(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def stable_or_not(original: Callable[..., Any]) -> Callable[..., Any]:
     def fetch_offsets(self: GroupCoordinator, request: Any) -> Any:
-        return original(self, replace(request, require_stable=False))
+        return original(self, structs.replace(request, require_stable=False))
 
     return fetch_offsets
 

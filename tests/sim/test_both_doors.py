@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, note, seed, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from minikafka.sim.world import SimWorld
 from minikafka.types import NodeId, TopicPartition
@@ -461,16 +462,16 @@ def test_a_script_reaches_successes_and_failures_of_every_api():
 
 def wrong_offset(message: Any, response: Any, version: int) -> bytes | None:
     """A translator that is off by one."""
-    off = tuple(dataclasses.replace(each, base_offset=each.base_offset + 1) for each in response.partitions)
+    off = tuple(structs.replace(each, base_offset=each.base_offset + 1) for each in response.partitions)
     common = produce.PRODUCE.common
     assert common is not None
-    return common(message, dataclasses.replace(response, partitions=off), version)
+    return common(message, structs.replace(response, partitions=off), version)
 
 
 def without_acks(message: Any, exchange: Any) -> Any:
     """A translator that loses requests that nobody hears of."""
     request = produce.PRODUCE.request(message, exchange)
-    return request if request.acks else dataclasses.replace(request, partitions=())
+    return request if request.acks else structs.replace(request, partitions=())
 
 
 def test_a_wrong_answer_is_found(monkeypatch):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from minikafka.config import BrokerConfig
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, NotLeaderOrFollower, OffsetNotAvailable, RequestTimedOut

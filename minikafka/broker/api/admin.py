@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, replace
+from dataclasses import Field
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from minikafka.config import AT_RUN_TIME, BROKER_NAME_OF, INT_MAX, BrokerConfig, TopicConfig, table, to_settings
 from minikafka.errors import InvalidRequest, ProtocolError, UnknownTopicOrPartition

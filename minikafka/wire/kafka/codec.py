@@ -163,6 +163,8 @@ class _Source:
         self.constants: dict[str, Any] = {}
         self._depth = 0
         self._names = 0
+        self._run: list[tuple[str, str]] = []
+        """Fields to be read by one call: struct's letter, and the variable."""
 
     def __enter__(self) -> None:
         self._depth += 1
@@ -201,24 +203,13 @@ class _Source:
         """Emit what reads the fields; returns the expression that builds the dict."""
         in_place, tagged = self.present(fields)
         values: dict[str, str] = {}
-        run: list[tuple[Field, str]] = []
-
-        def flush() -> None:
-            if not run:
-                return
-            layout = struct.Struct(">" + "".join(_FIXED[each.kind] for each, _ in run))
-            unpack = self.constant(layout.unpack_from)
-            self.add(f"{', '.join(name for _, name in run)}, = {unpack}(b, o)", f"o += {layout.size}")
-            run.clear()
-
         for each in in_place:
             name = values[each.name] = self.name()
             if each.kind in _FIXED and not each.is_array:
-                run.append((each, name))
+                self._run.append((_FIXED[each.kind], name))
             else:
-                flush()
                 self.decode_one(each, name)
-        flush()
+        self._read_run()
         if self.flexible:
             self.decode_tags(tagged, values)
         members = [f"{each.name!r}: {values.get(each.name) or self.default_of(each)}" for each in fields]
@@ -239,14 +230,27 @@ class _Source:
         """Emit what reads a length; -1 is null."""
         size = self.name("n")
         if self.flexible:
-            self.add(f"{size} = b[o]", "o += 1", f"if {size} > 127:")
-            with self:
-                self.add(f"{size}, o = read_varint(b, o - 1)")
+            self._read_run()
+            self._decode_varint(size)
             self.add(f"{size} -= 1")
         else:
-            layout = struct.Struct(">i" if wide else ">h")
-            self.add(f"{size}, = {self.constant(layout.unpack_from)}(b, o)", f"o += {layout.size}")
+            self._run.append(("i" if wide else "h", size))
+            self._read_run()
         return size
+
+    def _decode_varint(self, name: str) -> None:
+        """Emit what reads an unsigned varint; nearly all have one byte."""
+        self.add(f"{name} = b[o]", "o += 1", f"if {name} > 127:")
+        with self:
+            self.add(f"{name}, o = read_varint(b, o - 1)")
+
+    def _read_run(self) -> None:
+        """Emit one call that reads all fields of fixed size in a row, and the length that may follow them."""
+        if self._run:
+            layout = struct.Struct(">" + "".join(letter for letter, _ in self._run))
+            names = "".join(f"{name}, " for _, name in self._run)
+            self.add(f"{names}= {self.constant(layout.unpack_from)}(b, o)", f"o += {layout.size}")
+            self._run.clear()
 
     def decode_one(self, field: Field, name: str) -> None:
         """Emit what reads one field of variable size into ``name``."""
@@ -255,8 +259,8 @@ class _Source:
         elif field.kind == "struct":
             self.decode_nested(field, name)
         elif field.kind in _FIXED:
-            layout = struct.Struct(">" + _FIXED[field.kind])
-            self.add(f"{name}, = {self.constant(layout.unpack_from)}(b, o)", f"o += {layout.size}")
+            self._run.append((_FIXED[field.kind], name))
+            self._read_run()
         else:
             size = self.decode_length(wide=field.kind != "string")
             self.add(f"if {size} < 0:")
@@ -305,6 +309,7 @@ class _Source:
         if not field.may_be_null(self.version):
             self.add(f"{name} = {self.decode_struct(field.fields)}")
             return
+        self._read_run()
         self.add("o += 1", "if b[o - 1] > 127:")  # a signed byte: -1 is null, 1 is a value
         with self:
             self.add(f"{name} = None")
@@ -318,7 +323,8 @@ class _Source:
             name = values[each.name] = self.name()
             self.add(f"{name} = {self.default_of(each)}")
         count, tag, size, end = (self.name("t") for _ in range(4))
-        self.add(f"{count}, o = read_varint(b, o) if b[o] > 127 else (b[o], o + 1)", f"if {count}:")
+        self._decode_varint(count)
+        self.add(f"if {count}:")
         with self:
             self.add(f"left -= {count}", "if left < 0:")
             with self:

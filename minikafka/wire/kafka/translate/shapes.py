@@ -9,12 +9,12 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import Exchange, by_topic
 from minikafka.wire.messages import Failed
+from minikafka.wire.messages import Message as TypedMessage
 
 Kind = TypeVar("Kind")
 Convert = Callable[[Any], Any]
@@ -112,12 +112,12 @@ def each_answer(response: Failed, items: Sequence[Kind], kind: type[Kind], asked
     return [typed(kind, each, error_code=response.error_code, error_message=response.error_message) for each in asked]
 
 
-def _plan(kind: type) -> tuple[Conversions, Conversions]:
+def _plan(kind: type[Any]) -> tuple[Conversions, Conversions]:
     """How each field is made of Kafka's, and Kafka's of it; worked out when the class is first met."""
     plan = _PLANS.get(kind)
     if plan is None:
         hints = typing.get_type_hints(kind)
-        names = [each.name for each in fields(kind)]
+        names = kind.__struct_fields__
         plan = _PLANS[kind] = (
             tuple((name, _from_kafka(hints[name])) for name in names),
             tuple((name, _null_if_empty if name == "error_message" else _to_kafka(hints[name])) for name in names),
@@ -133,8 +133,8 @@ def _from_kafka(annotation: Any) -> Convert | None:
     if annotation is str:
         return lambda value: "" if value is None else value
     inner, is_tuple = _inner(annotation)
-    if is_dataclass(inner):
-        kind = typing.cast("type[Any]", inner)
+    if _is_typed(inner):
+        kind = inner
         if is_tuple:
             return lambda value: None if value is None else tuple([typed(kind, each) for each in value])
         return lambda value: None if value is None else typed(kind, value)
@@ -143,11 +143,15 @@ def _from_kafka(annotation: Any) -> Convert | None:
 
 def _to_kafka(annotation: Any) -> Convert | None:
     inner, is_tuple = _inner(annotation)
-    if not is_dataclass(inner):
+    if not _is_typed(inner):
         return None
     if is_tuple:
         return lambda value: None if value is None else [plain(each) for each in value]
     return lambda value: None if value is None else plain(value)
+
+
+def _is_typed(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, TypedMessage)
 
 
 def _inner(annotation: Any) -> tuple[Any, bool]:
