@@ -82,7 +82,7 @@ SCATTERED_FROM = 4
 # A follower that has heard nothing for this part of the fetch timeout grants pre-votes. While the quorum is sound, it
 # hears of its leader after a third of it.
 OVERDUE_PART = 0.5
-# A prospective that yields to another one asks again after a pause between half of this and all of it.
+# A member that yields to another one asks, or asks again, after a pause between half of this and all of it.
 YIELD_S = 0.2
 # A follower that its leader has never answered waits for this part of it after a refused connection.
 REFUSED_PART = 0.25
@@ -314,9 +314,15 @@ class QuorumCore:
         2. each refuses the other's vote, and the third voter is dead: no answer ends the round before its timeout.
 
         The longer log has the better claim, then the lower id: of any two, one goes on. A member yields in its first
-        round only, so that a candidate whose answers are lost cannot hold it back.
+        round only, so that a candidate whose answers are lost cannot hold it back. A follower has not asked yet, and
+        its grant may be all that the candidate needs: whatever its own claim, it waits before it asks, once.
         """
         role = self.role
+        if isinstance(role, Follower) and role.yields_until == roles.NEVER:
+            pause = min(YIELD_S, self.fetch_timeout_s / 4) * (0.5 + self.random.random() / 2)
+            role.yields_until = now + pause
+            role.fetch_deadline = max(role.fetch_deadline, role.yields_until)
+            return
         if not isinstance(role, Prospective) or role.yields or role.retries or role.backoff_until is not None:
             return
         own_end = EpochEnd(max(self.log_end.epoch, 0), self.log_end.end_offset)  # as a request has it
@@ -445,6 +451,7 @@ class QuorumCore:
         """Follower: a good answer came from the leader."""
         follower.has_fetched = True
         follower.is_refused = False
+        follower.yields_until = roles.NEVER
         follower.fetch_deadline = now + self.fetch_timeout_s
 
     def is_leader_overdue(self, follower: Follower, now: float) -> bool:
@@ -466,10 +473,11 @@ class QuorumCore:
         if not self.acts_on_refusals or not isinstance(role, Follower) or role.leader_id != leader_id:
             return False
         pause = 0.0 if role.has_fetched else REFUSED_PART * self.election_timeout_s
-        if role.is_refused or role.fetch_deadline <= now + pause:
+        stands_at = max(now + pause, role.yields_until)
+        if role.is_refused or role.fetch_deadline <= stands_at:
             return False
         role.is_refused = True
-        role.fetch_deadline = now + pause
+        role.fetch_deadline = stands_at
         self.events("quorum_leader_refused", epoch=role.epoch, leader=leader_id, why="connection refused")
         return True
 

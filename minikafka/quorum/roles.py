@@ -213,6 +213,8 @@ class Follower(Role):
     """A good answer came in this role: the leader lives, so pre-votes are refused (KIP-996)."""
     is_refused: bool = False
     """The leader's machine has refused a connection since its last good answer: its process has ended."""
+    yields_until: float = float("-inf")
+    """It has granted a pre-vote since the leader's last good answer, and leaves the election to that member so long."""
     last_answer: int = 0
     """Number of the leader's last good answer, which the next fetch names."""
 

@@ -271,6 +271,36 @@ def test_member_that_has_yielded_asks_again_and_yields_no_more():
     assert core.role.name == "candidate"
 
 
+def test_follower_that_granted_a_pre_vote_leaves_the_election_to_the_candidate_once():
+    """Issue 15, found by `chaos run storm`: it asked a millisecond later, both voted for themselves, and the third voter
+    was silent: the round took more than a second.
+    """
+    core = followed(has_fetched=True)
+    asked = vote(candidate_epoch=4, pre_vote=True)
+    assert voting.on_vote_request(core, asked, now=1.999).reply.vote_granted
+    waits_until = core.next_deadline() or 0.0
+    assert 2.0 < waits_until <= 2.199
+    assert not core.on_leader_refused(3, now=2.0), "a refused connection does not hurry it"
+    assert core.next_deadline() == waits_until
+    assert voting.on_vote_request(core, asked, now=2.1).reply.vote_granted
+    assert core.next_deadline() == waits_until, "a candidate whose answers are lost cannot hold it back again"
+    core.on_time(waits_until, WALL_MS)
+    assert core.role.name == "prospective"
+
+
+def test_leader_that_answers_ends_the_pause_of_a_follower_that_granted_a_pre_vote():
+    """The next loss of the leader is another one: it may yield again."""
+    core = followed(has_fetched=True)
+    role = core.role
+    assert isinstance(role, Follower)
+    asked = vote(candidate_epoch=4, pre_vote=True)
+    voting.on_vote_request(core, asked, now=1.999)
+    core.hear_leader(role, 2.05)
+    assert core.next_deadline() == 2.05 + core.fetch_timeout_s
+    voting.on_vote_request(core, asked, now=4.049)
+    assert (core.next_deadline() or 0.0) > 4.05
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_pre_votes_that_cross_elect_a_leader_without_a_second_round(seed: int):
     """Issue 15, found by `chaos run storm`: two voters lost the third at once, and split the votes for over a second."""
