@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from minikafka.broker.purgatory import Mark
 from minikafka.client.consumer import Consumer
@@ -274,9 +275,7 @@ def test_sessions_follow_the_last_stable_offset(cluster: SimCluster):
     """An incremental request that names nothing is answered once the transaction has ended, and not before."""
     wrote(cluster, 7, 0, b"a")
     leader = cluster.leader_of(ORDERS)
-    full = request()
-    full.session_epoch = 0
-    first = asked(cluster, leader, full)
+    first = asked(cluster, leader, replace(request(), session_epoch=0))
     assert first.session_id
     assert not first.partitions[0].records
     again = FetchRequest(
@@ -284,8 +283,7 @@ def test_sessions_follow_the_last_stable_offset(cluster: SimCluster):
     )
     assert asked(cluster, leader, again).partitions == ()
     ended(cluster, 7, committed=True)
-    again.session_epoch = 2
-    (found,) = asked(cluster, leader, again).partitions
+    (found,) = asked(cluster, leader, replace(again, session_epoch=2)).partitions
     assert visible(found) == [b"a"]
 
 
