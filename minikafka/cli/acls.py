@@ -295,7 +295,7 @@ def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Deco
             help="Operation of the ACLs (repeatable).",
         ),
         repeatable("--allow-principal", "allowed", "Principal of ACLs that allow, such as User:alice", "TYPE:NAME"),
-        repeatable("--deny-principal", "denied", "Principal of ACLs that deny; User:* means everybody", "TYPE:NAME"),
+        repeatable("--deny-principal", "denied", "Principal of ACLs that deny; User:* means all users", "TYPE:NAME"),
         repeatable("--allow-host", "allow_hosts", "IP address from which --allow-principal is allowed", "ADDRESS"),
         repeatable("--deny-host", "deny_hosts", "IP address from which --deny-principal is denied", "ADDRESS"),
     ]

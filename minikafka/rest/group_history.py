@@ -70,9 +70,9 @@ async def get_past_groups(visit: Visit) -> Json:
         raise BrokerNotAvailable(f"broker {host.node_id} keeps no history: mk.history.minutes=0")
     wanted = visit[GROUP] if visit.gives(GROUP) else None
     alive = {node for node in host.image.brokers if host.image.alive(node)} | {host.node_id}
-    told = await gather_from(host, alive, ReadGroupHistoryRequest(group_id=wanted, at_ms=at))
+    answered = await gather_from(host, alive, ReadGroupHistoryRequest(group_id=wanted, at_ms=at))
     latest: dict[str, PastGroup] = {}
-    for each in sorted((one for response in told.values() for one in response.groups), key=lambda one: one.at_ms):
+    for each in sorted((one for response in answered.values() for one in response.groups), key=lambda one: one.at_ms):
         latest[each.group_id] = each
     permit = visit.permit
     found = [
@@ -83,11 +83,11 @@ async def get_past_groups(visit: Visit) -> Json:
     ends: dict[TopicPartition, Offset] = {}
     if wanted is not None:
         ends = await watermarks_at(host, _partitions_of(found[0], permit)[:PARTITIONS_MAX], Span(at, at, at))
-    starts = [response.start_ms for response in told.values() if response.start_ms]
+    starts = [response.start_ms for response in answered.values() if response.start_ms]
     return _PastGroups(
         at=at,
         start=max(starts) if starts else None,
-        brokers=sorted(told),
+        brokers=sorted(answered),
         groups=[_out(each, ends, permit) for each in found],
     ).out()
 
