@@ -8,10 +8,11 @@ Rules for this file:
    and the leader appends it behind them or not at all (wire/batch.py). A batch that is sent again is the oldest, waits
    until no other one is in flight, and none follows it. So nothing reorders, whatever the network does. In a new epoch,
    and after each failure, batches go one by one until one is acknowledged.
-3. A sequence is given when a batch is first drained. It is taken back when the batch was certainly not written; if its
-   fate is unknown, or if batches behind it have sequences, the partition goes on in a new producer epoch from 0, or the
-   broker would see a gap (KIP-360). Until nothing of the old epoch is in flight, nothing of the new one is sent.
-   Batches behind one that is certainly not in the log are not there either: they were only sent as FOLLOWS.
+3. A sequence is given when a batch is first drained, and is never given to another one. If a batch was not written, or
+   its fate is unknown, the partition goes on in a new producer epoch from 0, or the broker would see a gap (KIP-360);
+   only in a transaction the sequence of a batch that was not written is used again. Until nothing of the old epoch is
+   in flight, nothing of the new one is sent. Batches behind one that is certainly not in the log are not there either:
+   they were only sent as FOLLOWS.
 4. Once an attempt may have written a batch, no later refusal makes it ``not_written``: a batch ends as acknowledged,
    not_written or unknown, and the last only when nobody can know.
 
@@ -385,10 +386,11 @@ class Accumulator(Generic[Sink]):
         queue = batch.queue
         queue.is_steady = False
         batch.last_error = error
-        is_oldest = queue.batches[0] is batch
-        certain = is_oldest and proves_absence(error, batch, idempotent=self._idempotent and not self._transactional)
-        is_early = not is_oldest and isinstance(error, OutOfOrderSequenceNumber | UnknownProducerId)
-        """An older batch is not there yet. Nothing is said of earlier attempts."""
+        is_alone = queue.batches[0] is batch and not batch.follows
+        certain = is_alone and proves_absence(error, batch, idempotent=self._idempotent and not self._transactional)
+        is_early = not is_alone and isinstance(error, OutOfOrderSequenceNumber | UnknownProducerId)
+        """An older batch was not there yet. Nothing is said of earlier attempts, nor of another copy of this one, which
+        the leader may append once the older batch is there."""
         is_severed = batch.is_severed
         if error.outcome != "not_written" and not is_severed:
             batch.maybe_written = batch.once_unknown = True
@@ -460,15 +462,20 @@ class Accumulator(Generic[Sink]):
         self._finished(batch)
 
     def _take_back(self, batch: Batch[Sink], at: int) -> None:
-        """The batch certainly was not written: its sequence is free. Those behind it begin at index ``at``."""
+        """The batch certainly was not written. Those behind it begin at index ``at``.
+
+        Its sequence is never that of another batch, as in Kafka: a copy of the request that comes late would be
+        appended, and the leader would call the other batch, which it does not have, a duplicate. A transaction cannot
+        go on in a new epoch.
+        """
         queue = batch.queue
         if batch.base_sequence < 0 or queue.identity != batch.identity:
             return
-        if self.pipelines and any(each.base_sequence >= 0 for each in islice(queue.batches, at, None)):
-            self._begin_epoch(queue)
-            self._sever(queue, at)
-        else:
+        if self._transactional:
             queue.next_sequence = batch.base_sequence
+            return
+        self._begin_epoch(queue)
+        self._sever(queue, at)
 
     def _sever(self, queue: PartitionQueue[Sink], at: int) -> None:
         """No batch from index ``at`` on is in the log, nor will a copy be that is on its way: the one in front of them

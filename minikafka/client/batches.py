@@ -71,7 +71,7 @@ class Batch(Generic[Sink]):
     base_sequence: int = -1
     attempts: int = 0
     follows: bool = False
-    """It was first sent while the batch before it was in flight."""
+    """It was last sent while the batch before it was in flight."""
     is_severed: bool = False
     """In flight, and certainly not in the log: the batch before it was not written."""
     sent_as: int = 0

@@ -127,6 +127,34 @@ def test_no_batch_follows_one_that_waits_to_be_sent_again():
     assert partition.accumulator.identity == Identity(7, 0), "no epoch begins"
 
 
+def test_a_batch_that_overtook_the_one_before_it_keeps_its_sequence():
+    """S25, seed 933003757: of a doubled request one copy came before the older batch, and was refused; the other one
+    came after it. Sent in a new epoch, the batch would be there twice.
+    """
+    partition, (one, two) = steady(2)
+    partition.succeed(one)
+    partition.fail(two, OutOfOrderSequenceNumber("one was missing"))
+    assert partition.drain() == [two]
+    assert (two.identity, two.base_sequence, two.follows) == (Identity(7, 0), 2, False)
+    partition.fail(two, OutOfOrderSequenceNumber("one is gone"))
+    assert partition.drain() == [two], "sent alone and refused, it is certainly not there"
+    assert (two.identity, two.base_sequence) == (Identity(7, 1), 0)
+
+
+def test_a_late_copy_of_a_refused_batch_cannot_take_the_place_of_another():
+    """S16: with the same sequence, the leader would call the other batch a duplicate: acknowledged, and not there."""
+    partition, leader = Partition(), Leader()
+    partition.add()
+    (one,) = partition.drain()
+    late = bytes(one.data or b"")
+    assert partition.fail(one, InvalidRecord("bad")) is not None
+    partition.add()
+    (two,) = partition.drain()
+    leader.append(late, follows=False)
+    leader.append(bytes(two.data or b""), follows=False)
+    assert leader.values == [b"r0", b"r1"]
+
+
 def test_a_batch_behind_may_land_before_the_one_in_front_is_settled():
     """The answer of the first is lost, the second is acknowledged: the first is sent again and is a duplicate."""
     partition, (one, two) = steady(2)
@@ -223,10 +251,14 @@ class Leader:
 def story(seed: int) -> None:
     random = Random(seed)
     forgets = random.random() < 0.3
-    partition, leader, now = Partition(delivery_timeout_s=random.choice((3.0, 30.0))), Leader(), 0.0
+    doubles = not forgets and random.random() < 0.3
+    """Without final refusals: of a batch that is given up, and of those behind it, copies may still be written."""
+    refusals = [NotLeaderOrFollower("moved"), lost("not_written"), *([] if doubles else [InvalidRecord("bad")])]
+    timeout_s = 300.0 if doubles else random.choice((3.0, 30.0))
+    partition, leader, now = Partition(delivery_timeout_s=timeout_s), Leader(), 0.0
     waiting: list[tuple[Batch[str], bytes, bool]] = []
     late: list[tuple[bytes, bool]] = []
-    """Requests whose sender has given up, and which arrive all the same."""
+    """Requests whose sender has given up, and copies of others, which arrive all the same."""
     outcomes: dict[str, str] = {}
 
     def settle(batch: Batch[str], outcome: str) -> None:
@@ -242,6 +274,8 @@ def story(seed: int) -> None:
         for call in drained.calls:
             (batch,) = call.batches
             waiting.append((batch, bytes(batch.data or b""), batch.follows))
+            if doubles and random.random() < 0.5:
+                late.append(waiting[-1][1:])
 
     def deliver(data: bytes, *, follows: bool) -> ProtocolError | None:
         try:
@@ -255,7 +289,7 @@ def story(seed: int) -> None:
         kind = random.random()
         error: ProtocolError | None
         if kind < trouble:
-            error = random.choice((NotLeaderOrFollower("moved"), lost("not_written"), InvalidRecord("bad")))
+            error = random.choice(refusals)
         elif kind < 2 * trouble and not forgets:
             late.append((data, follows))
             error = lost()
@@ -312,7 +346,7 @@ def check(partition: Partition, leader: Leader, outcomes: dict[str, str], *, for
 
 @pytest.mark.parametrize("block", range(10))
 def test_order_and_outcomes_hold_whatever_happens(block: int):
-    """Requests overtake each other, are lost, arrive late; answers are lost; leaders refuse, restart and forget."""
+    """Requests overtake each other, are lost, arrive late or twice; answers are lost; leaders refuse, restart, forget."""
     for seed in range(block * 100, block * 100 + 100):
         story(seed)
 
