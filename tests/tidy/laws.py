@@ -216,9 +216,9 @@ def no_code_from_data(source: Source) -> Iterator[str]:
         module = name.split(".")[0]
         if module in DANGEROUS_MODULES:
             yield f"{source.at(node)}: {module} is banned, {DANGEROUS_MODULES[module]}"
+    if source.module in MAKES_CODE:
+        return
     for node in ast.walk(source.tree):
-        if source.module in MAKES_CODE:
-            continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in DANGEROUS_CALLS:
             yield f"{source.at(node)}: {node.func.id}() is banned, {DANGEROUS_CALLS[node.func.id]}"
 

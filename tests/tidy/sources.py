@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -102,7 +103,14 @@ def parsed(code: str, module: str) -> Source:
 
 def read(folder: Path) -> tuple[Source, ...]:
     """All Python files below ``folder``, sorted by path."""
-    return tuple(Source(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(folder.rglob("*.py")))
+    # No node becomes garbage, here or later: to look for garbage among 800,000 of them takes five times as long as to parse.
+    gc.disable()
+    try:
+        found = [Source(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(folder.rglob("*.py"))]
+        gc.freeze()
+    finally:
+        gc.enable()
+    return tuple(found)
 
 
 @cache
