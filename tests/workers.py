@@ -1,9 +1,9 @@
-"""How `make test` spreads the suite over three pytest-xdist workers (``-n 3 --dist loadgroup``) on two cores.
+"""How `make test` spreads the suite over four pytest-xdist workers (``-n 4 --dist loadgroup``) on two cores.
 
-Tests that use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) mostly wait. They form
-two groups, which begin first; one worker runs each group in order, so at most two of these tests run at the same time. All
-other tests are deterministic and compute; they are grouped by file and fill the third worker, then all. Node IDs stay as
-they are without xdist.
+Tests that use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) mostly wait. Three
+workers begin with them, and the fourth with all other tests, which are deterministic and compute. A worker that is free
+takes the next file of its kind, and of the other kind when there is none left. Some folders stay in one worker: their
+tests share an expensive fixture, or a part of the machine. Node IDs stay as they are without xdist.
 """
 
 from __future__ import annotations
@@ -13,23 +13,14 @@ from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 ROOT = Path(__file__).resolve().parents[1]
 
-END_TO_END = "end-to-end tests"
-SYSTEM = "other tests that use the system"
-SYSTEM_GROUPS = (END_TO_END, SYSTEM)
-SYSTEM_FOLDERS = {
-    "containers": SYSTEM,
-    "contracts": SYSTEM,
-    "e2e": END_TO_END,
-    "foreign": SYSTEM,
-    "fuzz": SYSTEM,
-    "machine": SYSTEM,
-    "rest": SYSTEM,
-    "spark": SYSTEM,
-}
-"""The group of each folder. Both should take about as long."""
+SYSTEM_FOLDERS = ("containers", "contracts", "e2e", "foreign", "fuzz", "machine", "rest", "spark")
+
+WHOLE_FOLDERS = ("spark", "containers", "machine")
+"""System folders that stay in one worker, the longest first: they begin first."""
 
 SYSTEM_FILES = (
     "tests/clients/test_connection_failures.py",
@@ -47,27 +38,47 @@ LONG_FOLDERS = ("sim",)
 
 
 def group_of(node_id: str) -> str:
-    """Return the group that a test belongs to: one of the system's, or its file."""
+    """Return the group that a test belongs to: its file, or its folder where one worker runs all of it."""
+    file = node_id.partition("::")[0]
+    top, _, rest = file.partition("/")
+    folder = rest.partition("/")[0]
+    return f"{top}/{folder}" if top == "tests" and folder in WHOLE_FOLDERS else file
+
+
+def uses_system(node_id: str) -> bool:
+    """Return True for a test, or a group, that uses processes, ports or other parts of this machine."""
     file = node_id.partition("::")[0]
     parts = file.split("/")
-    if file in SYSTEM_FILES:
-        return SYSTEM
-    return SYSTEM_FOLDERS.get(parts[1], file) if parts[0] == "tests" else file
+    return file in SYSTEM_FILES or (parts[0] == "tests" and parts[1] in SYSTEM_FOLDERS)
 
 
 def rank(node_id: str) -> int:
     """Return the group's place in the order of work: lower ranks are handed out first."""
-    group = group_of(node_id)
-    if group in SYSTEM_GROUPS:
-        return SYSTEM_GROUPS.index(group)
-    return len(SYSTEM_GROUPS) + (group.split("/")[1] not in LONG_FOLDERS)
+    folder = node_id.split("/")[1]
+    if uses_system(node_id):
+        return WHOLE_FOLDERS.index(folder) if folder in WHOLE_FOLDERS else len(WHOLE_FOLDERS)
+    return len(WHOLE_FOLDERS) + 1 + (folder not in LONG_FOLDERS)
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Hands out whole groups, in the order in which the workers collected them."""
+    """Hands out whole groups, in the order in which the workers collected them; one worker begins with what computes."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Assign the next group: one that uses the system if another worker computes."""
+        others = (work for each, work in self.assigned_work.items() if each is not node)
+        waiting = sum(self._is_in_system(work) for work in others)
+        wanted = waiting < self.numnodes - 1
+        group = next((each for each in self.workqueue if uses_system(each) == wanted), None)
+        if group is not None:
+            self.workqueue.move_to_end(group, last=False)
+        super()._assign_work_unit(node)
+
+    def _is_in_system(self, work: dict[str, dict[str, bool]]) -> bool:
+        """Return True if a worker has unfinished tests that use the system."""
+        return any(uses_system(group) and not all(finished.values()) for group, finished in work.items())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -90,7 +101,7 @@ def is_simulated(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that use the system. In a worker, put all into the order of work; the order within a rank stays."""
     for item in items:
-        if group_of(item.nodeid) in SYSTEM_GROUPS and not is_simulated(item):
+        if uses_system(item.nodeid) and not is_simulated(item):
             item.add_marker("system")
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank(item.nodeid))

@@ -1,4 +1,4 @@
-"""`make test` runs tests that use the system in two workers: none of them is outside their groups."""
+"""`make test` runs tests that use the system in all workers but one: none of them counts as one that computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from tests.tidy.sources import ROOT, TESTS, Source, parsed, suite
-from tests.workers import END_TO_END, SYSTEM, SYSTEM_FILES, SYSTEM_FOLDERS, SYSTEM_GROUPS, group_of, is_simulated, rank
+from tests.workers import (
+    SYSTEM_FILES,
+    SYSTEM_FOLDERS,
+    WHOLE_FOLDERS,
+    GroupScheduling,
+    group_of,
+    is_simulated,
+    rank,
+    uses_system,
+)
 
 SYSTEM_MODULES = {
     "http.server",
@@ -48,8 +57,7 @@ def test_what_uses_the_system_is_in_its_group():
     outside = {
         path: used
         for each in files
-        if group_of(path := each.path.relative_to(ROOT).as_posix()) not in SYSTEM_GROUPS
-        and (used := needs(each, helpers))
+        if not uses_system(path := each.path.relative_to(ROOT).as_posix()) and (used := needs(each, helpers))
     }
     assert not outside, f"add these files to SYSTEM_FILES (tests/workers.py): {outside}"
 
@@ -65,18 +73,68 @@ def test_an_import_is_found(code: str):
 def test_the_group_names_what_exists():
     """A file or folder that was renamed would leave the group in silence."""
     assert all((TESTS / folder).is_dir() for folder in SYSTEM_FOLDERS)
+    assert set(WHOLE_FOLDERS) < set(SYSTEM_FOLDERS)
     assert all((ROOT / file).is_file() for file in SYSTEM_FILES)
 
 
 def test_the_system_begins_first():
-    """Then long files; the file is the group of deterministic tests, and parameters do not matter."""
-    assert group_of("tests/e2e/test_x.py::test_y[a/b::c]") == END_TO_END
-    assert group_of("tests/fuzz/test_x.py::test_y[a/b::c]") == SYSTEM
+    """Then long files; a test's group is its file or a whole folder, and parameters do not matter."""
+    assert group_of("tests/e2e/test_x.py::test_y[a/b::c]") == "tests/e2e/test_x.py"
+    assert group_of("tests/spark/test_x.py::test_y[a/b::c]") == "tests/spark"
     assert group_of("tests/sim/test_x.py::test_y[a/b::c]") == "tests/sim/test_x.py"
-    folders = ("e2e", "spark", "sim", "rules")
+    folders = (*WHOLE_FOLDERS, "e2e", "sim", "rules")
     in_order = [f"tests/{folder}/test_x.py::test_y" for folder in folders]
-    shuffled = [in_order[place] for place in (3, 1, 0, 2)]
+    shuffled = [in_order[place] for place in (3, 5, 1, 0, 4, 2)]
     assert sorted(shuffled, key=rank) == in_order
+    assert [uses_system(group_of(each)) for each in in_order] == [True, True, True, True, False, False]
+
+
+class Worker:
+    """A worker of pytest-xdist that only notes what it should run."""
+
+    shutting_down = False
+
+    def __init__(self) -> None:
+        self.gateway = SimpleNamespace(id=id(self))
+        self.given: list[int] = []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.given += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_one_worker_begins_with_what_computes():
+    """Issue 16: three of four workers wait for the system, and each takes what the others have left."""
+    groups = [f"tests/spark/test_{each}.py" for each in "ab"]
+    groups += [f"tests/{folder}/test_{each}.py" for folder in ("e2e", "rules") for each in "abcdef"]
+    tests = [f"{group}::test_{number}" for group in groups for number in range(4)]
+    config = SimpleNamespace(getvalue=lambda _: ["popen"] * 4, option=SimpleNamespace(loadscopereorder=False))
+    scheduling = GroupScheduling(config)
+    workers = [Worker() for _ in range(4)]
+    for worker in workers:
+        scheduling.add_node(worker)
+        scheduling.add_node_collection(worker, tests)
+    scheduling.schedule()
+    ran: dict[Worker, list[str]] = {worker: [] for worker in workers}
+    rounds = []
+    while scheduling.has_pending:
+        now = []
+        for worker in workers:
+            if len(worker.given) > len(ran[worker]):
+                index = worker.given[len(ran[worker])]
+                now.append(tests[index])
+                ran[worker].append(tests[index])
+                scheduling.mark_test_complete(worker, index)
+        rounds.append(now)
+    assert sorted(test for run in ran.values() for test in run) == sorted(tests)
+    assert [uses_system(each) for each in rounds[0]] == [True, True, True, False]
+    computing = [sum(not uses_system(each) for each in now) for now in rounds]
+    # Eight groups that use the system are too many for one round of three: the fourth worker computes meanwhile.
+    assert set(computing[:8]) == {1}
+    [with_spark] = [worker for worker in workers if any("spark" in each for each in ran[worker])]
+    assert [each for each in ran[with_spark] if "spark" in each] == tests[:8]
 
 
 def test_contracts_on_simulated_ports_do_not_use_the_system(request):
