@@ -20,9 +20,9 @@ from minikafka.rest.leaders import leader_members
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
-from minikafka.rest.schema import flag, nullable, one_of, ref, table, text, whole
+from minikafka.rest.schema import nullable, one_of
 from minikafka.rest.schemas import Broker, BrokerLoad, Leader
-from minikafka.types import NO_NODE, NodeId
+from minikafka.types import NO_NODE, NodeId, Offset
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
 from minikafka.world.connections import PROTOCOLS, OpenConnection
 
@@ -50,14 +50,14 @@ async def get_metrics(visit: Visit) -> Page:
 class _Cluster(Model):
     """The cluster, as one broker knows it."""
 
-    cluster_id: str = member(text(), "MkU3OEVBNTcwNTJENDM2Qg")
-    node_id: NodeId = member(ref("NodeId"), 1)
-    version: str = member(text(), __version__)
-    build: str = member(text(enum=[compiled.COMPILED, compiled.PURE]), compiled.COMPILED)
+    cluster_id: str = member(example="MkU3OEVBNTcwNTJENDM2Qg")
+    node_id: NodeId = member(example=1)
+    version: str = member(example=__version__)
+    build: str = member(example=compiled.COMPILED, enum=[compiled.COMPILED, compiled.PURE])
     controller: Any = one(Leader, or_null=True)
     brokers: list[Any] = many_of(Broker)
-    metadata_offset: int = member(ref("Offset"), 12)
-    limits: dict[str, int] = member(table(whole(), "What one request may ask for."), {"body_bytes_max": 8_388_608})
+    metadata_offset: Offset = member(example=12)
+    limits: dict[str, int] = member("What one request may ask for.", {"body_bytes_max": 8_388_608})
 
 
 @ROUTES.at("GET /v1/cluster", _Cluster.answer("The cluster, as this broker knows it."))
@@ -124,8 +124,8 @@ def broker_load(host: Scene, broker: BrokerImage) -> dict[str, Any]:
 class _Health(Model):
     """How the broker is."""
 
-    status: str = member(text("`alive` or `ready`."))
-    node_id: NodeId = member(ref("NodeId"), 1)
+    status: str = member("`alive` or `ready`.")
+    node_id: NodeId = member(example=1)
 
 
 @ROUTES.at("GET /healthy", _Health.answer("Yes.", status="alive"), tag="health")
@@ -166,7 +166,7 @@ LIMIT = Integer(
 class _Connection(Model):
     """One open connection."""
 
-    connection_id: int = member(whole("Number of the connection among all that this broker has accepted."), 17)
+    connection_id: int = member("Number of the connection among all that this broker has accepted.", 17)
     protocol: str | None = member(
         nullable(
             one_of(
@@ -177,33 +177,31 @@ class _Connection(Model):
         ),
         "kafka",
     )
-    listener: str = member(text("Name of the listener."), "PLAINTEXT")
-    remote: str = member(text("Address and port of the peer."), "127.0.0.1:50412")
-    principal: str = member(text("Principal of the client certificate, or `User:ANONYMOUS`."), "User:CN=billing")
-    client_id: str = member(text("Client id of the last request; empty if the client sends none."), "billing")
+    listener: str = member("Name of the listener.", "PLAINTEXT")
+    remote: str = member("Address and port of the peer.", "127.0.0.1:50412")
+    principal: str = member("Principal of the client certificate, or `User:ANONYMOUS`.", "User:CN=billing")
+    client_id: str = member("Client id of the last request; empty if the client sends none.", "billing")
     software: str = member(
-        text("Name and version of the client's library; empty if the client does not send them."), "librdkafka 2.16.1"
+        "Name and version of the client's library; empty if the client does not send them.", "librdkafka 2.16.1"
     )
-    since: str = member(text("When the connection was accepted."), "2026-11-22T09:30:00.000+00:00")
-    requests: int = member(whole("Requests received on the connection."), 812)
-    received_bytes: int = member(whole(), 96231)
-    sent_bytes: int = member(whole(), 8123)
-    last_request: str | None = member(
-        nullable(text("API of the last request, or method and path of an HTTP request.")), "Fetch"
-    )
-    api_version: int | None = member(nullable(whole("Version of that API in Kafka's protocol.")), 17)
+    since: str = member("When the connection was accepted.", "2026-11-22T09:30:00.000+00:00")
+    requests: int = member("Requests received on the connection.", 812)
+    received_bytes: int = member(example=96231)
+    sent_bytes: int = member(example=8123)
+    last_request: str | None = member("API of the last request, or method and path of an HTTP request.", "Fetch")
+    api_version: int | None = member("Version of that API in Kafka's protocol.", 17)
     pending_request: str | None = member(
-        nullable(text("The oldest request that is not answered yet, such as a Fetch that waits for records.")), "Fetch"
+        "The oldest request that is not answered yet, such as a Fetch that waits for records.", "Fetch"
     )
-    idle_ms: int = member(whole("Time since the last request arrived or the last response was sent."), 204)
+    idle_ms: int = member("Time since the last request arrived or the last response was sent.", 204)
 
 
 class _Connections(Model):
     """Open connections of one broker, the oldest first."""
 
-    node_id: NodeId = member(ref("NodeId"), 1)
+    node_id: NodeId = member(example=1)
     connections: list[Any] = many_of(_Connection)
-    more: bool = member(flag("The list is longer: read the rest with `after`."), False)  # noqa: FBT003 - an example
+    more: bool = member("The list is longer: read the rest with `after`.", example=False)
 
 
 @ROUTES.at("GET /v1/connections", _Connections.answer("Open connections of this broker."), parameters=(AFTER, LIMIT))
@@ -238,14 +236,12 @@ class _WhoAmI(Model):
     """The sender of a request."""
 
     principal: str = member(
-        text(
-            "Principal, as ACLs and `super.users` name it. `User:ANONYMOUS`: the client has neither logged in nor sent "
-            "a certificate."
-        ),
+        "Principal, as ACLs and `super.users` name it. `User:ANONYMOUS`: the client has neither logged in nor sent "
+        "a certificate.",
         "User:CN=billing,O=example",
     )
-    host: str = member(text("IP address of the client, as hosts of ACLs name it."), "127.0.0.1")
-    listener: str = member(text("Name of the listener."), "CLIENTS")
+    host: str = member("IP address of the client, as hosts of ACLs name it.", "127.0.0.1")
+    listener: str = member("Name of the listener.", "CLIENTS")
     security_protocol: str = member(
         one_of(
             "`SSL`: the connection uses TLS. `SASL`: each request needs credentials.",
@@ -256,8 +252,8 @@ class _WhoAmI(Model):
         ),
         "SSL",
     )
-    checked: bool = member(flag("Requests of this client need permissions."), True)  # noqa: FBT003 - an example
-    super_user: bool = member(flag("The principal is one of `super.users`."), False)  # noqa: FBT003 - an example
+    checked: bool = member("Requests of this client need permissions.", example=True)
+    super_user: bool = member("The principal is one of `super.users`.", example=False)
 
 
 @ROUTES.at("GET /v1/whoami", _WhoAmI.answer("The caller."))

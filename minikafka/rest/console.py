@@ -17,7 +17,7 @@ from minikafka import __version__
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Text
 from minikafka.rest.route import Answer, Page, Reply, Routes, Visit
-from minikafka.rest.schema import ref, table, text
+from minikafka.rest.schema import text
 from minikafka.types import NodeId
 from minikafka.web.accept import JSON
 from minikafka.web.problems import malformed
@@ -54,10 +54,10 @@ LINKS: Final = {
 class _Index(Model):
     """Entry point of the API: where to find the rest."""
 
-    name: str = member(text(), "minikafka")
-    version: str = member(text(), __version__)
-    node_id: NodeId = member(ref("NodeId"), 1)
-    links: dict[str, str] = member(table(text(), "Paths on this broker."), LINKS)
+    name: str = member(example="minikafka")
+    version: str = member(example=__version__)
+    node_id: NodeId = member(example=1)
+    links: dict[str, str] = member("Paths on this broker.", LINKS)
 
 
 def _load() -> tuple[bytes, dict[str, bytes]]:

@@ -16,7 +16,7 @@ from minikafka.rest.logs import FROM, LOG_BYTES_MAX, REPLICA, Log, describe_log
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
-from minikafka.rest.schema import anything, flag, nullable, one_of, ref, table, text, whole
+from minikafka.rest.schema import Timestamp, anything, one_of, table
 from minikafka.rest.schemas import Leader
 from minikafka.types import METADATA_PARTITION, Epoch, NodeId, Offset
 from minikafka.wire.batch import RecordBatch, iterate
@@ -47,12 +47,12 @@ MAX_RECORDS = Integer("max_records", "No more records than this.", default=100, 
 class _Member(Model):
     """One member of the quorum."""
 
-    id: NodeId = member(ref("NodeId"), 1)
+    id: NodeId = member(example=1)
     status: str = member(one_of("As `kafka-metadata-quorum` says it.", "Leader", "Follower", "Observer"), "Leader")
-    log_end_offset: Offset | None = member(nullable(ref("Offset")), 21)
-    lag_records: int | None = member(nullable(whole()), 0)
-    last_fetch_ms_ago: int | None = member(nullable(whole()), 0)
-    caught_up_ms_ago: int | None = member(nullable(whole()), 0)
+    log_end_offset: Offset | None = member(example=21)
+    lag_records: int | None = member(example=0)
+    last_fetch_ms_ago: int | None = member(example=0)
+    caught_up_ms_ago: int | None = member(example=0)
 
     @classmethod
     def described(cls, each: QuorumReplica) -> _Member:
@@ -74,9 +74,9 @@ def _known(number: int) -> int | None:
 class _Quorum(Model):
     """The quorum of controllers."""
 
-    cluster_id: str = member(text(), "MkU3OEVBNTcwNTJENDM2Qg")
+    cluster_id: str = member(example="MkU3OEVBNTcwNTJENDM2Qg")
     leader: Any = one(Leader)
-    high_watermark: Offset = member(ref("Offset"), 21)
+    high_watermark: Offset = member(example=21)
     voters: list[_Member] = many_of(_Member)
     observers: list[_Member] = many_of(_Member)
 
@@ -84,23 +84,23 @@ class _Quorum(Model):
 class _Record(Model):
     """One record of the metadata log."""
 
-    offset: Offset = member(ref("Offset"), 20)
-    timestamp: int = member(ref("Timestamp"), 1_795_000_000_000)
-    leader_epoch: Epoch = member(ref("Epoch"), 1)
-    committed: bool = member(flag("A majority of the voters has it."), example=True)
-    type: str = member(text("What it is, by Kafka's name."), "PartitionChange")
+    offset: Offset = member(example=20)
+    timestamp: Timestamp = member(example=1_795_000_000_000)
+    leader_epoch: Epoch = member(example=1)
+    committed: bool = member("A majority of the voters has it.", example=True)
+    type: str = member("What it is, by Kafka's name.", "PartitionChange")
     fields: dict[str, Any] = member(
         table(anything("A field."), "What it says."),
         {"topic_id": "MDEyMzQ1Njc4OWFiY2RlZg", "partition": 0, "isr": [1, 2], "topic": "orders"},
     )
-    detail: str | None = member(text("Why it cannot be read."), default=None)
+    detail: str | None = member("Why it cannot be read.", default=None)
 
 
 class _MetadataLog(Log):
     """A part of the metadata log."""
 
     records: list[_Record] = many_of(_Record)
-    next_offset: int = member(whole("Where the next request should begin."), 21)
+    next_offset: int = member("Where the next request should begin.", 21)
 
 
 @ROUTES.at(

@@ -25,7 +25,7 @@ from minikafka.faults import CLIENT
 from minikafka.rest.host import Host
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.route import Json
-from minikafka.rest.schema import flag, many, nodes, nullable, one_of, text, whole
+from minikafka.rest.schema import many, nullable, one_of, text
 from minikafka.rest.schema import table as table_of
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, HookCall, HookRoutes
 from minikafka.rest.topics import setting_text
@@ -577,7 +577,7 @@ def _setup_out(host: Host) -> dict[str, Any]:
 class _Setup(Model):
     """The cluster now."""
 
-    nodes: list[NodeId] = member(nodes("Its brokers."), [1, 2, 3])
+    nodes: list[NodeId] = member("Its brokers.", [1, 2, 3])
     settings: dict[str, str] = member(
         table_of(text(), "Settings that decide what faults bring about."), {"replica.lag.time.max.ms": "30000"}
     )
@@ -587,22 +587,22 @@ class _Setup(Model):
 class _Act(Model):
     """Something that was injected."""
 
-    at_ms: int = member(whole("When, in milliseconds since 1970."), 1_795_270_217_937)
+    at_ms: int = member("When, in milliseconds since 1970.", 1_795_270_217_937)
     act: str = member(one_of("What.", "set", "heal", "release", "kill", "stop", "start", "machine"), "kill")
-    broker: NodeId | None = member(nullable(whole("The broker that it concerns; null: all.")), 3)
-    fault: int | None = member(nullable(whole("The fault's number at that broker; null: all of its faults.")))
+    broker: NodeId | None = member("The broker that it concerns; null: all.", 3)
+    fault: int | None = member("The fault's number at that broker; null: all of its faults.")
     spec: dict[str, Any] | None = member(
         nullable({"type": "object", "description": "Of `set`: the fault, as `POST /v1/faults` has it."})
     )
-    is_alone: bool = member(flag("The broker's process has its faults for itself."), example=True)
+    is_alone: bool = member("The broker's process has its faults for itself.", example=True)
     facts: dict[str, Any] = member({"type": "object", "description": "Of `machine` and `release`: the request."}, {})
 
 
 class _Script(Model):
     """What was injected, written again."""
 
-    python: str = member(text("A module for pytest, with a `LocalCluster`."), "from minikafka import LocalCluster\n")
-    chaos: str = member(text("A file for `minikafka chaos run`, by the name `injected.toml`."), 'name = "injected"\n')
+    python: str = member("A module for pytest, with a `LocalCluster`.", "from minikafka import LocalCluster\n")
+    chaos: str = member("A file for `minikafka chaos run`, by the name `injected.toml`.", 'name = "injected"\n')
     setup: Any = one(_Setup)
     injections: list[Any] = many_of(_Act, f"Oldest first, the latest {INJECTIONS_MAX} of each broker.")
     no_answer: list[Any] | None = member(NO_ANSWER, default=None)

@@ -46,7 +46,7 @@ from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Stream, Visit, text_answer
-from minikafka.rest.schema import one_of, ref, whole
+from minikafka.rest.schema import one_of
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused, malformed, problem_of
@@ -100,20 +100,20 @@ class _Wait(Model):
     """What ended the wait."""
 
     ended: str = member(one_of("", "data", "timeout"), "data")
-    ms: int = member(whole("How long it was."), 3)
+    ms: int = member("How long it was.", 3)
 
 
 class _Fetched(Place):
     """What one fetch found."""
 
     records: list[Any] = many_of(RecordOut)
-    next_offset: Offset = member(whole("Where the next request should begin."), 42)
-    high_watermark: Offset = member(ref("Offset"), 42)
-    last_stable_offset: Offset = member(ref("Offset"), 42)
-    log_start_offset: Offset = member(ref("Offset"), 0)
-    log_end_offset: Offset = member(ref("Offset"), 42)
-    leader_epoch: Epoch = member(ref("Epoch"), 3)
-    leader_id: NodeId = member(ref("NodeId"), 1)
+    next_offset: Offset = member("Where the next request should begin.", 42)
+    high_watermark: Offset = member(example=42)
+    last_stable_offset: Offset = member(example=42)
+    log_start_offset: Offset = member(example=0)
+    log_end_offset: Offset = member(example=42)
+    leader_epoch: Epoch = member(example=3)
+    leader_id: NodeId = member(example=1)
     wait: _Wait = one(_Wait)
 
 

@@ -15,7 +15,6 @@ from minikafka.rest.history import Span, watermarks_at
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Integer, Text
 from minikafka.rest.route import Json, Routes, Visit
-from minikafka.rest.schema import nodes, nullable, text, whole
 from minikafka.rest.views import gather_from
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
@@ -33,14 +32,12 @@ GROUP = Text("group", "Only this group, with its lag.", pattern=r"[\s\S]+", need
 class _PastGroup(Model):
     """A group at an earlier time."""
 
-    group: str = member(text(), "billing")
-    sampled_ms: int = member(
-        whole("When its coordinator recorded this; it had not changed until `at`."), 1_795_270_217_937
-    )
-    state: str = member(text("Kafka's word."), "Stable")
+    group: str = member(example="billing")
+    sampled_ms: int = member("When its coordinator recorded this; it had not changed until `at`.", 1_795_270_217_937)
+    state: str = member("Kafka's word.", "Stable")
     generation: int = member(GENERATION, 3)
-    protocol_type: str = member(text("`consumer`; empty for a group that only ever committed."), "consumer")
-    assignor: str = member(text("What its members agreed on."), "range")
+    protocol_type: str = member("`consumer`; empty for a group that only ever committed.", "consumer")
+    assignor: str = member("What its members agreed on.", "range")
     members: list[Any] = many_of(Member)
     offsets: list[Any] = many_of(Lag, "`log_end` and `lag` only with `group`, of the first 20 partitions.")
 
@@ -48,11 +45,9 @@ class _PastGroup(Model):
 class _PastGroups(Model):
     """The groups of an earlier time."""
 
-    at: int = member(whole("The time."), 1_795_270_220_000)
-    start: int | None = member(
-        nullable(whole("What is older is forgotten; null: no broker remembers groups.")), 1_795_270_200_000
-    )
-    brokers: list[NodeId] = member(nodes("The brokers whose histories are in the response."), [1, 2, 3])
+    at: int = member("The time.", 1_795_270_220_000)
+    start: int | None = member("What is older is forgotten; null: no broker remembers groups.", 1_795_270_200_000)
+    brokers: list[NodeId] = member("The brokers whose histories are in the response.", [1, 2, 3])
     groups: list[Any] = many_of(_PastGroup)
 
 

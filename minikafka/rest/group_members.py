@@ -43,7 +43,7 @@ from minikafka.rest.leaders import check_known, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
 from minikafka.rest.route import Json, Reply, Routes, Visit
-from minikafka.rest.schema import flag, many, nullable, one_of, text, whole
+from minikafka.rest.schema import many, one_of, text
 from minikafka.rest.schemas import Place
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.problems import Refused
@@ -71,26 +71,26 @@ class Wish(Model):
     """A member, new or known."""
 
     topics: list[str] = member(many(text(minLength=1), "What it reads.", minItems=1), ["orders"])
-    member_id: str = member(text("Left out at first; then the one of the answer."), default="")
+    member_id: str = member("Left out at first; then the one of the answer.", default="")
     group_instance_id: str | None = member(
-        text("A static member: it keeps its partitions over a restart (KIP-345)."), default=None
+        "A static member: it keeps its partitions over a restart (KIP-345).", default=None
     )
-    client_id: str = member(text("What tools show; `http` when left out."), "curl", default="")
+    client_id: str = member("What tools show; `http` when left out.", "curl", default="")
     assignors: list[str] = member(
         many(one_of("", *ASSIGNORS), "The favourite first; `range` when left out.", minItems=1),
         default=ASSIGNORS_DEFAULT,
     )
     session_timeout_ms: int = member(
-        whole(
-            f"The group goes on without a member that is silent for so long; {SESSION_MS_DEFAULT}.",
-            minimum=-INT32_MAX,
-            maximum=INT32_MAX,
-        ),
+        f"The group goes on without a member that is silent for so long; {SESSION_MS_DEFAULT}.",
         default=SESSION_MS_DEFAULT,
+        minimum=-INT32_MAX,
+        maximum=INT32_MAX,
     )
     rebalance_timeout_ms: int = member(
-        whole(f"How long the group waits for it to join again; {REBALANCE_MS_DEFAULT}.", minimum=1, maximum=INT32_MAX),
+        f"How long the group waits for it to join again; {REBALANCE_MS_DEFAULT}.",
         default=REBALANCE_MS_DEFAULT,
+        minimum=1,
+        maximum=INT32_MAX,
     )
     auto_offset_reset: str = member(
         one_of("Where `begin` is without a commit; `latest`.", *RESETS), "earliest", default="latest"
@@ -131,22 +131,22 @@ class Wish(Model):
 class _Beginning(Place):
     """Where to begin in one partition."""
 
-    offset: Offset | None = member(nullable(whole("What the group has committed; null: nothing.")), 41)
-    begin: Offset | None = member(nullable(whole("Where to begin to read; null: not known now.")), 41)
+    offset: Offset | None = member("What the group has committed; null: nothing.", 41)
+    begin: Offset | None = member("Where to begin to read; null: not known now.", 41)
 
 
 class Joined(Model):
     """A member of a group, with its partitions."""
 
-    group: str = member(text(), "billing")
-    member_id: str = member(text("For every later call."), "curl-2f1c0d8f7f3f4e6b")
+    group: str = member(example="billing")
+    member_id: str = member("For every later call.", "curl-2f1c0d8f7f3f4e6b")
     generation: int = member(GENERATION, 1)
-    assignor: str = member(text("What the members agreed on."), "range")
-    leads: bool = member(flag("It is the group's leader: the broker has dealt in its name."), example=True)
+    assignor: str = member("What the members agreed on.", "range")
+    leads: bool = member("It is the group's leader: the broker has dealt in its name.", example=True)
     assignment: list[Any] = many_of(PartitionsOf, SORTED)
     committed: list[_Beginning] = many_of(_Beginning)
     revoked: list[Any] = many_of(PartitionsOf, "Of `owned`: another's. Stop reading them and join again.")
-    session_timeout_ms: int = member(whole("A heartbeat or a commit is due within this time."), SESSION_MS_DEFAULT)
+    session_timeout_ms: int = member("A heartbeat or a commit is due within this time.", SESSION_MS_DEFAULT)
     note: str | None = note()
 
 
@@ -318,14 +318,14 @@ class _Standing(Model):
     """Where it stands."""
 
     generation: int = member({**GENERATION, "minimum": 0}, 1, if_missing="the answer to the join has it")
-    group_instance_id: str | None = member(text(), default=None)
+    group_instance_id: str | None = member(default=None)
 
 
 class _Lives(Model):
     """A member that lives."""
 
-    group: str = member(text(), "billing")
-    member_id: str = member(text(), MEMBER.example)
+    group: str = member(example="billing")
+    member_id: str = member(example=MEMBER.example)
     generation: int = member(GENERATION, 1)
     note: str | None = note()
 
@@ -395,9 +395,9 @@ async def put_member_offsets(visit: Visit) -> Reply:
 class _Left(Model):
     """A member that has left its group."""
 
-    group: str = member(text(), "billing")
-    member_id: str = member(text(), MEMBER.example)
-    left: bool = member(flag(), example=True)
+    group: str = member(example="billing")
+    member_id: str = member(example=MEMBER.example)
+    left: bool = member(example=True)
 
 
 @ROUTES.at(

@@ -24,11 +24,11 @@ from minikafka.rest.groups import (
     partitions_in,
 )
 from minikafka.rest.leaders import first_error, from_coordinator, look_up, partition_of, unknown_topic
-from minikafka.rest.model import Model, many_of, member, note
+from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import Answer, Json, Reply, Routes, Visit
-from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
+from minikafka.rest.schema import one_of, ref
 from minikafka.rest.schemas import Place
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.web.problems import malformed, problem_of
@@ -47,8 +47,8 @@ PARTITION_QUERY = Integer("partition", "Only of this partition; all without it."
 class _GroupOffsets(Model):
     """What a group has committed."""
 
-    group: str = member(text(), "billing")
-    state: str = member(text("Of the group."), "Empty")
+    group: str = member(example="billing")
+    state: str = member("Of the group.", "Empty")
     offsets: list[Any] = many_of(CommittedOffset)
 
 
@@ -69,13 +69,11 @@ async def get_offsets(visit: Visit) -> Json:
 class Commit(Model):
     """The next offset to read of a partition."""
 
-    topic: str = member(text(), "orders")
-    partition: int = member(whole(minimum=0, maximum=INT32_MAX), 0)
-    offset: Offset = member(whole("The next one to read.", minimum=0, maximum=INT64_MAX), 41)
-    metadata: str = member(text("Kept beside the offset; offset.metadata.max.bytes bounds it."), default="")
-    leader_epoch: Epoch = member(
-        whole("Of the last record that was read.", minimum=-1, maximum=INT32_MAX), default=NO_EPOCH
-    )
+    topic: str = member(example="orders")
+    partition: int = member(example=0, minimum=0, maximum=INT32_MAX)
+    offset: Offset = member("The next one to read.", 41, minimum=0, maximum=INT64_MAX)
+    metadata: str = member("Kept beside the offset; offset.metadata.max.bytes bounds it.", default="")
+    leader_epoch: Epoch = member("Of the last record that was read.", default=NO_EPOCH, minimum=-1, maximum=INT32_MAX)
 
 
 class Commits(Model):
@@ -92,14 +90,14 @@ def committing(offsets: Iterable[Commit]) -> tuple[g.CommitPartition, ...]:
 class _Outcome(Place):
     """What became of one offset."""
 
-    offset: Offset | None = member(ref("Offset"), 41, default=None)
+    offset: Offset | None = member(example=41, default=None)
     problem: dict[str, Any] | None = member(ref("Problem"), default=None)
 
 
 class _Outcomes(Model):
     """What became of each."""
 
-    group: str = member(text(), "billing")
+    group: str = member(example="billing")
     offsets: list[_Outcome] = many_of(_Outcome)
     note: str | None = note()
 
@@ -165,18 +163,18 @@ class _Reset(Model):
     """One word on where to, and what for."""
 
     to: str | None = member(one_of("", EARLIEST, LATEST, CURRENT), EARLIEST, default=None)
-    to_offset: Offset | None = member(whole(minimum=0, maximum=INT64_MAX), default=None)
+    to_offset: Offset | None = member(default=None, minimum=0, maximum=INT64_MAX)
     shift_by: int | None = member(
-        whole("Forward, or back when negative.", minimum=-INT64_MAX, maximum=INT64_MAX), default=None
+        "Forward, or back when negative.", default=None, minimum=-INT64_MAX, maximum=INT64_MAX
     )
     to_datetime: str | None = member(
-        text("ISO 8601 with a zone: the first record at or after it.", format="date-time"), default=None
+        "ISO 8601 with a zone: the first record at or after it.", default=None, format="date-time"
     )
-    by_duration: str | None = member(text("ISO 8601 (`PT1H30M`) or seconds: back from now."), default=None)
+    by_duration: str | None = member("ISO 8601 (`PT1H30M`) or seconds: back from now.", default=None)
     topics: list[PartitionsOf] = many_of(
         PartitionsOf, "Which partitions; left out: all that the group has committed.", default=()
     )
-    dry_run: bool | None = member(nullable(flag("Change nothing, only tell.")), example=True, default=None)
+    dry_run: bool | None = member("Change nothing, only tell.", example=True, default=LEFT_OUT)
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         goals = ("to", "to_offset", "shift_by", "to_datetime", "by_duration")
@@ -208,15 +206,15 @@ class _Reset(Model):
 class _NewOffset(Place):
     """Where a group goes on in one partition."""
 
-    committed: Offset | None = member(nullable(whole("What was committed before; null: nothing.")), 41)
-    new_offset: Offset = member(ref("Offset"), 0)
+    committed: Offset | None = member("What was committed before; null: nothing.", 41)
+    new_offset: Offset = member(example=0)
 
 
 class _ResetDone(Model):
     """Where a group goes on."""
 
-    group: str = member(text(), "billing")
-    dry_run: bool = member(flag("Nothing was changed."), example=True)
+    group: str = member(example="billing")
+    dry_run: bool = member("Nothing was changed.", example=True)
     offsets: list[_NewOffset] = many_of(_NewOffset)
     note: str | None = note()
 
@@ -249,7 +247,8 @@ async def post_reset(visit: Visit) -> Json:
     if not wanted:
         raise kafka.GroupIdNotFound(f"group {group} has committed nothing: name the partitions in topics")
     new = await _new_offsets(visit, reset.goal(visit.host.world.clock.wall_ms()), wanted, before)
-    if not reset.dry_run:
+    dry_run = reset.dry_run is True
+    if not dry_run:
         partitions = tuple(g.CommitPartition(**each._asdict(), offset=offset) for each, offset in new.items())
         done = await committed(visit, g.OffsetCommitRequest(group_id=group, partitions=partitions))
         if done.status != 200:
@@ -262,7 +261,7 @@ async def post_reset(visit: Visit) -> Json:
         _NewOffset(**each._asdict(), committed=before[each].offset if each in before else None, new_offset=offset)
         for each, offset in new.items()
     ]
-    return _ResetDone(group=group, dry_run=bool(reset.dry_run), offsets=offsets, note=visit.note).out()
+    return _ResetDone(group=group, dry_run=dry_run, offsets=offsets, note=visit.note).out()
 
 
 async def _check_empty(visit: Visit, group: str) -> None:
@@ -302,7 +301,7 @@ async def _new_offsets(
 class _Forgotten(Model):
     """Partitions for which a group has committed nothing any more."""
 
-    group: str = member(text(), "billing")
+    group: str = member(example="billing")
     deleted: list[Any] = many_of(Place)
 
 

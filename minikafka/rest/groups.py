@@ -17,7 +17,7 @@ from minikafka.rest.leaders import broker_members, coordinator_of, first_error, 
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Text, states_parameter
 from minikafka.rest.route import Json, Routes, Visit
-from minikafka.rest.schema import flag, many, nullable, one_of, ref, text, whole
+from minikafka.rest.schema import TopicName, many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import Place
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
@@ -54,7 +54,7 @@ MEMBER = Text(
 class PartitionsOf(Model):
     """Partitions of a topic."""
 
-    topic: str = member(ref("TopicName"), "orders")
+    topic: TopicName = member(example="orders")
     partitions: list[int] = member(many(ref("PartitionNumber"), minItems=1), [0, 1])
 
 
@@ -94,26 +94,24 @@ GENERATION = whole("Of the group: one more with each rebalance.", minimum=-1, ma
 class Coordinator(Model):
     """The broker that coordinates the group."""
 
-    id: NodeId = member(ref("NodeId"), 2)
-    url: str | None = member(text("Where it listens."), "http://127.0.0.1:9093", default=None)
+    id: NodeId = member(example=2)
+    url: str | None = member("Where it listens.", "http://127.0.0.1:9093", default=None)
 
 
 class Lag(Place):
     """How far a group is in one partition."""
 
-    committed: Offset | None = member(
-        nullable(whole("The next offset that the group will read; null: it has committed none.")), 41
-    )
-    log_end: Offset | None = member(nullable(whole("The high watermark; null: its leader cannot be asked now.")), 44)
-    lag: int | None = member(nullable(whole("Records between the two; null: one of them is not known.")), 3)
+    committed: Offset | None = member("The next offset that the group will read; null: it has committed none.", 41)
+    log_end: Offset | None = member("The high watermark; null: its leader cannot be asked now.", 44)
+    lag: int | None = member("Records between the two; null: one of them is not known.", 3)
 
 
 class CommittedOffset(Lag):
     """What a group has committed in one partition, and how far it is there."""
 
-    metadata: str | None = member(nullable(text("As it was committed.")), "")
-    leader_epoch: Epoch | None = member(nullable(whole("Of the last record that was read; -1: not known.")), 3)
-    commit_timestamp: int | None = member(nullable(whole("Milliseconds since 1970.")), 1_795_000_000_000)
+    metadata: str | None = member("As it was committed.", "")
+    leader_epoch: Epoch | None = member("Of the last record that was read; -1: not known.", 3)
+    commit_timestamp: int | None = member("Milliseconds since 1970.", 1_795_000_000_000)
 
     @classmethod
     def of(cls, name: TopicPartition, committed: g.FetchedOffset | None, log_end: Offset | None) -> Self:
@@ -146,8 +144,8 @@ STATE = states_parameter("groups", STATES, example="Stable,Empty")
 class _Listed(Model):
     """A group in short."""
 
-    group: str = member(text(), "billing")
-    protocol_type: str = member(text("`consumer`."), "consumer")
+    group: str = member(example="billing")
+    protocol_type: str = member("`consumer`.", "consumer")
     state: str = member(GROUP_STATE, "Stable")
 
 
@@ -202,11 +200,11 @@ async def lags_of(visit: Visit, group: g.DescribedGroup) -> list[CommittedOffset
 class Member(Model):
     """A member of a group."""
 
-    member_id: str = member(text(), "curl-2f1c0d8f7f3f4e6b")
+    member_id: str = member(example="curl-2f1c0d8f7f3f4e6b")
     group_instance_id: str | None = member(INSTANCE)
-    client_id: str = member(text(), "curl")
-    host: str = member(text("Where it joined from."), "/127.0.0.1")
-    software: str = member(text("Name and version of its library; empty if they are not known."), "curl 8.14.1")
+    client_id: str = member(example="curl")
+    host: str = member("Where it joined from.", "/127.0.0.1")
+    software: str = member("Name and version of its library; empty if they are not known.", "curl 8.14.1")
     topics: list[str] = member(
         many(ref("TopicName"), "What it subscribes to; empty while the group rebalances."), ["orders"]
     )
@@ -222,12 +220,12 @@ class Member(Model):
 class _Group(Model):
     """A group, its members and their offsets."""
 
-    group: str = member(text(), "billing")
+    group: str = member(example="billing")
     state: str = member(GROUP_STATE, "Stable")
     generation: int = member(GENERATION, 3)
-    protocol_type: str = member(text("`consumer`; empty for a group that only ever committed."), "consumer")
-    assignor: str = member(text("What its members agreed on; empty unless the group is stable."), "range")
-    leader: str | None = member(nullable(text("The member that deals the partitions.")), "curl-2f1c0d8f7f3f4e6b")
+    protocol_type: str = member("`consumer`; empty for a group that only ever committed.", "consumer")
+    assignor: str = member("What its members agreed on; empty unless the group is stable.", "range")
+    leader: str | None = member("The member that deals the partitions.", "curl-2f1c0d8f7f3f4e6b")
     coordinator: Any = one(Coordinator)
     members: list[Any] = many_of(Member)
     offsets: list[Any] = many_of(Lag)
@@ -255,15 +253,15 @@ async def get_group(visit: Visit) -> Json:
 class _ReadPartition(Lag):
     """How far a group is in one partition, and which member reads it."""
 
-    member_id: str | None = member(nullable(text("Who reads it; null: nobody.")), "curl-2f1c0d8f7f3f4e6b")
+    member_id: str | None = member("Who reads it; null: nobody.", "curl-2f1c0d8f7f3f4e6b")
 
 
 class _GroupLag(Model):
     """How far a group is behind."""
 
-    group: str = member(text(), "billing")
+    group: str = member(example="billing")
     state: str = member(GROUP_STATE, "Stable")
-    lag_sum: int = member(whole("Over all partitions whose lag is known."), 3)
+    lag_sum: int = member("Over all partitions whose lag is known.", 3)
     lag_max: Lag | None = one(Lag, or_null=True)
     partitions: list[Any] = many_of(_ReadPartition)
 
@@ -290,8 +288,8 @@ async def get_lag(visit: Visit) -> Json:
 class _Deleted(Model):
     """A group that was deleted."""
 
-    group: str = member(text(), "billing")
-    deleted: bool = member(flag("It is gone."), example=True)
+    group: str = member(example="billing")
+    deleted: bool = member("It is gone.", example=True)
 
 
 @ROUTES.at(

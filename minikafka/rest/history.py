@@ -34,7 +34,7 @@ from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_st
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Text, kinds_parameter
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
-from minikafka.rest.schema import many, nodes, nullable, text, whole
+from minikafka.rest.schema import many, nullable
 from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, told_once
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
@@ -311,25 +311,25 @@ class _Past:
 class _Step(Model):
     """What happened."""
 
-    t: int = member(whole("When, in milliseconds since 1970."), 1_795_270_217_937)
-    n: str = member(text("The broker that reported it."), "1")
-    k: str = member(text("The kind of the event."), "isr_shrunk")
-    w: str = member(text("What happened, in words."), "the ISR shrank from [1, 2, 3] to [1, 3]")
-    p: str | None = member(text("The partition."), "orders-0", default=None)
-    y: str | None = member(text("Why."), default=None)
-    c: str | None = member(text("The request or timer that it happened for."), default=None)
-    x: str | None = member(text("`good`, `warn` or `bad`."), "warn", default=None)
+    t: int = member("When, in milliseconds since 1970.", 1_795_270_217_937)
+    n: str = member("The broker that reported it.", "1")
+    k: str = member("The kind of the event.", "isr_shrunk")
+    w: str = member("What happened, in words.", "the ISR shrank from [1, 2, 3] to [1, 3]")
+    p: str | None = member("The partition.", "orders-0", default=None)
+    y: str | None = member("Why.", default=None)
+    c: str | None = member("The request or timer that it happened for.", default=None)
+    x: str | None = member("`good`, `warn` or `bad`.", "warn", default=None)
     f: dict[str, Any] | None = member(
         {"type": "object", "description": "The event's facts."}, {"old": [1, 2, 3], "new": [1, 3]}, default=None
     )
-    count: int | None = member(whole("Of many events alike: how many."), default=None)
-    partitions: list[str] | None = member(many(text(), "Of many events alike: some of the partitions."), default=None)
+    count: int | None = member("Of many events alike: how many.", default=None)
+    partitions: list[str] | None = member("Of many events alike: some of the partitions.", default=None)
 
 
 class _Sample(Model):
     """A change of the state."""
 
-    t: int = member(whole("When, in milliseconds since 1970."), 1_795_270_211_250)
+    t: int = member("When, in milliseconds since 1970.", 1_795_270_211_250)
     changes: list[Any] = member(
         many({"type": "array"}, "As in a live `frame`."), [[["partition", "high_watermark"], 42]]
     )
@@ -413,13 +413,13 @@ def _partition_in(visit: Visit, given: str) -> TopicPartition:
 class _History(Model):
     """Earlier states and what happened between them."""
 
-    scope: str = member(text("As in the request."), "orders-0")
-    start: int = member(whole("What is older is forgotten."), 1_795_270_200_000)
-    exact_from: int = member(whole("From here on the steps of all brokers are complete."), 1_795_270_200_000)
-    from_: int = member(whole("Time of `before`."), 1_795_270_210_000)
-    to: int = member(whole("Time of the last state."), 1_795_270_270_000)
-    next: int | None = member(nullable(whole("`from` of the request that continues; null: there is no more.")))
-    brokers: list[NodeId] = member(nodes("The brokers whose histories are in the response."), [1, 2, 3])
+    scope: str = member("As in the request.", "orders-0")
+    start: int = member("What is older is forgotten.", 1_795_270_200_000)
+    exact_from: int = member("From here on the steps of all brokers are complete.", 1_795_270_200_000)
+    from_: int = member("Time of `before`.", 1_795_270_210_000)
+    to: int = member("Time of the last state.", 1_795_270_270_000)
+    next: int | None = member("`from` of the request that continues; null: there is no more.")
+    brokers: list[NodeId] = member("The brokers whose histories are in the response.", [1, 2, 3])
     before: dict[str, Any] | None = member(
         nullable({"type": "object", "description": "The state at `from`, as in a live `snapshot`."}),
         {"summary": "orders-0: ...", "partition": {"high_watermark": 41}},

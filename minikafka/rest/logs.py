@@ -16,7 +16,6 @@ from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Flag, Integer
 from minikafka.rest.records import record_out
 from minikafka.rest.route import Json, Routes, Visit
-from minikafka.rest.schema import flag, ref, text, whole
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused, malformed
@@ -43,51 +42,51 @@ LOG_BYTES_MAX = 1024 * 1024
 class Log(Model):
     """The replica, and where its log begins and ends."""
 
-    replica: NodeId = member(ref("NodeId"), 2)
-    role: str = member(text("What the broker is for this partition."), "follower")
-    leader_epoch: Epoch = member(ref("Epoch"), 3)
-    log_start_offset: Offset = member(ref("Offset"), 0)
-    high_watermark: Offset = member(ref("Offset"), 41)
-    log_end_offset: Offset = member(ref("Offset"), 42)
+    replica: NodeId = member(example=2)
+    role: str = member("What the broker is for this partition.", "follower")
+    leader_epoch: Epoch = member(example=3)
+    log_start_offset: Offset = member(example=0)
+    high_watermark: Offset = member(example=41)
+    log_end_offset: Offset = member(example=42)
 
 
 class _Batch(Model):
     """One record batch."""
 
-    base_offset: Offset = member(ref("Offset"), 41)
-    last_offset: Offset = member(ref("Offset"), 41)
-    record_count: int = member(whole(), 1)
-    leader_epoch: Epoch = member(ref("Epoch"), 3)
-    committed: bool = member(flag("Below this replica's high watermark: it cannot be cut any more."), example=False)
-    crc: int = member(whole("CRC-32C as it stands in the batch."), 3_405_691_582)
-    is_valid: bool = member(flag("The checksum fits the bytes."), example=True)
-    size_bytes: int = member(whole(), 96)
-    max_timestamp: int = member(whole(), 1_795_000_000_000)
-    compression: str = member(text(), "none")
-    is_control: bool = member(flag("Not for applications."), example=False)
-    producer_id: int = member(whole("-1: not idempotent."), -1)
-    producer_epoch: int = member(whole(), -1)
-    base_sequence: int = member(whole(), -1)
+    base_offset: Offset = member(example=41)
+    last_offset: Offset = member(example=41)
+    record_count: int = member(example=1)
+    leader_epoch: Epoch = member(example=3)
+    committed: bool = member("Below this replica's high watermark: it cannot be cut any more.", example=False)
+    crc: int = member("CRC-32C as it stands in the batch.", 3_405_691_582)
+    is_valid: bool = member("The checksum fits the bytes.", example=True)
+    size_bytes: int = member(example=96)
+    max_timestamp: int = member(example=1_795_000_000_000)
+    compression: str = member(example="none")
+    is_control: bool = member("Not for applications.", example=False)
+    producer_id: int = member("-1: not idempotent.", -1)
+    producer_epoch: int = member(example=-1)
+    base_sequence: int = member(example=-1)
     records: list[Any] | None = many_of(RecordOut, example=[RecordOut.example()], default=None)
-    detail: str | None = member(text("What is wrong with it."), default=None)
+    detail: str | None = member("What is wrong with it.", default=None)
 
 
 class _Batches(Log, Place):
     """Batches of a log."""
 
-    synced_end: int = member(whole("What survives a power cut: everything below."), 40)
-    segment_count: int = member(whole("Files it is kept in."), 1)
-    size_bytes: int = member(whole("Bytes in all of them."), 4096)
+    synced_end: int = member("What survives a power cut: everything below.", 40)
+    segment_count: int = member("Files it is kept in.", 1)
+    size_bytes: int = member("Bytes in all of them.", 4096)
     batches: list[Any] = many_of(_Batch)
-    next_offset: int = member(whole("Where the next request should begin."), 42)
+    next_offset: int = member("Where the next request should begin.", 42)
 
 
 class _Epoch(Model):
     """A leader epoch in a log."""
 
-    leader_epoch: Epoch = member(ref("Epoch"), 3)
-    start_offset: Offset = member(ref("Offset"), 40)
-    end_offset: Offset = member(whole("Where the next epoch begins, or the log's end."), 42)
+    leader_epoch: Epoch = member(example=3)
+    start_offset: Offset = member(example=40)
+    end_offset: Offset = member("Where the next epoch begins, or the log's end.", 42)
 
 
 class _Epochs(Log, Place):

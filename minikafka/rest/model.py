@@ -1,9 +1,9 @@
 """One declaration of a JSON object: its schema, its example, its JSON output and the check of what a client sends.
 
-A model is a class whose members are declared with :func:`member`, :func:`one` and :func:`many_of`. ``out_of`` reads the
-members by name from any object, so that a wire message with the same names becomes JSON without a copy of its list of
-fields. ``read`` checks a request against the schema that ``/openapi.json`` shows, and reports every fault at once, each
-with its JSON Pointer.
+A model is a class whose members are declared with :func:`member`, :func:`one` and :func:`many_of`. The schema of a
+member follows from its annotation. ``out_of`` reads the members by name from any object, so that a wire message with
+the same names becomes JSON without a copy of its list of fields. ``read`` checks a request against the schema that
+``/openapi.json`` shows, and reports every fault at once, each with its JSON Pointer.
 
 These are neither msgspec Structs nor dataclasses. msgspec stops at the first fault and does not suggest names, and
 ``/v1`` reports all faults (``errors``) with "did you mean". A dataclass takes 0.4 ms to make, and there are a hundred
@@ -12,15 +12,16 @@ models.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, dataclass_transform
 
 from minikafka.errors import did_you_mean
 from minikafka.rest.body import add_strangers, pointer
 from minikafka.rest.parameters import INT64_MAX
 from minikafka.rest.route import Answer, Body, Visit, json_body
-from minikafka.rest.schema import SCALARS, Schema, many, nullable, ref, shape, text
+from minikafka.rest.schema import COLLECTIONS, SCALARS, WORDS, Schema, many, nullable, ref, shape
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.wire.limits import shown
 
@@ -29,24 +30,27 @@ WORDS_LISTED_MAX = 20
 
 MISSING: Any = object()
 LEFT_OUT: Any = object()
-"""Default of a member for which null has a meaning of its own."""
+"""Default of a member for which null is a value too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
     """What is declared of a member."""
 
+    description: str = ""
+    limits: Schema = field(default_factory=dict)
+    """What the schema has beside its type."""
     value: Schema | None = None
-    """Schema of its value, unless that is an object of another model."""
+    """The schema, if it does not follow from the annotation."""
     example: Any
     default: Any = MISSING
     shown: bool = False
     """Output has it even if it has the default None."""
     if_missing: str = ""
     model: type[Model] | None = None
+    """It is an object of this model, or a list of them."""
+    is_list: bool = False
     or_null: bool = False
-    limits: Schema | None = None
-    """Of a list of objects: what its schema has beside its type."""
 
     @property
     def is_omitted(self) -> bool:
@@ -58,24 +62,61 @@ class _Member:
         if self.model is None:
             return self.value or {}
         inner = self.model.schema(sent=True) if sent else self.model.reference()
-        if self.limits is not None:
-            return many(inner, **self.limits)
+        if self.is_list:
+            return many(inner, self.description, **self.limits)
         return nullable(inner) if self.or_null else inner
+
+    def annotated(self, annotation: str) -> _Member:
+        """Return the member with the schema of its annotation, unless it has one of its own.
+
+        A member that may be None is null in JSON too, unless None stands for a member that is left out.
+        """
+        if self.value is not None or self.model is not None:
+            return self
+        kind = annotation.removesuffix(" | None")
+        schema = schema_of(kind, self.description, self.limits)
+        is_null = kind != annotation and (self.default is not None or self.shown)
+        return replace(self, value=nullable(schema) if is_null else schema)
+
+
+def schema_of(annotation: str, description: str, limits: Schema) -> Schema:
+    """Return the schema of a value that is annotated so, such as ``int`` or ``list[Offset]``."""
+    if annotation in SCALARS and not description and not limits:
+        return ref(annotation)
+    if annotation in WORDS:
+        return WORDS[annotation](description, **limits)
+    outer, _, inner = annotation.removesuffix("]").partition("[")
+    return COLLECTIONS[outer](WORDS[inner.removeprefix("str, ")](), description, **limits)
 
 
 def member(
-    schema: Schema, example: Any = None, *, default: Any = MISSING, shown: bool = False, if_missing: str = ""
+    about: str | Schema = "",
+    example: Any = None,
+    *,
+    default: Any = MISSING,
+    shown: bool = False,
+    if_missing: str = "",
+    **limits: Any,
 ) -> Any:
     """Declare one member.
 
     Args:
-        schema: The JSON Schema of its value.
+        about: Its description. Or its JSON Schema, if that does not follow from its annotation.
         example: Its value in the example of the object.
         default: Value of a member that a request leaves out. If it is None or LEFT_OUT, output omits a member with it,
         shown: unless it is to be shown as null.
         if_missing: Advice for a client whose request lacks it.
+        limits: Further members of its schema, such as ``minimum``.
     """
-    return _Member(value=schema, example=example, default=default, shown=shown, if_missing=if_missing)
+    return _Member(
+        description=about if isinstance(about, str) else "",
+        value=None if isinstance(about, str) else about,
+        limits=limits,
+        example=example,
+        default=default,
+        shown=shown,
+        if_missing=if_missing,
+    )
 
 
 def one(model: type[Model], *, or_null: bool = False, default: Any = MISSING) -> Any:
@@ -94,12 +135,12 @@ def many_of(
     """
     if example is None and default is MISSING:
         example = [model.example()]
-    return _Member(model=model, example=example, default=default, limits={"description": description, **more})
+    return _Member(description=description, model=model, is_list=True, example=example, default=default, limits=more)
 
 
 def note() -> Any:
     """Declare the member with advice for the client (``Visit.note``)."""
-    return member(text("What could be asked better."), default=None)
+    return _Member(description="What could be asked better.", example=None, default=None)
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(member, one, many_of, note))
@@ -123,10 +164,14 @@ class Model:
     def __init_subclass__(cls, *, named: bool = False, is_open: bool = False) -> None:
         cls._named, cls._is_open = named, is_open
         cls._check = None
-        declared = [each for base in reversed(cls.__mro__) for each in vars(base).items()]
-        cls._members = {name.removesuffix("_"): each for name, each in declared if isinstance(each, _Member)}
+        for name, annotation in inspect.get_annotations(cls).items():
+            declared = vars(cls).get(name)
+            if isinstance(declared, _Member):
+                setattr(cls, name, declared.annotated(annotation))
+        everything = [each for base in reversed(cls.__mro__) for each in vars(base).items()]
+        cls._members = {name.removesuffix("_"): each for name, each in everything if isinstance(each, _Member)}
         cls._inner = tuple(
-            (name, each.model, each.limits is not None) for name, each in cls._members.items() if each.model is not None
+            (name, each.model, each.is_list) for name, each in cls._members.items() if each.model is not None
         )
         cls._omitted = tuple((name, each.default) for name, each in cls._members.items() if each.is_omitted)
         cls._defaults = {name: each.default for name, each in cls._members.items() if each.default is not MISSING}

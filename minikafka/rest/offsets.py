@@ -20,9 +20,9 @@ from minikafka.rest.parameters import (
 )
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Reply, Routes, Visit
-from minikafka.rest.schema import nullable, ref, text, whole
+from minikafka.rest.schema import Timestamp, whole
 from minikafka.rest.schemas import Leader, Place
-from minikafka.types import Epoch, TopicPartition
+from minikafka.types import Epoch, Offset, TopicPartition
 from minikafka.web.problems import Refused, malformed
 from minikafka.wire import messages as m
 from minikafka.wire.limits import shown
@@ -84,10 +84,10 @@ EPOCH = Integer(
 class _Offset(Place):
     """One position."""
 
-    at: str = member(text("What was asked for."), "earliest")
-    offset: int = member(ref("Offset"), 0)
-    leader_epoch: Epoch = member(ref("Epoch"), 0)
-    timestamp: int | None = member(nullable(ref("Timestamp")))
+    at: str = member("What was asked for.", "earliest")
+    offset: Offset = member(example=0)
+    leader_epoch: Epoch = member(example=0)
+    timestamp: Timestamp | None = member()
     leader: Any = one(Leader)
 
 
@@ -144,16 +144,18 @@ class _Truncation(Model):
     """What to delete."""
 
     offset: int = member(
-        whole("All before it goes; -1: all before the high watermark.", minimum=-1, maximum=INT64_MAX),
+        "All before it goes; -1: all before the high watermark.",
         40,
         if_missing="-1 means the high watermark",
+        minimum=-1,
+        maximum=INT64_MAX,
     )
 
 
 class _Truncated(Place):
     """A partition whose log begins later."""
 
-    low_watermark: int = member(ref("Offset"), 40)
+    low_watermark: Offset = member(example=40)
     leader: Any = one(Leader)
     note: str | None = note()
 

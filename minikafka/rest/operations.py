@@ -15,7 +15,7 @@ from minikafka.rest.leaders import ask, change, check_known, partition_of
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, PARTITION, TIMEOUT_MS, TOPIC
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
-from minikafka.rest.schema import flag, many, nodes, ref, table, text, whole
+from minikafka.rest.schema import TopicName, table, text
 from minikafka.rest.schemas import Place
 from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, setting_text
 from minikafka.types import NodeId, TopicPartition
@@ -33,20 +33,20 @@ _SOURCE = text("Who says so, in Kafka's words.")
 class _Synonym(Model):
     """A place that says something about a setting."""
 
-    name: str = member(text(), "retention.ms")
-    value: str = member(text(), "3600000")
+    name: str = member(example="retention.ms")
+    value: str = member(example="3600000")
     source: str = member(_SOURCE, "DYNAMIC_TOPIC_CONFIG")
-    origin: str = member(text("The file, variable or flag."), "")
+    origin: str = member("The file, variable or flag.", "")
 
 
 class _Config(Model):
     """A setting."""
 
-    name: str = member(text(), "retention.ms")
-    value: str = member(text("What counts."), "3600000")
+    name: str = member(example="retention.ms")
+    value: str = member("What counts.", "3600000")
     source: str = member(_SOURCE, "DYNAMIC_TOPIC_CONFIG")
-    read_only: bool = member(flag("Only a restart can change it."), example=False)
-    documentation: str = member(text(), "delete segments older than this; -1: never")
+    read_only: bool = member("Only a restart can change it.", example=False)
+    documentation: str = member(example="delete segments older than this; -1: never")
     synonyms: list[Any] = many_of(_Synonym, "Every place that says something about it, the one that counts first.")
 
     @classmethod
@@ -82,7 +82,7 @@ class _Altered(Model):
     altered: dict[str, str | None] = member(
         table({"type": ["string", "null"]}, "What was asked for."), {"retention.ms": "3600000", "segment.bytes": None}
     )
-    dry_run: bool = member(flag("Nothing was altered."), example=False)
+    dry_run: bool = member("Nothing was altered.", example=False)
     note: str | None = note()
 
 
@@ -200,15 +200,15 @@ async def _alter(visit: Visit, kind: int, name: str) -> Json:
 class _Count(Model):
     """How many it is to have."""
 
-    count: int = member(whole(minimum=1, maximum=PARTITION_COUNT_MAX), 6)
+    count: int = member(example=6, minimum=1, maximum=PARTITION_COUNT_MAX)
 
 
 class _MorePartitions(Model):
     """A topic with more partitions."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    partition_count: int = member(whole(), 6)
-    dry_run: bool = member(flag("Nothing was changed."), example=False)
+    topic: TopicName = member(example="orders")
+    partition_count: int = member(example=6)
+    dry_run: bool = member("Nothing was changed.", example=False)
     note: str | None = note()
 
 
@@ -236,11 +236,11 @@ async def post_partitions(visit: Visit) -> Json:
 class _Moving(Place):
     """A partition whose replicas are on the move."""
 
-    replicas: list[NodeId] = member(nodes("The target's first, behind them those that will go."), [4, 2, 3, 1])
-    adding_replicas: list[NodeId] = member(nodes("Those that come."), [4])
-    removing_replicas: list[NodeId] = member(nodes("Those that go when it is complete."), [1])
-    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2, 3])
-    waits_for: list[NodeId] = member(nodes("Replicas of the target that are not in sync yet."), [4])
+    replicas: list[NodeId] = member("The target's first, behind them those that will go.", [4, 2, 3, 1])
+    adding_replicas: list[NodeId] = member("Those that come.", [4])
+    removing_replicas: list[NodeId] = member("Those that go when it is complete.", [1])
+    isr: list[NodeId] = member("Those in sync.", [1, 2, 3])
+    waits_for: list[NodeId] = member("Replicas of the target that are not in sync yet.", [4])
 
     @classmethod
     def now(cls, visit: Visit, each: a.OngoingReassignment, **more: Any) -> dict[str, Any]:
@@ -260,16 +260,14 @@ class _Moves(Model):
 class _Moved(_Moving):
     """A partition whose replicas move, or are to stay."""
 
-    complete: bool = member(flag("Nothing is left to do."), example=False)
+    complete: bool = member("Nothing is left to do.", example=False)
     note: str | None = note()
 
 
 class _Target(Model):
     """Where to."""
 
-    replicas: list[NodeId] = member(
-        many(whole(), "The preferred leader first.", minItems=1, maxItems=REPLICA_COUNT_MAX), [4, 2, 3]
-    )
+    replicas: list[NodeId] = member("The preferred leader first.", [4, 2, 3], minItems=1, maxItems=REPLICA_COUNT_MAX)
 
 
 @ROUTES.at("GET /v1/reassignments", _Moves.answer("What is under way."))

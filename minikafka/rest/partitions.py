@@ -32,7 +32,7 @@ from minikafka.rest.leaders import (
 from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Json, Routes, Visit
-from minikafka.rest.schema import flag, nodes, nullable, one_of, ref, text, whole
+from minikafka.rest.schema import TopicName, one_of
 from minikafka.rest.schemas import Event as EventOut
 from minikafka.rest.schemas import Leader, PartitionState, Place
 from minikafka.rest.sentences import (
@@ -55,7 +55,7 @@ ELECTION_TYPES = ("preferred", "unclean")
 class _Partitions(Model):
     """The partitions of a topic."""
 
-    topic: str = member(ref("TopicName"), "orders")
+    topic: TopicName = member(example="orders")
     partitions: list[PartitionState] = many_of(PartitionState)
 
 
@@ -70,7 +70,7 @@ class _Elected(Place):
 
     type: str = member(one_of("", *ELECTION_TYPES), "preferred")
     leader: Any = one(Leader, or_null=True)
-    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2, 3])
+    isr: list[NodeId] = member("Those in sync.", [1, 2, 3])
     note: str | None = note()
 
 
@@ -90,42 +90,40 @@ async def get_partitions(visit: Visit) -> Json:
 class _Replica(Model):
     """One replica."""
 
-    id: NodeId = member(ref("NodeId"), 3)
+    id: NodeId = member(example=3)
     role: str = member(one_of("", "leader", "follower", "idle", "offline", LOADING, "unknown"), "unknown")
-    in_sync: bool = member(flag("Is it in the ISR?"), example=False)
+    in_sync: bool = member("Is it in the ISR?", example=False)
     why: str = member(
-        text("Why it is, or is not, in one sentence."),
+        "Why it is, or is not, in one sentence.",
         "broker 3 is fenced: it is down or silent, or has not caught up with the metadata since its start",
     )
-    leo: Offset | None = member(
-        nullable(whole("Its log's end: of a follower, what it has acknowledged to the leader.")), 40
-    )
+    leo: Offset | None = member("Its log's end: of a follower, what it has acknowledged to the leader.", 40)
     own_leo: Offset | None = member(
-        nullable(whole("Its log end offset as the replica itself reports it; null while it does not answer."))
+        "Its log end offset as the replica itself reports it; null while it does not answer."
     )
-    hw: Offset | None = member(nullable(whole("Its high watermark by its own word: a follower's lags by one fetch.")))
-    lag_records: int | None = member(nullable(whole("How many records it is behind the leader.")), 2)
-    lag_ms: int | None = member(nullable(whole("For how long it has been behind.")), 12_000)
-    caught_up_ms_ago: int | None = member(nullable(whole("When it last had everything.")), 12_000)
-    last_fetch_ms_ago: int | None = member(nullable(whole("When it last asked.")), 11_500)
+    hw: Offset | None = member("Its high watermark by its own word: a follower's lags by one fetch.")
+    lag_records: int | None = member("How many records it is behind the leader.", 2)
+    lag_ms: int | None = member("For how long it has been behind.", 12_000)
+    caught_up_ms_ago: int | None = member("When it last had everything.", 12_000)
+    last_fetch_ms_ago: int | None = member("When it last asked.", 11_500)
 
 
 class _Partition(Place):
     """One partition. What only the leader knows is null while it does not answer."""
 
     leader: Any = one(Leader, or_null=True)
-    leader_epoch: Epoch = member(ref("Epoch"), 3)
-    partition_epoch: int = member(whole("Rises with each change."), 5)
-    controller_epoch: Epoch = member(whole("Of the controller that made the last change."), 2)
-    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2])
-    elr: list[NodeId] = member(nodes("Those that may lead though they are not in sync (KIP-966)."), [])
-    min_insync_replicas: int | None = member(nullable(whole("How many must be in sync for `acks=all`.")), 2)
-    log_start_offset: Offset | None = member(nullable(ref("Offset")), 0)
-    last_stable_offset: Offset | None = member(nullable(ref("Offset")), 42)
-    high_watermark: Offset | None = member(nullable(ref("Offset")), 42)
-    log_end_offset: Offset | None = member(nullable(ref("Offset")), 42)
+    leader_epoch: Epoch = member(example=3)
+    partition_epoch: int = member("Rises with each change.", 5)
+    controller_epoch: Epoch = member("Of the controller that made the last change.", 2)
+    isr: list[NodeId] = member("Those in sync.", [1, 2])
+    elr: list[NodeId] = member("Those that may lead though they are not in sync (KIP-966).", [])
+    min_insync_replicas: int | None = member("How many must be in sync for `acks=all`.", 2)
+    log_start_offset: Offset | None = member(example=0)
+    last_stable_offset: Offset | None = member(example=42)
+    high_watermark: Offset | None = member(example=42)
+    log_end_offset: Offset | None = member(example=42)
     replicas: list[_Replica] = many_of(_Replica)
-    told_by: list[NodeId] = member(nodes("The brokers that answered."), [1, 2])
+    told_by: list[NodeId] = member("The brokers that answered.", [1, 2])
 
 
 REPLICA_EXAMPLE = _Replica.example()
@@ -271,7 +269,7 @@ class _Leads(Model):
 
     leader: Any = one(Leader, or_null=True)
     sentence: str = member(
-        text(), "broker 1 leads epoch 0: the first live replica of the assignment when the topic was created"
+        example="broker 1 leads epoch 0: the first live replica of the assignment when the topic was created"
     )
     because: list[Event] = many_of(EventOut, _CHAIN, example=[])
 
@@ -279,19 +277,19 @@ class _Leads(Model):
 class _Member(Model):
     """A replica, and why it is in or out of sync."""
 
-    id: NodeId = member(ref("NodeId"), REPLICA_EXAMPLE["id"])
-    in_sync: bool = member(flag(), REPLICA_EXAMPLE["in_sync"])
-    why: str = member(text(), REPLICA_EXAMPLE["why"])
+    id: NodeId = member(example=REPLICA_EXAMPLE["id"])
+    in_sync: bool = member(example=REPLICA_EXAMPLE["in_sync"])
+    why: str = member(example=REPLICA_EXAMPLE["why"])
 
 
 class _Isr(Model):
     """The ISR, and why."""
 
-    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2])
-    elr: list[NodeId] = member(nodes("Those that may lead though they are not in sync."), [])
-    replicas: list[NodeId] = member(nodes("All, the preferred leader first."), [1, 2, 3])
-    proposed: list[NodeId] | None = member(nullable(nodes("What the leader has asked the controller for.")))
-    sentence: str = member(text(), "the ISR is [1, 2]: of the replicas [1, 2, 3] it lacks [3]")
+    isr: list[NodeId] = member("Those in sync.", [1, 2])
+    elr: list[NodeId] = member("Those that may lead though they are not in sync.", [])
+    replicas: list[NodeId] = member("All, the preferred leader first.", [1, 2, 3])
+    proposed: list[NodeId] | None = member("What the leader has asked the controller for.")
+    sentence: str = member(example="the ISR is [1, 2]: of the replicas [1, 2, 3] it lacks [3]")
     members: list[Any] = many_of(_Member)
     because: list[Event] = many_of(EventOut, _CHAIN)
 
@@ -299,11 +297,11 @@ class _Isr(Model):
 class _Watermark(Model):
     """The high watermark, and why."""
 
-    high_watermark: Offset | None = member(nullable(ref("Offset")), 42)
-    log_end_offset: Offset | None = member(nullable(ref("Offset")), 42)
-    held_by: list[NodeId] = member(nodes("Whom it waits for."), [])
+    high_watermark: Offset | None = member(example=42)
+    log_end_offset: Offset | None = member(example=42)
+    held_by: list[NodeId] = member("Whom it waits for.", [])
     sentence: str = member(
-        text(), "the high watermark is 42, the log's end: every replica in the ISR has acknowledged all records"
+        example="the high watermark is 42, the log's end: every replica in the ISR has acknowledged all records"
     )
     because: list[Event] = many_of(EventOut, _CHAIN, example=[])
 
@@ -311,22 +309,21 @@ class _Watermark(Model):
 class _Unstable(Model):
     """The oldest open transaction."""
 
-    producer_id: int = member(whole("Its producer id."), 4000)
-    first_offset: Offset = member(ref("Offset"), 41)
+    producer_id: int = member("Its producer id.", 4000)
+    first_offset: Offset = member(example=41)
     started_at: str | None = member(
-        nullable(text("Timestamp of its first batch; null: retention has deleted that batch.")),
-        "2026-11-21T08:00:00.000+00:00",
+        "Timestamp of its first batch; null: retention has deleted that batch.", "2026-11-21T08:00:00.000+00:00"
     )
-    marker_offset: Offset | None = member(nullable(whole("Offset of its marker, not yet committed; null: it is open.")))
+    marker_offset: Offset | None = member("Offset of its marker, not yet committed; null: it is open.")
 
 
 class _StableOffset(Model):
     """The last stable offset, and why."""
 
-    last_stable_offset: Offset | None = member(nullable(ref("Offset")), 41)
+    last_stable_offset: Offset | None = member(example=41)
     held_by: _Unstable | None = one(_Unstable, or_null=True)
     sentence: str = member(
-        text(), "the last stable offset is 41: the transaction of producer 4000 began at offset 41 and is open"
+        example="the last stable offset is 41: the transaction of producer 4000 began at offset 41 and is open"
     )
 
 
@@ -339,7 +336,7 @@ class _Explanation(Place):
     last_stable_offset: _StableOffset = one(_StableOffset)
     last_refusal: Event | None = one(EventOut, or_null=True)
     story: list[Event] = many_of(EventOut, "All that is remembered, the oldest first.")
-    told_by: list[NodeId] = member(nodes("The brokers that answered."), [1, 2])
+    told_by: list[NodeId] = member("The brokers that answered.", [1, 2])
 
 
 @ROUTES.at(

@@ -44,7 +44,7 @@ from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import RecordIn, records_in
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Json, Reply, Routes, Visit
-from minikafka.rest.schema import Schema, flag, many, ref, text, whole
+from minikafka.rest.schema import PartitionNumber, Schema, Timestamp, TopicName, many, ref
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import Refused, malformed, problem_of, status_of
@@ -137,33 +137,31 @@ PROBLEMS = (
 class _Batch(Model):
     """One batch."""
 
-    partition: int = member(ref("PartitionNumber"), 2)
-    record_count: int = member(whole("Records in the batch."), 1)
-    leader_id: NodeId = member(ref("NodeId"), 1)
-    base_offset: Offset | None = member(ref("Offset"), 41, default=None)
-    log_start_offset: Offset | None = member(ref("Offset"), 0, default=None)
-    leader_epoch: Epoch | None = member(ref("Epoch"), 3, default=None)
-    duplicate: bool | None = member(
-        flag("The same batch had been written before; `base_offset` is where."), default=None
-    )
+    partition: PartitionNumber = member(example=2)
+    record_count: int = member("Records in the batch.", 1)
+    leader_id: NodeId = member(example=1)
+    base_offset: Offset | None = member(example=41, default=None)
+    log_start_offset: Offset | None = member(example=0, default=None)
+    leader_epoch: Epoch | None = member(example=3, default=None)
+    duplicate: bool | None = member("The same batch had been written before; `base_offset` is where.", default=None)
     problem: Any = member(ref("Problem"), default=None)
 
 
 class _Record(Model):
     """One record, in the order of the request."""
 
-    partition: int = member(ref("PartitionNumber"), 2)
-    offset: Offset | None = member(ref("Offset"), 41, default=None)
-    timestamp: int | None = member(ref("Timestamp"), 1_795_000_000_000, default=None)
-    error: str | None = member(text("Kafka's name of the error, where its batch failed."), default=None)
+    partition: PartitionNumber = member(example=2)
+    offset: Offset | None = member(example=41, default=None)
+    timestamp: Timestamp | None = member(example=1_795_000_000_000, default=None)
+    error: str | None = member("Kafka's name of the error, where its batch failed.", default=None)
     outcome: str | None = member(ref("Outcome"), default=None)
 
 
 class _Produced(Model):
     """Where the records came to lie."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    acks: str = member(text("As asked: `all`, `1` or `0`."), "all")
+    topic: TopicName = member(example="orders")
+    acks: str = member("As asked: `all`, `1` or `0`.", "all")
     partitions: list[Any] = many_of(_Batch)
     records: list[Any] = many_of(_Record)
     note: str | None = note()

@@ -26,7 +26,7 @@ from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
 from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
 from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Reply, Routes, Visit
-from minikafka.rest.schema import anything, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.schema import PartitionNumber, TopicName, anything, many, nullable, one_of, ref, shape, text, whole
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable
@@ -64,10 +64,10 @@ CLUSTER_ID = Text(
 class _Offset(Model):
     """What became of a record."""
 
-    partition: int | None = member(nullable(whole("The partition; null when the batch failed.")), 2)
-    offset: Offset | None = member(nullable(whole("The offset; null when the batch failed.")), 41)
-    error_code: int | None = member(nullable(whole("50003: a repetition can help; 50002: it cannot.")))
-    error: str | None = member(nullable(text("Why the batch failed.")))
+    partition: int | None = member("The partition; null when the batch failed.", 2)
+    offset: Offset | None = member("The offset; null when the batch failed.", 41)
+    error_code: int | None = member("50003: a repetition can help; 50002: it cannot.")
+    error: str | None = member("Why the batch failed.")
 
 
 class _Offsets(Model):
@@ -193,19 +193,19 @@ def _offset_out(written: Written) -> dict[str, Any]:
 class _Data(Model):
     """A key or value that was written."""
 
-    type: str = member(text("The format."), "JSON")
-    size: int = member(whole("Bytes."), 14)
+    type: str = member("The format.", "JSON")
+    size: int = member("Bytes.", 14)
 
 
 class _Written(Model):
     """Where the record was written."""
 
-    error_code: int = member(whole("200."), 200)
-    cluster_id: str = member(text("The cluster's id."), "MkU3OEVBNTcwNTJENDM2Qg")
-    topic_name: str = member(ref("TopicName"), "orders")
-    partition_id: int = member(ref("PartitionNumber"), 2)
-    offset: Offset = member(ref("Offset"), 41)
-    timestamp: str = member(text("The record's timestamp.", format="date-time"), "2026-11-18T12:26:40.000Z")
+    error_code: int = member("200.", 200)
+    cluster_id: str = member("The cluster's id.", "MkU3OEVBNTcwNTJENDM2Qg")
+    topic_name: TopicName = member(example="orders")
+    partition_id: PartitionNumber = member(example=2)
+    offset: Offset = member(example=41)
+    timestamp: str = member("The record's timestamp.", "2026-11-18T12:26:40.000Z", format="date-time")
     key: _Data | None = one(_Data, default=None)
     value: _Data | None = one(_Data, default=None)
 

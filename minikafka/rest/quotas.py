@@ -10,7 +10,7 @@ from minikafka.rest.leaders import change
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
-from minikafka.rest.schema import flag, nullable, table, text
+from minikafka.rest.schema import table
 from minikafka.rest.topics import DRY_RUN
 from minikafka.security.quotas import CLIENT_ID, IP, IP_KEYS, KEYS, USER
 from minikafka.wire.quotas import (
@@ -34,16 +34,10 @@ class _Entity(Model):
     """A user, a client id, or both together; or an IP address."""
 
     user: str | None = member(
-        nullable(text("Name of the user, without `User:`; null: all users without a quota of their own.")),
-        "alice",
-        default=LEFT_OUT,
+        "Name of the user, without `User:`; null: all users without a quota of their own.", "alice", default=LEFT_OUT
     )
-    client_id: str | None = member(
-        nullable(text("Client id; null: all client ids without a quota of their own.")), default=LEFT_OUT
-    )
-    ip: str | None = member(
-        nullable(text("IP address; null: all addresses without a quota of their own.")), default=LEFT_OUT
-    )
+    client_id: str | None = member("Client id; null: all client ids without a quota of their own.", default=LEFT_OUT)
+    ip: str | None = member("IP address; null: all addresses without a quota of their own.", default=LEFT_OUT)
 
     def names(self) -> dict[str, str | None]:
         """Return the members that are there."""
@@ -76,7 +70,7 @@ class _Altered(_Entity):
     """Quotas that were altered."""
 
     altered: dict[str, float | None] = member(_CHANGES, _CHANGES_EXAMPLE)
-    dry_run: bool = member(flag("Nothing was altered."), example=False)
+    dry_run: bool = member("Nothing was altered.", example=False)
     note: str | None = note()
 
 

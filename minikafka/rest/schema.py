@@ -5,7 +5,7 @@ An object has the members that are named and no others: a member that an answer 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX
@@ -21,6 +21,11 @@ def text(description: str = "", **more: Any) -> Schema:
 def whole(description: str = "", **more: Any) -> Schema:
     """An integer of at most 64 bits."""
     return _told("integer", description, more)
+
+
+def number(description: str = "", **more: Any) -> Schema:
+    """A number."""
+    return _told("number", description, more)
 
 
 def flag(description: str = "") -> Schema:
@@ -66,9 +71,9 @@ def nullable(inner: Schema) -> Schema:
     return {"anyOf": [inner, {"type": "null"}]}
 
 
-def anything(description: str) -> Schema:
+def anything(description: str = "") -> Schema:
     """Any JSON value."""
-    return {"description": description}
+    return {"description": description} if description else {}
 
 
 def ref(name: str) -> Schema:
@@ -80,6 +85,10 @@ def _told(kind: str, description: str, more: dict[str, Any]) -> Schema:
     return {"type": kind, **({"description": description} if description else {}), **more}
 
 
+TopicName: TypeAlias = str
+PartitionNumber: TypeAlias = int
+Timestamp: TypeAlias = int
+
 SCALARS: dict[str, Schema] = {
     "TopicName": text("A topic's name."),
     "PartitionNumber": whole("A partition's number.", minimum=0, maximum=INT32_MAX),
@@ -89,3 +98,13 @@ SCALARS: dict[str, Schema] = {
     "Timestamp": whole("Milliseconds since 1970."),
 }
 """Values that have a name in ``/openapi.json``; ``schemas.SCHEMAS`` has the named objects too."""
+
+WORDS: dict[str, Callable[..., Schema]] = {
+    **dict.fromkeys(("str", "TopicName"), text),
+    **dict.fromkeys(("int", "PartitionNumber", "NodeId", "Offset", "Epoch", "Timestamp"), whole),
+    "float": number,
+    "bool": flag,
+    "Any": anything,
+}
+"""The word for a value's schema, by the annotation of the member that has it."""
+COLLECTIONS: dict[str, Callable[..., Schema]] = {"list": many, "dict": table}

@@ -7,7 +7,21 @@ from typing import Any
 from minikafka.errors import BY_CODE, NotEnoughReplicas
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import INT64_MAX
-from minikafka.rest.schema import SCALARS, Schema, anything, flag, many, nodes, nullable, ref, shape, table, text, whole
+from minikafka.rest.schema import (
+    SCALARS,
+    PartitionNumber,
+    Schema,
+    TopicName,
+    anything,
+    flag,
+    many,
+    nullable,
+    ref,
+    shape,
+    table,
+    text,
+    whole,
+)
 from minikafka.types import Epoch, NodeId
 from minikafka.web.problems import problem_of
 
@@ -17,9 +31,9 @@ OUTCOMES = ("not_written", "written", "unknown")
 class Leader(Model, named=True):
     """The leader."""
 
-    id: NodeId = member(ref("NodeId"), 1)
-    epoch: Epoch = member(ref("Epoch"), 3)
-    url: str | None = member(text("Where it listens."), "http://127.0.0.1:9092", default=None)
+    id: NodeId = member(example=1)
+    epoch: Epoch = member(example=3)
+    url: str | None = member("Where it listens.", "http://127.0.0.1:9092", default=None)
 
 
 PROBLEM_EXAMPLE = problem_of(
@@ -69,7 +83,7 @@ class RecordOut(Model, named=True):
 class _OfPartition(Model):
     """Something in a partition."""
 
-    partition: int = member(ref("PartitionNumber"), 2)
+    partition: PartitionNumber = member(example=2)
 
 
 class TopicRecord(RecordOut, _OfPartition, named=True):
@@ -79,17 +93,16 @@ class TopicRecord(RecordOut, _OfPartition, named=True):
 class Event(Model, named=True):
     """Something that happened to a partition."""
 
-    event: str = member(text("Its kind, as in the structured log."), "isr_shrunk")
+    event: str = member("Its kind, as in the structured log.", "isr_shrunk")
     sentence: str = member(
-        text("The same for people."),
+        "The same for people.",
         "the ISR shrank from [1, 2, 3] to [1, 2]: the process of broker 3 has ended: connection refused by b3:9094",
     )
-    broker: NodeId = member(ref("NodeId"), 1)
+    broker: NodeId = member(example=1)
     at: str | None = member(
-        nullable(text("When, by that broker's clock; null: before it started.", format="date-time")),
-        "2026-11-21T08:00:00.000+00:00",
+        "When, by that broker's clock; null: before it started.", "2026-11-21T08:00:00.000+00:00", format="date-time"
     )
-    cause: str = member(text("Id of the request or timer that it happened for."), "controller#41")
+    cause: str = member("Id of the request or timer that it happened for.", "controller#41")
     facts: dict[str, Any] = member(
         table(anything("A fact."), "What the rule went by."),
         {"partition": "orders-0", "old": [1, 2, 3], "new": [1, 2]},
@@ -99,45 +112,45 @@ class Event(Model, named=True):
 class Place(Model):
     """A partition."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    partition: int = member(ref("PartitionNumber"), 0)
+    topic: TopicName = member(example="orders")
+    partition: PartitionNumber = member(example=0)
 
 
 class PartitionState(Model, named=True):
     """A partition as the controller has recorded it."""
 
-    partition: int = member(ref("PartitionNumber"), 0)
-    leader: NodeId = member(ref("NodeId"), 1)
-    leader_epoch: Epoch = member(ref("Epoch"), 3)
-    partition_epoch: int = member(whole("Rises with each change."), 5)
-    controller_epoch: Epoch = member(whole("Of the controller that made the last change."), 2)
-    replicas: list[NodeId] = member(nodes("All, the preferred leader first."), [1, 2, 3])
-    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2])
-    elr: list[NodeId] = member(nodes("Those that may lead though they are not in sync (KIP-966)."), [])
-    last_known_elr: list[NodeId] = member(nodes("The last leader, when ISR and ELR have run empty."), [])
-    adding_replicas: list[NodeId] = member(nodes("Those that a reassignment adds."), [])
-    removing_replicas: list[NodeId] = member(nodes("Those that go when it is complete."), [])
+    partition: PartitionNumber = member(example=0)
+    leader: NodeId = member(example=1)
+    leader_epoch: Epoch = member(example=3)
+    partition_epoch: int = member("Rises with each change.", 5)
+    controller_epoch: Epoch = member("Of the controller that made the last change.", 2)
+    replicas: list[NodeId] = member("All, the preferred leader first.", [1, 2, 3])
+    isr: list[NodeId] = member("Those in sync.", [1, 2])
+    elr: list[NodeId] = member("Those that may lead though they are not in sync (KIP-966).", [])
+    last_known_elr: list[NodeId] = member("The last leader, when ISR and ELR have run empty.", [])
+    adding_replicas: list[NodeId] = member("Those that a reassignment adds.", [])
+    removing_replicas: list[NodeId] = member("Those that go when it is complete.", [])
 
 
 class Broker(Model, named=True):
     """One broker."""
 
-    id: NodeId = member(ref("NodeId"), 1)
-    host: str = member(text(), "127.0.0.1")
-    port: int = member(whole(), 9092)
-    url: str = member(text("Where it listens."), "http://127.0.0.1:9092")
-    rack: str | None = member(nullable(text()))
-    broker_epoch: int = member(whole("Of its present registration."), 4)
-    fenced: bool = member(flag("It may not lead or join an ISR: it is silent, or starting."), example=False)
-    in_controlled_shutdown: bool = member(flag("It is leaving in good order."), example=False)
+    id: NodeId = member(example=1)
+    host: str = member(example="127.0.0.1")
+    port: int = member(example=9092)
+    url: str = member("Where it listens.", "http://127.0.0.1:9092")
+    rack: str | None = member()
+    broker_epoch: int = member("Of its present registration.", 4)
+    fenced: bool = member("It may not lead or join an ISR: it is silent, or starting.", example=False)
+    in_controlled_shutdown: bool = member("It is leaving in good order.", example=False)
 
 
 class BrokerLoad(Broker, named=True):
     """One broker, and how much it leads and holds."""
 
-    leader_count: int = member(whole("Partitions that it leads."), 4)
-    replica_count: int = member(whole("Partitions that it has a replica of."), 12)
-    in_sync_count: int = member(whole("Partitions in whose ISR it is."), 12)
+    leader_count: int = member("Partitions that it leads.", 4)
+    replica_count: int = member("Partitions that it has a replica of.", 12)
+    in_sync_count: int = member("Partitions in whose ISR it is.", 12)
 
 
 SCHEMAS: dict[str, Schema] = {

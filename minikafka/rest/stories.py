@@ -17,7 +17,7 @@ from minikafka.lab.verbs import ScenarioError
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import Choice, Text
 from minikafka.rest.route import Json, Routes, Visit
-from minikafka.rest.schema import many, text, whole
+from minikafka.rest.schema import many, text
 from minikafka.web.problems import malformed
 from minikafka.wire.differences import difference
 
@@ -56,9 +56,9 @@ _ABOUT = text("What it shows, in a sentence.")
 class _Story(Model):
     """A story of the lab."""
 
-    name: str = member(text(), "data-loss")
+    name: str = member(example="data-loss")
     about: str = member(_ABOUT, "Two fast failures lose a record")
-    references: list[str] = member(many(text(), "KIPs and issues of Kafka."), [])
+    references: list[str] = member("KIPs and issues of Kafka.", [])
 
 
 class _Stories(Model):
@@ -70,10 +70,10 @@ class _Stories(Model):
 class _PlayedStep(Model):
     """A step of a story."""
 
-    number: int = member(whole("As the lab counts it."), 1)
-    line: int = member(whole("Of the command in the story's text."), 9)
-    w: str = member(text("What happened."), "produce m0 to A")
-    lines: list[str] = member(many(text(), "What the rules reported."), [])
+    number: int = member("As the lab counts it.", 1)
+    line: int = member("Of the command in the story's text.", 9)
+    w: str = member("What happened.", "produce m0 to A")
+    lines: list[str] = member("What the rules reported.", [])
     changes: list[Any] = member(
         many({"type": "array"}, "As in a live `frame`."), [[["partition", "log_end_offset"], 1]]
     )
@@ -82,7 +82,7 @@ class _PlayedStep(Model):
 class _Played(Model):
     """A story's states and steps."""
 
-    name: str = member(text(), "data-loss")
+    name: str = member(example="data-loss")
     options: dict[str, str] = member(
         {"type": "object", "description": "Options of the story's cluster."}, {"brokers": "2"}
     )
@@ -91,9 +91,9 @@ class _Played(Model):
         {"summary": "all start", "partition": {"high_watermark": 0}},
     )
     steps: list[Any] = many_of(_PlayedStep)
-    lost: list[str] = member(many(text(), "Records that were acknowledged and that the leader lacks at the end."), [])
-    diverged: list[str] = member(many(text(), "Offsets at which two replicas hold different committed records."), [])
-    text: str = member(text("The table that `minikafka lab run` prints."), "step  what happened\n")
+    lost: list[str] = member("Records that were acknowledged and that the leader lacks at the end.", [])
+    diverged: list[str] = member("Offsets at which two replicas hold different committed records.", [])
+    text: str = member("The table that `minikafka lab run` prints.", "step  what happened\n")
     about: str = member(_ABOUT, "Two fast failures lose a record")
 
 

@@ -21,7 +21,7 @@ from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.model import Model, member
 from minikafka.rest.route import Json, Reply, Visit
-from minikafka.rest.schema import flag, many, one_of, ref, text, whole
+from minikafka.rest.schema import one_of
 from minikafka.rest.testing_hooks import Done, HookCall, HookRoutes
 from minikafka.types import NodeId
 from minikafka.web.problems import unacceptable
@@ -99,10 +99,10 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 class _Ending(Model):
     """What the cluster loses if the broker ends now, by the metadata of the broker that answers."""
 
-    node_id: int = member(ref("NodeId"), example=3)
-    effects: list[str] = member(many(text(), "What the cluster copes with."), example=["orders-0 gets another leader."])
+    node_id: NodeId = member(example=3)
+    effects: list[str] = member("What the cluster copes with.", example=["orders-0 gets another leader."])
     warnings: list[str] = member(
-        many(text(), "No majority of voters, or no in-sync replica: a person should confirm this twice."), example=[]
+        "No majority of voters, or no in-sync replica: a person should confirm this twice.", example=[]
     )
 
 
@@ -126,10 +126,10 @@ class _Wanted(Model):
 class _Action(Model):
     """What was done."""
 
-    node_id: NodeId = member(ref("NodeId"), 1)
+    node_id: NodeId = member(example=1)
     do: str = member(one_of("What was requested.", *ACTIONS), "pause_fetching")
-    done: bool = member(flag("It is done; if not, it is about to be."), example=True)
-    faults: list[int] = member(many(whole(), "The numbers of the faults that were set, or healed."), [])
+    done: bool = member("It is done; if not, it is about to be.", example=True)
+    faults: list[int] = member("The numbers of the faults that were set, or healed.", [])
 
 
 def starts_here(instruments: Instruments, document: Mapping[str, Any]) -> bool:

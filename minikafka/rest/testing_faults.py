@@ -23,7 +23,7 @@ from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import Integer
 from minikafka.rest.route import Json, Reply, json_body
-from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, text, whole
+from minikafka.rest.schema import PartitionNumber, TopicName, many, nullable, one_of, whole
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, HookRoutes
 from minikafka.types import NodeId, Offset
 from minikafka.web.problems import malformed, unacceptable
@@ -50,10 +50,6 @@ PLACES_SHOWN_MAX = 20
 WAIT_MS_DEFAULT = 10_000
 
 
-def _number(description: str, **limits: float) -> Schema:
-    return {"type": "number", "description": description, **limits}
-
-
 FAULT = Integer("fault", "The fault's number.", place="path", default=-1, low=1, high=COUNT_MAX, example=1)
 WAIT_HITS = Integer("wait_hits", "Answer when the fault has struck so many messages.", default=0, low=1, high=COUNT_MAX)
 TIMEOUT_MS = Integer(
@@ -71,7 +67,7 @@ class _Spec(Model):
         ),
         "cut",
     )
-    link: str = member(text("The way of the message: `2>1`; `2<>1` both ways; also `broker`, `client`, `*`."), "2>1")
+    link: str = member("The way of the message: `2>1`; `2<>1` both ways; also `broker`, `client`, `*`.", "2>1")
     api: str = member(
         one_of("Only these; `MetadataFetch` is a Fetch of the metadata log.", *APIS), "Fetch", default=EVERY_API
     )
@@ -80,25 +76,25 @@ class _Spec(Model):
         default=None,
         shown=True,
     )
-    count: int | None = member(
-        nullable(whole("Only the next so many.", minimum=1, maximum=COUNT_MAX)), default=None, shown=True
-    )
-    delay_ms: float = member(_number("Of `delay`, `reorder`.", minimum=0, maximum=int(DELAY_MS_MAX)), 0.0, default=0.0)
-    jitter_ms: float = member(_number("Up to so much more.", minimum=0, maximum=int(DELAY_MS_MAX)), 0.0, default=0.0)
+    count: int | None = member("Only the next so many.", default=None, shown=True, minimum=1, maximum=COUNT_MAX)
+    delay_ms: float = member("Of `delay`, `reorder`.", 0.0, default=0.0, minimum=0, maximum=int(DELAY_MS_MAX))
+    jitter_ms: float = member("Up to so much more.", 0.0, default=0.0, minimum=0, maximum=int(DELAY_MS_MAX))
     probability: float = member(
-        _number("Of striking each message; drawn from the seed.", exclusiveMinimum=0, maximum=1), 1.0, default=1.0
+        "Of striking each message; drawn from the seed.", 1.0, default=1.0, exclusiveMinimum=0, maximum=1
     )
     seed: int | None = member(
-        nullable(whole("Of the draws; null: made of `mk.seed` and the fault's number.", minimum=0, maximum=SEED_MAX)),
+        "Of the draws; null: made of `mk.seed` and the fault's number.",
         41_887_029_551_207,
         default=None,
         shown=True,
+        minimum=0,
+        maximum=SEED_MAX,
     )
     error: str | None = member(
-        nullable(text("Kafka's name of the error of kind `error`: `NOT_LEADER_OR_FOLLOWER`.")), default=None, shown=True
+        "Kafka's name of the error of kind `error`: `NOT_LEADER_OR_FOLLOWER`.", default=None, shown=True
     )
     for_ms: float | None = member(
-        nullable(_number("It ends by itself.", exclusiveMinimum=0, maximum=int(DELAY_MS_MAX))), default=None, shown=True
+        "It ends by itself.", default=None, shown=True, exclusiveMinimum=0, maximum=int(DELAY_MS_MAX)
     )
 
 
@@ -109,36 +105,36 @@ class _Release(Model):
         many(whole(minimum=1, maximum=COUNT_MAX), "Only these messages, by their `id`.", maxItems=HELD_SHOWN_MAX),
         default=None,
     )
-    count: int = member(whole("The most that go.", minimum=1, maximum=COUNT_MAX), example=1, default=COUNT_MAX)
+    count: int = member("The most that go.", example=1, default=COUNT_MAX, minimum=1, maximum=COUNT_MAX)
     latest: bool = member(
-        flag("Begin with the latest message: its sender still waits for the response."), example=True, default=False
+        "Begin with the latest message: its sender still waits for the response.", example=True, default=False
     )
-    lose: bool = member(flag("Lose them; their senders get no response."), example=False, default=False)
+    lose: bool = member("Lose them; their senders get no response.", example=False, default=False)
 
 
 class _Concerned(Model):
     """A partition that a held message concerns."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    partition: int = member(ref("PartitionNumber"), 0)
+    topic: TopicName = member(example="orders")
+    partition: PartitionNumber = member(example=0)
     offset: Offset | None = member(
-        nullable(whole("Fetch request: the first offset that it requests. Responses: the first record's.")), 41
+        "Fetch request: the first offset that it requests. Responses: the first record's.", 41
     )
-    last_offset: Offset | None = member(nullable(whole("Fetch response: the last record's.")))
-    record_count: int | None = member(nullable(whole("Produce request, Fetch response: records.")))
-    high_watermark: Offset | None = member(nullable(whole("Fetch: the one that its sender knows.")), 41)
-    what: str = member(text("The same for people."), "orders-0 offset 41")
+    last_offset: Offset | None = member("Fetch response: the last record's.")
+    record_count: int | None = member("Produce request, Fetch response: records.")
+    high_watermark: Offset | None = member("Fetch: the one that its sender knows.", 41)
+    what: str = member("The same for people.", "orders-0 offset 41")
 
 
 class _Held(Model):
     """A message that a fault holds."""
 
-    id: int = member(whole("Its number at its fault, for `:release`."), 1)
-    link: str = member(text("From which broker or client to which."), "2>1")
-    api: str = member(text("Its API."), "Fetch")
+    id: int = member("Its number at its fault, for `:release`.", 1)
+    link: str = member("From which broker or client to which.", "2>1")
+    api: str = member("Its API.", "Fetch")
     message: str = member(one_of("What it is.", *MESSAGE_KINDS), "request")
-    held_ms: int = member(whole("How long it has been held."), 412)
-    partition_count: int = member(whole("Partitions that it names. A fetch session leaves out those without news."), 1)
+    held_ms: int = member("How long it has been held.", 412)
+    partition_count: int = member("Partitions that it names. A fetch session leaves out those without news.", 1)
     partitions: list[Any] = many_of(
         _Concerned, f"Of Produce, Fetch and their responses, the first {PLACES_SHOWN_MAX}; of other APIs, none."
     )
@@ -147,22 +143,22 @@ class _Held(Model):
 class _Numbered(Model):
     """A fault's place."""
 
-    id: int = member(whole("Its number at this broker."), 1)
-    broker: NodeId = member(ref("NodeId"), 1)
+    id: int = member("Its number at this broker.", 1)
+    broker: NodeId = member(example=1)
 
 
 class _Fault(_Spec, _Numbered):
     """A fault, and what it did."""
 
     set_by: str = member(
-        text("Program that set it, from its `User-Agent`; empty: not known, or the test itself."), "curl 8.14.1"
+        "Program that set it, from its `User-Agent`; empty: not known, or the test itself.", "curl 8.14.1"
     )
     ends_in_ms: int | None = member(
-        nullable(whole("Time until it ends by itself; null: it is over, or only healing ends it.", minimum=0))
+        "Time until it ends by itself; null: it is over, or only healing ends it.", minimum=0
     )
-    hits: int = member(whole("How many messages it struck."), 0)
-    active: bool = member(flag("It will strike again."), example=True)
-    held_count: int = member(whole("How many messages it holds."), 0)
+    hits: int = member("How many messages it struck.", 0)
+    active: bool = member("It will strike again.", example=True)
+    held_count: int = member("How many messages it holds.", 0)
     held: list[Any] = many_of(
         _Held, f"The latest {HELD_SHOWN_MAX} of them, in the order in which they came.", example=[]
     )
@@ -178,14 +174,14 @@ class _AllFaults(Model):
 class _Healed(Model):
     """How many faults are healed."""
 
-    healed: int = member(whole("How many."), 1)
+    healed: int = member("How many.", 1)
     no_answer: Any = member(NO_ANSWER, default=None)
 
 
 class _Released(Model):
     """How many messages are released."""
 
-    released: int = member(whole("How many."), 1)
+    released: int = member("How many.", 1)
     fault: Any = one(_Fault)
 
 
@@ -367,20 +363,18 @@ CALENDAR_MS_MAX = 366 * 86_400_000
 class _Faults(Model):
     """What is wrong with it."""
 
-    disk_full: bool = member(flag("Every write is refused: there is no room."), example=True, default=False)
-    sync_delay_ms: int = member(whole("What each sync takes more.", minimum=0, maximum=SYNC_DELAY_MS_MAX), 0, default=0)
-    failing_syncs: int = member(
-        whole("So many of the next syncs fail.", minimum=0, maximum=FAILING_SYNCS_MAX), 0, default=0
-    )
+    disk_full: bool = member("Every write is refused: there is no room.", example=True, default=False)
+    sync_delay_ms: int = member("What each sync takes more.", 0, default=0, minimum=0, maximum=SYNC_DELAY_MS_MAX)
+    failing_syncs: int = member("So many of the next syncs fail.", 0, default=0, minimum=0, maximum=FAILING_SYNCS_MAX)
     calendar_ahead_ms: int = member(
-        whole("Ahead of the true time.", minimum=-CALENDAR_MS_MAX, maximum=CALENDAR_MS_MAX), 0, default=0
+        "Ahead of the true time.", 0, default=0, minimum=-CALENDAR_MS_MAX, maximum=CALENDAR_MS_MAX
     )
 
 
 class _Machine(_Faults):
     """A machine."""
 
-    struck: int = member(whole("Writes refused, syncs delayed and failed so far."), 3)
+    struck: int = member("Writes refused, syncs delayed and failed so far.", 3)
 
 
 @MACHINE_ROUTES.hook("GET /v1/machine", _Machine.answer("The machine."))

@@ -22,7 +22,7 @@ from minikafka.rest import json_text
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Flag, Integer, Parsed, Text, Wrong, kinds_parameter
 from minikafka.rest.route import Json, Page, Routes, Stream, Visit, text_answer
-from minikafka.rest.schema import flag, many, nullable, one_of, ref, table, text, whole
+from minikafka.rest.schema import PartitionNumber, TopicName, many, one_of, ref, table
 from minikafka.rest.testing_faults import TIMEOUT_MS
 from minikafka.rest.testing_hooks import instruments_of
 from minikafka.types import Epoch, NodeId, Offset
@@ -63,19 +63,19 @@ def _wanted(visit: Visit) -> Wanted:
 class _Event(Model, is_open=True):
     """One event; its facts are members beside these."""
 
-    seq: int = member(whole("Its number."), 139)
-    ts_ms: int = member(whole("Milliseconds since 1970."), 1_795_270_217_937)
-    level: str = member(text("As in the log."), "warning")
-    node: str = member(text("The broker that it comes from."), "1")
-    event: str = member(text("What happened."), "isr_shrunk")
-    cause: str | None = member(text("The request or timer that it happened for."), default=None)
+    seq: int = member("Its number.", 139)
+    ts_ms: int = member("Milliseconds since 1970.", 1_795_270_217_937)
+    level: str = member("As in the log.", "warning")
+    node: str = member("The broker that it comes from.", "1")
+    event: str = member("What happened.", "isr_shrunk")
+    cause: str | None = member("The request or timer that it happened for.", default=None)
 
 
 class _Events(Model):
     """A window of the events."""
 
-    start: int = member(whole("The oldest that is kept."), 1)
-    next: int = member(whole("Where to go on."), 140)
+    start: int = member("The oldest that is kept.", 1)
+    next: int = member("Where to go on.", 140)
     events: list[Any] = many_of(
         _Event, example=[_Event.example(partition="orders-0", epoch=0, old=[1, 2, 3], new=[1, 3])]
     )
@@ -198,21 +198,21 @@ AWAITED = (TOPIC, PARTITION_AWAITED, *OF_TOPIC, REPLICA, *OF_CLUSTER)
 class _Seen(Model):
     """What was seen, as far as it was asked for."""
 
-    topic: str = member(ref("TopicName"), "orders", default=None)
-    exists: bool = member(flag(), example=True, default=None)
-    partition: int = member(ref("PartitionNumber"), 0, default=None)
-    leader: NodeId = member(ref("NodeId"), 1, default=None)
-    leader_epoch: Epoch = member(ref("Epoch"), 0, default=None)
+    topic: TopicName = member(example="orders", default=None)
+    exists: bool = member(example=True, default=None)
+    partition: PartitionNumber = member(example=0, default=None)
+    leader: NodeId = member(example=1, default=None)
+    leader_epoch: Epoch = member(example=0, default=None)
     isr: list[NodeId] = member(many(ref("NodeId")), [1, 2], default=None)
-    leader_says: str = member(text("The leader itself, where it says something else than the metadata."), default=None)
-    replica: NodeId = member(ref("NodeId"), default=None)
-    hw: Offset | None = member(nullable(whole("The replica's high watermark.")), default=LEFT_OUT)
-    leo: Offset | None = member(nullable(whole("Its log end offset.")), default=LEFT_OUT)
-    controller: NodeId = member(ref("NodeId"), default=None)
+    leader_says: str = member("The leader itself, where it says something else than the metadata.", default=None)
+    replica: NodeId = member(default=None)
+    hw: Offset | None = member("The replica's high watermark.", default=LEFT_OUT)
+    leo: Offset | None = member("Its log end offset.", default=LEFT_OUT)
+    controller: NodeId = member(default=None)
     brokers: dict[str, str] = member(
         table(one_of("", "alive", "fenced"), "By node id."), {"1": "alive", "2": "alive", "3": "alive"}
     )
-    waited_ms: int = member(whole("How long it took."), 812)
+    waited_ms: int = member("How long it took.", 812)
 
 
 @ROUTES.at("GET /v1/wait", _Seen.answer("It is so."), parameters=(*AWAITED, TIMEOUT_MS), problems=(RequestTimedOut,))

@@ -40,7 +40,7 @@ from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Reply, Routes, Stream, Visit
-from minikafka.rest.schema import Schema, ref, text, whole
+from minikafka.rest.schema import PartitionNumber, Schema, TopicName, ref, text
 from minikafka.rest.schemas import PROBLEM_EXAMPLE, TopicRecord
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
@@ -237,15 +237,15 @@ FOLLOW = Flag("follow", "Go on with what comes: lines of JSON, or Server-Sent Ev
 class _Next(Model):
     """Where to go on in a partition."""
 
-    partition: int = member(ref("PartitionNumber"), 2)
-    next_offset: Offset = member(whole("Where it goes on; -1: there is nothing at or after that moment."), 42)
+    partition: PartitionNumber = member(example=2)
+    next_offset: Offset = member("Where it goes on; -1: there is nothing at or after that moment.", 42)
     problem: dict[str, Any] | None = member(ref("Problem"), default=None)
 
 
 class _Records(Model):
     """Records of all partitions, by timestamp."""
 
-    topic: str = member(ref("TopicName"), "orders")
+    topic: TopicName = member(example="orders")
     records: list[Any] = many_of(TopicRecord)
     next: list[_Next] = many_of(_Next)
 

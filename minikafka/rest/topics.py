@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from minikafka import errors as kafka
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import change, check_known
-from minikafka.rest.model import Model, many_of, member, note
+from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TIMEOUT_MS, TOPIC, Choice, Flag
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Reply, Routes, Visit
-from minikafka.rest.schema import flag, many, nullable, ref, table, text, whole
+from minikafka.rest.schema import TopicName, many, table, text, whole
 from minikafka.rest.schemas import PartitionState
 from minikafka.rest.views import gather_from
 from minikafka.types import NO_NODE, NodeId
@@ -44,19 +44,17 @@ WITH = Choice(
 class _TopicInShort(Model):
     """One topic, in short."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    topic_id: str = member(text("Kafka's UUID of it."), _TOPIC_ID_EXAMPLE)
-    partition_count: int = member(whole(), 3)
-    replication_factor: int = member(whole(), 3)
-    bytes: int | None = member(nullable(whole("With `summary`: size of the leaders' logs.")), default=None)
+    topic: TopicName = member(example="orders")
+    topic_id: str = member("Kafka's UUID of it.", _TOPIC_ID_EXAMPLE)
+    partition_count: int = member(example=3)
+    replication_factor: int = member(example=3)
+    bytes: int | None = member("With `summary`: size of the leaders' logs.", default=LEFT_OUT)
     records: int | None = member(
-        nullable(whole("With `summary`: offsets in the leaders' logs, markers and compacted records among them.")),
-        default=None,
+        "With `summary`: offsets in the leaders' logs, markers and compacted records among them.",
+        default=LEFT_OUT,
     )
-    under_replicated: int | None = member(
-        nullable(whole("With `summary`: partitions with replicas out of sync.")), default=None
-    )
-    without_leader: int | None = member(nullable(whole("With `summary`: partitions that nobody leads.")), default=None)
+    under_replicated: int | None = member("With `summary`: partitions with replicas out of sync.", default=LEFT_OUT)
+    without_leader: int | None = member("With `summary`: partitions that nobody leads.", default=LEFT_OUT)
 
 
 class _Topics(Model):
@@ -68,8 +66,8 @@ class _Topics(Model):
 class _Topic(Model):
     """One topic with its settings and partitions."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    topic_id: str = member(text(), _TOPIC_ID_EXAMPLE)
+    topic: TopicName = member(example="orders")
+    topic_id: str = member(example=_TOPIC_ID_EXAMPLE)
     config: dict[str, str] = member(_TOPIC_CONFIG, _CONFIG_EXAMPLE)
     partitions: list[PartitionState] = many_of(PartitionState)
 
@@ -77,21 +75,21 @@ class _Topic(Model):
 class _Created(Model):
     """The topic."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    topic_id: str | None = member(nullable(text()), _TOPIC_ID_EXAMPLE)
-    partition_count: int = member(whole(), 3)
-    replication_factor: int = member(whole(), 3)
+    topic: TopicName = member(example="orders")
+    topic_id: str | None = member(example=_TOPIC_ID_EXAMPLE)
+    partition_count: int = member(example=3)
+    replication_factor: int = member(example=3)
     config: dict[str, str] = member(_TOPIC_CONFIG, _CONFIG_EXAMPLE)
-    dry_run: bool = member(flag("Nothing was created."))
+    dry_run: bool = member("Nothing was created.")
     note: str | None = note()
 
 
 class _Deleted(Model):
     """A topic that was deleted."""
 
-    topic: str = member(ref("TopicName"), "orders")
-    topic_id: str | None = member(nullable(text()), _TOPIC_ID_EXAMPLE)
-    deleted: bool = member(flag(), example=True)
+    topic: TopicName = member(example="orders")
+    topic_id: str | None = member(example=_TOPIC_ID_EXAMPLE)
+    deleted: bool = member(example=True)
 
 
 @ROUTES.at("GET /v1/topics", _Topics.answer("All topics."), parameters=(WITH,))
@@ -163,11 +161,9 @@ async def described_topic(visit: Visit) -> m.DescribedTopic:
 class _NewTopic(Model):
     """A topic; what is left out, the controller's settings decide."""
 
-    name: str = member(text("Letters, digits, `.`, `_` and `-`.", minLength=1), "orders")
-    partitions: int = member(whole("num.partitions", minimum=1, maximum=PARTITION_COUNT_MAX), 3, default=-1)
-    replication_factor: int = member(
-        whole("default.replication.factor", minimum=1, maximum=REPLICA_COUNT_MAX), 3, default=-1
-    )
+    name: str = member("Letters, digits, `.`, `_` and `-`.", "orders", minLength=1)
+    partitions: int = member("num.partitions", 3, default=-1, minimum=1, maximum=PARTITION_COUNT_MAX)
+    replication_factor: int = member("default.replication.factor", 3, default=-1, minimum=1, maximum=REPLICA_COUNT_MAX)
     assignments: list[list[NodeId]] = member(
         many(
             many(whole(minimum=0, maximum=INT32_MAX), "Of one partition, the preferred leader first."),

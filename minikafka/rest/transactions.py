@@ -43,7 +43,7 @@ from minikafka.rest.leaders import (
 from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text, states_parameter
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Visit
-from minikafka.rest.schema import flag, nullable, one_of, ref, text, whole
+from minikafka.rest.schema import one_of, whole
 from minikafka.rest.schemas import Leader, Place
 from minikafka.security.authorizer import Action
 from minikafka.transactions.records import State
@@ -85,10 +85,10 @@ _STATE = one_of("State of the transactional id, in Kafka's words.", *STATES)
 class _Listed(Model):
     """A transactional id in short."""
 
-    transactional_id: str = member(text(), "payments-1")
+    transactional_id: str = member(example="payments-1")
     state: str = member(_STATE, "Ongoing")
-    producer_id: int = member(whole("Producer id of the latest producer."), 4000)
-    coordinator: NodeId = member(ref("NodeId"), 2)
+    producer_id: int = member("Producer id of the latest producer.", 4000)
+    coordinator: NodeId = member(example=2)
 
 
 class _Transactions(Model):
@@ -100,14 +100,13 @@ class _Transactions(Model):
 class _Transaction(Model):
     """A transactional id with its present or last transaction."""
 
-    transactional_id: str = member(text(), "payments-1")
+    transactional_id: str = member(example="payments-1")
     state: str = member(_STATE, "Ongoing")
-    producer_id: int = member(whole("Producer id of the latest producer."), 4000)
-    producer_epoch: int = member(whole("Epoch of the latest producer; producers with a lower one are fenced."), 3)
-    timeout_ms: int = member(whole("The coordinator aborts a transaction that is open for longer."), 60_000)
+    producer_id: int = member("Producer id of the latest producer.", 4000)
+    producer_epoch: int = member("Epoch of the latest producer; producers with a lower one are fenced.", 3)
+    timeout_ms: int = member("The coordinator aborts a transaction that is open for longer.", 60_000)
     started_ms: int | None = member(
-        nullable(whole("Start of the present or last transaction, in milliseconds since 1970; null: there was none.")),
-        1_795_259_231_681,
+        "Start of the present or last transaction, in milliseconds since 1970; null: there was none.", 1_795_259_231_681
     )
     partitions: list[Any] = many_of(Place)
     coordinator: Any = one(Coordinator)
@@ -116,18 +115,14 @@ class _Transaction(Model):
 class _Producer(Model):
     """An idempotent or transactional producer, as the leader of the partition knows it."""
 
-    producer_id: int = member(whole(), 4000)
-    producer_epoch: int = member(whole("Epoch of its last batch or marker."), 3)
-    last_sequence: int = member(whole("Sequence number of its last record; -1: only a marker is known."), 6)
+    producer_id: int = member(example=4000)
+    producer_epoch: int = member("Epoch of its last batch or marker.", 3)
+    last_sequence: int = member("Sequence number of its last record; -1: only a marker is known.", 6)
     last_timestamp: int = member(
-        whole("Timestamp of its last batch or marker, in milliseconds since 1970."), 1_795_259_231_681
+        "Timestamp of its last batch or marker, in milliseconds since 1970.", 1_795_259_231_681
     )
-    coordinator_epoch: int = member(
-        whole("Epoch of the coordinator that wrote its last marker; -1: there was none."), 0
-    )
-    transaction_start_offset: int | None = member(
-        nullable(whole("First offset of its open transaction; null: none is open.")), 41
-    )
+    coordinator_epoch: int = member("Epoch of the coordinator that wrote its last marker; -1: there was none.", 0)
+    transaction_start_offset: int | None = member("First offset of its open transaction; null: none is open.", 41)
 
 
 class _Producers(Place):
@@ -213,21 +208,23 @@ _ADVICE = "the answer to `POST /v1/transactions`, or to the end of the last tran
 class _Wanted(Model):
     """A transactional id to produce with."""
 
-    transactional_id: str = member(text(minLength=1, maxLength=TRANSACTIONAL_ID.length_max), "payments-1")
+    transactional_id: str = member(example="payments-1", minLength=1, maxLength=TRANSACTIONAL_ID.length_max)
     timeout_ms: int = member(
-        whole("A transaction that is open for longer is aborted.", minimum=1, maximum=INT32_MAX),
+        "A transaction that is open for longer is aborted.",
         TIMEOUT_MS_DEFAULT,
         default=TIMEOUT_MS_DEFAULT,
+        minimum=1,
+        maximum=INT32_MAX,
     )
 
 
 class _Initialized(Model):
     """The producer of a transactional id: no other one can commit from now on."""
 
-    transactional_id: str = member(text(), "payments-1")
-    producer_id: int = member(whole("To be sent with each request of the transaction."), 4000)
-    producer_epoch: int = member(whole("To be sent with each request of the transaction."), 3)
-    timeout_ms: int = member(whole("A transaction that is open for longer is aborted."), TIMEOUT_MS_DEFAULT)
+    transactional_id: str = member(example="payments-1")
+    producer_id: int = member("To be sent with each request of the transaction.", 4000)
+    producer_epoch: int = member("To be sent with each request of the transaction.", 3)
+    timeout_ms: int = member("A transaction that is open for longer is aborted.", TIMEOUT_MS_DEFAULT)
     coordinator: Any = one(Coordinator)
     note: str | None = note()
 
@@ -242,37 +239,36 @@ class _Sender(Model):
 class _Ended(Model):
     """A transaction that has ended, and the producer and the epoch of the next one."""
 
-    transactional_id: str = member(text(), "payments-1")
-    committed: bool = member(flag("Whether the transaction was committed."), example=True)
-    producer_id: int = member(whole("Of the next transaction."), 4000)
-    producer_epoch: int = member(whole("Of the next transaction."), 4)
+    transactional_id: str = member(example="payments-1")
+    committed: bool = member("Whether the transaction was committed.", example=True)
+    producer_id: int = member("Of the next transaction.", 4000)
+    producer_epoch: int = member("Of the next transaction.", 4)
     note: str | None = note()
 
 
 class _Offsets(_Sender):
     """Offsets of a group that are committed if the transaction is."""
 
-    group: str = member(text(minLength=1), "billing")
+    group: str = member(example="billing", minLength=1)
     generation: int = member(
-        whole("Of the member that has read the records; without it nobody is fenced.", minimum=-1),
-        default=NO_GENERATION,
+        "Of the member that has read the records; without it nobody is fenced.", default=NO_GENERATION, minimum=-1
     )
-    member_id: str = member(text("The member that has read the records."), default="")
-    group_instance_id: str | None = member(text(), default=None)
+    member_id: str = member("The member that has read the records.", default="")
+    group_instance_id: str | None = member(default=None)
     offsets: list[Commit] = many_of(Commit, minItems=1, maxItems=PARTITION_COUNT_MAX)
 
 
 class _PendingOffset(Place):
     """An offset that counts when the transaction is committed."""
 
-    offset: Offset = member(ref("Offset"), 41)
+    offset: Offset = member(example=41)
 
 
 class _Pending(Model):
     """Offsets in a transaction."""
 
-    transactional_id: str = member(text(), "payments-1")
-    group: str = member(text(), "billing")
+    transactional_id: str = member(example="payments-1")
+    group: str = member(example="billing")
     offsets: list[Any] = many_of(_PendingOffset)
     note: str | None = note()
 

@@ -10,7 +10,8 @@ import pytest
 
 from minikafka.rest.json_text import text_in_turns
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member, one
-from minikafka.rest.schema import flag, many, nullable, one_of, ref, table, text, whole
+from minikafka.rest.schema import TopicName, flag, many, nullable, one_of, ref, table, text, whole
+from minikafka.types import NodeId, Offset
 from minikafka.web.problems import Refused
 
 
@@ -74,6 +75,41 @@ def faults_of(document: dict[str, object], model: type[Model] = Wanted) -> dict[
         model.read(document)
     assert refused.value.status == 422
     return {each["pointer"]: each["detail"] for each in refused.value.members["errors"]}
+
+
+class Annotated(Model):
+    """Members whose schemas follow from their annotations."""
+
+    topic: TopicName = member(example="orders")
+    hw: Offset | None = member("The high watermark.", 40)
+    leader: NodeId | None = member(default=None)
+    limit: int | None = member(default=None, shown=True, minimum=1)
+    quota: float | None = member("null removes it.", default=LEFT_OUT)
+    isr: list[NodeId] = member("Those in sync.", [1], minItems=1)
+    config: dict[str, str] = member("Settings.", {})
+
+
+def test_schema_of_a_member_follows_from_its_annotation():
+    """A type that is written twice, as annotation and as schema, is wrong in one of the two places some day."""
+    assert Annotated.schema()["properties"] == {
+        "topic": ref("TopicName"),
+        "hw": nullable(whole("The high watermark.")),
+        "leader": ref("NodeId"),
+        "limit": nullable(whole(minimum=1)),
+        "quota": nullable({"type": "number", "description": "null removes it."}),
+        "isr": many(whole(), "Those in sync.", minItems=1),
+        "config": table(text(), "Settings."),
+    }
+
+
+def test_a_member_whose_annotation_has_no_schema_cannot_be_declared():
+    """A schema that is guessed would refuse what the handler expects."""
+    with pytest.raises(KeyError, match=r"str \| int"):
+
+        class Unknown(Model):
+            """A member of two types."""
+
+            either: str | int = member()
 
 
 def test_output_takes_members_by_name_from_any_object():
