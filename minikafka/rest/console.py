@@ -97,10 +97,8 @@ def content_policy(origins: Iterable[str]) -> str:
 @ROUTES.at(
     "GET /",
     Answer(
-        description="The index, or the page if the client prefers HTML.",
-        schema=_Index.reference(),
-        example=_Index.example(),
-        also={HTML: (text("HTML."), "<!doctype html>")},
+        "The index, or the page if the client prefers HTML.",
+        {JSON: (_Index.reference(), _Index.example()), HTML: (text("HTML."), "<!doctype html>")},
     ),
 )
 async def get_root(visit: Visit) -> Page | Reply:
@@ -119,11 +117,11 @@ async def get_root(visit: Visit) -> Page | Reply:
 @ROUTES.at(
     "GET /ui/{file}",
     Answer(
-        description="The file.",
-        schema=text("JavaScript or CSS."),
-        media_type="text/javascript",
-        also={"text/css": (text("CSS."), "body { margin: 0 }")},
-        example="export {};",
+        "The file.",
+        {
+            "text/javascript": (text("JavaScript or CSS."), "export {};"),
+            "text/css": (text("CSS."), "body { margin: 0 }"),
+        },
     ),
 )
 async def get_file(visit: Visit) -> Page:

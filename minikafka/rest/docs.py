@@ -23,7 +23,7 @@ from minikafka import __version__
 from minikafka import errors as kafka
 from minikafka.broker.http_login import WRONG
 from minikafka.rest.parameters import Parameter, Text
-from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Route, Routes, Visit, text_answer
+from minikafka.rest.route import Answer, Body, Contents, ErrorForm, Json, Page, Route, Routes, Visit, text_answer
 from minikafka.rest.schema import Schema, many, ref, shape
 from minikafka.rest.schemas import SCHEMAS
 from minikafka.web.accept import JSON, MSGPACK
@@ -193,30 +193,27 @@ def _parameter(parameter: Parameter[Any]) -> dict[str, Any]:
 
 
 def _request_body(body: Body) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for media_type, (schema, example) in body.contents.items():
-        content[media_type] = {"schema": schema, **({"example": example} if example is not None else {})}
-        if media_type == JSON:
-            content[MSGPACK] = {"schema": schema}
-    document: dict[str, Any] = {"required": body.required, "content": content}
+    document: dict[str, Any] = {"required": body.required, "content": _content(body.contents)}
     if body.description:
         document["description"] = body.description
     return document
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
-    content: dict[str, Any] = {answer.media_type: {"schema": answer.schema}}
-    if answer.example is not None:
-        content[answer.media_type]["example"] = answer.example
-    if answer.media_type == JSON:
-        content[MSGPACK] = {"schema": answer.schema}
-    for media_type, (schema, example) in answer.also.items():
-        content[media_type] = {"schema": schema, "example": example}
     return {
         "description": answer.description,
         "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in HEADERS},
-        "content": content,
+        "content": _content(answer.contents),
     }
+
+
+def _content(contents: Contents) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for media_type, (schema, example) in contents.items():
+        found[media_type] = {"schema": schema, **({"example": example} if example is not None else {})}
+        if media_type == JSON:
+            found[MSGPACK] = {"schema": schema}
+    return found
 
 
 # ---- problems --------------------------------------------------------------------------------------------------------
@@ -284,9 +281,13 @@ SLUG = Text(
 
 PAGE_EXAMPLE = page_of("not-enough-replicas")
 _DESCRIPTION = Answer(
-    description="The description.",
-    schema={"type": "object", "required": ["openapi", "info", "paths"]},
-    example={"openapi": "3.1.0", "info": {}, "paths": {}},
+    "The description.",
+    {
+        JSON: (
+            {"type": "object", "required": ["openapi", "info", "paths"]},
+            {"openapi": "3.1.0", "info": {}, "paths": {}},
+        )
+    },
 )
 
 
@@ -319,11 +320,7 @@ async def get_docs(visit: Visit) -> Page:
 
 @ROUTES.at(
     f"GET {PROBLEM_PAGES.rstrip('/')}",
-    Answer(
-        description="All errors.",
-        schema=shape(problems=many(ref("ProblemPage"))),
-        example={"problems": [PAGE_EXAMPLE]},
-    ),
+    Answer("All errors.", {JSON: (shape(problems=many(ref("ProblemPage"))), {"problems": [PAGE_EXAMPLE]})}),
 )
 async def get_problem_pages(_visit: Visit) -> Json:
     """Every error that this API knows."""
@@ -332,7 +329,7 @@ async def get_problem_pages(_visit: Visit) -> Json:
 
 @ROUTES.at(
     f"GET {PROBLEM_PAGES}{{slug}}",
-    Answer(description="What the error means.", schema=ref("ProblemPage"), example=PAGE_EXAMPLE),
+    Answer("What the error means.", {JSON: (ref("ProblemPage"), PAGE_EXAMPLE)}),
 )
 async def get_problem_page(visit: Visit) -> Json:
     """What the ``type`` of a problem points at: its meaning, its cause, and what to look at."""

@@ -444,11 +444,7 @@ async def get_stream(visit: Visit) -> Stream:
     reader = PartitionReader(visit, name, start, wait_ms=visit[HEARTBEAT_MS], form=visit[FORMAT])
     # The first look is taken before the answer begins: what is wrong with the request gets a status.
     first = await reader.at_once()
-    return Stream(
-        chunks=_chunks(reader, first),
-        media_type=json_text.EVENT_STREAM,
-        farewell=json_text.FAREWELL,
-    )
+    return Stream(chunks=_chunks(reader, first), media_type=json_text.EVENT_STREAM, farewell=json_text.FAREWELL)
 
 
 async def _chunks(reader: PartitionReader, first: list[Change]) -> AsyncGenerator[bytes, None]:

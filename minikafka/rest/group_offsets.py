@@ -31,6 +31,7 @@ from minikafka.rest.route import Answer, Json, Reply, Routes, Visit
 from minikafka.rest.schema import one_of, ref
 from minikafka.rest.schemas import Place
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
+from minikafka.web.accept import JSON
 from minikafka.web.problems import malformed, problem_of
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
@@ -104,7 +105,7 @@ class _Outcomes(Model):
 
 COMMIT_ANSWERS = {
     200: _Outcomes.answer("Committed, on all in-sync replicas of the group's log."),
-    207: Answer(description="Some were committed, each of the others has its problem.", schema=_Outcomes.schema()),
+    207: Answer("Some were committed, each of the others has its problem.", {JSON: (_Outcomes.schema(), None)}),
 }
 COMMIT_PROBLEMS = (
     *COORDINATOR_PROBLEMS,
@@ -329,13 +330,7 @@ async def delete_offsets(visit: Visit) -> Json:
         if not partitions and topic not in visit.host.image.topics:
             raise unknown_topic(topic)
     request = g.OffsetDeleteRequest(
-        group_id=group,
-        partitions=tuple(g.GroupPartition(**each._asdict()) for each in partitions),
+        group_id=group, partitions=tuple(g.GroupPartition(**each._asdict()) for each in partitions)
     )
-    await from_coordinator(
-        visit,
-        group,
-        request,
-        failed=first_error("partitions"),
-    )
+    await from_coordinator(visit, group, request, failed=first_error("partitions"))
     return _Forgotten(group=group, deleted=partitions).out()

@@ -174,10 +174,7 @@ async def get_groups(visit: Visit) -> Json:
 async def described(visit: Visit, group: str) -> g.DescribedGroup:
     """The group as its coordinator knows it. GroupIdNotFound when it does not exist."""
     response: g.DescribeGroupsResponse = await from_coordinator(
-        visit,
-        group,
-        g.DescribeGroupsRequest(groups=(group,)),
-        failed=first_error("groups"),
+        visit, group, g.DescribeGroupsRequest(groups=(group,)), failed=first_error("groups")
     )
     return response.groups[0]
 
@@ -301,10 +298,6 @@ async def delete_group(visit: Visit) -> Json:
     """Delete a group that has no members, with all that it committed."""
     group = visit[GROUP]
     await from_coordinator(
-        visit,
-        group,
-        g.DeleteGroupsRequest(groups=(group,)),
-        failed=first_error("groups"),
-        repeatable=False,
+        visit, group, g.DeleteGroupsRequest(groups=(group,)), failed=first_error("groups"), repeatable=False
     )
     return _Deleted(group=group, deleted=True).out()

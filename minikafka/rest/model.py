@@ -20,8 +20,9 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, dataclass_transfo
 from minikafka.errors import did_you_mean
 from minikafka.rest.body import add_strangers, pointer
 from minikafka.rest.parameters import INT64_MAX
-from minikafka.rest.route import Answer, Body, Visit, json_body
+from minikafka.rest.route import Answer, Body, Json, Visit
 from minikafka.rest.schema import COLLECTIONS, SCALARS, WORDS, Schema, many, nullable, ref, shape
+from minikafka.web.accept import JSON
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.wire.limits import shown
 
@@ -219,12 +220,12 @@ class Model:
     @classmethod
     def answer(cls, description: str, **others: Any) -> Answer:
         """Return a route's answer that is this object; ``others`` are members that differ in its example."""
-        return Answer(description=description, schema=cls.reference(), example=cls.example(**others))
+        return Answer(description, {JSON: (cls.reference(), cls.example(**others))})
 
     @classmethod
-    def body(cls, *, required: bool = True, **others: Any) -> Body:
+    def body(cls, example: Json | None = None, *, required: bool = True, **others: Any) -> Body:
         """Return a route's body that is this object; ``others`` are members that differ in its example."""
-        return json_body(cls.schema(sent=True), cls.example(**others), required=required)
+        return Body({JSON: (cls.schema(sent=True), example or cls.example(**others))}, required=required)
 
     @classmethod
     def out_of(cls, source: object, /, **others: Any) -> dict[str, Any]:

@@ -9,15 +9,7 @@ from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRang
 from minikafka.rest.fetch import name_of
 from minikafka.rest.leaders import ask, from_leader, leader_members
 from minikafka.rest.model import Model, member, note, one
-from minikafka.rest.parameters import (
-    FORWARD,
-    INT32_MAX,
-    INT64_MAX,
-    TIMEOUT_MS,
-    Integer,
-    Parsed,
-    Wrong,
-)
+from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TIMEOUT_MS, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Reply, Routes, Visit
 from minikafka.rest.schema import Timestamp, whole

@@ -175,7 +175,7 @@ SENT = _Produced.answer(
     records=[{"partition": 2}],
 )
 MIXED = Answer(
-    description="Some batches were written, some were not: each has its own problem.", schema=_Produced.schema()
+    "Some batches were written, some were not: each has its own problem.", {JSON: (_Produced.schema(), None)}
 )
 
 

@@ -107,13 +107,7 @@ _RECORDS_V2 = shape(
 
 @ROUTES.at(
     "POST /topics/{topic}",
-    Answer(
-        description="What became of each record.",
-        schema=_Offsets.schema(),
-        example=_Offsets.example(),
-        media_type=V2,
-        also={JSON: (_Offsets.schema(), _Offsets.example())},
-    ),
+    Answer("What became of each record.", dict.fromkeys((V2, JSON), (_Offsets.schema(), _Offsets.example()))),
     parameters=(FORWARD,),
     body=Body(
         contents={

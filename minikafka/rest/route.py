@@ -28,7 +28,7 @@ from minikafka.rest.parameters import PARTS, Parameter
 from minikafka.rest.schema import Schema, text
 from minikafka.security.quotas import PRODUCE
 from minikafka.types import NodeId
-from minikafka.web.accept import JSON, Accept
+from minikafka.web.accept import Accept
 from minikafka.web.problems import Refused
 from minikafka.wire.apis import Api
 from minikafka.world.connections import identity_of
@@ -186,26 +186,25 @@ CONTROLLER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
 """What can go wrong wherever the active controller is asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
-    """What a request carries: media type -> (schema, example). JSON bodies may come as msgpack too."""
+Contents: TypeAlias = Mapping[str, tuple[Schema, Any]]
+"""Media type -> schema and example. ``application/json`` may come as msgpack too, and can be had as msgpack."""
 
-    contents: Mapping[str, tuple[Schema, Any]]
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a request carries."""
+
+    contents: Contents
     description: str = ""
     required: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One status that is no problem."""
 
     description: str
-    schema: Schema
-    example: Any = None
-    media_type: str = JSON
-    """``application/json`` can be had as msgpack too; anything else is returned unchanged."""
-    also: Mapping[str, tuple[Schema, Any]] = field(default_factory=dict)
-    """Other media types that it may be: schema and example."""
+    contents: Contents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +242,7 @@ class Route:
 
     def __post_init__(self) -> None:
         reads_metadata = self.tag in ("topics", "partitions", "records", "groups", "proxy")
-        media_types = frozenset(each for answer in self.answers.values() for each in (answer.media_type, *answer.also))
+        media_types = frozenset(each for answer in self.answers.values() for each in answer.contents)
         object.__setattr__(self, "reads_metadata", reads_metadata)
         object.__setattr__(self, "media_types", media_types)
 
@@ -296,9 +295,4 @@ class Routes(list[Route]):
 
 def text_answer(description: str, media_type: str, example: str, words: str = "") -> Answer:
     """An answer that is no JSON; ``words`` say what its text is."""
-    return Answer(description=description, schema=text(words), example=example, media_type=media_type)
-
-
-def json_body(schema: Schema, example: Any, description: str = "", *, required: bool = True) -> Body:
-    """A body that is one JSON value."""
-    return Body(contents={JSON: (schema, example)}, description=description, required=required)
+    return Answer(description, {media_type: (text(words), example)})

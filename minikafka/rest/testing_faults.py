@@ -22,7 +22,7 @@ from minikafka.faults import MESSAGE_KINDS
 from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import Integer
-from minikafka.rest.route import Json, Reply, json_body
+from minikafka.rest.route import Json, Reply
 from minikafka.rest.schema import PartitionNumber, TopicName, many, nullable, one_of, whole
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, HookRoutes
 from minikafka.types import NodeId, Offset
@@ -209,7 +209,7 @@ async def get_faults(call: HookCall) -> Json:
 @ROUTES.hook(
     "POST /v1/faults",
     {201: _Fault.answer("It strikes from now on.")},
-    body=json_body(_Spec.schema(sent=True), {"kind": "cut", "link": "2>1", "api": "Fetch"}),
+    body=_Spec.body({"kind": "cut", "link": "2>1", "api": "Fetch"}),
     injects=_set,
 )
 async def post_fault(call: HookCall) -> Reply:
@@ -259,7 +259,7 @@ async def get_fault(call: HookCall) -> Json:
 @ROUTES.hook(
     "POST /v1/faults/{fault}:release",
     _Released.answer("They are released.", fault=_Fault.example(kind="hold", hits=3)),
-    body=json_body(_Release.schema(sent=True), {"count": 1, "latest": True}),
+    body=_Release.body({"count": 1, "latest": True}),
     injects=lambda done: [done.injection("release", fault=done.values[FAULT.name], facts=dict(done.document))],
 )
 async def post_release(call: HookCall) -> Json:
@@ -386,7 +386,7 @@ async def get_machine(call: HookCall) -> Json:
 @MACHINE_ROUTES.hook(
     "PUT /v1/machine",
     _Machine.answer("It is so from now on."),
-    body=json_body(_Faults.schema(sent=True), {"disk_full": True}),
+    body=_Faults.body({"disk_full": True}),
     injects=lambda done: [done.injection("machine", facts={name: done.body[name] for name in _Faults.example()})],
 )
 async def put_machine(call: HookCall) -> Json:

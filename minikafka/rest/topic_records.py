@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from minikafka import errors as kafka
@@ -39,8 +38,8 @@ from minikafka.rest.leaders import from_leader, unknown_topic
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
-from minikafka.rest.route import LEADER_PROBLEMS, Reply, Routes, Stream, Visit
-from minikafka.rest.schema import PartitionNumber, Schema, TopicName, ref, text
+from minikafka.rest.route import LEADER_PROBLEMS, Answer, Contents, Reply, Routes, Stream, Visit
+from minikafka.rest.schema import PartitionNumber, TopicName, ref, text
 from minikafka.rest.schemas import PROBLEM_EXAMPLE, TopicRecord
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
@@ -259,7 +258,8 @@ class _Part(NamedTuple):
     refused: Refused | None = None
 
 
-FOLLOWED: dict[str, tuple[Schema, str]] = {
+LISTED = _Records.example(next=[_Next.example(partition=0, next_offset=-1, problem=PROBLEM_EXAMPLE), _Next.example()])
+FOLLOWED: Contents = {
     json_text.NDJSON: (
         text("A record a line; another line has one member: `problem`, `truncated` or `end`."),
         '{"partition": 2, "offset": 41, "timestamp": 1795000000000, "key": "ann", "value": "tea", "headers": []}\n',
@@ -273,13 +273,7 @@ FOLLOWED: dict[str, tuple[Schema, str]] = {
 
 @ROUTES.at(
     "GET /v1/topics/{topic}/records",
-    replace(
-        _Records.answer(
-            "What is there; with `follow`, that and what comes.",
-            next=[_Next.example(partition=0, next_offset=-1, problem=PROBLEM_EXAMPLE), _Next.example()],
-        ),
-        also=FOLLOWED,
-    ),
+    Answer("What is there; with `follow`, that and what comes.", {JSON: (_Records.schema(), LISTED), **FOLLOWED}),
     parameters=(FROM, FOLLOW, MAX_RECORDS, HEARTBEAT_MS, LAST_EVENT_ID, ISOLATION_LEVEL, FORMAT, FORWARD),
     problems=(
         *LEADER_PROBLEMS,

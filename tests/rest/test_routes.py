@@ -36,17 +36,21 @@ def test_a_route_declares_the_variable_parts_of_its_path(route):
     assert route.handler.__doc__
 
 
+def check_contents(contents):
+    for media_type, (schema, example) in contents.items():
+        if example is not None:
+            check(schema, example)
+        assert "/" in media_type
+
+
 @pytest.mark.parametrize("route", ROUTES, ids=name_of)
 def test_examples_are_what_the_schemas_say(route):
     """An example that is wrong teaches what does not work."""
     for status, answer in route.answers.items():
         assert 200 <= status < 300
-        if answer.example is not None:
-            check(answer.schema, answer.example)
-    for media_type, (schema, example) in (route.body.contents if route.body else {}).items():
-        if example is not None:
-            check(schema, example)
-        assert "/" in media_type
+        check_contents(answer.contents)
+    if route.body is not None:
+        check_contents(route.body.contents)
 
 
 SHAPES_BY_HAND = {
