@@ -36,6 +36,35 @@ class Leader(Model, named=True):
     url: str | None = member("Where it listens.", "http://127.0.0.1:9092", default=None)
 
 
+class Fault(Model, named=True):
+    """One thing that is wrong with a request."""
+
+    pointer: str | None = member("JSON Pointer (RFC 6901) to the member.", default=None)
+    parameter: str | None = member("The query parameter, header or part of the path.", default=None)
+    line: int | None = member("The line of a body of lines.", default=None)
+    detail: str = member("What is wrong, in one sentence.")
+
+
+class ProxyError(Model, named=True):
+    """An error as Confluent REST Proxy writes it."""
+
+    error_code: int = member("The HTTP status, or the status and two digits.")
+    message: str = member("What failed.")
+
+
+class ProblemPage(Model, named=True):
+    """What an error means."""
+
+    type: str = member("The address of this page.")
+    error: str = member("Kafka's name.")
+    error_code: int = member("Kafka's number.")
+    status: int = member("The HTTP status it comes with.")
+    retriable: bool = member("May the same request succeed later?")
+    meaning: str = member()
+    cause: str = member("What is behind it.")
+    look_at: list[str] = member("What shows more.")
+
+
 PROBLEM_EXAMPLE = problem_of(
     NotEnoughReplicas("orders-0 needs 2 in-sync replicas, the ISR is [1]"),
     topic="orders",
@@ -153,82 +182,55 @@ class BrokerLoad(Broker, named=True):
     in_sync_count: int = member("Partitions in whose ISR it is.", 12)
 
 
+_PROBLEM: Schema = {
+    "type": "object",
+    "description": "An error (RFC 9457) with Kafka's name and number.",
+    "properties": {
+        "type": text("Where the error is explained.", format="uri-reference"),
+        "title": text("The same for all errors of this kind."),
+        "status": whole("The HTTP status.", minimum=400, maximum=599),
+        "detail": text("What happened this time."),
+        "instance": text(
+            "Which problem this is: what was asked for, then broker, start and number; events have it too.",
+            format="uri-reference",
+        ),
+        "error": {
+            "type": "string",
+            "enum": sorted(each.name for each in BY_CODE.values()),
+            "description": "Kafka's name.",
+        },
+        "error_code": whole("Kafka's number."),
+        "message": text("The same as `detail`."),
+        "retriable": flag("May the same request succeed later?"),
+        "outcome": ref("Outcome"),
+        "errors": many(ref("Fault"), "All that is wrong with the request."),
+        "leader": ref("Leader"),
+    },
+    "required": ["type", "title", "status", "detail", "error", "error_code", "message", "retriable", "outcome"],
+}
+_RECORD_IN: Schema = {
+    **shape(
+        "One record to produce.",
+        optional=("key", "value", "key_b64", "value_b64", "headers", "timestamp"),
+        **_KEY_AND_VALUE,
+        headers=many(_HEADER),
+        timestamp={
+            "anyOf": [
+                whole(minimum=0, maximum=INT64_MAX),
+                text(format="date-time"),
+            ],
+            "description": "Milliseconds since 1970, or ISO 8601 with a time zone; now when it is missing.",
+        },
+    ),
+    "oneOf": [{"required": ["value"]}, {"required": ["value_b64"]}],
+    "not": {"required": ["key", "key_b64"]},
+}
+_MODELS = (Leader, Fault, ProxyError, ProblemPage, RecordOut, TopicRecord, PartitionState, Event, Broker, BrokerLoad)
 SCHEMAS: dict[str, Schema] = {
     **SCALARS,
     "Outcome": {"type": "string", "enum": list(OUTCOMES), "description": "What became of a write."},
-    "Leader": Leader.schema(),
-    "Fault": shape(
-        "One thing that is wrong with a request.",
-        optional=("pointer", "parameter", "line"),
-        pointer=text("JSON Pointer (RFC 6901) to the member."),
-        parameter=text("The query parameter, header or part of the path."),
-        line=whole("The line of a body of lines."),
-        detail=text("What is wrong, in one sentence."),
-    ),
-    "Problem": {
-        "type": "object",
-        "description": "An error (RFC 9457) with Kafka's name and number.",
-        "properties": {
-            "type": text("Where the error is explained.", format="uri-reference"),
-            "title": text("The same for all errors of this kind."),
-            "status": whole("The HTTP status.", minimum=400, maximum=599),
-            "detail": text("What happened this time."),
-            "instance": text(
-                "Which problem this is: what was asked for, then broker, start and number; events have it too.",
-                format="uri-reference",
-            ),
-            "error": {
-                "type": "string",
-                "enum": sorted(each.name for each in BY_CODE.values()),
-                "description": "Kafka's name.",
-            },
-            "error_code": whole("Kafka's number."),
-            "message": text("The same as `detail`."),
-            "retriable": flag("May the same request succeed later?"),
-            "outcome": ref("Outcome"),
-            "errors": many(ref("Fault"), "All that is wrong with the request."),
-            "leader": ref("Leader"),
-        },
-        "required": ["type", "title", "status", "detail", "error", "error_code", "message", "retriable", "outcome"],
-    },
-    "ProxyError": shape(
-        "An error as Confluent REST Proxy writes it.",
-        error_code=whole("The HTTP status, or the status and two digits."),
-        message=text("What failed."),
-    ),
-    "ProblemPage": shape(
-        "What an error means.",
-        type=text("The address of this page."),
-        error=text("Kafka's name."),
-        error_code=whole("Kafka's number."),
-        status=whole("The HTTP status it comes with."),
-        retriable=flag("May the same request succeed later?"),
-        meaning=text(),
-        cause=text("What is behind it."),
-        look_at=many(text(), "What shows more."),
-    ),
-    "RecordIn": {
-        **shape(
-            "One record to produce.",
-            optional=("key", "value", "key_b64", "value_b64", "headers", "timestamp"),
-            **_KEY_AND_VALUE,
-            headers=many(_HEADER),
-            timestamp={
-                "anyOf": [
-                    whole(minimum=0, maximum=INT64_MAX),
-                    text(format="date-time"),
-                ],
-                "description": "Milliseconds since 1970, or ISO 8601 with a time zone; now when it is missing.",
-            },
-        ),
-        "oneOf": [{"required": ["value"]}, {"required": ["value_b64"]}],
-        "not": {"required": ["key", "key_b64"]},
-    },
+    "Problem": _PROBLEM,
+    "RecordIn": _RECORD_IN,
     "RecordsIn": shape("Some records to produce.", records=many(ref("RecordIn"), minItems=1, maxItems=10_000)),
-    "RecordOut": RecordOut.schema(),
-    "TopicRecord": TopicRecord.schema(),
-    "PartitionState": PartitionState.schema(),
-    "Event": Event.schema(),
-    "Broker": Broker.schema(),
-    "BrokerLoad": BrokerLoad.schema(),
+    **{each.__name__: each.schema() for each in _MODELS},
 }
