@@ -9,19 +9,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from minikafka import __version__, compiled
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.quorum.image import BrokerImage
-from minikafka.rest.host import Host, Scene, limits_of
-from minikafka.rest.leaders import leader_members
+from minikafka.rest.host import Scene, limits_of
+from minikafka.rest.leaders import leader_members, url_of
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schema import nullable, one_of
 from minikafka.rest.schemas import Broker, BrokerLoad, Leader
+from minikafka.rest.sentences import timestamp_text
 from minikafka.types import NO_NODE, NodeId, Offset
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
 from minikafka.world.connections import PROTOCOLS, OpenConnection
@@ -75,14 +75,13 @@ async def get_cluster(visit: Visit) -> Json:
         version=__version__,
         build=compiled.build(),
         controller=controller,
-        brokers=[_broker_out(host, host.image.brokers[node]) for node in sorted(host.image.brokers)],
+        brokers=[
+            Broker.out_of(broker, id=node, url=url_of(host, broker.address))
+            for node, broker in sorted(host.image.brokers.items())
+        ],
         metadata_offset=metadata.metadata_offset,
         limits=limits_of(host),
     ).out()
-
-
-def _broker_out(host: Host, broker: BrokerImage) -> dict[str, Any]:
-    return Broker.out_of(broker, id=broker.node_id, url=f"{host.config.brokers_scheme}://{broker.address}")
 
 
 class _Brokers(Model):
@@ -94,17 +93,22 @@ class _Brokers(Model):
 @ROUTES.at("GET /v1/brokers", _Brokers.answer("All brokers."))
 async def get_brokers(visit: Visit) -> Json:
     """Every registered broker, and how much it leads and holds."""
-    brokers = visit.host.image.brokers
-    return _Brokers(brokers=[broker_load(visit.host, brokers[node]) for node in sorted(brokers)]).out()
+    brokers = sorted(visit.host.image.brokers.items())
+    return _Brokers(brokers=[broker_load(visit.host, each) for _, each in brokers]).out()
 
 
 @ROUTES.at("GET /v1/brokers/{broker}", BrokerLoad.answer("The broker."), problems=(BrokerIdNotRegistered,))
 async def get_broker(visit: Visit) -> Json:
     """One broker."""
-    broker = visit.host.image.brokers.get(visit[BROKER])
-    if broker is None:
-        raise BrokerIdNotRegistered(f"no broker {visit[BROKER]} is registered, only {sorted(visit.host.image.brokers)}")
-    return broker_load(visit.host, broker)
+    return broker_load(visit.host, registered(visit))
+
+
+def registered(visit: Visit) -> BrokerImage:
+    """The broker that the path names. Raises BrokerIdNotRegistered."""
+    brokers = visit.host.image.brokers
+    if visit[BROKER] not in brokers:
+        raise BrokerIdNotRegistered(f"no broker {visit[BROKER]} is registered, only {sorted(brokers)}")
+    return brokers[visit[BROKER]]
 
 
 def broker_load(host: Scene, broker: BrokerImage) -> dict[str, Any]:
@@ -114,7 +118,7 @@ def broker_load(host: Scene, broker: BrokerImage) -> dict[str, Any]:
     return BrokerLoad.out_of(
         broker,
         id=node,
-        url=f"{host.config.brokers_scheme}://{broker.address}",
+        url=url_of(host, broker.address),
         leader_count=sum(each.leader == node for each in partitions),
         replica_count=sum(node in each.replicas for each in partitions),
         in_sync_count=sum(node in each.isr for each in partitions),
@@ -220,7 +224,7 @@ async def get_connections(visit: Visit) -> Json:
             connection_id=each.record.number,
             listener=each.listener or main,
             principal=each.record.principal,
-            since=datetime.fromtimestamp(accepted_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+            since=timestamp_text(accepted_ms),
             requests=each.record.requests,
             received_bytes=each.record.received,
             sent_bytes=each.record.sent,

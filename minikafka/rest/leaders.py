@@ -26,15 +26,16 @@ from typing import Any, NamedTuple
 from minikafka import errors as kafka
 from minikafka.broker.coordinator_shards import GROUP, TRANSACTION
 from minikafka.broker.throttle import STRICT_SINCE
+from minikafka.config import BrokerConfig
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import INTERNAL
-from minikafka.quorum.image import PartitionImage
+from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.rest.host import FORWARD_SLACK_S, Host, Scene
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import Visit
 from minikafka.rpc import call
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
-from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
+from minikafka.types import NO_NODE, Address, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused
 from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST
@@ -136,13 +137,24 @@ def unknown_topic(topic: str) -> kafka.ProtocolError:
     return kafka.error_of(3, f"there is no topic {topic[:250]!r}")
 
 
+def min_isr(config: BrokerConfig, topic: TopicImage, partition: PartitionImage) -> int:
+    """How many replicas must be in sync for acks=all."""
+    minimum = int(topic.configs.get("min.insync.replicas", config.min_insync_replicas))
+    return min(minimum, len(partition.replicas))
+
+
 def leader_members(host: Scene, leader: m.CurrentLeader) -> dict[str, Any]:
     """``leader`` in answers and problems."""
     document: dict[str, Any] = {"id": leader.leader_id, "epoch": leader.leader_epoch}
     address = host.address_of(leader.leader_id) if leader.leader_id != NO_NODE else None
     if address is not None:
-        document["url"] = f"{host.config.brokers_scheme}://{address}"
+        document["url"] = url_of(host, address)
     return document
+
+
+def url_of(host: Scene, address: Address) -> str:
+    """Where another broker listens."""
+    return f"{host.config.brokers_scheme}://{address}"
 
 
 def current_leader(host: Host, name: TopicPartition, hint: m.CurrentLeader | None = None) -> m.CurrentLeader:
@@ -439,7 +451,7 @@ async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) ->
 def broker_members(host: Host, node: NodeId) -> dict[str, Any]:
     """A coordinator or controller in answers and problems."""
     address = host.address_of(node)
-    return {"id": node, **({"url": f"{host.config.brokers_scheme}://{address}"} if address is not None else {})}
+    return {"id": node, **({"url": url_of(host, address)} if address is not None else {})}
 
 
 async def from_all(visit: Visit, request: Any, what: str) -> dict[NodeId, Any]:

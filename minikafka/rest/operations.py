@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from minikafka import errors as kafka
-from minikafka.rest.cluster import BROKER
+from minikafka.rest.cluster import registered
 from minikafka.rest.leaders import ask, change, check_known, partition_of
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, PARTITION, TIMEOUT_MS, TOPIC
@@ -111,7 +111,7 @@ async def get_topic_configs(visit: Visit) -> Json:
 )
 async def get_broker_configs(visit: Visit) -> Json:
     """Every setting of one broker, asked of that broker."""
-    return await _configs(visit, a.BROKER, str(_broker(visit)))
+    return await _configs(visit, a.BROKER, str(registered(visit).node_id))
 
 
 @ROUTES.at("GET /v1/cluster/configs", _SHOWN, problems=CONTROLLER_PROBLEMS, tag="cluster")
@@ -143,7 +143,7 @@ async def patch_topic(visit: Visit) -> Json:
 )
 async def patch_broker_configs(visit: Visit) -> Json:
     """Alter settings of one broker."""
-    return await _alter(visit, a.BROKER, str(_broker(visit)))
+    return await _alter(visit, a.BROKER, str(registered(visit).node_id))
 
 
 @ROUTES.at(
@@ -157,14 +157,6 @@ async def patch_broker_configs(visit: Visit) -> Json:
 async def patch_cluster_configs(visit: Visit) -> Json:
     """Alter settings of all brokers at once."""
     return await _alter(visit, a.BROKER, ALL_BROKERS)
-
-
-def _broker(visit: Visit) -> int:
-    node = visit[BROKER]
-    known = visit.host.image.brokers
-    if node not in known:
-        raise kafka.BrokerIdNotRegistered(f"no broker {node} is registered, only {sorted(known)}")
-    return node
 
 
 async def _configs(visit: Visit, kind: int, name: str) -> Json:

@@ -158,7 +158,7 @@ def partition_out(host: Scene, name: TopicPartition, image: PartitionImage, view
         topic=name.topic,
         leader=leader_out(host, image),
         min_insync_replicas=seen.min_isr if seen is not None else None,
-        **{each: getattr(seen, each) if seen is not None else None for each in _LEADERS},
+        **{each: getattr(seen, each, None) for each in _LEADERS},
         replicas=replicas_of(host, image, views),
         told_by=sorted(views),
     )

@@ -36,6 +36,7 @@ from minikafka.rest.leaders import (
     is_stale,
     leader_members,
     may_forward,
+    min_isr,
     partition_of,
     refuse_to_forward,
     still_moving,
@@ -471,9 +472,7 @@ def _facts_of(visit: Visit, part: _Part) -> dict[str, Any]:
         facts["isr"] = list(image.isr)
         known = CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch)
         facts["leader"] = leader_members(visit.host, known)
-        configs = visit.host.image.topics[part.name.topic].configs
-        minimum = int(configs.get("min.insync.replicas", visit.host.config.min_insync_replicas))
-        facts["min_insync_replicas"] = min(minimum, len(image.replicas))
+        facts["min_insync_replicas"] = min_isr(visit.host.config, visit.host.image.topics[part.name.topic], image)
     return facts
 
 

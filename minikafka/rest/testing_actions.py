@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from minikafka.config import BrokerConfig
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
-from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
-from minikafka.rest.cluster import BROKER
+from minikafka.quorum.image import MetadataImage
+from minikafka.rest.cluster import BROKER, registered
+from minikafka.rest.leaders import min_isr
 from minikafka.rest.model import Model, member
 from minikafka.rest.route import Json, Reply, Visit
 from minikafka.rest.schema import one_of
@@ -49,7 +50,7 @@ def ending_of(node: NodeId, image: MetadataImage, voters: Collection[NodeId], co
             continue
         if partition.leader == node:
             moving.append(name)
-        if node in partition.isr and len(left) < _min_isr(topic, partition, config):
+        if node in partition.isr and len(left) < min_isr(config, topic, partition):
             below.append(name)
     effects = [f"{_count(moving, 'get', 'gets')} another leader." if moving else "No partition changes its leader."]
     if below:
@@ -71,11 +72,6 @@ def ending_of(node: NodeId, image: MetadataImage, voters: Collection[NodeId], co
             "of the committed records."
         )
     return Ending(effects, warnings)
-
-
-def _min_isr(topic: TopicImage, partition: PartitionImage, config: BrokerConfig) -> int:
-    minimum = int(topic.configs.get("min.insync.replicas", config.min_insync_replicas))
-    return min(minimum, len(partition.replicas))
 
 
 def _count(names: list[str], many: str, one: str) -> str:
@@ -109,9 +105,7 @@ class _Ending(Model):
 @ROUTES.at("GET /v1/brokers/{broker}/actions", _Ending.answer("What it would mean."), problems=(BrokerIdNotRegistered,))
 async def get_actions(visit: Visit) -> Json:
     """What `stop` and `kill` of a broker would mean now, as sentences."""
-    host, node = visit.host, visit[BROKER]
-    if node not in host.image.brokers:
-        raise BrokerIdNotRegistered(f"no broker {node} is registered, only {sorted(host.image.brokers)}")
+    host, node = visit.host, registered(visit).node_id
     voters = host.config.voters if host.config.controller_quorum_voters else {host.node_id: None}
     ending = ending_of(node, host.image, voters, host.config)
     return _Ending.out_of(ending, node_id=node)

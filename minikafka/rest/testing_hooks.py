@@ -26,6 +26,7 @@ from minikafka.ports import RequestContext
 from minikafka.rest import json_text, parameters
 from minikafka.rest.body import kind_of, parsed_object, read_body
 from minikafka.rest.host import FORWARD_SLACK_S, Host
+from minikafka.rest.leaders import broker_members
 from minikafka.rest.parameters import INT32_MAX, Integer, Parameter, Parsed, Wrong, values_of
 from minikafka.rest.permissions import check
 from minikafka.rest.route import Answer, Body, Json, Reply, Route, Routes, Visit
@@ -292,7 +293,7 @@ async def _forward(name: str, received: _Received, node: NodeId, timeout_s: floa
     address = host.address_of(node)
     if address is None:
         raise kafka.BrokerIdNotRegistered(f"no broker {node} is known here, only {sorted(host.image.brokers)}")
-    target = {"id": node, "url": f"{host.config.brokers_scheme}://{address}"}
+    target = broker_members(host, node)
     if visit[FORWARD] == "never":
         raise Refused(
             kafka.InvalidRequest(f"broker {node} is another process; send the request to {address}"),
