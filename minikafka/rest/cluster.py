@@ -1,10 +1,9 @@
-"""``/v1/cluster``, ``/v1/brokers``, ``/v1/connections``, ``/v1/whoami``: who is there, and who is connected.
+"""The cluster: its brokers and its quorum of controllers, and the connections of the broker that answers.
 
-``/v1/cluster``: who is there, who controls, which limits hold; health for supervisors.
-
-``/v1/connections``: the clients and brokers that are connected to this broker, and what each of them does now.
-
-``/v1/whoami``: the caller as the broker sees it, which is what ACLs and ``super.users`` must name.
+- ``/v1/cluster``, ``/v1/brokers``: registered brokers, the controller, limits of this API; health for supervisors.
+- ``/v1/connections``: clients and brokers that are connected to this broker, and what each of them does now.
+- ``/v1/whoami``: the caller as the broker sees it, which is what ACLs and ``super.users`` must name.
+- ``/v1/controller``: the leader, the voters and the observers of the metadata quorum, as its leader knows them.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from minikafka import __version__, compiled
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.quorum.image import BrokerImage
 from minikafka.rest.host import Scene, limits_of
-from minikafka.rest.leaders import leader_members, url_of
+from minikafka.rest.leaders import from_controller, leader_members, url_of
 from minikafka.rest.model import Model, many_of, member, one
-from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer
-from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
+from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schema import nullable, one_of
 from minikafka.rest.schemas import Broker, BrokerLoad, Leader
 from minikafka.rest.sentences import timestamp_text
 from minikafka.types import NO_NODE, NodeId, Offset
-from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
+from minikafka.wire import messages as m
 from minikafka.world.connections import PROTOCOLS, OpenConnection
 
 ROUTES = Routes("cluster")
@@ -64,10 +63,10 @@ class _Cluster(Model):
 async def get_cluster(visit: Visit) -> Json:
     """The cluster as this broker knows it."""
     host = visit.host
-    metadata: MetadataResponse = await host.answer("Metadata", MetadataRequest(topics=()))
+    metadata: m.MetadataResponse = await host.answer("Metadata", m.MetadataRequest(topics=()))
     controller = None
     if metadata.controller_id != NO_NODE:
-        known = CurrentLeader(leader_id=metadata.controller_id, leader_epoch=host.image.epoch)
+        known = m.CurrentLeader(leader_id=metadata.controller_id, leader_epoch=host.image.epoch)
         controller = leader_members(host, known)
     return _Cluster(
         cluster_id=metadata.cluster_id,
@@ -274,3 +273,63 @@ async def get_whoami(visit: Visit) -> Json:
         checked=visit.permit is not None,
         super_user=context.principal in config.super_principals,
     ).out()
+
+
+# ---- the quorum of controllers ---------------------------------------------------------------------------------------
+
+DESCRIBE_WAIT_S = 1.0
+
+
+class _Member(Model):
+    """One member of the quorum."""
+
+    id: NodeId = member(example=1)
+    status: str = member(one_of("As `kafka-metadata-quorum` says it.", "Leader", "Follower", "Observer"), "Leader")
+    log_end_offset: Offset | None = member(example=21)
+    lag_records: int | None = member(example=0)
+    last_fetch_ms_ago: int | None = member(example=0)
+    caught_up_ms_ago: int | None = member(example=0)
+
+    @classmethod
+    def described(cls, each: m.QuorumReplica) -> _Member:
+        """Return a member as the leader of the quorum describes it."""
+        return cls(
+            id=each.replica_id,
+            status=each.status,
+            log_end_offset=_known(each.log_end_offset),
+            lag_records=_known(each.lag),
+            last_fetch_ms_ago=_known(each.last_fetch_ms_ago),
+            caught_up_ms_ago=_known(each.last_caught_up_ms_ago),
+        )
+
+
+def _known(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+class _Quorum(Model):
+    """The quorum of controllers."""
+
+    cluster_id: str = member(example="MkU3OEVBNTcwNTJENDM2Qg")
+    leader: Any = one(Leader)
+    high_watermark: Offset = member(example=21)
+    voters: list[_Member] = many_of(_Member)
+    observers: list[_Member] = many_of(_Member)
+
+
+@ROUTES.at(
+    "GET /v1/controller",
+    _Quorum.answer("The quorum, as its leader knows it.", observers=[]),
+    parameters=(FORWARD,),
+    problems=CONTROLLER_PROBLEMS,
+)
+async def get_controller(visit: Visit) -> Json:
+    """The quorum: its leader, and how far every voter and observer is."""
+    quorum: m.DescribeQuorumResponse = await from_controller(visit, m.DescribeQuorumRequest(), wait_s=DESCRIBE_WAIT_S)
+    leader = m.CurrentLeader(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
+    return _Quorum.out_of(
+        quorum,
+        leader=leader_members(visit.host, leader),
+        voters=[_Member.described(each) for each in quorum.voters],
+        observers=[_Member.described(each) for each in quorum.observers],
+    )

@@ -2,13 +2,17 @@
 
 Any broker shows the log of any replica: it asks the one that has it. Unlike a fetch this goes beyond the high
 watermark, to what may still be cut; ``committed`` marks which is which, by that replica's own watermark.
+
+The metadata log is on every broker too: its records are shown as what they decide, by Kafka's names.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from minikafka import errors as kafka
+from minikafka.quorum.records import MetadataRecord, PartitionChange, decode
 from minikafka.rest.fetch import FORMAT, Room, decompressed_max, form_of, name_of
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import ask, partition_of
@@ -16,12 +20,13 @@ from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Flag, Integer
 from minikafka.rest.records import record_out
 from minikafka.rest.route import Json, Routes, Visit
+from minikafka.rest.schema import Timestamp, anything, table
 from minikafka.rest.schemas import Place, RecordOut
-from minikafka.types import Epoch, NodeId, Offset, TopicPartition
+from minikafka.types import METADATA_PARTITION, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused, malformed
+from minikafka.wire import records as wire
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, verify
 from minikafka.wire.messages import DescribeLogRequest, DescribeLogResponse
-from minikafka.wire.records import control_type_of, records_one_by_one
 
 ROUTES = Routes("partitions")
 ASK_WAIT_S = 2.0
@@ -198,15 +203,131 @@ async def _add_records(document: dict[str, Any], batch: RecordBatch, form: str, 
     records: list[dict[str, Any]] = []
     document["records"] = records
     try:
-        for record in records_one_by_one(batch, limit=limit):
+        for record in wire.records_one_by_one(batch, limit=limit):
             if room.is_full():
                 document["detail"] = "not all records are shown: the answer is full; read them with a fetch"
                 return
             out = record_out(record, batch.leader_epoch, form)
             if batch.is_control:
-                out["control_type"] = control_type_of(record)
+                out["control_type"] = wire.control_type_of(record)
             records.append(out)
             await turns.after(room.take(record))
     except kafka.CorruptMessage as error:
         records.clear()
         document["detail"] = f"its records cannot be read: {error.message}"
+
+
+# ---- the metadata log ------------------------------------------------------------------------------------------------
+
+CONTROL_NAMES = {
+    wire.CONTROL_LEADER_CHANGE: "LeaderChange",
+    wire.CONTROL_SNAPSHOT_HEADER: "SnapshotHeader",
+    wire.CONTROL_SNAPSHOT_FOOTER: "SnapshotFooter",
+    wire.CONTROL_KRAFT_VERSION: "KRaftVersion",
+    wire.CONTROL_KRAFT_VOTERS: "KRaftVoters",
+}
+MAX_RECORDS = Integer("max_records", "No more records than this.", default=100, low=1, high=1_000)
+
+
+class _Record(Model):
+    """One record of the metadata log."""
+
+    offset: Offset = member(example=20)
+    timestamp: Timestamp = member(example=1_795_000_000_000)
+    leader_epoch: Epoch = member(example=1)
+    committed: bool = member("A majority of the voters has it.", example=True)
+    type: str = member("What it is, by Kafka's name.", "PartitionChange")
+    fields: dict[str, Any] = member(
+        table(anything("A field."), "What it says."),
+        {"topic_id": "MDEyMzQ1Njc4OWFiY2RlZg", "partition": 0, "isr": [1, 2], "topic": "orders"},
+    )
+    detail: str | None = member("Why it cannot be read.", default=None)
+
+
+class _MetadataLog(Log):
+    """A part of the metadata log."""
+
+    records: list[_Record] = many_of(_Record)
+    next_offset: int = member("Where the next request should begin.", 21)
+
+
+@ROUTES.at(
+    "GET /v1/controller/log",
+    _MetadataLog.answer(
+        "The metadata log from there on.",
+        replica=1,
+        role="leader",
+        leader_epoch=1,
+        high_watermark=21,
+        log_end_offset=21,
+    ),
+    parameters=(FROM, REPLICA, MAX_RECORDS),
+    problems=(
+        kafka.BrokerIdNotRegistered,
+        kafka.CorruptMessage,
+        kafka.KafkaStorageError,
+        kafka.LeaderNotAvailable,
+        kafka.NetworkException,
+        kafka.OffsetOutOfRange,
+    ),
+    tag="cluster",
+)
+async def get_controller_log(visit: Visit) -> Json:
+    """The metadata log: every decision of the controllers since the last snapshot but one, in order."""
+    node = visit[REPLICA] if visit.gives(REPLICA) else visit.host.node_id
+    if node != visit.host.node_id and node not in visit.host.image.brokers:
+        raise kafka.BrokerIdNotRegistered(f"parameter replica: broker {node} is not registered")
+    log = await describe_log(visit, METADATA_PARTITION, node, visit[FROM], max_bytes=LOG_BYTES_MAX)
+    names = dict(visit.host.image.topic_names)
+    records: list[_Record] = []
+    next_offset = max(visit[FROM], log.log_start_offset)
+    for batch in iterate(b"".join(log.records)):
+        # Raises CorruptMessage: a metadata log that cannot be read is not shown in part.
+        for record in wire.decode_batch(batch):
+            if record.offset < next_offset or len(records) == visit[MAX_RECORDS]:
+                continue
+            records.append(_record_out(batch, record, log.high_watermark, names))
+            next_offset = record.offset + 1
+    return _MetadataLog.out_of(log, replica=log.broker_id, records=records, next_offset=next_offset)
+
+
+def _record_out(batch: RecordBatch, record: wire.RecordView, high_watermark: int, names: dict[str, str]) -> _Record:
+    shown = _Record(
+        offset=record.offset,
+        timestamp=record.timestamp,
+        leader_epoch=batch.leader_epoch,
+        committed=record.offset < high_watermark,
+        type="unreadable",
+        fields={},
+    )
+    if batch.is_control:
+        kind = wire.control_type_of(record)
+        shown.type = CONTROL_NAMES.get(kind, f"Control{kind}")
+        return shown
+    try:
+        decoded = decode(record.value or b"")
+    except kafka.ProtocolError as error:
+        shown.detail = error.message
+        return shown
+    shown.type, shown.fields = type(decoded).__name__, _fields_out(decoded, names)
+    return shown
+
+
+HIDDEN = "[hidden]"
+"""In place of bytes: metadata records have no others than salts, keys and secrets."""
+
+
+def _fields_out(record: MetadataRecord, names: dict[str, str]) -> dict[str, Any]:
+    """What the record says; of a partition's change only what changes, with the topic's name where it is known."""
+    document: dict[str, Any] = {}
+    for each in fields(record):
+        value = getattr(record, each.name)
+        if value is None and isinstance(record, PartitionChange):
+            continue
+        if isinstance(value, bytes):
+            value = HIDDEN
+        document[each.name] = list(value) if isinstance(value, tuple) else value
+    topic_id = document.get("topic_id")
+    if topic_id in names:
+        document["topic"] = names[topic_id]
+    return document

@@ -29,7 +29,6 @@ from minikafka.config import KIB
 from minikafka.rest import (
     cluster,
     console,
-    controller,
     docs,
     fault_script,
     fetch,
@@ -383,7 +382,6 @@ ROUTES: tuple[Route, ...] = (
     *group_offsets.ROUTES,
     *group_members.ROUTES,
     *transactions.ROUTES,
-    *controller.ROUTES,
     *stories.ROUTES,
     *TESTING_ROUTES,
     *docs.ROUTES,
