@@ -161,15 +161,37 @@ class Parsed(Parameter[Value]):
         return self.default_shown
 
 
+class HasValues:
+    """A request whose parameters were read: it has their values, and knows which of them are its own."""
+
+    values: Mapping[str, Any]
+    """By the names of the parameters."""
+    given: Collection[str]
+    """Names of the parameters that are not left to their defaults."""
+
+    def __getitem__(self, parameter: Parameter[Value]) -> Value:
+        """What the request says for a parameter that its route declares."""
+        value: Value = self.values[parameter.name]
+        return value
+
+    def gives(self, parameter: Parameter[Any]) -> bool:
+        """Return True if the request has this parameter, and does not leave it to its default."""
+        return parameter.name in self.given
+
+
 def values_of(
     parameters: Sequence[Parameter[Any]],
     *,
     path: Mapping[str, str],
     query: Mapping[str, Sequence[str]],
     headers: Mapping[str, str],
-) -> dict[str, Any]:
-    """Name -> value of every declared parameter; 400 for all that is wrong at once, unknown query names included."""
+) -> tuple[dict[str, Any], set[str]]:
+    """Return the value of every declared parameter by its name, and the names that the request has.
+
+    Raises Refused: 400 for all that is wrong at once, unknown query names included.
+    """
     values: dict[str, Any] = {}
+    named: set[str] = set()
     faults: list[Fault] = []
     errors: list[type[ProtocolError]] = []
     for each in parameters:
@@ -179,6 +201,8 @@ def values_of(
         else:
             source = path if each.place == "path" else headers
             given = [source[each.name]] if each.name in source else ()
+        if given:
+            named.add(each.name)
         if len(given) > 1:
             faults.append({"parameter": each.name, "detail": f"comes {len(given)} times"})
         try:
@@ -192,7 +216,7 @@ def values_of(
         # Kafka's own error when that is all that is wrong.
         error = errors[0] if len(faults) == 1 == len(errors) else InvalidRequest
         raise malformed(f"parameter {first['parameter']}: {first['detail']}", faults, error=error)
-    return values
+    return values, named
 
 
 def _strangers(query: Mapping[str, Sequence[str]], known: Collection[str]) -> Iterator[Fault]:

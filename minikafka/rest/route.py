@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -24,7 +24,7 @@ from minikafka.broker.dispatch import screened_answer, settled
 from minikafka.ports import RequestContext
 from minikafka.rest.body import BODY_SIZE, FORM_NOTE, FORM_TYPE, kind_of, parsed_object, read_body
 from minikafka.rest.host import Host
-from minikafka.rest.parameters import PARTS, Parameter
+from minikafka.rest.parameters import PARTS, HasValues, Parameter
 from minikafka.rest.schema import Schema, text
 from minikafka.security.quotas import PRODUCE
 from minikafka.types import NodeId
@@ -37,8 +37,6 @@ from minikafka.world.http_connections import LISTENER, PRINCIPAL
 if TYPE_CHECKING:
     from minikafka.rest.routes import Doors
     from minikafka.security.permissions import Permit
-
-Value = TypeVar("Value")
 
 
 Json: TypeAlias = dict[str, Any]
@@ -85,7 +83,7 @@ class Stream:
 
 
 @dataclass(eq=False)
-class Visit:
+class Visit(HasValues):
     """One request. ``served_by`` and ``leaders`` fill while it is handled and become headers."""
 
     http: web.Request
@@ -93,8 +91,12 @@ class Visit:
     doors: Doors
     route: Route | None
     """None: there is nothing at its path."""
-    values: dict[str, Any] = field(default_factory=dict)
-    """The declared parameters, read before the handler runs; see :meth:`__getitem__`."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    given: Collection[str] = ()
+    body: bytes = b""
+    """The body as it came, once :meth:`document` has read it; then ``body_kind`` and ``sent`` are known too."""
+    body_kind: str = "json"
+    sent: dict[str, Any] = field(default_factory=dict)
     wants_msgpack: bool = False
     served_by: list[NodeId] = field(default_factory=list)
     leaders: list[NodeId] = field(default_factory=list)
@@ -120,8 +122,11 @@ class Visit:
 
     async def document(self, *, required: bool = True) -> dict[str, Any]:
         """Read the body, which is a JSON object. No body at all is an empty object if none is ``required``."""
-        body = await read_body(self)
-        return parsed_object(body, kind_of(self.http), self.http) if required or body.strip() else {}
+        self.body = await read_body(self)
+        if required or self.body.strip():
+            self.body_kind = kind_of(self.http)
+            self.sent = parsed_object(self.body, self.body_kind, self.http)
+        return self.sent
 
     @property
     def note(self) -> str | None:
@@ -150,20 +155,6 @@ class Visit:
             return 0
         size = self.http.get(BODY_SIZE, 0) if self.quota == PRODUCE else sent
         return self.host.throttle.count(self.quota, self.context, size) if size else 0
-
-    def __getitem__(self, parameter: Parameter[Value]) -> Value:
-        """What the request says for a parameter that its route declares."""
-        value: Value = self.values[parameter.name]
-        return value
-
-    def gives(self, parameter: Parameter[Any]) -> bool:
-        """Return True if the request has this parameter, and does not leave it to its default."""
-        source: Mapping[str, str] = {
-            "query": self.http.query,
-            "path": self.http.match_info,
-            "header": self.http.headers,
-        }[parameter.place]
-        return parameter.name in source
 
 
 Handler: TypeAlias = Callable[[Visit], Awaitable[Json | Reply | Page | Stream]]

@@ -93,7 +93,7 @@ async def respond(route: Route, visit: Visit) -> web.StreamResponse:
         if visit.host.access is not None:
             check(route, visit.permit, visit.http.match_info)
         visit.wants_msgpack = _negotiate(",".join(visit.http.headers.getall("Accept", ())), route.media_types)
-        visit.values = values_of(
+        visit.values, visit.given = values_of(
             route.parameters,
             path=visit.http.match_info,
             query={name: visit.http.query.getall(name) for name in visit.http.query},

@@ -18,16 +18,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from minikafka import errors as kafka
 from minikafka.ports import RequestContext
 from minikafka.rest import json_text, parameters
-from minikafka.rest.body import kind_of, parsed_object, read_body
+from minikafka.rest.body import parsed_object
 from minikafka.rest.host import FORWARD_SLACK_S, Host
 from minikafka.rest.leaders import broker_members
-from minikafka.rest.parameters import INT32_MAX, Integer, Parameter, Parsed, Wrong, values_of
+from minikafka.rest.parameters import INT32_MAX, HasValues, Integer, Parameter, Parsed, Wrong, values_of
 from minikafka.rest.permissions import check
 from minikafka.rest.route import Answer, Body, Json, Reply, Route, Routes, Visit
 from minikafka.rest.schema import many, one_of, shape, text, whole
@@ -89,7 +89,7 @@ NO_ANSWER = many(
 
 
 @dataclass(frozen=True, slots=True)
-class HookCall:
+class HookCall(HasValues):
     """One request to a testing route, at a broker that can serve it."""
 
     host: Host
@@ -98,19 +98,10 @@ class HookCall:
     """The broker that it concerns: this one, or another of this process."""
     values: Mapping[str, Any]
     given: Collection[str]
-    """Names of the parameters that the request has."""
     document: dict[str, Any]
     """Its body; empty for a route without one."""
     software: str
     """Name and version of the program that sent it; empty: not known."""
-
-    def __getitem__(self, parameter: Parameter[Value]) -> Value:
-        value: Value = self.values[parameter.name]
-        return value
-
-    def gives(self, parameter: Parameter[Any]) -> bool:
-        """Return True if the request has this parameter, and does not leave it to its default."""
-        return parameter.name in self.given
 
 
 Serve: TypeAlias = Callable[[HookCall], Awaitable[Json | Reply]]
@@ -188,16 +179,6 @@ class HookRoutes(Routes):
 # ---- the broker that receives the request ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Received:
-    """A request as this broker received it."""
-
-    visit: Visit
-    body: bytes = b""
-    kind: str = "json"
-    document: dict[str, Any] = field(default_factory=dict)
-
-
 @dataclass
 class _Anywhere:
     """The handler of such a route."""
@@ -218,49 +199,42 @@ class _Anywhere:
         self.__doc__ = self.serve.__doc__
 
     async def __call__(self, visit: Visit) -> Reply:
-        received = _Received(visit)
         if self.reads_body:
-            kind = kind_of(visit.http)
-            body = await read_body(visit)
-            received = _Received(visit, body, kind, parsed_object(body, kind, visit.http))
-        node = visit[self.node_in]
-        if node == ALL and self.merge is not None:
-            reply = await self._everywhere(received, self.merge)
-            self._record(received, None, reply)
-            return reply
-        node = visit.host.node_id if node == OWN else node
-        reply = await self._at(received, node, FORWARD_SLACK_S)
-        self._record(received, node, reply)
+            await visit.document()
+        named = visit[self.node_in]
+        if named == ALL and self.merge is not None:
+            reply = await self._everywhere(visit, self.merge)
+            self._record(visit, None, reply)
+        else:
+            node = visit.host.node_id if named == OWN else named
+            reply = await self._at(visit, node, FORWARD_SLACK_S)
+            self._record(visit, node, reply)
         return reply
 
-    def _record(self, received: _Received, node: NodeId | None, reply: Reply) -> None:
-        visit = received.visit
+    def _record(self, visit: Visit, node: NodeId | None, reply: Reply) -> None:
         instruments = instruments_of(visit)
         is_alone = node is not None and (
             str(node) not in instruments.faults.nodes or len(instruments.faults.nodes) == 1
         )
         at_ms = visit.host.world.clock.wall_ms()
-        done = Done(at_ms, node, is_alone, visit.values, received.document, reply.body)
+        done = Done(at_ms, node, is_alone, visit.values, visit.sent, reply.body)
         instruments.injections.extend(self.injects(done))
 
-    async def _at(self, received: _Received, node: NodeId, timeout_s: float) -> Reply:
-        visit = received.visit
+    async def _at(self, visit: Visit, node: NodeId, timeout_s: float) -> Reply:
         instruments = instruments_of(visit)
-        if _is_here(node, visit.host, instruments) or self.served_here(instruments, received.document):
-            given = (*visit.http.query, *visit.http.match_info)
-            asked = HookCall(visit.host, instruments, node, visit.values, given, received.document, _software(visit))
+        if _is_here(node, visit.host, instruments) or self.served_here(instruments, visit.sent):
+            asked = HookCall(visit.host, instruments, node, visit.values, visit.given, visit.sent, _software(visit))
             reply = Reply.of(await self.serve(asked))
         else:
-            reply = await _forward(self.name, received, node, self.wait_s(visit) + timeout_s)
+            reply = await _forward(self.name, visit, node, self.wait_s(visit) + timeout_s)
         location = reply.headers.get("Location")
         return reply if location is None else replace(reply, headers={"Location": f"{location}?broker={node}"})
 
-    async def _everywhere(self, received: _Received, merge: Merge) -> Reply:
+    async def _everywhere(self, visit: Visit, merge: Merge) -> Reply:
         """Serve at each process of the cluster: its brokers share their faults."""
-        host = received.visit.host
-        instruments = instruments_of(received.visit)
+        host, instruments = visit.host, instruments_of(visit)
         others = [node for node in sorted(host.image.brokers) if not _is_here(node, host, instruments)]
-        found = await asyncio.gather(*(self._outcome_at(received, node) for node in (host.node_id, *others)))
+        found = await asyncio.gather(*(self._outcome_at(visit, node) for node in (host.node_id, *others)))
         bodies = [each.body for each in found if isinstance(each, Reply)]
         failed = [
             {"broker": node, "detail": each.error.message, "outcome": each.error.outcome}
@@ -269,9 +243,9 @@ class _Anywhere:
         ]
         return Reply({**merge(bodies), "no_answer": failed})
 
-    async def _outcome_at(self, received: _Received, node: NodeId) -> Reply | Refused:
+    async def _outcome_at(self, visit: Visit, node: NodeId) -> Reply | Refused:
         try:
-            return await self._at(received, node, ALL_TIMEOUT_S)
+            return await self._at(visit, node, ALL_TIMEOUT_S)
         except (Refused, kafka.ProtocolError) as raised:
             return Refused.of(raised)
 
@@ -286,9 +260,8 @@ def _is_here(node: NodeId, host: Host, instruments: Instruments) -> bool:
     return instruments.lives is not None and node in instruments.lives.nodes()
 
 
-async def _forward(name: str, received: _Received, node: NodeId, timeout_s: float) -> Reply:
+async def _forward(name: str, visit: Visit, node: NodeId, timeout_s: float) -> Reply:
     """The reply of another broker. Raises Refused for its problem, and ProtocolError if it cannot answer."""
-    visit = received.visit
     host, context = visit.host, visit.context
     address = host.address_of(node)
     if address is None:
@@ -305,8 +278,8 @@ async def _forward(name: str, received: _Received, node: NodeId, timeout_s: floa
         route=name,
         path=dict(visit.http.match_info),
         query=dict(visit.http.query),
-        body=received.body,
-        body_kind="msgpack" if received.kind == "msgpack" else "json",
+        body=visit.body,
+        body_kind="msgpack" if visit.body_kind == "msgpack" else "json",
         principal=context.principal,
         remote=context.remote,
         listener=context.listener,
@@ -383,7 +356,7 @@ async def _served(host: Host, instruments: Instruments, routes: Sequence[Route],
     if route is None or not isinstance(route.handler, _Anywhere):
         raise kafka.InvalidRequest(f"{request.route[:100]!r} is not a testing route that brokers forward")
     _check_sender(host, route, request)
-    values = values_of(
+    values, given = values_of(
         route.parameters,
         path=request.path,
         query={name: [value] for name, value in request.query.items()},
@@ -393,7 +366,6 @@ async def _served(host: Host, instruments: Instruments, routes: Sequence[Route],
     if named not in (OWN, ALL, host.node_id):
         raise kafka.InvalidRequest(f"the request was forwarded to broker {host.node_id} and names broker {named}")
     document = parsed_object(request.body, request.body_kind) if route.body is not None else {}
-    given = {*request.query, *request.path}
     asked = HookCall(host, instruments, host.node_id, values, given, document, request.software)
     return Reply.of(await route.handler.serve(asked))
 
