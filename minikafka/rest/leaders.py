@@ -336,6 +336,8 @@ async def answer_of(host: Host, node: NodeId, request: Any, deadline: float) -> 
 
 # A coordinator is elected within the brokers' session; a request that waits longer is asked to come back.
 COORDINATOR_WAIT_S = 5.0
+BUSY_PAUSE_S = 0.05
+"""Between two attempts while the coordinator ends the last transaction."""
 LOOK_UP_WAIT_S = 1.0
 
 READING_METHODS = ("GET", "HEAD")
@@ -394,6 +396,7 @@ async def from_coordinator(
     """The coordinator's answer; ProtocolError or Refused when the whole request failed.
 
     ``repeatable``: a lost answer is asked for again. ``until``: when to stop looking, and waiting for the answer.
+    While a coordinator ends a producer's last transaction it is asked again; what it ends may be an earlier attempt.
     An error's outcome is that of all attempts: it is unknown if any attempt may have been written.
     """
     earlier = EarlierAttempts(request)
@@ -417,13 +420,16 @@ async def from_coordinator(
                 return earlier.answer(response)
             error = failure_of(part)
             error.outcome = outcome_of_all(response)
-        again = isinstance(error, LOOK_AGAIN) and error.outcome == kafka.NOT_WRITTEN
-        again = again or (repeatable and isinstance(error, kafka.NetworkException))
-        if not again or not may_forward(visit) or clock.now() + PAUSE_S >= deadline:
+        is_busy = isinstance(error, kafka.ConcurrentTransactions)
+        moves = isinstance(error, LOOK_AGAIN) and error.outcome == kafka.NOT_WRITTEN
+        is_lost = repeatable and isinstance(error, kafka.NetworkException)
+        again = is_busy or (may_forward(visit) and (moves or is_lost))
+        pause_s = BUSY_PAUSE_S if is_busy else PAUSE_S
+        if not again or clock.now() + pause_s >= deadline:
             error.outcome = earlier.outcome(error)
             raise error
         earlier.note(error)
-        await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(pause_s)
 
 
 async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) -> NodeId:

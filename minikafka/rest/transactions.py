@@ -18,7 +18,6 @@ each end (transaction version 2, KIP-890). So a late copy of any request acts on
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from minikafka import errors as kafka
@@ -52,7 +51,6 @@ from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.group_messages import NO_GENERATION
 from minikafka.wire.markers import TRANSACTION_V2
-from minikafka.wire.outcomes import EarlierAttempts
 from minikafka.wire.transaction_messages import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -198,8 +196,6 @@ async def get_producers(visit: Visit) -> Json:
 
 TIMEOUT_MS_DEFAULT = 60_000
 """Kafka's default of ``transaction.timeout.ms``."""
-BUSY_PAUSE_S = 0.05
-"""Between two attempts while the coordinator ends the last transaction."""
 _PRODUCER_ID = whole("Of the transaction.", minimum=0, maximum=INT64_MAX)
 _PRODUCER_EPOCH = whole("Of the transaction.", minimum=0, maximum=2**15 - 1)
 _ADVICE = "the answer to `POST /v1/transactions`, or to the end of the last transaction, has it"
@@ -403,23 +399,6 @@ def _check(visit: Visit, operation: AclOperation, resource_type: ResourceType, n
 
 
 async def _asked(visit: Visit, name: str, request: Any, kind: Coordinated, *, failed: ErrorOf = whole_error) -> Any:
-    """The coordinator's answer, once it no longer ends the producer's last transaction.
-
-    What it ends may be an earlier attempt of this request, so the outcome of an error is that of all attempts.
-    """
-    clock, earlier = visit.host.world.clock, EarlierAttempts(request)
-    deadline = clock.now() + COORDINATOR_WAIT_S
-    while True:
-        try:
-            response = await from_coordinator(visit, name, request, failed=failed, until=deadline, kind=kind)
-        except kafka.ConcurrentTransactions as error:
-            if clock.now() + BUSY_PAUSE_S >= deadline:
-                error.outcome = earlier.outcome(error)
-                raise
-            earlier.note(error)
-            await asyncio.sleep(BUSY_PAUSE_S)
-        except kafka.ProtocolError as error:
-            error.outcome = earlier.outcome(error)
-            raise
-        else:
-            return response
+    """The coordinator's answer, once it no longer ends the producer's last transaction."""
+    until = visit.host.world.clock.now() + COORDINATOR_WAIT_S
+    return await from_coordinator(visit, name, request, failed=failed, until=until, kind=kind)
