@@ -37,6 +37,7 @@ from minikafka.rest.schemas import Event as EventOut
 from minikafka.rest.schemas import Leader, PartitionState, Place
 from minikafka.rest.sentences import (
     NEVER_MS,
+    holding,
     timestamp_text,
     why_in_or_out,
     why_nobody_leads,
@@ -354,51 +355,65 @@ async def get_explanation(visit: Visit) -> Json:
     name = name_of(visit)
     views = await asked_views(visit, name, partition_of(visit.host, name))
     image = partition_of(visit.host, name)
-    seen = leaders_view(views, image.leader)
     story = story_of(views)
-    own = views.get(image.leader)
-    moved = own.watermark_moved if own is not None else None
-    unstable = own.unstable if own is not None else None
     refused = [event_of(node, view.refused) for node, view in sorted(views.items()) if view.refused is not None]
     return _Explanation(
         **name._asdict(),
-        leader=_Leads(
-            leader=leader_out(visit.host, image),
-            sentence=_why_this_leader(visit, image, story) + _out_of_date(visit.host),
-            because=_leader_chain(story, image),
-        ),
-        isr=_Isr(
-            isr=list(image.isr),
-            elr=list(image.elr),
-            replicas=list(image.replicas),
-            proposed=list(seen.proposed_isr) if seen is not None and seen.proposed_isr is not None else None,
-            sentence=_why_this_isr(image) + _out_of_date(visit.host),
-            members=[_Member.out_of(each) for each in replicas_of(visit.host, image, views)],
-            because=_isr_chain(story, image),
-        ),
-        high_watermark=_Watermark(
-            high_watermark=seen.high_watermark if seen is not None else None,
-            log_end_offset=seen.log_end_offset if seen is not None else None,
-            held_by=_held_by(seen),
-            sentence=watermark_sentence(image, views),
-            because=[event_of(image.leader, moved)] if moved is not None else [],
-        ),
-        last_stable_offset=_StableOffset(
-            last_stable_offset=seen.last_stable_offset if seen is not None else None,
-            held_by=_unstable_of(unstable),
-            sentence=why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image, views),
-        ),
+        leader=_leads(visit.host, image, story),
+        isr=_isr(visit.host, image, views, story),
+        high_watermark=_watermark(image, views),
+        last_stable_offset=_stable_offset(image, views),
         last_refusal=max(refused, key=lambda event: event.at_ms) if refused else None,
         story=story,
         told_by=sorted(views),
     ).out()
 
 
-def _leader_chain(story: list[Event], image: PartitionImage) -> list[Event]:
-    """The last change of leader, and what the leader did with it."""
+def _leads(host: Host, image: PartitionImage, story: list[Event]) -> _Leads:
+    """The leader; behind it the last change of leader, and what the leader did with it."""
     change = last(story, "leader_elected", "leader_lost")
     taken = last([event for event in story if event.broker == image.leader], "became_leader")
-    return [event for event in (change, taken) if event is not None]
+    return _Leads(
+        leader=leader_out(host, image),
+        sentence=_why_this_leader(host, image, story) + _out_of_date(host),
+        because=[event for event in (change, taken) if event is not None],
+    )
+
+
+def _isr(host: Host, image: PartitionImage, views: Views, story: list[Event]) -> _Isr:
+    seen = leaders_view(views, image.leader)
+    return _Isr(
+        isr=list(image.isr),
+        elr=list(image.elr),
+        replicas=list(image.replicas),
+        proposed=list(seen.proposed_isr) if seen is not None and seen.proposed_isr is not None else None,
+        sentence=_why_this_isr(image) + _out_of_date(host),
+        members=[_Member.out_of(each) for each in replicas_of(host, image, views)],
+        because=_isr_chain(story, image),
+    )
+
+
+def _watermark(image: PartitionImage, views: Views) -> _Watermark:
+    """The high watermark, the replicas whose log ends it waits for, and how it moved last."""
+    seen, view = leaders_view(views, image.leader), views.get(image.leader)
+    waits = seen is not None and seen.high_watermark < seen.log_end_offset
+    return _Watermark(
+        high_watermark=seen.high_watermark if seen is not None else None,
+        log_end_offset=seen.log_end_offset if seen is not None else None,
+        held_by=[each.broker_id for each in holding(seen)] if seen is not None and waits else [],
+        sentence=watermark_sentence(image, views),
+        because=[event_of(image.leader, view.watermark_moved)] if view is not None and view.watermark_moved else [],
+    )
+
+
+def _stable_offset(image: PartitionImage, views: Views) -> _StableOffset:
+    seen, view = leaders_view(views, image.leader), views.get(image.leader)
+    unstable = view.unstable if view is not None else None
+    return _StableOffset(
+        last_stable_offset=seen.last_stable_offset if seen is not None else None,
+        held_by=_unstable_of(unstable),
+        sentence=why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image, views),
+    )
 
 
 def _isr_chain(story: list[Event], image: PartitionImage) -> list[Event]:
@@ -412,9 +427,9 @@ def _isr_chain(story: list[Event], image: PartitionImage) -> list[Event]:
     return chain[::-1]
 
 
-def _why_this_leader(visit: Visit, image: PartitionImage, story: list[Event]) -> str:
+def _why_this_leader(host: Host, image: PartitionImage, story: list[Event]) -> str:
     if image.leader == NO_NODE:
-        return why_nobody_leads(visit.host.image, image)
+        return why_nobody_leads(host.image, image)
     led = f"broker {image.leader} leads epoch {image.leader_epoch}"
     change = last(story, "leader_elected")
     if change is not None and change.facts.get("why"):
@@ -436,15 +451,6 @@ def _why_this_isr(image: PartitionImage) -> str:
     if not missing:
         return f"the ISR is {list(image.isr)}: all replicas are in sync"
     return f"the ISR is {list(image.isr)}: of the replicas {list(image.replicas)} it lacks {missing}"
-
-
-def _held_by(seen: m.DescribedReplica | None) -> list[NodeId]:
-    """Replicas whose log end the watermark waits for."""
-    if seen is None or seen.high_watermark == seen.log_end_offset:
-        return []
-    return [
-        each.broker_id for each in seen.remotes if each.holds_watermark and each.log_end_offset <= seen.high_watermark
-    ]
 
 
 def _unstable_of(unstable: m.UnstableTransaction | None) -> _Unstable | None:

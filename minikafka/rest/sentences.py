@@ -140,21 +140,25 @@ def why_the_watermark(seen: DescribedReplica) -> str:
         return f"{at} and does not move: the ISR {list(seen.isr)} is smaller than min.insync.replicas={seen.min_isr}"
     if seen.high_watermark == seen.log_end_offset:
         return f"{at}, the log's end: every replica in the ISR has acknowledged all records"
-    holding = [each for each in seen.remotes if each.holds_watermark and each.log_end_offset <= seen.high_watermark]
-    if holding:
-        waited_for = ", ".join(
+    if waited_for := holding(seen):
+        names = ", ".join(
             f"broker {each.broker_id} ("
             + (f"acknowledged up to {each.log_end_offset}" if each.log_end_offset >= 0 else "has not fetched yet")
             + ")"
-            for each in holding
+            for each in waited_for
         )
         return (
-            f"{at}, the log's end is {seen.log_end_offset}: the leader waits for {waited_for} "
+            f"{at}, the log's end is {seen.log_end_offset}: the leader waits for {names} "
             f"to acknowledge offset {seen.high_watermark}"
         )
     if seen.acknowledged_end <= seen.high_watermark:
         return f"{at} of {seen.log_end_offset}: the leader has synced its own log up to {seen.acknowledged_end}"
     return f"{at} of {seen.log_end_offset}: it moves with the next fetch or append"
+
+
+def holding(seen: DescribedReplica) -> list[RemoteReplica]:
+    """The replicas whose log ends the high watermark waits for, while it is below the leader's."""
+    return [each for each in seen.remotes if each.holds_watermark and each.log_end_offset <= seen.high_watermark]
 
 
 def timestamp_text(timestamp_ms: int) -> str | None:
