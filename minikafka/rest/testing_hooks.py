@@ -32,7 +32,7 @@ from minikafka.rest.permissions import check
 from minikafka.rest.route import Answer, Body, Json, Reply, Route, Routes, Visit
 from minikafka.rest.schema import many, one_of, shape, text, whole
 from minikafka.rpc import call
-from minikafka.types import NodeId
+from minikafka.types import Address, NodeId
 from minikafka.web.problems import Refused
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
@@ -266,13 +266,9 @@ async def _forward(name: str, visit: Visit, node: NodeId, timeout_s: float) -> R
     address = host.address_of(node)
     if address is None:
         raise kafka.BrokerIdNotRegistered(f"no broker {node} is known here, only {sorted(host.image.brokers)}")
-    target = broker_members(host, node)
     if visit[FORWARD] == "never":
-        raise Refused(
-            kafka.InvalidRequest(f"broker {node} is another process; send the request to {address}"),
-            status=421,
-            broker=target,
-        )
+        elsewhere = kafka.InvalidRequest(f"broker {node} is another process; send the request to {address}")
+        raise Refused(elsewhere, status=421, broker=broker_members(host, node))
     request = RunTestHookRequest(
         broker_id=node,
         route=name,
@@ -286,35 +282,43 @@ async def _forward(name: str, visit: Visit, node: NodeId, timeout_s: float) -> R
         client_id=context.client_id,
         software=_software(visit),
     )
+    response = await _response_of(host, address, request, timeout_s)
+    visit.served_by.append(node)
+    document = _document_of(response, node)
+    if response.error_code:
+        message = f"broker {node}: {response.error_message}"
+        error = kafka.error_of(response.error_code, message, outcome=outcome_in(response))
+        refused = Refused(error, status=response.status or None)
+        refused.members.update(document, broker=broker_members(host, node))
+        raise refused
+    return Reply(document, response.status, {"Location": response.location} if response.location else {})
+
+
+async def _response_of(
+    host: Host, address: Address, request: RunTestHookRequest, timeout_s: float
+) -> RunTestHookResponse:
+    """Raises an error that says whether anything was done: one attempt, for the request may have taken effect."""
+    node, broker = request.broker_id, f"broker {request.broker_id} at {address}"
     try:
         response: RunTestHookResponse = await call(
             host.world.network, address, request, deadline=host.world.clock.now() + timeout_s
         )
     except kafka.Unreachable:
         raise kafka.BrokerNotAvailable(
-            f"broker {node} at {address} cannot be reached; nothing was done there. If its process is down, start it "
-            "with the program that ran it before"
+            f"{broker} cannot be reached; nothing was done there. If its process is down, start it with the program "
+            "that ran it before"
         ) from None
     except kafka.RequestRefused as refusal:
-        raise kafka.BrokerNotAvailable(f"broker {node} at {address} refused the request unread: {refusal}") from None
+        raise kafka.BrokerNotAvailable(f"{broker} refused the request unread: {refusal}") from None
     except kafka.OutcomeUnknown:
-        if name.startswith("GET "):
-            raise kafka.NetworkException(f"broker {node} at {address} did not answer") from None
+        if request.route.startswith("GET "):
+            raise kafka.NetworkException(f"{broker} did not answer") from None
         raise kafka.NetworkException(
-            f"broker {node} at {address} did not answer; the request may have taken effect, and a broker that has "
-            f"ended cannot say so. See /v1/brokers/{node} and /v1/faults?broker={node}",
+            f"{broker} did not answer; the request may have taken effect, and a broker that has ended cannot say so. "
+            f"See /v1/brokers/{node} and /v1/faults?broker={node}",
             outcome=kafka.UNKNOWN,
         ) from None
-    visit.served_by.append(node)
-    document = _document_of(response, node)
-    if response.error_code:
-        error = kafka.error_of(
-            response.error_code, f"broker {node}: {response.error_message}", outcome=outcome_in(response)
-        )
-        refused = Refused(error, status=response.status or None)
-        refused.members.update(document, broker=target)
-        raise refused
-    return Reply(document, response.status, {"Location": response.location} if response.location else {})
+    return response
 
 
 def _document_of(response: RunTestHookResponse, node: NodeId) -> dict[str, Any]:
