@@ -1,11 +1,10 @@
-"""The API's description of itself: ``/openapi.json``, ``/docs``, and a page for each error.
+"""The API's description of itself: ``/openapi.json`` (OpenAPI 3.1), ``/docs``, and a page for each error.
+
+The description is made from the table of routes that serves, so that the two cannot differ. What every route has in
+common stands here once: the problems that any request may meet, and the headers of any answer.
 
 ``/docs`` is the description as one page of HTML that loads nothing and runs no script. Rule for this file: every text
 goes through :func:`_text`; what stands between back quotes becomes code.
-
-``/openapi.json``: OpenAPI 3.1, made from the table of routes that serves, so that the two cannot differ.
-
-What every route has in common stands here once: the problems that any request may meet, the headers of any answer.
 """
 
 from __future__ import annotations

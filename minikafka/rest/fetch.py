@@ -1,15 +1,14 @@
-"""The records of one partition: a stateless long poll, a reader's place from poll to poll, and a stream of events.
+"""The records of one partition: a stateless long poll (``.../records``), and a stream of events (``.../stream``).
 
-``GET /v1/topics/{t}/partitions/{p}/records``: a stateless long poll.
+The long poll:
 
-- Ends at ``min_bytes`` or after ``max_wait_ms``, and says which: ``"wait": {"ended": "data" | "timeout", "ms": ...}``.
-- Committed records only (S2, S3). ``next_offset`` is where the next request should start: behind the last record shown,
-  or behind records that are none for applications: control batches, with ``read_committed`` also aborted ones.
+- It ends at ``min_bytes`` or after ``max_wait_ms``; ``"wait": {"ended": "data" | "timeout", "ms": ...}`` says which.
+- It returns committed records only (S2, S3). ``next_offset`` is where the next request should start: behind the last
+  record shown, or behind records that are none for applications: control batches, with ``read_committed`` also aborted
+  ones.
 - An offset outside the log is 416 with ``log_start_offset`` and ``high_watermark``.
 
-A reader's place in a partition, from poll to poll, and ``GET .../partitions/{p}/stream``: its records as events.
-
-Events, each a kind and its data:
+The stream keeps a reader's place from poll to poll. Its events, each a kind and its data:
 
 - ``record``: one committed record. Its ``id`` is the offset: a browser that reconnects sends ``Last-Event-ID``, and the
   stream continues behind it.

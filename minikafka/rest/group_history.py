@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from minikafka.errors import BrokerNotAvailable, GroupIdNotFound
-from minikafka.rest.groups import GENERATION, Lag, Member, assigned_to
+from minikafka.rest.groups import GENERATION, Lag, Member, OfGroup, assigned_to
 from minikafka.rest.history import Span, watermarks_at
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Integer, Text
@@ -29,10 +29,9 @@ AT = Integer("at", "The time, in milliseconds since 1970 (default: now).", high=
 GROUP = Text("group", "Only this group, with its lag.", pattern=r"[\s\S]+", needed="a name", length_max=32_767)
 
 
-class _PastGroup(Model):
+class _PastGroup(OfGroup):
     """A group at an earlier time."""
 
-    group: str = member(example="billing")
     sampled_ms: int = member("When its coordinator recorded this; it had not changed until `at`.", 1_795_270_217_937)
     state: str = member("Kafka's word.", "Stable")
     generation: int = member(GENERATION, 3)

@@ -1,19 +1,15 @@
 """``/v1/groups/{group}/members``: being a member of a group with nothing but HTTP.
 
-Joining is one call, which returns with an assignment and where to begin in each partition; behind it are JoinGroup,
-SyncGroup and OffsetFetch. When the coordinator makes this member the leader, the door deals the partitions with the
-assignors that the Python client uses. From then on the member says that it lives (heartbeat), commits, and leaves;
-409 REBALANCE_IN_PROGRESS asks it to join again, with its member id.
-
-- The door keeps nothing between two calls. What the partitions were when it dealt them is kept in the leader's own
-  assignment, so that the leader's heartbeat, at whichever broker, sees that a topic has grown (S31).
-- Between giving up and joining again a member with a cooperative assignor names what it keeps in ``owned``; what is in
-  ``revoked`` of the answer it must stop reading, and join again.
-
-Joining a group with one call: JoinGroup, the deal where this member leads, SyncGroup and OffsetFetch.
+Joining is one request, which returns with an assignment and where to begin in each partition; behind it are JoinGroup,
+SyncGroup and OffsetFetch. If the coordinator makes this member the leader, the broker deals the partitions with the
+assignors of the Python client. From then on the member sends heartbeats, commits, and leaves; 409
+REBALANCE_IN_PROGRESS asks it to join again, with its member id.
 
 - A join that has not ended when ``max_wait_ms`` is over is 409 with the member's id: its place is kept, join again.
-- What the partitions were when the door dealt them is kept in the leader's own assignment (:func:`counts_dealt`).
+- The broker keeps nothing between two requests. The numbers of partitions with which it dealt are in the leader's own
+  assignment (:func:`counts_dealt`), so that the leader's heartbeat, at any broker, sees that a topic has grown (S31).
+- Between giving up partitions and joining again, a member with a cooperative assignor names what it keeps in ``owned``.
+  It must stop reading what is in ``revoked`` of the answer, and join again.
 """
 
 from __future__ import annotations
@@ -34,6 +30,7 @@ from minikafka.rest.groups import (
     MEMBER,
     PARTITION_COUNT_MAX,
     SORTED,
+    OfGroup,
     PartitionsOf,
     partitions_in,
     partitions_out,
@@ -135,10 +132,9 @@ class _Beginning(Place):
     begin: Offset | None = member("Where to begin to read; null: not known now.", 41)
 
 
-class Joined(Model):
+class Joined(OfGroup):
     """A member of a group, with its partitions."""
 
-    group: str = member(example="billing")
     member_id: str = member("For every later call.", "curl-2f1c0d8f7f3f4e6b")
     generation: int = member(GENERATION, 1)
     assignor: str = member("What the members agreed on.", "range")
@@ -321,10 +317,9 @@ class _Standing(Model):
     group_instance_id: str | None = member(default=None)
 
 
-class _Lives(Model):
+class _Lives(OfGroup):
     """A member that lives."""
 
-    group: str = member(example="billing")
     member_id: str = member(example=MEMBER.example)
     generation: int = member(GENERATION, 1)
     note: str | None = note()
@@ -392,10 +387,9 @@ async def put_member_offsets(visit: Visit) -> Reply:
     return await committed(visit, request)
 
 
-class _Left(Model):
+class _Left(OfGroup):
     """A member that has left its group."""
 
-    group: str = member(example="billing")
     member_id: str = member(example=MEMBER.example)
     left: bool = member(example=True)
 

@@ -17,6 +17,7 @@ from minikafka.rest.groups import (
     GROUP,
     PARTITION_COUNT_MAX,
     CommittedOffset,
+    OfGroup,
     PartitionsOf,
     committed_of,
     described,
@@ -45,10 +46,9 @@ PARTITION_QUERY = Integer("partition", "Only of this partition; all without it."
 # ---- looking ---------------------------------------------------------------------------------------------------------
 
 
-class _GroupOffsets(Model):
+class _GroupOffsets(OfGroup):
     """What a group has committed."""
 
-    group: str = member(example="billing")
     state: str = member("Of the group.", "Empty")
     offsets: list[Any] = many_of(CommittedOffset)
 
@@ -95,10 +95,9 @@ class _Outcome(Place):
     problem: dict[str, Any] | None = member(ref("Problem"), default=None)
 
 
-class _Outcomes(Model):
+class _Outcomes(OfGroup):
     """What became of each."""
 
-    group: str = member(example="billing")
     offsets: list[_Outcome] = many_of(_Outcome)
     note: str | None = note()
 
@@ -211,10 +210,9 @@ class _NewOffset(Place):
     new_offset: Offset = member(example=0)
 
 
-class _ResetDone(Model):
+class _ResetDone(OfGroup):
     """Where a group goes on."""
 
-    group: str = member(example="billing")
     dry_run: bool = member("Nothing was changed.", example=True)
     offsets: list[_NewOffset] = many_of(_NewOffset)
     note: str | None = note()
@@ -299,10 +297,9 @@ async def _new_offsets(
 # ---- forgetting ------------------------------------------------------------------------------------------------------
 
 
-class _Forgotten(Model):
+class _Forgotten(OfGroup):
     """Partitions for which a group has committed nothing any more."""
 
-    group: str = member(example="billing")
     deleted: list[Any] = many_of(Place)
 
 

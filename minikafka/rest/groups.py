@@ -17,8 +17,8 @@ from minikafka.rest.leaders import broker_members, coordinator_of, first_error, 
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Text, states_parameter
 from minikafka.rest.route import Json, Routes, Visit
-from minikafka.rest.schema import TopicName, many, nullable, one_of, ref, text, whole
-from minikafka.rest.schemas import Place
+from minikafka.rest.schema import many, nullable, one_of, ref, text, whole
+from minikafka.rest.schemas import OfTopic, Place
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.group_messages import DescribedMember
@@ -51,10 +51,15 @@ MEMBER = Text(
 # ---- what requests and answers share ---------------------------------------------------------------------------------
 
 
-class PartitionsOf(Model):
+class OfGroup(Model):
+    """Something of a group."""
+
+    group: str = member(example="billing")
+
+
+class PartitionsOf(OfTopic):
     """Partitions of a topic."""
 
-    topic: TopicName = member(example="orders")
     partitions: list[int] = member(many(ref("PartitionNumber"), minItems=1), [0, 1])
 
 
@@ -141,10 +146,9 @@ COORDINATOR_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
 STATE = states_parameter("groups", STATES, example="Stable,Empty")
 
 
-class _Listed(Model):
+class _Listed(OfGroup):
     """A group in short."""
 
-    group: str = member(example="billing")
     protocol_type: str = member("`consumer`.", "consumer")
     state: str = member(GROUP_STATE, "Stable")
 
@@ -214,10 +218,9 @@ class Member(Model):
         return cls.out_of(each, host=each.client_host, topics=topics_of(each), assignment=assignment)
 
 
-class _Group(Model):
+class _Group(OfGroup):
     """A group, its members and their offsets."""
 
-    group: str = member(example="billing")
     state: str = member(GROUP_STATE, "Stable")
     generation: int = member(GENERATION, 3)
     protocol_type: str = member("`consumer`; empty for a group that only ever committed.", "consumer")
@@ -253,10 +256,9 @@ class _ReadPartition(Lag):
     member_id: str | None = member("Who reads it; null: nobody.", "curl-2f1c0d8f7f3f4e6b")
 
 
-class _GroupLag(Model):
+class _GroupLag(OfGroup):
     """How far a group is behind."""
 
-    group: str = member(example="billing")
     state: str = member(GROUP_STATE, "Stable")
     lag_sum: int = member("Over all partitions whose lag is known.", 3)
     lag_max: Lag | None = one(Lag, or_null=True)
@@ -282,10 +284,9 @@ async def get_lag(visit: Visit) -> Json:
     )
 
 
-class _Deleted(Model):
+class _Deleted(OfGroup):
     """A group that was deleted."""
 
-    group: str = member(example="billing")
     deleted: bool = member("It is gone.", example=True)
 
 

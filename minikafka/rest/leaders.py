@@ -1,18 +1,12 @@
 """Requests to the broker that knows: this one, a partition's leader, the active controller, or a coordinator.
 
-Asking the broker that knows: this one, or the leader of a partition, or the active controller.
-
-A request is forwarded to the broker that leads as far as this one knows, over ``/rpc``, which never forwards again.
-With an authorizer it carries its client along, and that broker checks it too (``broker/envelopes.py``).
-Only when that broker answers that it is not the leader (its picture or ours is a moment old) is the newer one asked,
-and only while nothing can have been written. ``?forward=never`` turns all of it off: 421 names the right broker.
-
-Asking the broker that coordinates a group or a transactional id, and the leaders of what a group reads.
-
-A request is forwarded once to the coordinator over ``/rpc``, which never forwards. While nobody coordinates the group
-yet (its topic is being created, a partition has no leader, a log is being read) it is found again for some seconds, for
-a person who joins the first group of a cluster should not have to know of that. ``?forward=never``: 421 names the
-coordinator.
+- A request is forwarded over ``/rpc`` to the broker that leads as far as this one knows; ``/rpc`` never forwards again.
+  With an authorizer it carries its client along, and that broker checks it too (``broker/envelopes.py``).
+- If that broker answers that it does not lead, its metadata or ours is a moment old. The newer leader is asked then,
+  while nothing can have been written.
+- While nobody coordinates a group yet (its topic is being created, a partition has no leader, a log is being read), the
+  coordinator is looked up again for some seconds: the first member of a cluster's first group need not know of that.
+- ``?forward=never`` turns all of it off: 421 names the right broker.
 """
 
 from __future__ import annotations

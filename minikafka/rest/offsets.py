@@ -10,7 +10,7 @@ from minikafka.rest.fetch import name_of
 from minikafka.rest.leaders import ask, from_leader, leader_members
 from minikafka.rest.model import Model, member, note, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TIMEOUT_MS, Integer, Parsed, Wrong
-from minikafka.rest.records import moment_ms
+from minikafka.rest.records import time_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Reply, Routes, Visit
 from minikafka.rest.schema import Timestamp, whole
 from minikafka.rest.schemas import Leader, Place
@@ -40,10 +40,8 @@ def _read_at(given: str) -> At:
         return At(given, WORDS[given])
     if given in OWN_WORDS:
         return At(given, m.LATEST)
-    if given.isascii() and given.isdigit() and len(given) <= 18:
-        return At("timestamp", int(given))
     try:
-        return At("timestamp", moment_ms(given))
+        return At("timestamp", time_ms(given))
     except ValueError:
         words = ", ".join((*WORDS, *OWN_WORDS))
         raise Wrong(f"{shown(given)}: one of {words}, milliseconds since 1970 or ISO 8601 is needed") from None

@@ -15,8 +15,8 @@ from minikafka.rest.leaders import ask, change, check_known, partition_of
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, PARTITION, TIMEOUT_MS, TOPIC
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
-from minikafka.rest.schema import TopicName, table, text
-from minikafka.rest.schemas import Place
+from minikafka.rest.schema import table, text
+from minikafka.rest.schemas import OfTopic, Place
 from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, setting_text
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire import admin as a
@@ -195,10 +195,9 @@ class _Count(Model):
     count: int = member(example=6, minimum=1, maximum=PARTITION_COUNT_MAX)
 
 
-class _MorePartitions(Model):
+class _MorePartitions(OfTopic):
     """A topic with more partitions."""
 
-    topic: TopicName = member(example="orders")
     partition_count: int = member(example=6)
     dry_run: bool = member("Nothing was changed.", example=False)
     note: str | None = note()

@@ -10,7 +10,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from minikafka.errors import InvalidRequest, ProtocolError, did_you_mean, one_is_needed
@@ -228,26 +227,25 @@ def _strangers(query: Mapping[str, Sequence[str]], known: Collection[str]) -> It
 
 def states_parameter(what: str, known: Sequence[str], *, example: str) -> Parsed[tuple[str, ...]]:
     """Declare ``state``: only what is in one of some states."""
+    by_name = {each.lower(): each for each in known}
+
+    def read(given: str) -> tuple[str, ...]:
+        states = []
+        for each in given.split(","):
+            if each.strip().lower() not in by_name:
+                raise Wrong(f"{shown(each)}: {one_is_needed(known, each, count='one or more')}")
+            states.append(by_name[each.strip().lower()])
+        return tuple(states)
+
     one = "|".join(known)
     return Parsed(
         "state",
         f"Only {what} in these states: {', '.join(f'`{each}`' for each in known)}; several with commas.",
         default=(),
-        reader=partial(states_among, known),
+        reader=read,
         described={"type": "string", "pattern": f"^(?:{one})(?:,(?:{one}))*$"},
         example=example,
     )
-
-
-def states_among(known: Sequence[str], given: str) -> tuple[str, ...]:
-    """Read a parameter with names of states, separated by commas. Wrong names one that does not exist."""
-    by_name = {each.lower(): each for each in known}
-    states = []
-    for each in given.split(","):
-        if each.strip().lower() not in by_name:
-            raise Wrong(f"{shown(each)}: {one_is_needed(known, each, count='one or more')}")
-        states.append(by_name[each.strip().lower()])
-    return tuple(states)
 
 
 def kinds_parameter(description: str) -> Parsed[Collection[str]]:

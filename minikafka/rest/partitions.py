@@ -1,14 +1,11 @@
-"""``/v1/topics/{t}/partitions/{p}``: replicas, elections, and why a partition is in its state (``explain``).
+"""One partition (``/v1/topics/{t}/partitions/{p}``): its replicas, elections, and why it is in its state (``explain``).
 
-``/v1/topics/{t}/partitions/{p}``: its replicas, why each is in or out of sync; elections.
+The leader knows best how far a follower is: a fetch is the follower's word (S5). Each replica reports its own high
+watermark, because no other broker knows it (S4). All replicas are asked at the same time, and one that does not answer
+leaves gaps rather than an error: people look here when a broker is down.
 
-How far a follower is, the leader knows best (a fetch is the follower's word, S5); its own high watermark a replica
-tells itself (S4: nobody else knows it). All are asked side by side; who does not answer leaves gaps and not an error,
-for people look here when something is down.
-
-``.../partitions/{p}/explain``: causes of the leader, ISR, high watermark and last stable offset; the last refusal.
-
-Each is a sentence and the chain of events that led to it, taken from what the brokers that answer remember.
+``explain`` has the causes of the leader, the ISR, the high watermark and the last stable offset, and the last refusal.
+Each is a sentence with the chain of events that led to it, from what the brokers that answer remember.
 """
 
 from __future__ import annotations
@@ -32,9 +29,9 @@ from minikafka.rest.leaders import (
 from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Json, Routes, Visit
-from minikafka.rest.schema import TopicName, one_of
+from minikafka.rest.schema import one_of
 from minikafka.rest.schemas import Event as EventOut
-from minikafka.rest.schemas import Leader, PartitionState, Place
+from minikafka.rest.schemas import Leader, OfTopic, PartitionState, Place
 from minikafka.rest.sentences import (
     NEVER_MS,
     holding,
@@ -53,10 +50,9 @@ ROUTES = Routes("partitions")
 ELECTION_TYPES = ("preferred", "unclean")
 
 
-class _Partitions(Model):
+class _Partitions(OfTopic):
     """The partitions of a topic."""
 
-    topic: TopicName = member(example="orders")
     partitions: list[PartitionState] = many_of(PartitionState)
 
 

@@ -45,7 +45,8 @@ from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import RecordIn, records_in
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Json, Reply, Routes, Visit
-from minikafka.rest.schema import PartitionNumber, Schema, Timestamp, TopicName, many, ref
+from minikafka.rest.schema import PartitionNumber, Schema, Timestamp, many, ref
+from minikafka.rest.schemas import OfTopic
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import Refused, malformed, problem_of, status_of
@@ -158,10 +159,9 @@ class _Record(Model):
     outcome: str | None = member(ref("Outcome"), default=None)
 
 
-class _Produced(Model):
+class _Produced(OfTopic):
     """Where the records came to lie."""
 
-    topic: TopicName = member(example="orders")
     acks: str = member("As asked: `all`, `1` or `0`.", "all")
     partitions: list[Any] = many_of(_Batch)
     records: list[Any] = many_of(_Record)

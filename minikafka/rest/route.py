@@ -1,12 +1,8 @@
-"""A route of the table of doors, and one request at it.
+"""A route of the HTTP API, one request at it, and what its handler may answer.
 
-One line of the table of doors: where it is, who answers, and all that ``/openapi.json`` says of it.
-
-The same object serves and describes. A route's parameters are read before its handler runs; what its table does not
-name is refused. ``answers`` are the statuses below 400 with schema and example, ``problems`` the errors that its
-handler may raise beside those of every route (``docs.py`` has those).
-
-One request at a door, and what its handler may answer.
+The same object serves and describes: a route's parameters are read before its handler runs, and a parameter that it
+does not declare is refused. ``answers`` are the statuses below 400 with schema and example. ``problems`` are the errors
+that its handler may raise beside those of every route (``docs.py`` has those).
 """
 
 from __future__ import annotations
@@ -207,9 +203,9 @@ class ErrorForm:
     body_of: Callable[[Refused], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Route:
-    """One door."""
+    """A method at a path: who answers, and all that ``/openapi.json`` says of it."""
 
     method: str
     path: str
@@ -225,17 +221,15 @@ class Route:
     testing: bool = False
     """Only there with ``mk.testing.endpoints.enable=true``."""
 
-    # What follows from the members above, computed once.
-    reads_metadata: bool = field(init=False)
-    """True if the handler looks topics or groups up in the metadata: a broker without it would answer 404."""
-    media_types: frozenset[str] = field(init=False)
-    """What its answers can be."""
+    @functools.cached_property
+    def reads_metadata(self) -> bool:
+        """True if the handler looks topics or groups up in the metadata: a broker without it would answer 404."""
+        return self.tag in ("topics", "partitions", "records", "groups", "proxy")
 
-    def __post_init__(self) -> None:
-        reads_metadata = self.tag in ("topics", "partitions", "records", "groups", "proxy")
-        media_types = frozenset(each for answer in self.answers.values() for each in answer.contents)
-        object.__setattr__(self, "reads_metadata", reads_metadata)
-        object.__setattr__(self, "media_types", media_types)
+    @functools.cached_property
+    def media_types(self) -> frozenset[str]:
+        """What its answers can be."""
+        return frozenset(each for answer in self.answers.values() for each in answer.contents)
 
 
 DeclaredHandler = TypeVar("DeclaredHandler", bound=Handler)

@@ -138,10 +138,15 @@ class Event(Model, named=True):
     )
 
 
-class Place(Model):
-    """A partition."""
+class OfTopic(Model):
+    """Something of a topic."""
 
     topic: TopicName = member(example="orders")
+
+
+class Place(OfTopic):
+    """A partition."""
+
     partition: PartitionNumber = member(example=0)
 
 

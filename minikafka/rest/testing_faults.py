@@ -23,7 +23,8 @@ from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import Integer
 from minikafka.rest.route import Json, Reply
-from minikafka.rest.schema import PartitionNumber, TopicName, many, nullable, one_of, whole
+from minikafka.rest.schema import many, nullable, one_of, whole
+from minikafka.rest.schemas import Place
 from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, HookRoutes
 from minikafka.types import NodeId, Offset
 from minikafka.web.problems import malformed, unacceptable
@@ -112,11 +113,9 @@ class _Release(Model):
     lose: bool = member("Lose them; their senders get no response.", example=False, default=False)
 
 
-class _Concerned(Model):
+class _Concerned(Place):
     """A partition that a held message concerns."""
 
-    topic: TopicName = member(example="orders")
-    partition: PartitionNumber = member(example=0)
     offset: Offset | None = member(
         "Fetch request: the first offset that it requests. Responses: the first record's.", 41
     )

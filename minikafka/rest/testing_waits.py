@@ -1,13 +1,10 @@
-"""``/v1/wait`` and ``/v1/events``, for tests: wait until the cluster is as requested; read this broker's latest events.
+"""For tests: ``/v1/wait`` answers when the cluster is in a state, and ``/v1/events`` has this broker's latest events.
 
-``GET /v1/wait``, for tests: answer when the cluster is as asked for, in place of sleeping (``world/states.py``).
+- ``/v1/wait`` takes the place of sleeping (``world/states.py``). The metadata is that of the broker that is asked.
+- ``/v1/events`` has the events as a list, as a journal that ``minikafka sim show`` opens, or as they happen. Brokers of
+  one process (``LocalCluster``) share one list; a broker in a process of its own has only its own events.
 
-The metadata is that of the broker that is asked. Only there with ``mk.testing.endpoints.enable=true``.
-
-``/v1/events``, for tests: this broker's latest events, as a list, as a journal, or as it happens.
-
-Brokers of one process (``LocalCluster``) share one list; a broker in a process of its own tells of itself. The journal
-is what ``minikafka sim show`` opens. Only there with ``mk.testing.endpoints.enable=true``.
+Only there with ``mk.testing.endpoints.enable=true``.
 """
 
 from __future__ import annotations

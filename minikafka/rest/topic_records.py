@@ -17,6 +17,7 @@ they were read.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,10 +38,10 @@ from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, unknown_topic
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
-from minikafka.rest.records import moment_ms
+from minikafka.rest.records import time_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Contents, Reply, Routes, Stream, Visit
-from minikafka.rest.schema import PartitionNumber, TopicName, ref, text
-from minikafka.rest.schemas import PROBLEM_EXAMPLE, TopicRecord
+from minikafka.rest.schema import PartitionNumber, ref, text
+from minikafka.rest.schemas import PROBLEM_EXAMPLE, OfTopic, TopicRecord
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
 from minikafka.web.problems import Refused, problem_of
@@ -196,11 +197,10 @@ def _read_start(given: str) -> Start:
         return Start(EARLIEST)
     if given == "latest":
         return Start(LATEST)
-    digits = given.removeprefix("-")
-    if digits.isascii() and digits.isdigit() and len(digits) <= 18:
-        return Start(LATEST, int(digits)) if given.startswith("-") else Start(int(digits))
+    if re.fullmatch("-[0-9]{1,18}", given):
+        return Start(LATEST, back=int(given[1:]))
     try:
-        return Start(moment_ms(given))
+        return Start(time_ms(given))
     except ValueError:
         raise Wrong(
             f"{shown(given)}: earliest, latest, -N (the last N), milliseconds since 1970 or ISO 8601 is needed"
@@ -241,10 +241,9 @@ class _Next(Model):
     problem: dict[str, Any] | None = member(ref("Problem"), default=None)
 
 
-class _Records(Model):
+class _Records(OfTopic):
     """Records of all partitions, by timestamp."""
 
-    topic: TopicName = member(example="orders")
     records: list[Any] = many_of(TopicRecord)
     next: list[_Next] = many_of(_Next)
 

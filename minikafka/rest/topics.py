@@ -15,8 +15,8 @@ from minikafka.rest.leaders import change, check_known
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TIMEOUT_MS, TOPIC, Choice, Flag
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Reply, Routes, Visit
-from minikafka.rest.schema import TopicName, many, table, text, whole
-from minikafka.rest.schemas import PartitionState
+from minikafka.rest.schema import many, table, text, whole
+from minikafka.rest.schemas import OfTopic, PartitionState
 from minikafka.rest.views import gather_from
 from minikafka.types import NO_NODE, NodeId
 from minikafka.wire import messages as m
@@ -41,10 +41,9 @@ WITH = Choice(
 )
 
 
-class _TopicInShort(Model):
+class _TopicInShort(OfTopic):
     """One topic, in short."""
 
-    topic: TopicName = member(example="orders")
     topic_id: str = member("Kafka's UUID of it.", _TOPIC_ID_EXAMPLE)
     partition_count: int = member(example=3)
     replication_factor: int = member(example=3)
@@ -63,19 +62,17 @@ class _Topics(Model):
     topics: list[_TopicInShort] = many_of(_TopicInShort)
 
 
-class _Topic(Model):
+class _Topic(OfTopic):
     """One topic with its settings and partitions."""
 
-    topic: TopicName = member(example="orders")
     topic_id: str = member(example=_TOPIC_ID_EXAMPLE)
     config: dict[str, str] = member(_TOPIC_CONFIG, _CONFIG_EXAMPLE)
     partitions: list[PartitionState] = many_of(PartitionState)
 
 
-class _Created(Model):
+class _Created(OfTopic):
     """The topic."""
 
-    topic: TopicName = member(example="orders")
     topic_id: str | None = member(example=_TOPIC_ID_EXAMPLE)
     partition_count: int = member(example=3)
     replication_factor: int = member(example=3)
@@ -84,10 +81,9 @@ class _Created(Model):
     note: str | None = note()
 
 
-class _Deleted(Model):
+class _Deleted(OfTopic):
     """A topic that was deleted."""
 
-    topic: TopicName = member(example="orders")
     topic_id: str | None = member(example=_TOPIC_ID_EXAMPLE)
     deleted: bool = member(example=True)
 

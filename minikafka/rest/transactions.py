@@ -1,8 +1,6 @@
 """Transactions over HTTP: ``/v1/transactions`` shows them, and lets a producer have one with nothing but HTTP.
 
-``/v1/transactions``: transactional ids and their transactions; ``.../partitions/{p}/producers``: its producers.
-
-Transactions with nothing but HTTP: become the producer of a transactional id, commit offsets, commit, abort.
+``.../partitions/{p}/producers`` shows the producers of a partition.
 
 Brokers keep nothing between two requests but what the coordinator's log has. The client sends ``producer_id`` and
 ``producer_epoch`` with each request, and gets those of its next transaction when one has ended: the epoch rises with

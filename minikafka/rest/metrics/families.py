@@ -1,13 +1,11 @@
-"""What one scrape reads, and Prometheus families made of it.
+"""What one scrape reads, and how Prometheus families are made of it.
 
-Prometheus families from rows of values: counters that events feed, quantiles of the recent past, and their
-samples.
-
-What one scrape reads: the broker at this moment, its partitions in order, its groups, and the counters beside it.
-
-Groups have kafka_exporter's lag, members and offsets, and Kafka's own counts of groups by state. A group has series at
-its coordinator only, so that sums over brokers are right. The leaders report the ends of the logs at the moment of the
-scrape; a partition whose leader does not answer has no lag in this scrape, rather than a wrong one.
+- :class:`View` is the broker at the moment of the scrape: its partitions in order, its groups, its process.
+- Families are made from rows of values; :class:`EventCounts` counts events, :class:`Windows` has quantiles of the
+  recent past.
+- Groups have kafka_exporter's lag, members and offsets, and Kafka's own counts of groups by state. A group has series
+  at its coordinator only, so that sums over brokers are right. The leaders report the ends of the logs at the moment of
+  the scrape; a partition whose leader does not answer has no lag in this scrape, rather than a wrong one.
 """
 
 from __future__ import annotations
