@@ -46,7 +46,7 @@ from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TOPIC, Choi
 from minikafka.rest.records import RecordIn, records_in
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Json, Reply, Routes, Visit
 from minikafka.rest.schema import PartitionNumber, Schema, Timestamp, many, ref
-from minikafka.rest.schemas import OfTopic
+from minikafka.rest.schemas import OfTopic, RecordsIn
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import Refused, malformed, problem_of, status_of
@@ -109,7 +109,6 @@ class _Part:
     batch: bytearray = field(default_factory=bytearray)
 
 
-RECORD_IN_EXAMPLE = {"key": "ann", "value": {"item": "tea", "count": 2}, "headers": [["source", "web"]]}
 RAW: Schema = {"type": "string", "format": "binary", "description": "The value itself."}
 RECORDS_BODY = Body(
     description='One record, a list of records, `{"records": [...]}`, one record a line, or one raw value with its key '
@@ -117,7 +116,7 @@ RECORDS_BODY = Body(
     contents={
         JSON: (
             {"anyOf": [ref("RecordIn"), ref("RecordsIn"), many(ref("RecordIn"), minItems=1)]},
-            {"records": [RECORD_IN_EXAMPLE]},
+            RecordsIn.example(),
         ),
         "application/x-ndjson": ({"type": "string"}, '{"value": 1}\n{"value": 2}\n'),
         "application/octet-stream": (RAW, None),

@@ -71,9 +71,9 @@ def nullable(inner: Schema) -> Schema:
     return {"anyOf": [inner, {"type": "null"}]}
 
 
-def anything(description: str = "") -> Schema:
-    """Any JSON value."""
-    return {"description": description} if description else {}
+def anything(description: str = "", **more: Any) -> Schema:
+    """Any JSON value, or one that ``more`` describes."""
+    return {**({"description": description} if description else {}), **more}
 
 
 def ref(name: str) -> Schema:

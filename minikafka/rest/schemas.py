@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from minikafka.errors import BY_CODE, NotEnoughReplicas
-from minikafka.rest.model import Model, member
+from minikafka.rest.model import LEFT_OUT, Model, many_of, member, one
 from minikafka.rest.parameters import INT64_MAX
 from minikafka.rest.schema import (
     SCALARS,
     PartitionNumber,
     Schema,
+    Timestamp,
     TopicName,
     anything,
-    flag,
     many,
-    nullable,
     ref,
     shape,
     table,
     text,
     whole,
 )
-from minikafka.types import Epoch, NodeId
+from minikafka.types import Epoch, NodeId, Offset
 from minikafka.web.problems import problem_of
 
 OUTCOMES = ("not_written", "written", "unknown")
@@ -65,6 +64,27 @@ class ProblemPage(Model, named=True):
     look_at: list[str] = member("What shows more.")
 
 
+class Problem(Model, named=True, is_open=True):
+    """An error (RFC 9457) with Kafka's name and number."""
+
+    type: str = member("Where the error is explained.", format="uri-reference")
+    title: str = member("The same for all errors of this kind.")
+    status: int = member("The HTTP status.", minimum=400, maximum=599)
+    detail: str = member("What happened this time.")
+    instance: str | None = member(
+        "Which problem this is: what was asked for, then broker, start and number; events have it too.",
+        default=None,
+        format="uri-reference",
+    )
+    error: str = member("Kafka's name.", enum=sorted(each.name for each in BY_CODE.values()))
+    error_code: int = member("Kafka's number.")
+    message: str = member("The same as `detail`.")
+    retriable: bool = member("May the same request succeed later?")
+    outcome: str = member(ref("Outcome"))
+    errors: list[Fault] | None = many_of(Fault, "All that is wrong with the request.", default=None)
+    leader: Leader | None = one(Leader, default=None)
+
+
 PROBLEM_EXAMPLE = problem_of(
     NotEnoughReplicas("orders-0 needs 2 in-sync replicas, the ISR is [1]"),
     topic="orders",
@@ -82,31 +102,51 @@ _HEADER = many(
     maxItems=2,
 )
 
-_KEY_AND_VALUE: dict[str, Schema] = {
-    "key": anything("Text is its UTF-8 bytes, other JSON its shortest text; null is no key."),
-    "value": anything("As `key`; null makes a tombstone."),
-    "key_b64": nullable(text("The key in base64.", format="byte")),
-    "value_b64": nullable(text("The value in base64.", format="byte")),
-}
+
+class _KeyAndValue(Model):
+    """What a record says."""
+
+    key: Any = member("Text is its UTF-8 bytes, other JSON its shortest text; null is no key.", "ann", default=None)
+    value: Any = member("As `key`; null makes a tombstone.", {"item": "tea", "count": 2}, default=None)
+    key_b64: str | None = member("The key in base64.", default=LEFT_OUT, format="byte")
+    value_b64: str | None = member("The value in base64.", default=LEFT_OUT, format="byte")
 
 
-class RecordOut(Model, named=True):
+class RecordIn(_KeyAndValue):
+    """One record to produce."""
+
+    headers: Any = member(many(_HEADER), [["source", "web"]], default=None)
+    timestamp: Any = member(
+        "Milliseconds since 1970, or ISO 8601 with a time zone; now when it is missing.",
+        default=None,
+        anyOf=[whole(minimum=0, maximum=INT64_MAX), text(format="date-time")],
+    )
+
+
+class RecordsIn(Model):
+    """Some records to produce."""
+
+    records: list[Any] = member(many(ref("RecordIn"), minItems=1, maxItems=10_000), [RecordIn.example()])
+
+
+class _Position(Model):
+    """Where a record is."""
+
+    offset: Offset = member(example=41)
+    timestamp: Timestamp | None = member(example=1_795_000_000_000, default=None)
+    leader_epoch: Epoch = member(example=3)
+
+
+class RecordOut(_KeyAndValue, _Position, named=True):
     """One record; `encoding` tells how its value is written."""
 
-    offset: Any = member(ref("Offset"), 41)
-    timestamp: Any = member(ref("Timestamp"), 1_795_000_000_000, default=None)
-    leader_epoch: Any = member(ref("Epoch"), 3)
-    key: Any = member(_KEY_AND_VALUE["key"], "ann", default=None)
-    value: Any = member(_KEY_AND_VALUE["value"], {"item": "tea", "count": 2}, default=None)
-    key_b64: Any = member(_KEY_AND_VALUE["key_b64"], default=None)
-    value_b64: Any = member(_KEY_AND_VALUE["value_b64"], default=None)
-    encoding: Any = member(
-        text("`json`, `text`, `base64`, `bytes` (msgpack), `null`, or `unreadable`: see `detail`."), "json"
+    encoding: str = member(
+        "`json`, `text`, `base64`, `bytes` (msgpack), `null`, or `unreadable`: see `detail`.", "json"
     )
     headers: Any = member(many(_HEADER), [["source", "web"]], default=None)
-    last_offset: Any = member(whole("Of what cannot be read: where it ends."), default=None)
-    detail: Any = member(text("Why it cannot be read."), default=None)
-    control_type: Any = member(whole("Of a control record: which one."), default=None)
+    last_offset: int | None = member("Of what cannot be read: where it ends.", default=None)
+    detail: str | None = member("Why it cannot be read.", default=None)
+    control_type: int | None = member("Of a control record: which one.", default=None)
 
 
 class _OfPartition(Model):
@@ -187,55 +227,15 @@ class BrokerLoad(Broker, named=True):
     in_sync_count: int = member("Partitions in whose ISR it is.", 12)
 
 
-_PROBLEM: Schema = {
-    "type": "object",
-    "description": "An error (RFC 9457) with Kafka's name and number.",
-    "properties": {
-        "type": text("Where the error is explained.", format="uri-reference"),
-        "title": text("The same for all errors of this kind."),
-        "status": whole("The HTTP status.", minimum=400, maximum=599),
-        "detail": text("What happened this time."),
-        "instance": text(
-            "Which problem this is: what was asked for, then broker, start and number; events have it too.",
-            format="uri-reference",
-        ),
-        "error": {
-            "type": "string",
-            "enum": sorted(each.name for each in BY_CODE.values()),
-            "description": "Kafka's name.",
-        },
-        "error_code": whole("Kafka's number."),
-        "message": text("The same as `detail`."),
-        "retriable": flag("May the same request succeed later?"),
-        "outcome": ref("Outcome"),
-        "errors": many(ref("Fault"), "All that is wrong with the request."),
-        "leader": ref("Leader"),
-    },
-    "required": ["type", "title", "status", "detail", "error", "error_code", "message", "retriable", "outcome"],
-}
-_RECORD_IN: Schema = {
-    **shape(
-        "One record to produce.",
-        optional=("key", "value", "key_b64", "value_b64", "headers", "timestamp"),
-        **_KEY_AND_VALUE,
-        headers=many(_HEADER),
-        timestamp={
-            "anyOf": [
-                whole(minimum=0, maximum=INT64_MAX),
-                text(format="date-time"),
-            ],
-            "description": "Milliseconds since 1970, or ISO 8601 with a time zone; now when it is missing.",
-        },
-    ),
-    "oneOf": [{"required": ["value"]}, {"required": ["value_b64"]}],
-    "not": {"required": ["key", "key_b64"]},
-}
-_MODELS = (Leader, Fault, ProxyError, ProblemPage, RecordOut, TopicRecord, PartitionState, Event, Broker, BrokerLoad)
+_MODELS = (Leader, Fault, Problem, ProxyError, ProblemPage, RecordOut, TopicRecord, PartitionState, Event, Broker)
 SCHEMAS: dict[str, Schema] = {
     **SCALARS,
     "Outcome": {"type": "string", "enum": list(OUTCOMES), "description": "What became of a write."},
-    "Problem": _PROBLEM,
-    "RecordIn": _RECORD_IN,
-    "RecordsIn": shape("Some records to produce.", records=many(ref("RecordIn"), minItems=1, maxItems=10_000)),
-    **{each.__name__: each.schema() for each in _MODELS},
+    "RecordIn": {
+        **RecordIn.schema(sent=True),
+        "oneOf": [{"required": ["value"]}, {"required": ["value_b64"]}],
+        "not": {"required": ["key", "key_b64"]},
+    },
+    "RecordsIn": RecordsIn.schema(sent=True),
+    **{each.__name__: each.schema() for each in (*_MODELS, BrokerLoad)},
 }
