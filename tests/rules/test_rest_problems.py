@@ -125,7 +125,9 @@ DRY, WET = Flag(name="dry", description=""), Flag(name="wet", description="")
 def read(parameters: Sequence[Parameter[Any]], **query: str | list[str]) -> dict[str, Any]:
     """The values of a request with this query."""
     lists = {name: [given] if isinstance(given, str) else given for name, given in query.items()}
-    return values_of(parameters, path={}, query=lists, headers={})
+    values, given = values_of(parameters, path={}, query=lists, headers={})
+    assert given == lists.keys()
+    return values
 
 
 def faults(parameters: Sequence[Parameter[Any]], **query: str | list[str]) -> list[tuple[str, str]]:
