@@ -24,9 +24,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from minikafka.errors import DiskFailed, DiskFull
 from minikafka.ports import Buffers, checked_path
@@ -34,10 +36,10 @@ from minikafka.sim.loop import Incarnation, SimLoop
 from minikafka.types import METADATA_PARTITION
 
 SECTOR_SIZE = 512
+METADATA_FOLDER = f"{METADATA_PARTITION}/"
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True, gc=False):
     """One unsynced change of a file's content: append ``data``, or cut to ``size``."""
 
     sequence: int
@@ -51,8 +53,7 @@ class Write:
             del content[self.size :]
 
 
-@dataclass(eq=False, slots=True)
-class Inode:
+class Inode(Struct, eq=False):
     """A file's bytes, apart from its names."""
 
     birth: int
@@ -61,7 +62,7 @@ class Inode:
     content: bytearray = field(default_factory=bytearray)
     """As the page cache shows it."""
     durable: bytearray = field(default_factory=bytearray)
-    pending: list[Write] = field(default_factory=list)
+    pending: list[Write] = []
     sequence: int = 0
 
     def append(self, data: bytes) -> None:
@@ -119,8 +120,7 @@ FOLDER = Folder()
 Entry: TypeAlias = Inode | Folder
 
 
-@dataclass(frozen=True, slots=True)
-class NameChange:
+class NameChange(Struct, frozen=True):
     """One unsynced change of names: create or remove ``path``, or move ``source`` to ``path`` with all below it."""
 
     sequence: int
@@ -329,15 +329,17 @@ class SimDisk:
         return self._create(path)
 
     def _create(self, path: str) -> Inode:
-        self._make_folders(_parent(path))
+        self._make_folders(path)
         self._births += 1
         inode = Inode(self._births, self._wall_ms())
         self._change("create", path, inode)
         return inode
 
-    def _make_folders(self, folder: str) -> None:
+    def _make_folders(self, path: str) -> None:
+        """Those above ``path``."""
+        folder = _parent(path)
         if folder and folder not in self._names:
-            self._make_folders(_parent(folder))
+            self._make_folders(folder)
             self._change("create", folder, FOLDER)
 
     def _change(
@@ -353,8 +355,8 @@ class SimDisk:
 
     def names(self, folder: str) -> list[str]:
         start = folder + "/" if folder else ""
-        inside = (path[len(start) :] for path in self._names if path.startswith(start))
-        return sorted(name for name in inside if "/" not in name)
+        inside = [path[len(start) :] for path in self._names if path.startswith(start)]
+        return sorted([name for name in inside if "/" not in name])
 
     def modified_ms(self, path: str) -> int:
         return self.inode(path).modified_ms
@@ -389,7 +391,7 @@ class SimDisk:
             raise FileNotFoundError(f"{self._node}:{source}")
         if self._names.get(target) is FOLDER and self.names(target):
             raise DiskFailed(f"{self._node}:{target} is a folder with files in it")
-        self._make_folders(_parent(target))
+        self._make_folders(target)
         for folder in list(tree_below(self._name_changes, source)):
             moved = [change.moved(source, target) for change in self._name_changes.pop(folder)]
             self._name_changes.setdefault(target + folder[len(source) :], []).extend(moved)
@@ -445,9 +447,9 @@ class SimDisk:
                 done.set_result(None)
 
         # One thread syncs the quorum's log and another all else, each one request after the other.
-        lane = f"{path}/".startswith(f"{METADATA_PARTITION}/")
+        lane = f"{path}/".startswith(METADATA_FOLDER)
         latency = self._latencies.expovariate(1 / self.sync_mean_s) if self.sync_mean_s > 0 else 0.0
-        at = max(self._loop.time(), self._lane_free_at.get(lane, 0.0)) + latency
+        at = max(self._loop.now, self._lane_free_at.get(lane, 0.0)) + latency
         self._lane_free_at[lane] = at
         self._loop.happen_at(at, finish)
         return done

@@ -12,7 +12,9 @@ Rules for this file:
 1. A step is decided by queues, timers and the seed only; never by an address, a hash of a string or a real clock.
    Tasks and futures hash to their birth number, so that sets of them (``asyncio.wait``, ``TaskGroup``) iterate equally.
 2. The trace names who ran by birth number and function name; ``repr`` shows addresses and is banned.
-3. A dead incarnation never runs again. Its tasks stay referenced until :meth:`SimLoop.close`, or the garbage collector
+3. What is made for each step is a msgspec Struct, as are messages, events, writes and the batches that invariants
+   compare: making one runs no Python code, and costs a quarter of a tuple with names.
+4. A dead incarnation never runs again. Its tasks stay referenced until :meth:`SimLoop.close`, or the garbage collector
    would run their ``finally`` blocks in the midst of another's.
 
 The trace is a hash of what a run did: equal runs have equal traces. Tasks and futures belong to a life of a node
@@ -38,7 +40,10 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from random import Random
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet
+
+from msgspec import Struct
 
 from minikafka.invariant import invariant
 
@@ -76,35 +81,29 @@ def current_node() -> str:
     return incarnation.node if incarnation is not None else ""
 
 
-def _nothing() -> None:
-    """What a cancelled handle would call."""
-
-
-class SimHandle:
+class SimHandle(Struct, eq=False):
     """What asyncio's Handle and TimerHandle are, without what only real loops and debuggers need of them."""
 
-    __slots__ = ("args", "callback", "context", "home", "is_cancelled")
-
-    def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, home: Incarnation
-    ) -> None:
-        self.callback = callback
-        self.args = args
-        self.context = context
-        self.home = home
-        """On whose queue it runs."""
-        self.is_cancelled = False
+    callback: Callable[..., object] | None
+    """None: it was cancelled. A timer stays in the heap then, what it would have called need not."""
+    args: tuple[Any, ...]
+    context: Context
+    home: Incarnation
+    """On whose queue it runs."""
 
     def cancel(self) -> None:
-        self.is_cancelled = True
-        self.callback, self.args = _nothing, ()  # a timer stays in the heap, what it would have called need not
+        self.callback, self.args = None, ()
 
     def cancelled(self) -> bool:
-        return self.is_cancelled
+        return self.callback is None
+
+
+Happening: TypeAlias = Callable[[], object]
+"""Something that the simulation itself does at its time."""
 
 
 def _birth(born: Any) -> int:
-    """The hash of a task or future: given by the loop when it is first asked for, of a task at its birth."""
+    """The hash of a task or future: given by the loop, to a future when its hash is first asked for."""
     try:
         birth: int = born.birth
     except AttributeError:
@@ -180,6 +179,20 @@ def _line(entry: object) -> str:
 
 logger = logging.getLogger(__name__)
 
+_ALL_TASKS: Any = getattr(asyncio.tasks, "_scheduled_tasks", None)
+"""Where asyncio.all_tasks() finds tasks: a WeakSet, of another name since Python 3.12."""
+if _ALL_TASKS is None:
+    _ALL_TASKS = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
+
+
+def _listed(task: asyncio.Task[Any]) -> None:
+    """Note a task for asyncio.all_tasks(), but no simulated one. The weak reference, with a hash and a callback in
+    Python, costs as much as all else at a task's birth, and :class:`Incarnation` holds them anyway.
+    """
+    if type(task) is not SimTask:
+        WeakSet.add(_ALL_TASKS, task)
+
+
 T = TypeVar("T")
 
 # A broker handles some hundred callbacks at one instant; a loop that never lets time pass makes more than this soon.
@@ -247,6 +260,8 @@ class SimLoop(_Base):  # type: ignore[misc]
         """Called after each step with an event: the place for invariants."""
         self.has_event = False
         """The step under way has reported an event."""
+        self.lists_tasks = True
+        """asyncio.all_tasks() finds the tasks of this loop."""
         self.alarmed = False
         """Something failed, or a check has failed: :meth:`run_until_alarm` ends with this turn."""
         self.world = Incarnation("", 0)
@@ -256,7 +271,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._buried: list[Incarnation] = []
         self._choose = choose if choose is not None else SeededChoice(seed)
         self._ready: list[Incarnation] = []
-        self._timers: list[tuple[float, int, SimHandle]] = []
+        self._timers: list[tuple[float, int, SimHandle | Happening]] = []
         self._timers_set = 0
         self._timers_max = TIMERS_MAX
         self._births = 0
@@ -264,7 +279,8 @@ class SimLoop(_Base):  # type: ignore[misc]
         """As many as there may be at this instant."""
         self._closed = False
         self._interrupted = False
-        self._outside = self.context_of(None)
+        self.create_future = functools.partial(SimFuture, loop=self)
+        """Make a future of this loop."""
 
     # ------------------------------------------------------------------------------------- nodes
 
@@ -374,16 +390,15 @@ class SimLoop(_Base):  # type: ignore[misc]
         queue = incarnation.queue
         while queue and incarnation.alive and not incarnation.paused:
             handle = queue.popleft()
-            if not handle.is_cancelled:
-                self._step(handle, trace)
+            if handle.callback is not None:
+                self._step(handle, handle.callback, trace)
         incarnation.has_turn = False
         if queue:
             self._offer(incarnation)
         return True
 
-    def _step(self, handle: SimHandle, trace: list[object]) -> None:
+    def _step(self, handle: SimHandle, callback: Callable[..., object], trace: list[object]) -> None:
         """Run one callback."""
-        callback = handle.callback
         task: Any = None
         if type(callback) is FunctionType:
             label = callback.__qualname__
@@ -405,16 +420,39 @@ class SimLoop(_Base):  # type: ignore[misc]
         if task is not None and task.done():
             task.home.tasks.pop(task.birth, None)
         if self.has_event:
-            self.has_event = False
-            for check in self.after_step:
-                check()
+            self._look()
+
+    def _happen(self, happening: Happening, trace: list[object]) -> None:
+        """Let something happen that the simulation itself has set. Nobody's code runs, so it needs no context: where no
+        node runs, NODE is None.
+        """
+        label = getattr(happening, "__qualname__", "") or name_of(happening)
+        trace.append(self.now)
+        trace.append(label)
+        self.steps += 1
+        if self.steps > self._steps_max:
+            raise Livelock(f"t={self.now:.6f} step {self.steps}: {self.world} {label}")
+        try:
+            happening()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as in a step
+            self.call_exception_handler({"message": f"Exception in callback {label}", "exception": error})
+        if self.has_event:
+            self._look()
+
+    def _look(self) -> None:
+        """Check what may be wrong after a step with an event."""
+        self.has_event = False
+        for check in self.after_step:
+            check()
 
     def _fire_timers(self, limit: float | None) -> bool:
         """Advance to the next timer not after ``limit``. Of all that are due then, those of nodes become ready, and
         what the simulation itself has set (messages that arrive, syncs that end) happens.
         """
         timers = self._timers
-        while timers and timers[0][2].is_cancelled:
+        while timers and type(timers[0][2]) is SimHandle and timers[0][2].callback is None:
             heapq.heappop(timers)
         if not timers or (limit is not None and timers[0][0] > limit):
             return False
@@ -423,17 +461,18 @@ class SimLoop(_Base):  # type: ignore[misc]
         now, world = self.now, self.world
         trace = self.trace.entries
         while timers and timers[0][0] <= now:
-            handle = heapq.heappop(timers)[2]
-            if handle.is_cancelled:
+            due = heapq.heappop(timers)[2]
+            if type(due) is not SimHandle:
+                self._happen(due, trace)  # type: ignore[arg-type]
+            elif due.callback is None:
                 continue
-            home = handle.home
-            if home is world:
+            elif due.home is world:
                 trace.append(now)
-                self._step(handle, trace)
-                continue
-            home.queue.append(handle)
-            if not home.has_turn:
-                self._offer(home)
+                self._step(due, due.callback, trace)
+            else:
+                due.home.queue.append(due)
+                if not due.home.has_turn:
+                    self._offer(due.home)
         return True
 
     def _advance(self, now: float) -> None:
@@ -455,9 +494,13 @@ class SimLoop(_Base):  # type: ignore[misc]
         if takes_signals:
             signal.signal(signal.SIGINT, self._interrupt)
         asyncio._set_running_loop(self)
+        if not self.lists_tasks:
+            _ALL_TASKS.add = _listed
         try:
             yield
         finally:
+            if not self.lists_tasks:
+                del _ALL_TASKS.add
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
             if takes_signals:
@@ -527,39 +570,30 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._births += 1
         return self._births
 
-    def create_future(self) -> SimFuture:
-        """A future whose hash is a birth number."""
-        return SimFuture(loop=self)
-
     def create_task(
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None, **_: object
     ) -> asyncio.Task[T]:
         """Start a task on the node of ``context`` (default: the node that runs)."""
-        if context is None:
-            context = contextvars.copy_context()
-        task = SimTask(coro, loop=self, name=name or "task", context=context)
-        self._adopt(task, context)
-        return task
+        return self._born(coro, self.next_birth(), name or "task", context or contextvars.copy_context())
 
     def create_task_at_once(self, coro: Coroutine[Any, Any, object], birth: int) -> None:
         """Start a task with a birth number that was given out before. A callback calls this: the task's first step is
         the rest of this step.
         """
-        context = contextvars.copy_context()
-        task = SimTask.__new__(SimTask)
-        task.birth = birth  # before it is made: asyncio puts it into a set then
-        SimTask.__init__(task, coro, loop=self, name="task", context=context)
-        self._adopt(task, context)
+        task = self._born(coro, birth, "task", contextvars.copy_context())
         first = task.home.queue.pop()
-        first.context.run(first.callback)
+        first.context.run(first.callback)  # type: ignore[arg-type]
         if task.done():
             task.home.tasks.pop(birth, None)
 
-    def _adopt(self, task: SimTask, context: Context) -> None:
-        birth = hash(task)
-        task.label = f"{birth} {name_of(task.get_coro())}"
+    def _born(self, coro: Coroutine[Any, Any, object], birth: int, name: str, context: Context) -> SimTask:
+        task = SimTask.__new__(SimTask)
+        task.birth = birth  # before it is made: asyncio may put it into a set then
+        task.label = f"{birth} {name_of(coro)}"
         task.home = home = context.get(NODE, None) or self.world
         home.tasks[birth] = task
+        SimTask.__init__(task, coro, loop=self, name=name, context=context)
+        return task
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> SimHandle:
         """Queue a callback on the node of its context."""
@@ -585,18 +619,16 @@ class SimLoop(_Base):  # type: ignore[misc]
         if context is None:
             context = contextvars.copy_context()
         handle = SimHandle(callback, args, context, context.get(NODE, None) or self.world)
-        self._set_timer(when, handle)
-        return handle
-
-    def happen_at(self, when: float, callback: Callable[[], object]) -> None:
-        """Something that the simulation itself does at virtual time ``when``: nobody's code, nobody's queue."""
-        self._set_timer(when, SimHandle(callback, (), self._outside, self.world))
-
-    def _set_timer(self, when: float, handle: SimHandle) -> None:
-        self._timers_set += 1
         if len(self._timers) >= self._timers_max:
             self._drop_cancelled_timers()
+        self._timers_set += 1
         heapq.heappush(self._timers, (when, self._timers_set, handle))
+        return handle
+
+    def happen_at(self, when: float, happening: Happening) -> None:
+        """Something that the simulation itself does at virtual time ``when``: nobody's code, nobody's queue."""
+        self._timers_set += 1
+        heapq.heappush(self._timers, (when, self._timers_set, happening))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Collect what went wrong unseen; :meth:`check` tells it."""
@@ -634,7 +666,9 @@ class SimLoop(_Base):  # type: ignore[misc]
     def _drop_cancelled_timers(self) -> None:
         # Most timers are time-outs that did not happen: without this the heap would hold them to the end.
         # In place: this may happen while they are being fired, and one that is due must not be fired from two lists.
-        self._timers[:] = [entry for entry in self._timers if not entry[2].is_cancelled]
+        self._timers[:] = [
+            entry for entry in self._timers if type(entry[2]) is not SimHandle or entry[2].callback is not None
+        ]
         heapq.heapify(self._timers)
         self._timers_max = max(TIMERS_MAX, 2 * len(self._timers))
 

@@ -33,6 +33,8 @@ from math import log
 from random import Random
 from typing import Any
 
+from msgspec import Struct
+
 from minikafka.errors import ConnectionRefused, OutcomeUnknown, Unreachable
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers, Handler, OpenSession, RequestContext
@@ -52,8 +54,7 @@ CLOSE_LOOK_S = 0.05
 """How often a closing server looks whether the sessions of streams are done."""
 
 
-@dataclass(eq=False, slots=True)
-class _Call:
+class _Call(Struct, eq=False):
     """A call as its caller sees it: one future, set once."""
 
     number: int
@@ -75,6 +76,13 @@ class _Call:
         """Fail a copy of the request that did not arrive; another copy may have."""
         self.fail((error if self.copies == 1 else OutcomeUnknown)(f"{self.peer}: {why}"))
 
+    def was_reset(self, how: Reset) -> None:
+        """The connection of a copy of the request broke before the request arrived."""
+        if how.is_refused:
+            self.fail_to_send("connection refused", ConnectionRefused)
+        else:
+            self.fail_to_send(f"connection reset before {self.api} was sent")
+
     def expire(self) -> None:
         self.fail(OutcomeUnknown(f"{self.api} to {self.peer}: no answer in time"))
 
@@ -92,11 +100,22 @@ class _Listener:
     open: bool = True
     waiting: dict[int, _Call] = field(default_factory=dict)
     """Delivered requests without an answer, by the order of their arrival."""
+    contexts: dict[str, RequestContext] = field(default_factory=dict)
+    """Of the requests of each sender."""
     drained: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is closed and nobody waits any more."""
 
     def listens(self) -> bool:
         return self.open and self.incarnation.alive
+
+    def context_of(self, sender: str) -> RequestContext:
+        """The context of a request. The sender at a listener with a name is ``User:`` and its machine."""
+        if not self.request_context.listener:
+            return self.request_context
+        known = self.contexts.get(sender)
+        if known is None:
+            known = self.contexts[sender] = replace(self.request_context, remote=sender, principal=f"User:{sender}")
+        return known
 
     def take(self, arrival: int) -> _Call | None:
         """The call that waits for this answer, once; None when its connection is gone."""
@@ -131,11 +150,6 @@ def _untold(_kind: str, _node: str, /, **_facts: object) -> None:
     """For a network without a world around it."""
 
 
-def sent_by(context: RequestContext, node: str) -> RequestContext:
-    """The context of a request. The sender at a listener with a name is ``User:`` and its machine."""
-    return replace(context, remote=node, principal=f"User:{node}") if context.listener else context
-
-
 @dataclass(frozen=True, slots=True)
 class _Held:
     message: Message
@@ -145,10 +159,22 @@ class _Held:
     """Breaks its connection."""
 
 
+class _Streams(dict[str, Random]):
+    """The random streams of one link by purpose, each made when it is first needed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __missing__(self, purpose: str) -> Random:
+        stream = self[purpose] = Random(f"{self._name}/{purpose}")
+        return stream
+
+
 class _Link:
     """One directed link: how it behaves, and its random streams."""
 
-    __slots__ = ("_name", "_seed", "_streams", "delays", "free_at", "profile", "source", "target")
+    __slots__ = ("delays", "free_at", "profile", "source", "streams", "target")
 
     def __init__(self, seed: object, source: str, target: str) -> None:
         self.source = source
@@ -157,18 +183,10 @@ class _Link:
         """Its own; None: that of all links."""
         self.free_at = 0.0
         """When the last message is through, where the profile has a limit of bytes."""
-        self._seed = seed
-        self._name = f"{source}->{target}"
-        self._streams: dict[str, Random] = {}
-        self.delays = Random(f"{seed}/net/{self._name}").random
+        name = f"{seed}/net/{source}->{target}"
+        self.delays = Random(name).random
         """Draws how long messages take."""
-
-    def stream(self, purpose: str) -> Random:
-        """Draws for one purpose."""
-        stream = self._streams.get(purpose)
-        if stream is None:
-            stream = self._streams[purpose] = Random(f"{self._seed}/net/{self._name}/{purpose}")
-        return stream
+        self.streams = _Streams(name)
 
 
 class SimNetwork:
@@ -328,29 +346,20 @@ class SimNetwork:
         message = Message(call.number, "request", call.source, call.peer.host, call.api, body)
         # A request travels on a connection to the process that listens now; a successor does not inherit it.
         listener = self._listeners.get(call.peer)
-        bound = listener if listener is not None and listener.listens() else None
-
-        def arrive() -> None:
-            self._arrive(call, message, bound)
-
-        def broken(how: Reset) -> None:
-            if how.is_refused:
-                call.fail_to_send("connection refused", ConnectionRefused)
-            else:
-                call.fail_to_send(f"connection reset before {call.api} was sent")
-
-        link = self._link(message.source, message.target)
-        call.copies = self._send(link, message, call.caller, arrive, broken)
+        bound = listener if listener is not None and listener.open and listener.incarnation.alive else None
+        arrive = partial(self._arrive, call, message, bound)
+        link = self._link(call.source, call.peer.host)
+        call.copies = self._send(link, message, call.caller, arrive, call.was_reset)
         duplicate = (link.profile or self.profile).duplicate
-        if duplicate and link.stream("duplicate").random() < duplicate:
+        if duplicate and link.streams["duplicate"].random() < duplicate:
             self.marks["message_duplicated"] += 1
-            call.copies += self._send(link, message, call.caller, arrive, broken)
+            call.copies += self._send(link, message, call.caller, arrive, call.was_reset)
 
     def _arrive(self, call: _Call, message: Message, bound: _Listener | None) -> None:
         if message.target in self.unpowered:
             return
         listener = self._listeners.get(call.peer)
-        if listener is None or not listener.listens():
+        if listener is None or not listener.open or not listener.incarnation.alive:
             self._signal(call, lambda: call.fail_to_send("connection refused", ConnectionRefused))
             return
         if bound is not None and bound is not listener:
@@ -369,7 +378,7 @@ class SimNetwork:
         """Let the handler of a listener answer a request. Most handlers answer at once, and need no task."""
         listener, message = serving.listener, serving.message
         try:
-            answering = listener.handler(message.api, message.body, sent_by(listener.request_context, message.source))
+            answering = listener.handler(message.api, message.body, listener.context_of(message.source))
         except Exception as error:  # noqa: BLE001 - a handler never raises: this fails the run
             self._handler_failed(serving, error)
             return
@@ -406,7 +415,7 @@ class SimNetwork:
             self._link(back.source, back.target),
             back,
             listener.incarnation,
-            lambda: self._answered(call, back),
+            partial(self._answered, call, back),
             lambda _: call.fail(OutcomeUnknown(f"{call.peer}: connection reset before the answer")),
         )
 
@@ -444,7 +453,9 @@ class SimNetwork:
         verdict = self._verdict(link, message)
         for observer in self.observers:
             observer(message, verdict)
-        if isinstance(verdict, Deliver):
+        if verdict is DELIVERED:
+            self._transmit(link, len(message.body), None, arrive)
+        elif isinstance(verdict, Deliver):
             self._transmit(link, len(message.body), verdict.after_s, arrive)
             if verdict.again_after_s is not None and message.kind == "request":
                 self.marks["message_duplicated"] += 1
@@ -458,7 +469,7 @@ class SimNetwork:
         return 1
 
     def _transmit(self, link: _Link, size: int, after_s: float | None, then: Callable[[], None]) -> None:
-        delay = after_s if after_s is not None else self._delay(link) + self._queueing(link, size)
+        delay = after_s if after_s is not None else self._delay(link, size)
 
         def arrive() -> None:
             # Nothing is cut mostly: one call less for each message.
@@ -480,7 +491,7 @@ class SimNetwork:
             self._listeners.get(address),
             address,
             peer=peer,
-            tears=self._link(client.node, address.host).stream("tears"),
+            tears=self._link(client.node, address.host).streams["tears"],
             on_end=self._forget,
         )
         return stream
@@ -508,7 +519,7 @@ class SimNetwork:
             (lost if is_lost else arrived)()
 
         def transmit(after_s: float | None = None) -> None:
-            delay = self._delay(link) + self._queueing(link, len(message.body)) if after_s is None else after_s
+            delay = self._delay(link, len(message.body)) if after_s is None else after_s
             self._loop.happen_at(self._loop.now + delay, arrive)
 
         if isinstance(verdict, Deliver):
@@ -539,23 +550,25 @@ class SimNetwork:
         if self._clogs and (link.source, link.target) in self._clogs:
             return HELD
         profile = link.profile or self.profile
-        if profile.loss and link.stream("loss").random() < profile.loss:
+        if profile.loss and link.streams["loss"].random() < profile.loss:
             self.marks["message_lost"] += 1
             return LOST
-        if profile.reset and link.stream("reset").random() < profile.reset:
+        if profile.reset and link.streams["reset"].random() < profile.reset:
             self.marks["connection_reset"] += 1
             return BROKEN
         return DELIVERED
 
-    def _delay(self, link: _Link) -> float:
-        mean_s = (link.profile or self.profile).delay_mean_s
-        return -log(1.0 - link.delays()) / (1 / mean_s) if mean_s > 0 else 0.0  # as Random.expovariate, spelled out
+    def _delay(self, link: _Link, size: int | None = None) -> float:
+        """How long a message of ``size`` bytes takes; None: it is a signal, which does not queue."""
+        profile = link.profile or self.profile
+        mean_s = profile.delay_mean_s
+        delay = -log(1.0 - link.delays()) / (1 / mean_s) if mean_s > 0 else 0.0  # as Random.expovariate, spelled out
+        if size is None or not profile.bytes_per_s:
+            return delay
+        return delay + self._queueing(link, size, profile.bytes_per_s)
 
-    def _queueing(self, link: _Link, size: int) -> float:
+    def _queueing(self, link: _Link, size: int, rate: float) -> float:
         """How long a message takes to get onto a link that carries so many bytes a second and no more."""
-        rate = (link.profile or self.profile).bytes_per_s
-        if not rate:
-            return 0.0
         now = self._loop.now
         if link.free_at > now:
             self.marks["message_queued"] += 1

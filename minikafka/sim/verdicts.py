@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from minikafka.faults import MessageKind
 
 
-class Message(NamedTuple):
+class Message(Struct, frozen=True, gc=False):
     """One message on one directed link."""
 
     call: int

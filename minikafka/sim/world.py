@@ -18,7 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
+
+from msgspec import Struct
 
 from minikafka.ports import CAUSE, World
 from minikafka.sim.disk import SimDisk
@@ -37,7 +39,7 @@ WALL_SKEW_MAX_S = 0.25
 OFFLOAD_MAX_S = 0.1
 
 
-class Event(NamedTuple):
+class Event(Struct, frozen=True, gc=False):
     """An event of a rule."""
 
     time: float
