@@ -52,10 +52,12 @@ MODULES = (
     "minikafka.wire.batch",
     "minikafka.wire.codec",
     "minikafka.wire.limits",
+    "minikafka.wire.validate",
     "minikafka.wire.kafka.frames",
     "minikafka.wire.kafka.translate.common",
     "minikafka.wire.kafka.translate.fetch",
     "minikafka.wire.kafka.translate.produce",
+    "minikafka.log.durability",
     "minikafka.log.epochs",
     "minikafka.log.limits",
     "minikafka.log.partition_log",
@@ -66,6 +68,7 @@ MODULES = (
     "minikafka.replication.high_watermark",
     "minikafka.replication.leader",
     "minikafka.wire.frames",
+    "minikafka.world.os_disk",
 )
 """Synchronous and strictly typed, on the path of each produce and fetch request."""
 

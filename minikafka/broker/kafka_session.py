@@ -99,7 +99,18 @@ def all_operations(_context: RequestContext, resource_type: ResourceType, _name:
 class _Pending:
     """One request from its frame to its answer."""
 
-    __slots__ = ("answer", "clock_ns", "frame", "has_begun", "header", "is_done", "is_large")
+    __slots__ = (
+        "answer",
+        "clock_ns",
+        "exchange",
+        "frame",
+        "has_begun",
+        "header",
+        "is_done",
+        "is_large",
+        "message",
+        "offer",
+    )
 
     def __init__(self, header: Header, frame: memoryview) -> None:
         self.header = header
@@ -114,6 +125,21 @@ class _Pending:
         """
         self.answer: Buffers | None = None
         """None, when it is done: no answer goes out."""
+        self.offer: Translation
+        self.exchange: Exchange
+        self.message: Message | None = None
+        """As the client wrote it; None: nothing needed it yet (:class:`Usual`)."""
+
+    def decoded(self) -> Message:
+        """Return the request as the client wrote it. Raises InvalidRequest."""
+        if self.message is None:
+            self.message = decode(self.offer.name, "request", self.header.version, self.frame, self.header.body_at)
+        return self.message
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Return True for a Produce request with acks=0, which has no response."""
+        return self.header.key == PRODUCE_KEY and self.message is not None and self.message["acks"] == 0
 
 
 class Pipeline:
@@ -567,16 +593,19 @@ class KafkaSession:
             if header.key == API_VERSIONS_KEY:
                 self._done(pending, self._api_versions(header, pending.frame))
                 return
-            offer = OFFERS[header.key]
-            message = decode(offer.name, "request", header.version, pending.frame, header.body_at)
+            context = self._context_of(header)
+            offer = pending.offer = OFFERS[header.key]
+            exchange = pending.exchange = Exchange(header.version, self._directory, context.client_id)
+            request = None if offer.usual is None else offer.usual.request(pending.frame, header.body_at, exchange)
+            if request is None:
+                pending.decoded()
         except ProtocolError as error:
             self.malformed(error)
             return
-        context = self._context_of(header)
         response: Any
-        exchange = Exchange(header.version, self._directory, context.client_id)
         try:
-            request = offer.request(message, exchange)
+            if request is None:
+                request = offer.request(pending.decoded(), exchange)
             if self._throttle is not None and self._throttle.quotas is not None and header.key == FETCH_KEY:
                 request = _within(request, self._throttle.fetch_bytes_max(context))
             response = (
@@ -590,43 +619,26 @@ class KafkaSession:
         except ProtocolError as error:
             response = error_response(BY_NAME[offer.api], error)
         if isinstance(response, Failed):  # the base of all responses, and far cheaper to see than an awaitable
-            self._done(pending, self._encoded(pending, offer, message, exchange, response))
+            self._done(pending, self._encoded(pending, response))
             return
         if isinstance(response, Begun):
             pending.has_begun = True
             response = response.rest
         if isinstance(response, Parked) and not pending.is_large:
             self._handling[response] = None
-            response.when_ready(functools.partial(self._ready, pending, offer, message, exchange, response))
+            response.when_ready(functools.partial(self._ready, pending, response))
         elif isinstance(response, (CoroutineType, Awaitable)):  # the abstract class is slow to ask
-            self._start(pending, offer, message, exchange, response)
+            self._start(pending, response)
         else:
-            self._done(pending, self._encoded(pending, offer, message, exchange, response))
+            self._done(pending, self._encoded(pending, response))
 
-    def _start(
-        self,
-        pending: _Pending,
-        offer: Translation,
-        message: Message,
-        exchange: Exchange,
-        answer: Begun | Awaitable[Any],
-    ) -> None:
+    def _start(self, pending: _Pending, answer: Begun | Awaitable[Any]) -> None:
         """Wait for the answer in a task."""
-        task = asyncio.get_running_loop().create_task(
-            self._await(pending, offer, message, exchange, answer), name=f"kafka-{offer.name}"
-        )
+        task = asyncio.get_running_loop().create_task(self._await(pending, answer), name=f"kafka-{pending.offer.name}")
         self._handling[task] = None
         task.add_done_callback(functools.partial(self._ended, answer))
 
-    def _ready(
-        self,
-        pending: _Pending,
-        offer: Translation,
-        message: Message,
-        exchange: Exchange,
-        parked: Parked,
-        result: Result,
-    ) -> None:
+    def _ready(self, pending: _Pending, parked: Parked, result: Result) -> None:
         """The event has come for which the request has waited."""
         del self._handling[parked]
         self._resume_clock(pending)
@@ -636,12 +648,12 @@ class KafkaSession:
             self._hang_up()
             return
         except ProtocolError as error:
-            response = error_response(BY_NAME[offer.api], error)
+            response = error_response(BY_NAME[pending.offer.api], error)
         if isinstance(response, (Begun, Awaitable)):
-            self._start(pending, offer, message, exchange, response)
+            self._start(pending, response)
             return
         try:
-            self._done(pending, self._encoded(pending, offer, message, exchange, response))
+            self._done(pending, self._encoded(pending, response))
         except Exception:
             self._hang_up()
             raise
@@ -722,25 +734,18 @@ class KafkaSession:
         except ProtocolError as error:
             return error_response(BY_NAME[api], error)
 
-    async def _await(
-        self,
-        pending: _Pending,
-        offer: Translation,
-        message: Message,
-        exchange: Exchange,
-        answer: Begun | Awaitable[Any],
-    ) -> None:
+    async def _await(self, pending: _Pending, answer: Begun | Awaitable[Any]) -> None:
         try:
             response = await self._settled(pending, answer)
         except BrokerNotAvailable:
             self._hang_up()
             return
         except ProtocolError as error:
-            response = error_response(BY_NAME[offer.api], error)
+            response = error_response(BY_NAME[pending.offer.api], error)
         if pending.is_large:
             await asyncio.sleep(0)
         self._resume_clock(pending)
-        self._done(pending, self._encoded(pending, offer, message, exchange, response))
+        self._done(pending, self._encoded(pending, response))
 
     def _ended(self, response: Begun | Awaitable[Any], task: asyncio.Task[None]) -> None:
         self._handling.pop(task, None)
@@ -762,19 +767,17 @@ class KafkaSession:
         if self._throttle is not None and self._throttle.quotas is not None:
             pending.clock_ns = self._door.ticks_ns() - pending.clock_ns
 
-    def _encoded(
-        self, pending: _Pending, offer: Translation, message: Message, exchange: Exchange, response: Any
-    ) -> Buffers | None:
+    def _encoded(self, pending: _Pending, response: Any) -> Buffers | None:
         throttle = self._throttle
         if throttle is None or throttle.quotas is None:
-            return self._framed(pending, offer, message, exchange, response)
+            return self._framed(pending, response)
         context, key = self._context_of(pending.header), pending.header.key
         bytes_ms = throttle.count(PRODUCE, context, len(pending.frame)) if key == PRODUCE_KEY else 0
         request_ms = 0
-        if pending.clock_ns and not (key == PRODUCE_KEY and message["acks"] == 0):
+        if pending.clock_ns and not pending.is_unanswered:
             request_ms = throttle.count_time(context, self._door.ticks_ns() - pending.clock_ns)
         if key == FETCH_KEY and isinstance(response, FetchResponse):
-            answer = self._framed(pending, offer, message, exchange, response)
+            answer = self._framed(pending, response)
             size = sum(map(len, answer or ()))
             bytes_ms = throttle.count(FETCH, context, size)
             if not (bytes_ms or request_ms):
@@ -785,30 +788,21 @@ class KafkaSession:
         throttle_ms = max(bytes_ms, request_ms, mutation_ms)
         if throttle_ms:
             self._mute(throttle, throttle_ms)
-        return self._framed(pending, offer, message, exchange, response, throttle_ms)
+        return self._framed(pending, response, throttle_ms)
 
-    def _framed(
-        self,
-        pending: _Pending,
-        offer: Translation,
-        message: Message,
-        exchange: Exchange,
-        response: Any,
-        throttle_ms: int = 0,
-    ) -> Buffers | None:
-        header = pending.header
-        if header.key == PRODUCE_KEY and message["acks"] == 0:
-            if code := first_error(message, response, exchange):
+    def _framed(self, pending: _Pending, response: Any, throttle_ms: int = 0) -> Buffers | None:
+        header, offer, exchange = pending.header, pending.offer, pending.exchange
+        if pending.is_unanswered:
+            if code := first_error(pending.decoded(), response, exchange):
                 self.malformed(InvalidRequest(f"a Produce request with acks=0 failed with error {code}"))
             return None
         head = response_head(header)
-        common = None
-        if offer.common is not None and not throttle_ms:
-            common = offer.common(message, response, header.version)
-        if common is not None:
-            head += common
-            return sized([head])
-        answer = offer.response(message, response, exchange)
+        if offer.usual is not None and pending.message is None and not throttle_ms:
+            usual = offer.usual.response(response, exchange)
+            if usual is not None:
+                head += usual
+                return sized([head])
+        answer = offer.response(pending.decoded(), response, exchange)
         if throttle_ms:
             answer["throttle_time_ms"] = min(throttle_ms, INT_MAX)
         return sized(encode(offer.name, "response", header.version, answer, head))

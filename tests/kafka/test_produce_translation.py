@@ -1,13 +1,15 @@
-"""Produce responses: the unrolled form and the translation through the codec give the same bytes."""
+"""Produce: the unrolled forms of requests and responses, and the translations through the codec, are the same."""
 
 from __future__ import annotations
 
 import base64
+from random import Random
 from typing import Any, cast
 
 import pytest
 
-from minikafka.wire.kafka.codec import encode
+from minikafka.errors import ProtocolError
+from minikafka.wire.kafka.codec import decode, encode
 from minikafka.wire.kafka.translate.common import Directory, Exchange
 from minikafka.wire.kafka.translate.produce import PRODUCE
 from minikafka.wire.messages import CurrentLeader, ProducedPartition, ProduceResponse
@@ -39,17 +41,23 @@ def asked(name: str, version: int, *partitions: int) -> dict[str, Any]:
     return {"acks": 1, "timeout_ms": 1, "topic_data": [{**named, "partition_data": data}]}
 
 
-def common(name: str, version: int, *answers: ProducedPartition, **whole: Any) -> bytes | None:
-    assert PRODUCE.common is not None
-    message = asked(name, version, *(each.partition for each in answers))
-    return PRODUCE.common(message, ProduceResponse(partitions=answers, **whole), version)
+def exchange_of(version: int, name: str = "t") -> Exchange:
+    return Exchange(version, cast("Directory", OneTopic(name)), "client")
+
+
+def usual(name: str, version: int, *answers: ProducedPartition, **whole: Any) -> bytes | None:
+    """The unrolled response to a request that named the topic."""
+    assert PRODUCE.usual is not None
+    exchange = exchange_of(version, name)
+    exchange.topic_name(RAW_ID)
+    return PRODUCE.usual.response(ProduceResponse(partitions=answers, **whole), exchange)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["t", "orders", "n" * 126, "n" * 127, "n" * 249])
-def test_the_common_response_has_the_bytes_of_the_codec(name: str, version: int) -> None:
+def test_the_usual_response_has_the_bytes_of_the_codec(name: str, version: int) -> None:
     """Numbers at the ends of their ranges, names on both sides of a longer length."""
-    exchange = Exchange(version, cast("Directory", OneTopic(name)))
+    exchange = exchange_of(version, name)
     for numbers in ((0, 0, -1, 0), (7, 2**63 - 1, 1_700_000_000_000, 2**40), (2**31 - 1, 255, 256, 2**63 - 1)):
         partition, base_offset, time_ms, start = numbers
         answer = ProducedPartition(
@@ -62,19 +70,84 @@ def test_the_common_response_has_the_bytes_of_the_codec(name: str, version: int)
         )
         response = ProduceResponse(partitions=(answer,))
         plain = PRODUCE.response(asked(name, version, partition), response, exchange)
-        assert common(name, version, answer) == b"".join(encode("Produce", "response", version, plain))
+        assert usual(name, version, answer) == b"".join(encode("Produce", "response", version, plain))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_other_response_is_left_to_the_codec(version: int) -> None:
-    """Errors, errors of the whole request, several partitions, none, and several topics."""
+    """Errors, errors of the whole request, several partitions, and none."""
     good = ProducedPartition(topic="t", partition=0, base_offset=1)
     moved = CurrentLeader(leader_id=2, leader_epoch=3)
-    assert common("t", version, good) is not None
-    assert common("t", version, ProducedPartition(topic="t", partition=0, error_code=6, current_leader=moved)) is None
-    assert common("t", version, good, error_code=35) is None
-    assert common("t", version, good, ProducedPartition(topic="t", partition=1)) is None
-    assert common("t", version) is None
-    assert PRODUCE.common is not None
-    two = {"topic_data": [*asked("t", version, 0)["topic_data"], *asked("u", version)["topic_data"]]}
-    assert PRODUCE.common(two, ProduceResponse(partitions=(good,)), version) is None
+    assert usual("t", version, good) is not None
+    assert usual("t", version, ProducedPartition(topic="t", partition=0, error_code=6, current_leader=moved)) is None
+    assert usual("t", version, good, error_code=35) is None
+    assert usual("t", version, good, ProducedPartition(topic="t", partition=1)) is None
+    assert usual("t", version) is None
+
+
+def encoded(message: dict[str, Any], version: int) -> bytes:
+    return b"".join(encode("Produce", "request", version, {"transactional_id": None, **message}))
+
+
+def both(frame: bytes, at: int, version: int) -> tuple[Any, Any]:
+    """What the unrolled form makes of a frame, and what the codec and the translator do, or their error."""
+    assert PRODUCE.usual is not None
+    quick = PRODUCE.usual.request(memoryview(frame), at, exchange_of(version))
+    try:
+        plain = PRODUCE.request(decode("Produce", "request", version, memoryview(frame), at), exchange_of(version))
+    except ProtocolError as error:
+        plain = error
+    return quick, plain
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_usual_request_is_what_the_codec_makes_of_it(version: int) -> None:
+    """Issue 15: whatever the frame has in front, and whatever follows: librdkafka sends a few bytes too many."""
+    for name, acks, size in (("t", 1, 61), ("orders", -1, 127), ("n" * 126, 1, 16_384), ("tøpic", 1, 2_100_000)):
+        message = asked(name, version, 3) | {"acks": acks, "timeout_ms": 30_000}
+        message["topic_data"][0]["partition_data"][0]["records"] = [b"r" * size]
+        for before, behind in ((b"", b""), (b"header", b"\x00\x00\x00")):
+            quick, plain = both(before + encoded(message, version) + behind, len(before), version)
+            assert quick is not None
+            assert quick == plain
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_other_request_is_left_to_the_codec(version: int) -> None:
+    """acks=0, transactions, several topics or partitions, none, and no records."""
+    usual_one = asked("t", version, 3)
+    usual_one["topic_data"][0]["partition_data"][0]["records"] = [b"r"]
+    topic = usual_one["topic_data"][0]
+    row = topic["partition_data"][0]
+    others = [
+        {"acks": 0},
+        {"transactional_id": "x"},
+        {"topic_data": []},
+        {"topic_data": [topic, topic]},
+        {"topic_data": [{**topic, "partition_data": []}]},
+        {"topic_data": [{**topic, "partition_data": [row, row]}]},
+        {"topic_data": [{**topic, "partition_data": [{**row, "records": None}]}]},
+        {"topic_data": [{**topic, "partition_data": [{**row, "records": []}]}]},
+    ]
+    assert both(encoded(usual_one, version), 0, version)[0] is not None
+    for other in others:
+        assert both(encoded({**usual_one, **other}, version), 0, version)[0] is None, other
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_damaged_request_is_read_as_the_codec_reads_it_or_left_to_it(version: int) -> None:
+    """Issue 15: cut short anywhere, and with any byte changed."""
+    message = asked("topic", version, 3)
+    message["topic_data"][0]["partition_data"][0]["records"] = [b"r" * 70]
+    whole = encoded(message, version)
+    random = Random(version)
+    damaged = [whole[:end] for end in range(len(whole))]
+    for at in range(len(whole)):
+        values = (0, 1, 0x7F, 0x80, 0xFF, random.randrange(256))
+        damaged += [whole[:at] + bytes((value,)) + whole[at + 1 :] for value in values]
+    seen = 0
+    for frame in damaged:
+        quick, plain = both(frame, 0, version)
+        assert quick is None or quick == plain, frame
+        seen += quick is not None
+    assert seen > 100, "most damage is in the records, the topic or the numbers"

@@ -460,12 +460,12 @@ def test_a_script_reaches_successes_and_failures_of_every_api():
     assert codes_of(answers).keys() >= EXPECTED
 
 
-def wrong_offset(message: Any, response: Any, version: int) -> bytes | None:
+def wrong_offset(response: Any, exchange: Any) -> bytes | None:
     """A translator that is off by one."""
     off = tuple(structs.replace(each, base_offset=each.base_offset + 1) for each in response.partitions)
-    common = produce.PRODUCE.common
-    assert common is not None
-    return common(message, structs.replace(response, partitions=off), version)
+    usual = produce.PRODUCE.usual
+    assert usual is not None
+    return usual.response(structs.replace(response, partitions=off), exchange)
 
 
 def without_acks(message: Any, exchange: Any) -> Any:
@@ -476,7 +476,10 @@ def without_acks(message: Any, exchange: Any) -> Any:
 
 def test_a_wrong_answer_is_found(monkeypatch):
     """A base offset that is off by one."""
-    monkeypatch.setitem(OFFERS, 0, dataclasses.replace(produce.PRODUCE, common=wrong_offset))
+    usual = produce.PRODUCE.usual
+    assert usual is not None
+    off_by_one = dataclasses.replace(usual, response=wrong_offset)
+    monkeypatch.setitem(OFFERS, 0, dataclasses.replace(produce.PRODUCE, usual=off_by_one))
     with pytest.raises(AssertionError, match=r"produce.*disagree"):
         check(SCRIPT[:2])
 

@@ -21,7 +21,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -89,18 +88,22 @@ SURELY_SHORT = 16 * 1024
 TIMEOUT_MS_MAX = 300_000
 
 
-@dataclass(slots=True)
 class _Written:
-    """One partition's batch after its append."""
+    """One partition's batch after its append. Not a dataclass, whose ``__init__`` mypyc leaves to the interpreter."""
 
-    partition: Partition
-    leader: LeaderReplica
-    appended: Appended
-    flusher: Flusher
-    """Of this very log: by the partition's name there may soon be none, or another topic's."""
-    meter: TopicMeter
-    """Likewise."""
-    error: ProtocolError | None = None
+    __slots__ = ("appended", "error", "flusher", "leader", "meter", "partition")
+
+    def __init__(
+        self, partition: Partition, leader: LeaderReplica, appended: Appended, flusher: Flusher, meter: TopicMeter
+    ) -> None:
+        self.partition = partition
+        self.leader = leader
+        self.appended = appended
+        self.flusher = flusher
+        """Of this very log: by the partition's name there may soon be none, or another topic's."""
+        self.meter = meter
+        """Likewise."""
+        self.error: ProtocolError | None = None
 
     @property
     def name(self) -> TopicPartition:

@@ -90,6 +90,16 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Usual:
+    """The form that nearly all requests of a busy API have, without the message between. Unrolled."""
+
+    request: Callable[[memoryview, int, Exchange], Any]
+    """(frame, where the message begins) -> the typed request; None: it has another form, or cannot be read."""
+    response: Callable[[Any, Exchange], bytes | None]
+    """Typed response to such a request -> its bytes; None: it has another form."""
+
+
+@dataclass(frozen=True, slots=True)
 class Translation:
     """How one of Kafka's APIs is served by one of ours. ``last`` is inclusive."""
 
@@ -106,9 +116,7 @@ class Translation:
     """Our API; empty: it has the same name."""
     advertised_first: int | None = None
     """Advertised in place of ``first``, where clients need it."""
-    common: Callable[[Message, Any, int], bytes | None] | None = None
-    """(Kafka's request, typed response, version) -> the bytes that ``response`` and the codec would give, for the form
-    that nearly all responses have; None: this one has another."""
+    usual: Usual | None = None
 
     @property
     def api(self) -> str:

@@ -7,11 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 from minikafka.errors import InvalidProducerEpoch, InvalidTxnState, ProducerFenced, TransactionAbortable
-from minikafka.wire.kafka.codec import Message, encode
+from minikafka.wire.kafka.codec import Message, encode, read_varint
+from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import (
     UNKNOWN_TOPIC_ID,
     Exchange,
     Translation,
+    Usual,
     code_for,
     each_once,
     endpoints_of,
@@ -127,17 +129,74 @@ def first_error(message: Message, response: ProduceResponse, exchange: Exchange)
     return next((each.error_code for each in response.partitions if each.error_code), 0)
 
 
-# Unrolled: the response for one batch that was appended. Between two requests of a producer only its numbers differ.
+# Unrolled: a request with one batch and acks other than 0, outside of transactions, and the response once the batch is
+# appended. tests/kafka compares both with what the codec and the translator make of the same bytes.
+
+FLEXIBLE_FROM = 9
+"""Lengths are varints of one more than the length, and each structure ends with tagged fields (KIP-482)."""
+_OPENING = struct.Struct(">hhiih")
+"""Length of the transactional id (-1: none), acks, timeout, topics, length of the first topic's name."""
+_COMPACT_OPENING = struct.Struct(">BhiB")
+"""The same up to the topics."""
+_ROW = struct.Struct(">iii")
+"""Partitions, index of the first, size of its records."""
+_COMPACT_ROW = struct.Struct(">Bi")
+"""The same up to the index."""
+_ONE = 2
+"""As a varint: one element."""
+_ID_SIZE = 16
+_NAME_SIZE_MAX = 126
+"""A longer name has a length of two bytes as a varint."""
+_NO_TAGS = bytes(3)
+"""Of the partition, the topic and the request."""
 
 
-def _common(message: Message, response: ProduceResponse, version: int) -> bytes | None:
+def _usual_request(frame: memoryview, at: int, exchange: Exchange) -> ProduceRequest | None:
+    try:
+        if exchange.version < FLEXIBLE_FROM:
+            id_size, acks, timeout_ms, topics, size = _OPENING.unpack_from(frame, at)
+            at += _OPENING.size
+            partitions, index, records_size = _ROW.unpack_from(frame, at + max(size, 0))
+            records_at = at + size + _ROW.size
+            is_usual = id_size == -1 and topics == partitions == 1
+            end = records_at + records_size
+        else:
+            id_size, acks, timeout_ms, topics = _COMPACT_OPENING.unpack_from(frame, at)
+            at += _COMPACT_OPENING.size
+            size = _ID_SIZE
+            if exchange.version < BY_ID_FROM:
+                size, at = frame[at] - 1, at + 1
+            partitions, index = _COMPACT_ROW.unpack_from(frame, at + max(size, 0))
+            records_size, records_at = read_varint(frame, at + size + _COMPACT_ROW.size)
+            records_size -= 1
+            end = records_at + records_size
+            is_usual = id_size == 0 and topics == partitions == _ONE and frame[end : end + len(_NO_TAGS)] == _NO_TAGS
+        if not is_usual or not acks or size <= 0 or size > _NAME_SIZE_MAX or records_size <= 0 or end > len(frame):
+            return None
+        spot = bytes(frame[at : at + size])
+        name = exchange.topic_name(spot) if exchange.version >= BY_ID_FROM else spot.decode()
+    except (struct.error, IndexError, ValueError):
+        return None
+    if name is None:
+        return None
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        client_id=exchange.client_id,
+        transaction_version=TRANSACTION_V2 if exchange.version >= ADDS_FROM else 0,
+        partitions=(ProducePartition(topic=name, partition=index, records=(frame[records_at:end],)),),
+    )
+
+
+def _usual_response(response: ProduceResponse, exchange: Exchange) -> bytes | None:
     if len(response.partitions) != 1 or response.error_code:
         return None
     (answer,) = response.partitions
-    topics = message["topic_data"]
-    if answer.error_code or len(topics) != 1 or len(topics[0]["partition_data"]) != 1:
+    if answer.error_code:
         return None
-    before, numbers, behind = _layout(version, topics[0]["name"], topics[0]["topic_id"])
+    version = exchange.version
+    topic_id = exchange.topic_id(answer.topic) if version >= BY_ID_FROM else ZERO_UUID
+    before, numbers, behind = _layout(version, answer.topic, topic_id or ZERO_UUID)
     values = (answer.partition, 0, answer.base_offset, answer.log_append_time_ms)
     if version >= LOG_START_FROM:
         return before + numbers.pack(*values, answer.log_start_offset) + behind
@@ -165,7 +224,7 @@ PRODUCE = Translation(
     _response,
     # librdkafka before 2.11.1 stops compressing when it does not see version 0 (KAFKA-18659). Kafka does the same.
     advertised_first=0,
-    common=_common,
+    usual=Usual(_usual_request, _usual_response),
 )
 
 
