@@ -128,6 +128,10 @@ class MetadataQuorum(Protocol):
         """When a majority of voters surely followed this node; -inf: not yet in this reign; inf: it does not lead."""
         ...
 
+    def majority_resumed_at(self) -> float:
+        """When a majority was heard again after the latest interruption; -inf: this node does not lead."""
+        ...
+
     async def append(self, payloads: Sequence[bytes], *, epoch: Epoch) -> Offset:
         """End of the batch once it is committed and applied here; NotController when this node does not lead."""
         ...
@@ -622,7 +626,11 @@ class ControllerDriver:
             if decision.records:
                 batch.add(decision, None, lambda _end: self.sessions.ended(node))
         # A majority has elected it, too.
-        self.sessions.spare(now, connected_at=max(self._begun_at, self.quorum.majority_heard_at()))
+        self.sessions.spare(
+            now,
+            connected_at=max(self._begun_at, self.quorum.majority_heard_at()),
+            resumed_at=self.quorum.majority_resumed_at(),
+        )
         for node in self.sessions.expired(now):
             decision = self.controller.broker_lost(batch.image, node)
             if decision.records:

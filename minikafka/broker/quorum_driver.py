@@ -170,6 +170,13 @@ class QuorumDriver:
         role = None if self._core is None else self._core.role
         return role.majority_heard_at(self.world.clock.now()) if isinstance(role, Leader) else float("inf")
 
+    def majority_resumed_at(self) -> float:
+        """When a majority was heard again after this leader had been cut off or stopped, or else its election; -inf:
+        this member does not lead.
+        """
+        role = None if self._core is None else self._core.role
+        return role.resumed_at if isinstance(role, Leader) else float("-inf")
+
     @property
     def last_contact(self) -> Mapping[NodeId, float]:
         """When each other member was last heard of, on the monotonic clock. A new controller dates the sessions of

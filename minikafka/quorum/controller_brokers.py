@@ -82,7 +82,7 @@ class _Session:
     heard_at: float | None = None
     """When it was heard in this reign; ``last_contact`` is a grace period for a broker that was not."""
     spared_until: float = float("-inf")
-    """It does not end before: the controller itself had been cut off or stopped."""
+    """It does not end before: the controller itself is cut off, or has just been stopped."""
     metadata_offset: Offset = NO_OFFSET
     shutdown_offset: Offset | None = None
     asked_to_stop_at: float | None = None
@@ -95,12 +95,15 @@ class Sessions:
         self._timeout_s = timeout_s
         self._sessions: dict[NodeId, _Session] = {}
         self._restarted_at = float("-inf")
+        self._resumed_at = float("-inf")
+        """When this controller could hear again after an interruption in this reign."""
 
     def restart(self, nodes: Iterable[NodeId], now: float, last_contacts: Mapping[NodeId, float] | None = None) -> None:
         """Begin a reign: every one of ``nodes`` was heard now, but those in ``last_contacts`` then."""
         known = last_contacts or {}
         self._sessions = {node: _Session(min(now, known.get(node, now))) for node in sorted(nodes)}
         self._restarted_at = now
+        self._resumed_at = float("-inf")
 
     def touched(self, node: NodeId, now: float, *, metadata_offset: Offset = NO_OFFSET) -> None:
         """A valid registration or heartbeat came; ``metadata_offset`` is the end of what the broker has applied."""
@@ -127,28 +130,36 @@ class Sessions:
         A broker that was not heard in this reign has a session only for the case that it lives. A living one is heard
         within ``patience_s``; after that a restarted process need not wait for the end of a session that its own
         former incarnation had with another controller (2 of 3 brokers die, the controller among them, and return).
-        If the former incarnation lives after all, the registration fences it, as the end of its session would.
+        If the former incarnation lives after all, the registration fences it, as the end of its session would. The
+        same holds for a session that only an interruption of this controller has extended (:meth:`spare`).
         """
         session = self._sessions.get(node)
-        is_given_up = session is not None and session.heard_at is None and now >= self._restarted_at + patience_s
-        return self.alive(node, now) and not is_given_up
+        if session is None or not self.alive(node, now):
+            return False
+        is_in_time = session.heard_at is not None and now < session.heard_at + self._timeout_s
+        return is_in_time or now < max(session.spared_until, max(self._restarted_at, self._resumed_at) + patience_s)
 
     def _end(self, session: _Session) -> float:
-        return max(session.last_contact + self._timeout_s, session.spared_until)
+        return max(max(session.last_contact, self._resumed_at) + self._timeout_s, session.spared_until)
 
     def heard_since(self, node: NodeId, moment: float) -> bool:
         """Return True if the broker was heard after ``moment``."""
         session = self._sessions.get(node)
         return session is not None and session.last_contact > moment
 
-    def spare(self, now: float, *, connected_at: float) -> None:
+    def spare(self, now: float, *, connected_at: float, resumed_at: float) -> None:
         """Give silent brokers time if it is the controller that was cut off or stopped.
 
         ``connected_at``: the newest time at which a majority of the quorum surely followed this controller. If that is
-        half a session ago, the silence of brokers shows nothing. A controller that fenced them as soon as it woke would
-        leave its partitions with too few in-sync replicas, although all brokers live.
+        a third of a session ago, the silence of brokers shows nothing, and no session ends. A controller that fenced
+        them as soon as it woke would leave its partitions with too few in-sync replicas, although all brokers live.
+
+        ``resumed_at``: when a majority was heard again after the latest such interruption. From then on every broker has
+        a full session, as with a new controller. Heartbeats that were lost are repeated only after their timeout.
         """
-        if now - connected_at > self._timeout_s / 2:
+        if resumed_at > self._restarted_at:
+            self._resumed_at = resumed_at
+        if now - connected_at > self._timeout_s / 3:
             for node in self.expired(now):
                 self._sessions[node].spared_until = now + self._timeout_s / 4
 

@@ -82,6 +82,9 @@ SCATTERED_FROM = 4
 # A follower that has heard nothing for this part of the fetch timeout grants pre-votes. While the quorum is sound, it
 # hears of its leader after a third of it.
 OVERDUE_PART = 0.5
+# A leader that no majority has followed for this part of a broker's session was stopped or cut off: it may not have
+# heard any broker. A heartbeat that was lost in a shorter interruption is repeated before the session ends.
+INTERRUPTION_PART = 1 / 3
 # A member that yields to another one asks, or asks again, after a pause between half of this and all of it.
 YIELD_S = 0.2
 # A follower that its leader has never answered waits for this part of it after a refused connection.
@@ -139,6 +142,9 @@ class QuorumCore:
         self.fetch_timeout_s = config.controller_quorum_fetch_timeout_ms / 1000
         self.fetch_wait_max_ms = config.controller_quorum_fetch_wait_max_ms
         """For how long a leader may hold a fetch that has nothing to get; so late is news of a dead connection, too."""
+        self.interruption_s = max(
+            config.broker_session_timeout_ms / 1000 * INTERRUPTION_PART, self.fetch_timeout_s * OVERDUE_PART
+        )
         self.backoff_max_s = config.controller_quorum_election_backoff_max_ms / 1000
         self.acts_on_refusals = config.fence_on_refused_connection
         self.retry_backoff_s = max(config.controller_quorum_retry_backoff_ms, 1) / 1000
@@ -357,6 +363,7 @@ class QuorumCore:
             voters={voter: Progress() for voter in others},
             check_quorum_at=now + 1.5 * self.fetch_timeout_s,
             begin_at=dict.fromkeys(others, now),
+            resumed_at=now,
         )
         self.become(leader, roles.VOTES_WON)
         granting = candidate.epoch_election.granting
@@ -438,6 +445,7 @@ class QuorumCore:
                 leader_end=leader_end,
                 now=now,
                 timeout_s=self.fetch_timeout_s,
+                interruption_s=self.interruption_s,
                 last_answer=last_answer,
             )
             self.advance_high_watermark()

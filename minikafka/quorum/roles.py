@@ -276,6 +276,8 @@ class Leader(Role):
     """Other voters that fetched since the majority was last complete."""
     begin_at: dict[NodeId, float]
     """When to tell a voter, that does not fetch, who leads."""
+    resumed_at: float
+    """When a majority was heard again after the latest interruption (:meth:`record_fetch`); until then its election."""
 
     @property
     def live_leader_id(self) -> NodeId:
@@ -322,11 +324,13 @@ class Leader(Role):
         leader_end: Offset,
         now: float,
         timeout_s: float,
+        interruption_s: float,
         last_answer: int = 0,
     ) -> None:
         """``node`` fetched from ``offset``, and the logs agree up to there: that much is durable at a voter.
 
-        ``last_answer`` is the answer that it has had before, as :meth:`answered` numbered it; 0: it names none.
+        ``last_answer`` is the answer that it has had before, as :meth:`answered` numbered it; 0: it names none. If
+        nothing shows for more than ``interruption_s`` that a majority followed, this process was stopped or cut off.
         """
         if node not in self.voters:
             if len(self.observers) < OBSERVERS_MAX:
@@ -338,9 +342,12 @@ class Leader(Role):
         progress.on_fetch(offset, leader_end=leader_end, now=now)
         # Any answer, not only the latest: a process that was stopped answers all fetches that wait in its sockets.
         if last_answer in progress.answered_at:
+            heard_until = max(self.resumed_at, self.majority_heard_at(now))
             progress.followed_at = max(progress.followed_at, progress.answered_at[last_answer])
             for number in [each for each in progress.answered_at if each < last_answer]:
                 del progress.answered_at[number]
+            if self.majority_heard_at(now) > heard_until + interruption_s:
+                self.resumed_at = now
         self.hear_from(node, now=now, timeout_s=timeout_s)
 
     def answered(self, node: NodeId, now: float) -> int:

@@ -8,6 +8,7 @@ from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId,
 from minikafka.quorum.controller_brokers import Sessions
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import RegisterBroker, decode, encode
+from minikafka.quorum.roles import NEVER
 from minikafka.wire.messages import AllocateProducerIdsRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
 from tests.rules.controller_kit import CLUSTER_ID, Cluster
 
@@ -327,10 +328,10 @@ def test_a_controller_that_was_cut_off_or_stopped_spares_silent_brokers():
     """Issue 15, found by `chaos run storm`: it woke and fenced all brokers before it had read what lay in its sockets."""
     sessions = Sessions(timeout_s=8.0)
     sessions.restart((1, 2), 0.0)
-    sessions.spare(7.0, connected_at=0.0)
+    sessions.spare(7.0, connected_at=0.0, resumed_at=NEVER)
     assert sessions.next_deadline() == 8.0, "nobody is late yet"
     assert sessions.expired(9.0) == [1, 2]
-    sessions.spare(9.0, connected_at=4.9)
+    sessions.spare(9.0, connected_at=6.3, resumed_at=NEVER)
     assert sessions.expired(9.0) == []
     assert sessions.alive(1, 9.0)
     assert sessions.next_deadline() == 11.0
@@ -342,8 +343,59 @@ def test_a_connected_controller_spares_nobody():
     """S14: while a majority follows the controller, silence counts as ever."""
     sessions = Sessions(timeout_s=8.0)
     sessions.restart((1, 2), 0.0)
-    sessions.spare(9.0, connected_at=5.0)
+    sessions.spare(9.0, connected_at=6.4, resumed_at=NEVER)
     assert sessions.expired(9.0) == [1, 2]
+
+
+def test_every_broker_has_a_full_session_once_the_controller_hears_again():
+    """Scenario storm, seed 18: a controller returned just before a session ended, and fenced the live broker at that end,
+    because its heartbeat of that time had been lost and was not repeated yet.
+    """
+    sessions = Sessions(timeout_s=8.0)
+    sessions.restart((1, 2, 3), 0.0)
+    sessions.touched(3, 0.5)
+    sessions.spare(7.9, connected_at=7.9, resumed_at=7.9)
+    assert sessions.expired(15.8) == []
+    assert sessions.next_deadline() == 15.9
+    sessions.touched(2, 10.0)
+    assert sessions.expired(15.9) == [1, 3]
+    assert sessions.expired(17.9) == [1, 3]
+    assert sessions.expired(18.0) == [1, 3, 2]
+    assert not sessions.heard_since(1, 7.0), "a refused connection is evidence all the same"
+
+
+def test_an_interruption_before_the_reign_began_extends_no_session():
+    """Failover: a predecessor's session is dated from the last contact, also after an election that took long."""
+    sessions = Sessions(timeout_s=8.0)
+    sessions.spare(50.0, connected_at=50.0, resumed_at=50.0)
+    sessions.restart((1, 2), 100.0, {1: 93.0})
+    sessions.spare(101.0, connected_at=101.0, resumed_at=99.5)
+    assert sessions.expired(101.0) == [1]
+
+
+def test_a_session_that_only_an_interruption_has_extended_keeps_a_registration_out_for_one_heartbeat():
+    """As with a new controller: a living broker is heard by then, a restarted one does not wait for a full session."""
+    sessions = Sessions(timeout_s=8.0)
+    sessions.restart((1, 2), 0.0)
+    for node in (1, 2):
+        sessions.touched(node, 1.0)
+    sessions.touched(2, 5.0)
+    sessions.spare(9.5, connected_at=9.5, resumed_at=9.5)
+    assert sessions.may_live(1, 11.4, patience_s=2.0)
+    assert not sessions.may_live(1, 11.5, patience_s=2.0)
+    assert sessions.alive(1, 11.5), "it is not fenced, in case nothing registers in its place"
+    assert sessions.may_live(2, 12.9, patience_s=2.0), "it was heard, so its session counts to its end"
+    assert not sessions.may_live(2, 13.0, patience_s=2.0)
+
+
+def test_nobody_registers_in_the_place_of_a_broker_that_a_deaf_controller_could_not_hear():
+    """Its silence shows nothing yet."""
+    sessions = Sessions(timeout_s=8.0)
+    sessions.restart((1,), 0.0)
+    sessions.touched(1, 1.0)
+    sessions.spare(9.5, connected_at=2.0, resumed_at=NEVER)
+    assert sessions.may_live(1, 11.4, patience_s=1.0)
+    assert not sessions.may_live(1, 11.5, patience_s=1.0)
 
 
 def test_time_never_goes_back_for_a_session():

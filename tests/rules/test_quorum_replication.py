@@ -45,6 +45,7 @@ def leading(
         voters={voter: Progress() for voter in voters[1:]},
         check_quorum_at=100.0,
         begin_at=dict.fromkeys(voters[1:], 100.0),
+        resumed_at=0.0,
     )
     core.append(batch_of("*"), wall_ms=WALL_MS)
     return core
@@ -100,7 +101,7 @@ def answered(core: QuorumCore, request: FetchRequest, *, again: bool = False, no
 def test_the_end_of_a_majority(own: int, others: tuple[int, ...], expected: int):
     """KAFKA-FACTS 4.1: the n//2-th (from 0) of the voters' ends, largest first; the leader counts like any other."""
     voters = {n: Progress(end_offset=end) for n, end in enumerate(others, start=2)}
-    role = Leader(epoch=1, epoch_start=0, voters=voters, check_quorum_at=0.0, begin_at={})
+    role = Leader(epoch=1, epoch_start=0, voters=voters, check_quorum_at=0.0, begin_at={}, resumed_at=0.0)
     assert role.majority_end(own) == expected
 
 
@@ -237,7 +238,12 @@ def test_a_parked_fetch_counts_once():
 def test_a_leader_stays_while_a_majority_fetches(voters: int, others: int):
     """KAFKA-15489: with itself a majority; of four voters one other is not enough."""
     role = Leader(
-        epoch=1, epoch_start=0, voters={n: Progress() for n in range(2, voters + 1)}, check_quorum_at=3.0, begin_at={}
+        epoch=1,
+        epoch_start=0,
+        voters={n: Progress() for n in range(2, voters + 1)},
+        check_quorum_at=3.0,
+        begin_at={},
+        resumed_at=0.0,
     )
     for node in range(2, others + 1):
         role.hear_from(node, now=2.0, timeout_s=2.0)
@@ -324,6 +330,38 @@ def test_an_answer_that_is_named_counts_although_later_ones_were_given():
     assert heard_at(core, 51.0) == 50.0
     fetched(core, 1, 52.0, replica=2, last_answer=first)
     assert heard_at(core, 52.0) == 50.0, "a fetch that was late takes nothing back"
+
+
+def resumed_at(core: QuorumCore) -> float:
+    role = core.role
+    assert isinstance(role, Leader)
+    return role.resumed_at
+
+
+def test_a_leader_that_was_stopped_knows_when_a_majority_was_heard_again():
+    """Issue 15: until then it could hear no broker, and its silence is its own (:meth:`Sessions.spare`)."""
+    core = leading(1)
+    began_at = resumed_at(core)
+    number = fetched(core, 1, began_at + 0.5, replica=2)
+    for moment in (1.0, 3.9):
+        number = fetched(core, 1, began_at + moment, replica=2, last_answer=number)
+    assert resumed_at(core) == began_at, "no gap was longer than a third of a session of nine seconds"
+    # Stopped for eight seconds. The fetch in the socket names an answer from before, only the next one shows more.
+    woken = fetched(core, 1, began_at + 12.0, replica=2, last_answer=number)
+    assert resumed_at(core) == began_at
+    number = fetched(core, 1, began_at + 12.1, replica=2, last_answer=woken)
+    assert resumed_at(core) == began_at + 12.1
+    fetched(core, 1, began_at + 12.6, replica=2, last_answer=number)
+    assert resumed_at(core) == began_at + 12.1
+
+
+def test_an_interruption_right_after_the_election_counts():
+    """Nothing was heard before it: it begins with the reign."""
+    core = leading(1)
+    began_at = resumed_at(core)
+    number = fetched(core, 1, began_at + 8.0, replica=3)
+    fetched(core, 1, began_at + 8.1, replica=3, last_answer=number)
+    assert resumed_at(core) == began_at + 8.1
 
 
 def test_answers_that_nobody_names_are_forgotten():

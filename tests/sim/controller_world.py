@@ -38,6 +38,8 @@ class FakeQuorum:
         self.last_contact: Mapping[NodeId, float] = {}
         self.heard_at = float("inf")
         """When a majority last followed it; inf: it does now."""
+        self.resumed_at = float("-inf")
+        """When a majority was heard again after an interruption; -inf: there was none."""
         self.batches: list[int] = []
         self.failure: ProtocolError | None = None
         self.may_commit = asyncio.Event()
@@ -45,6 +47,9 @@ class FakeQuorum:
 
     def majority_heard_at(self) -> float:
         return self.heard_at
+
+    def majority_resumed_at(self) -> float:
+        return self.resumed_at
 
     def lead(self, epoch: Epoch) -> None:
         """This node is elected, and has committed the control record of its epoch."""

@@ -188,6 +188,7 @@ def resumes_its_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
             voters={voter: Progress() for voter in others},
             check_quorum_at=now + 1.5 * self.fetch_timeout_s,
             begin_at=dict.fromkeys(others, now),
+            resumed_at=now,
         )
 
     return first_role

@@ -506,6 +506,23 @@ def test_a_controller_that_was_cut_off_fences_nobody_before_it_could_hear_them()
     play(story)
 
 
+def test_a_controller_that_hears_again_gives_every_broker_a_full_session():
+    """Scenario storm, seed 18: the cut ended 10 ms before a session, and the broker was fenced at the end of it."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        heard_at = world.now()
+        await asyncio.sleep(8.99)
+        world.quorum.resumed_at = world.now()
+        await keep_alive(world, 1, 2, until=heard_at + 17.9)
+        assert world.metadata.image.eligible_brokers() == (1, 2, 3)
+        await keep_alive(world, 1, 2, until=heard_at + 18.1)
+        assert world.metadata.image.eligible_brokers() == (1, 2), "whoever stays silent goes"
+
+    play(story)
+
+
 def test_controlled_shutdown_waits_until_the_others_have_read_it():
     """Leaders move when one of the others was heard since; the broker may stop when all have applied the move."""
 
