@@ -6,15 +6,18 @@ What an answer means (KAFKA-FACTS 3.5):
 - surely not done (INELIGIBLE_REPLICA, OPERATION_NOT_ATTEMPTED): the leader falls back to the committed state;
 - overtaken (fenced, older partition epoch, unknown topic, invalid): the proposal stays pending until the metadata
   arrives, since it may or may not have been applied;
-- anything else, and every network failure: ask again. The partition epoch makes a repeated request harmless.
+- anything else, and every network failure: ask again. The partition epoch makes a repeated request harmless. So a
+  request to a controller that has been replaced is given up, and sent to its successor at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from itertools import islice
 
+from minikafka.broker.controller_call import ControllerCall
 from minikafka.broker.purgatory import Purgatory
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
@@ -33,7 +36,6 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.replication.leader import LeaderReplica, Proposal
 from minikafka.replication.partition import Partition
-from minikafka.rpc import call
 from minikafka.types import Address, TopicId, TopicPartition
 from minikafka.wire.messages import (
     AlteredPartition,
@@ -80,6 +82,9 @@ class AlterPartitionManager:
         self._broker_epoch = broker_epoch
         self._pending: dict[TopicPartition, tuple[Partition, LeaderReplica, Proposal]] = {}
         self._wanted = asyncio.Event()
+        self._call = ControllerCall(world, controller)
+        self._news = asyncio.Event()
+        """Another controller is known since the latest request was begun."""
         self._purgatory = purgatory
 
     def submit(self, partition: Partition, leader: LeaderReplica, proposal: Proposal | None) -> None:
@@ -87,6 +92,11 @@ class AlterPartitionManager:
         if proposal is not None:
             self._pending[partition.partition] = (partition, leader, proposal)
             self._wanted.set()
+
+    def on_new_controller(self) -> None:
+        """Send what waits for the former controller to the new one."""
+        self._news.set()
+        self._call.on_news()
 
     async def run(self) -> None:
         """Send what is wanted, for ever."""
@@ -99,8 +109,11 @@ class AlterPartitionManager:
                 for name in sending:  # the others come first next time
                     self._pending[name] = self._pending.pop(name)
                 self._wanted.set()
+            self._news.clear()
             if sending and not await self._send(sending):
-                await asyncio.sleep(RETRY_PAUSE_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_PAUSE_S):
+                        await self._news.wait()
                 self._wanted.set()
 
     def _still_wanted(self) -> dict[TopicPartition, tuple[Partition, LeaderReplica, Proposal]]:
@@ -125,9 +138,9 @@ class AlterPartitionManager:
                 for partition, _, proposal in sending.values()
             ),
         )
-        deadline = self.world.clock.now() + self.config.controller_quorum_request_timeout_ms / 1000
+        timeout_s = self.config.controller_quorum_request_timeout_ms / 1000
         try:
-            response: AlterPartitionResponse = await call(self.world.network, address, request, deadline)
+            response: AlterPartitionResponse = await self._call.send(address, request, timeout_s)
         except (WorldError, ProtocolError) as error:
             self.world.events("isr_proposal_failed", why=f"{type(error).__name__}: {error}")
             return False

@@ -550,6 +550,7 @@ class Broker:
     def _on_leader(self, leader_id: NodeId, _epoch: Epoch, _i_lead: bool) -> None:  # noqa: FBT001 - as all are called
         if leader_id in self.voters:
             self.lifecycle.on_news()
+            self.replicas.alter_partition_manager.on_new_controller()
 
     def _take_roles(self) -> None:
         """Bring the replicas to the present image; the first time only when it holds this incarnation's registration.

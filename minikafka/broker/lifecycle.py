@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from minikafka.broker.controller_call import ControllerCall
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -25,7 +26,7 @@ from minikafka.errors import (
     error_name,
 )
 from minikafka.ports import World
-from minikafka.rpc import Patience, call
+from minikafka.rpc import Patience
 from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
@@ -108,10 +109,7 @@ class Lifecycle:
         self._resumes_at: Offset = 0
         """What must be applied before a session that was interrupted counts again; 0: it is applied."""
         self._news = asyncio.Event()
-        self._asking: asyncio.Timeout | None = None
-        """Around the request under way."""
-        self._asked: Address | None = None
-        """Where the latest request was sent."""
+        self._call = ControllerCall(world, controller)
         self._patience = Patience()
         """With heartbeats."""
         self._refusals = 0
@@ -150,12 +148,11 @@ class Lifecycle:
     def on_news(self) -> None:
         """The controller or the metadata has moved: a heartbeat now may help this broker or another one.
 
-        A request to a controller that has been replaced is given up. Its process may be stopped or cut off, and while
-        this broker waits for the response, its session runs out and its leaders acknowledge nothing.
+        While this broker waits for the response of a controller that has been replaced, its session runs out and its
+        leaders acknowledge nothing.
         """
         self._news.set()
-        if self._asking is not None and self._controller() not in (None, self._asked) and not self._asking.expired():
-            self._asking.reschedule(asyncio.get_running_loop().time())
+        self._call.on_news()
 
     def leave(self) -> None:
         """Ask for a controlled shutdown; ``may_leave`` is set when it is granted."""
@@ -297,16 +294,11 @@ class Lifecycle:
         address = self._controller()
         if address is None:
             return None
-        self._asked = address
         try:
-            async with asyncio.timeout_at(None) as self._asking:
-                response: object = await call(self.world.network, address, request, self.world.clock.now() + timeout_s)
-        except (TimeoutError, WorldError, ProtocolError) as error:
-            why = str(error) or "another node has become the active controller"
-            self.world.events("controller_silent", node=self.config.node_id, why=f"{type(error).__name__}: {why}")
+            response: object = await self._call.send(address, request, timeout_s)
+        except (WorldError, ProtocolError) as error:
+            self.world.events("controller_silent", node=self.config.node_id, why=f"{type(error).__name__}: {error}")
             return None
-        finally:
-            self._asking = None
         if getattr(response, "error_code", 0) == NotController.code:
             return None
         self._answered_at = self.world.clock.now()

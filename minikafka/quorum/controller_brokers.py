@@ -154,8 +154,8 @@ class Sessions:
         a third of a session ago, the silence of brokers shows nothing, and no session ends. A controller that fenced
         them as soon as it woke would leave its partitions with too few in-sync replicas, although all brokers live.
 
-        ``resumed_at``: when a majority was heard again after the latest such interruption. From then on every broker has
-        a full session, as with a new controller. Heartbeats that were lost are repeated only after their timeout.
+        ``resumed_at``: when a majority was heard again after the latest such interruption. From then on every broker
+        has a full session, as with a new controller: a heartbeat that was lost is repeated only after its timeout.
         """
         if resumed_at > self._restarted_at:
             self._resumed_at = resumed_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,13 +18,14 @@ from minikafka.broker.meters import Traffic
 from minikafka.broker.purgatory import Condition, Mark, Purgatory
 from minikafka.broker.replica_fetcher import ReplicaFetchers
 from minikafka.config import BrokerConfig
-from minikafka.errors import IneligibleReplica, error_name, error_of
+from minikafka.errors import IneligibleReplica, OutcomeUnknown, error_name, error_of
 from minikafka.ports import Buffers, World
 from minikafka.replication.partition import Partition
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address
+from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import stamped
-from minikafka.wire.codec import encode_response
+from minikafka.wire.codec import decode_request, encode_response
 from minikafka.wire.messages import AlteredPartition, AlterPartitionResponse, FetchedPartition
 from tests.rules.replication_kit import TP, Recorded, answer, batch, fetched, leader, seat, state, write
 
@@ -82,6 +84,66 @@ def test_a_refused_member_holds_no_record_back() -> None:
         sim.spawn("n1", proposer.run())
         assert await committed is True
         assert sim.loop.now < 1.0
+        assert role.proposal is None
+
+    with SimWorld(1) as sim:
+        sim.of("n1")
+        sim.run(story(sim))
+
+
+class FrozenController:
+    """A network whose broker n1 answers nothing; every other one commits each proposal."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, float]] = []
+
+    async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        self.asked.append((peer.host, loop.time()))
+        if peer.host == "n1":
+            await asyncio.sleep(deadline - loop.time())
+            raise OutcomeUnknown("no answer in time")
+        item = decode_request(BY_NAME[api], b"".join(bytes(each) for each in body)).partitions[0]
+        done = AlteredPartition(
+            topic=item.topic,
+            partition=item.partition,
+            leader_id=1,
+            leader_epoch=item.leader_epoch,
+            isr=tuple(each.broker_id for each in item.new_isr),
+            partition_epoch=item.partition_epoch + 1,
+        )
+        return b"".join(bytes(each) for each in encode_response(AlterPartitionResponse(partitions=(done,))))
+
+
+def test_an_isr_change_that_waits_for_a_replaced_controller_is_sent_to_the_new_one_at_once() -> None:
+    """Issue 15: it waited for the timeout of the frozen controller, and acks=all waited with it. The partition epoch
+    makes a second arrival harmless.
+    """
+
+    async def story(sim: SimWorld) -> None:
+        network, controller = FrozenController(), Address("n1", 1)
+        proposer = AlterPartitionManager(
+            BrokerConfig(),
+            world_with(sim, network, Recorded()),
+            controller=lambda: controller,
+            broker_epoch=lambda: 10,
+            purgatory=Purgatory(),
+        )
+        partition = seat(eligible={1: 10, 2: 20, 3: 30})
+        partition.apply(state(isr=(1, 2)), partition.config, 0.0)
+        role = partition.as_leader()
+        fetched(role, 3, 0)
+        proposer.submit(partition, role, role.propose_expand())
+        sim.spawn("n1", proposer.run())
+        await asyncio.sleep(0.1)
+        proposer.on_new_controller()
+        await asyncio.sleep(0.1)
+        assert [host for host, _ in network.asked] == ["n1"], "the only controller that is known"
+        controller, elected_at = Address("n2", 1), sim.loop.now
+        proposer.on_new_controller()
+        await asyncio.sleep(0.01)
+        assert network.asked[1:] == [("n2", pytest.approx(elected_at, abs=1e-3))]
+        assert role.isr == (1, 2, 3)
         assert role.proposal is None
 
     with SimWorld(1) as sim:
