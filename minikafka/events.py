@@ -491,6 +491,7 @@ _KINDS: Final = (
     _kind("init_producer_id_failed", "error message", "a producer received no producer id: {error}"),
     _kind("metadata_refresh_failed", "error", "a client could not refresh its metadata: {error}"),
     _kind("metadata_failed", "error", "a client's metadata failed: {error}"),
+    _kind("controller_missing", "why", "a client cannot work: {why}"),
     _kind("broker_silent", "broker why", "broker {broker} does not respond to a client"),
     _kind("consumer_broken", "error", "a consumer can read no more: {error}"),
     _kind("consumer_request_failed", "partition error", "a consumer's request failed: {error}"),

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from minikafka.client.caller import Attempts, Backoff, Caller
+from minikafka.client.caller import Attempts, Backoff, Caller, no_controller
 from minikafka.client.metadata import Metadata
 from minikafka.client.routing import GROUP_KEY, Coordinator, Leaders, named
 from minikafka.client.settings import AdminConfig
@@ -38,7 +38,6 @@ from minikafka.types import NO_NODE, NO_OFFSET, Address, NodeId, Offset, TopicPa
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import EarlierAttempts, error_in
 
-LOADING_PAUSE_MS = 100
 """Until a coordinator that still reads its log is asked again."""
 
 
@@ -61,7 +60,7 @@ class AdminCalls:
         source = self._world_source
         world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
         caller = Caller(world)
-        metadata = Metadata(self.config, world, caller)
+        metadata = Metadata(self.config, world, caller, controller_timeout_ms=self.config.controller_timeout_ms)
         backoff = Backoff(world.random, base_ms=self.config.retry_backoff_ms, max_ms=self.config.retry_backoff_max_ms)
         self._parts = (world, metadata, Leaders(self.config, world, metadata), backoff, caller)
         try:
@@ -171,7 +170,7 @@ class AdminCalls:
     async def _ask_anyone(self, request: Any, deadline: float) -> Any:
         """The answer of the first node that gives one, the controller in front: it knows first."""
         world, metadata, _, backoff, caller = self._started()
-        attempts = Attempts(world, backoff, deadline)
+        attempts = metadata.attempts(backoff, deadline)
         while True:
             last: ProtocolError | None = None
             for address in metadata.controller_first():
@@ -183,12 +182,13 @@ class AdminCalls:
                         raise
                     last = error
             if not await attempts.pause():
-                raise RequestTimedOut(f"no broker answered in time: {last}", last=last.name if last else "")
+                why = attempts.why or f"no broker answered in time: {last}"
+                raise RequestTimedOut(why, last=last.name if last else "")
 
-    async def _ask_node(self, node: NodeId, request: Any, deadline: float) -> Any:
+    async def _ask_node(self, node: NodeId, request: Any, deadline: float, attempts: Attempts | None = None) -> Any:
         """The answer of one broker, once it is known where it listens."""
         world, metadata, _, backoff, caller = self._started()
-        attempts = Attempts(world, backoff, deadline)
+        attempts = attempts or metadata.attempts(backoff, deadline)
         while True:
             address = metadata.address(node)
             patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
@@ -198,6 +198,8 @@ class AdminCalls:
                 return await caller.call(address, request, deadline=patience)
             except (BrokerNotAvailable, NetworkException) as error:
                 pause_s = attempts.pause_s()
+                if attempts.why:
+                    raise RequestTimedOut(attempts.why, outcome=error.outcome, last=error.name) from error
                 if pause_s is None:
                     raise
                 world.events("broker_silent", broker=node, why=error.message)
@@ -206,13 +208,19 @@ class AdminCalls:
 
     async def _once_loaded(self, node: NodeId, request: Any, deadline: float) -> Any:
         """The response of one broker, once it has read the partitions that it coordinates."""
+        _, metadata, _, backoff, _ = self._started()
+        attempts = metadata.attempts(backoff, deadline, growth_max=3)
         while True:
             try:
-                return await self._ask_node(node, request, deadline)
+                return await self._ask_node(node, request, deadline, attempts)
             except ProtocolError as error:
-                if not error.retriable or self._deadline(LOADING_PAUSE_MS) >= deadline:
+                if attempts.why or not error.retriable:
                     raise
-            await asyncio.sleep(LOADING_PAUSE_MS / 1000)
+                has_time = await attempts.pause()
+                if attempts.why:
+                    raise RequestTimedOut(attempts.why, outcome=error.outcome, last=error.name) from error
+                if not has_time:
+                    raise
 
     async def _change(
         self,
@@ -325,8 +333,7 @@ class _MissingController:
         """Return what each broker said; empty if the last attempt may have reached a controller."""
         if not self._found:
             return ""
-        brokers = "; ".join(self._found.values())
-        return f"no controller is reachable ({brokers}): a majority of the quorum's voters must run"
+        return no_controller(self._found.values())
 
 
 def _not_yet_seen(topics: Sequence[str], why: str = "") -> RequestTimedOut:

@@ -8,7 +8,8 @@ that the world vouches for: ``not_written`` when no connection was made or HTTP 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from random import Random
 from typing import Any, TypeVar
@@ -59,24 +60,64 @@ class Backoff:
         return pause * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 
+def no_controller(found: Iterable[str]) -> str:
+    """Return the sentence for a cluster without a quorum; ``found``: what each broker said."""
+    return f"no controller is reachable ({'; '.join(found)}): a majority of the quorum's voters must run"
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutController:
+    """How long calls are repeated while brokers know no controller: then no leader and no coordinator can respond."""
+
+    limit_s: float
+    found: Callable[[], Iterable[str]]
+    """What each broker said, if none of them knows a controller; else nothing."""
+
+
 class Attempts:
     """Counts the failed attempts of one call, and gives the pauses between them until its deadline."""
 
-    __slots__ = ("_backoff", "_deadline", "_growth_max", "_world", "failed")
+    __slots__ = ("_backoff", "_deadline", "_growth_max", "_missing", "_missing_since", "_world", "failed", "why")
 
-    def __init__(self, world: World, backoff: Backoff, deadline: float, *, growth_max: int = 31) -> None:
-        """``growth_max``: the attempt after which pauses grow no longer."""
+    def __init__(
+        self,
+        world: World,
+        backoff: Backoff,
+        deadline: float,
+        *,
+        growth_max: int = 31,
+        missing: WithoutController | None = None,
+    ) -> None:
+        """``growth_max``: the attempt after which pauses grow no longer. ``missing``: when to end early."""
         self._world = world
         self._backoff = backoff
         self._deadline = deadline
         self._growth_max = growth_max
+        self._missing = missing
+        self._missing_since: float | None = None
         self.failed = 0
+        self.why = ""
+        """Why the attempts ended before the deadline."""
 
     def pause_s(self) -> float | None:
-        """Seconds to wait after one more failed attempt; None: the deadline would come first."""
+        """Seconds to wait after one more failed attempt; None: the deadline would come first, or there is a ``why``."""
         self.failed += 1
+        now = self._world.clock.now()
+        if self._missing is not None and self._is_without_controller(self._missing, now):
+            return None
         pause_s = self._backoff.pause_s(min(self.failed, self._growth_max))
-        return pause_s if self._world.clock.now() + pause_s < self._deadline else None
+        return pause_s if now + pause_s < self._deadline else None
+
+    def _is_without_controller(self, missing: WithoutController, now: float) -> bool:
+        found = list(missing.found())
+        if not found:
+            self._missing_since = None
+            return False
+        self._missing_since = now if self._missing_since is None else self._missing_since
+        if now < self._missing_since + missing.limit_s:
+            return False
+        self.why = no_controller(found)
+        return True
 
     async def pause(self) -> bool:
         """Count a failed attempt and wait for the next one. Return False at once if the deadline comes first."""

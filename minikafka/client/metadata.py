@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from minikafka.client.caller import Attempts, Backoff, Caller
+from minikafka.client.caller import Attempts, Backoff, Caller, WithoutController, no_controller
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -232,6 +232,10 @@ class ConnectionFailures:
         """Return True if every address failed in a way that time does not mend: the two ends do not agree on TLS."""
         return bool(self._failing) and all(attempts.is_about_tls for attempts in self._failing.values())
 
+    def reasons(self) -> list[str]:
+        """Return every failing address with its last reason."""
+        return [f"{peer}: {attempts.reason}" for peer, attempts in self._failing.items()]
+
     def summary(self, now: float) -> str:
         """Describe every failing address with its last reason, and what to do; empty if there is none."""
         tried = "; ".join(f"{peer}: {attempts.in_words(now)}" for peer, attempts in self._failing.items())
@@ -249,6 +253,8 @@ ASK_FIRST_S = 0.5
 ASK_TIMEOUT_S = 2.0
 OVERDUE_S = 0.5
 """A leader that holds a request for longer than it may, and this on top, may be frozen or cut off."""
+NO_CONTROLLER_S = 5.0
+"""An election takes one to three seconds: without a controller after that there is no quorum."""
 NEWS_PAUSE_SHARE = 5
 """What part of ``retry_backoff_max_ms`` lies at most between two answers of which the first had nothing new."""
 
@@ -299,7 +305,16 @@ class _LeaderCall:
 class Metadata:
     """Owner of the view. ``start`` and ``stop`` belong to the client that has it."""
 
-    def __init__(self, config: ClientConfig, world: World, caller: Caller, *, auto_create: bool = False) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        world: World,
+        caller: Caller,
+        *,
+        auto_create: bool = False,
+        controller_timeout_ms: int | None = None,
+    ) -> None:
+        """``controller_timeout_ms``: see :meth:`attempts`."""
         self.view = ClusterView()
         self.listeners: list[Listener] = []
         """Called after each accepted answer and each hint that was news."""
@@ -324,6 +339,16 @@ class Metadata:
         self._unanswered = 0
         """Rounds over all nodes in a row in which none answered."""
         self._failures = ConnectionFailures()
+        self._unaware: dict[Address, None] = {}
+        """Brokers that know no controller, by their latest responses."""
+        self._unaware_since: float | None = None
+        self._unaware_at = 0.0
+        """When a broker first, and last, said so."""
+        self._missing = (
+            None
+            if controller_timeout_ms is None
+            else WithoutController(controller_timeout_ms / 1000, self._without_controller)
+        )
         self.overdue: dict[_LeaderCall, None] = {}
         """Requests that leaders should have answered by now."""
 
@@ -390,6 +415,17 @@ class Metadata:
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
+
+    def attempts(self, backoff: Backoff, deadline: float, *, growth_max: int = 31) -> Attempts:
+        """The attempts of one call, which end early after ``controller_timeout_ms`` without a controller."""
+        return Attempts(self._world, backoff, deadline, growth_max=growth_max, missing=self._missing)
+
+    def _without_controller(self) -> list[str]:
+        """What each broker said if the newest metadata names no controller. Newer metadata is requested."""
+        self.refresh_soon()
+        if self.view.controller_id != NO_NODE:
+            return []
+        return [f"{peer} knows no controller" for peer in self._unaware] + self._failures.reasons()
 
     def learn_leader(self, partition: TopicPartition, leader: object, endpoints: object = ()) -> bool:
         """A refusal named the leader: take it over, or else ask. True when it was news."""
@@ -515,9 +551,11 @@ class Metadata:
                 raise
             except ProtocolError as error:
                 self._failures.failed(address, cause_of(error), self._world.clock.now())
+                self._unaware.pop(address, None)
                 last = error
                 continue
             self._failures.answered(address)
+            self._note_controller(address, response.controller_id)
             self._unanswered = 0
             if update.accepted:
                 if update.changed:
@@ -528,6 +566,20 @@ class Metadata:
             last = BrokerNotAvailable(f"{address} knows less of the cluster than this client")
         self._unanswered += 1
         raise NetworkException(f"no broker gave metadata; last: {last.name if last else ''} {last}") from last
+
+    def _note_controller(self, peer: Address, controller: NodeId) -> None:
+        """Report once that brokers have known no controller for longer than an election takes."""
+        now = self._world.clock.now()
+        if controller != NO_NODE:
+            self._unaware.clear()
+            self._unaware_since = None
+            return
+        self._unaware[peer] = None
+        if self._unaware_since is None or now > self._unaware_at + NO_CONTROLLER_S:
+            self._unaware_since = now  # Nothing is known of the time before: nobody asked.
+        elif self._unaware_at < self._unaware_since + NO_CONTROLLER_S <= now:
+            self._world.events("controller_missing", why=no_controller(self._without_controller()))
+        self._unaware_at = now
 
     def _tell(self, update: Update) -> None:
         for call in list(self.overdue):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from minikafka.client.caller import Attempts, Backoff, Caller, in_parts
+from minikafka.client.caller import Backoff, Caller, in_parts
 from minikafka.client.metadata import Leader, Metadata
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
@@ -76,7 +76,7 @@ class Leaders:
         """
         answers: dict[TopicPartition, Any] = {}
         unsure: dict[TopicPartition, None] = {}
-        attempts = Attempts(self._world, self._backoff, deadline)
+        attempts = self._metadata.attempts(self._backoff, deadline)
         for topic in dict.fromkeys(partition.topic for partition in items):
             self._metadata.follow(topic)
         while True:
@@ -93,7 +93,7 @@ class Leaders:
             if not await attempts.pause():
                 partition, error = next(iter(errors.items()))
                 raise RequestTimedOut(
-                    f"{partition}: no leader answered in time: {error.message}",
+                    attempts.why or f"{partition}: no leader answered in time: {error.message}",
                     outcome=UNKNOWN if partition in unsure else error.outcome,
                     last=error.name,
                 )
@@ -248,7 +248,7 @@ class Coordinator:
 
         An error's outcome is that of all attempts: it is unknown if any attempt may have been written.
         """
-        attempts = Attempts(self._world, self._backoff, deadline)
+        attempts = self._metadata.attempts(self._backoff, deadline)
         earlier = EarlierAttempts(request)
         while True:
             try:
@@ -264,7 +264,7 @@ class Coordinator:
                 self._address = None
             if not await attempts.pause():
                 raise RequestTimedOut(
-                    f"{self._named}: no coordinator answered in time: {error.message}",
+                    attempts.why or f"{self._named}: no coordinator answered in time: {error.message}",
                     outcome=earlier.outcome(error),
                     last=error.name,
                 )
@@ -276,13 +276,14 @@ class Coordinator:
 
     async def locate(self, deadline: float) -> NodeId:
         """Which broker it is. RequestTimedOut when none knows by ``deadline``."""
-        attempts = Attempts(self._world, self._backoff, deadline)
+        attempts = self._metadata.attempts(self._backoff, deadline)
         while True:
             try:
                 await self._find(deadline)
             except (NetworkException, CoordinatorNotAvailable) as error:
                 if not await attempts.pause():
-                    raise RequestTimedOut(f"{self._named}: no coordinator is known: {error.message}") from error
+                    why = attempts.why or f"{self._named}: no coordinator is known: {error.message}"
+                    raise RequestTimedOut(why) from error
             else:
                 return self._node
 

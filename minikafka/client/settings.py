@@ -488,8 +488,8 @@ class AdminConfig(ClientConfig):
     """An admin client's settings."""
 
     controller_timeout_ms: int | None = None
-    """How long a change waits for a controller while every broker refuses it or knows none: without a quorum. None:
-    until ``default_api_timeout_ms``, or the call's own ``timeout_ms``, has passed."""
+    """How long calls wait for the controller, a leader or a coordinator while brokers know no controller: without a
+    quorum. None: until ``default_api_timeout_ms``, or the call's own ``timeout_ms``, has passed."""
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)

@@ -45,7 +45,7 @@ from minikafka.client.settings import (
     check_positional,
 )
 from minikafka.errors import InvalidConfig, NetworkException, ProtocolError, WorldError
-from minikafka.ports import Buffers, Network, World
+from minikafka.ports import Buffers, Events, Network, World
 from minikafka.types import Address
 from minikafka.world.http_client import ClientLogin
 from minikafka.world.real import RealWorld, real_world
@@ -150,6 +150,18 @@ class LoggedNetwork:
         return answer
 
 
+class LoggedEvents:
+    """A client's events, of which Python's ``logging`` gets what its user can mend."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    def __call__(self, kind: str, /, **facts: object) -> None:
+        if kind == "controller_missing":
+            LOGGER.warning("%s; the client retries", facts["why"])
+        self._events(kind, **facts)
+
+
 def client_tls(config: ClientConfig) -> SSLContext | None:
     """Return what a client's settings say of TLS; None: it connects in plain text. Raises InvalidConfig."""
     if not config.uses_tls:
@@ -187,7 +199,7 @@ def client_world(config: ClientConfig) -> AbstractAsyncContextManager[World]:
 @asynccontextmanager
 async def _world_of(tls: SSLContext | None, login: ClientLogin | None) -> AsyncIterator[World]:
     async with real_world(client_tls=tls, client_login=login) as real:
-        yield replace(real.world, network=LoggedNetwork(real.world.network))
+        yield replace(real.world, network=LoggedNetwork(real.world.network), events=LoggedEvents(real.world.events))
 
 
 class Producer(producer.Producer):

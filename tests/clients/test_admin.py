@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from minikafka.client.routing import named
 from minikafka.client.settings import AdminConfig
 from minikafka.client.structs import NewTopic
 from minikafka.errors import (
+    CoordinatorNotAvailable,
     GroupIdNotFound,
     InvalidRequest,
     NotController,
@@ -25,6 +27,7 @@ from minikafka.errors import (
 from minikafka.types import NO_NODE, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
+from minikafka.wire import transaction_messages as t
 from tests.clients.fake_cluster import LATE, RESET_ANSWER, RESET_REQUEST, UNREACHABLE, FakeCluster, once, play
 
 T0 = TopicPartition("t", 0)
@@ -242,6 +245,92 @@ def test_a_change_without_a_quorum_says_that_no_controller_is_reachable(timeout_
             assert "broker-1:9092 knows no controller" in caught.value.message
             assert "broker-2:9092: " in caught.value.message
             assert caught.value.message.endswith("must run; nothing was changed")
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.describe_consumer_groups(["g"]),
+        lambda client: client.find_coordinator("g"),
+        lambda client: client.list_consumer_groups(),
+        lambda client: client.list_transactions(),
+        lambda client: client.delete_records({TopicPartition("t", 1): 1}),
+        lambda client: client.list_offsets({TopicPartition("t", 0): -1}),
+    ],
+    ids=["describe groups", "find", "list groups", "list transactions", "delete records", "list offsets"],
+)
+def test_calls_to_leaders_and_coordinators_end_early_without_a_quorum(call: Callable[[AdminClient], Awaitable[Any]]):
+    """Issue 13: without a controller a broker has no session, so no leader and no coordinator responds. The commands
+    `groups describe`, `transactions list` and `topics delete-records` said so after 16 to 20 seconds.
+    """
+
+    def no_quorum(node: int, api: str, _: Any) -> Any:
+        if node != 1:
+            return UNREACHABLE
+        if api == "FindCoordinator":
+            unknown = g.Coordinator(key="g", error_code=CoordinatorNotAvailable.code)
+            return g.FindCoordinatorResponse(coordinators=(unknown,))
+        if api == "ListGroups":
+            return g.ListGroupsResponse()
+        if api == "ListTransactions":
+            return t.ListTransactionsResponse(error_code=CoordinatorNotAvailable.code)
+        if api == "ListOffsets":
+            refused = m.ListedOffset(topic="t", partition=0, error_code=NotLeaderOrFollower.code)
+            return m.ListOffsetsResponse(partitions=(refused,))
+        return None
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 3)
+        cluster.controller = NO_NODE
+        cluster.faults.append(no_quorum)
+        async with admin(cluster, default_api_timeout_ms=20_000, controller_timeout_ms=5_000) as client:
+            began = cluster.now()
+            with pytest.raises(RequestTimedOut) as caught:
+                await call(client)
+            assert 4.0 <= cluster.now() - began <= 6.5
+            assert caught.value.message.startswith("no controller is reachable (")
+            assert "broker-1:9092 knows no controller" in caught.value.message
+            assert "broker-2:9092: " in caught.value.message
+
+    play(story)
+
+
+def test_an_election_does_not_end_calls_to_leaders_early():
+    """What counts is how long brokers have known no controller, without a break."""
+
+    def one_is_down(node: int, _api: str, _: Any) -> Any:
+        return UNREACHABLE if node == 2 else None
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 3)
+        cluster.faults.append(one_is_down)
+        async with admin(cluster, default_api_timeout_ms=20_000, controller_timeout_ms=5_000) as client:
+            asking = asyncio.ensure_future(client.list_offsets({TopicPartition("t", 1): -1}))
+            for controller in (NO_NODE, 3, NO_NODE, 3):
+                cluster.controller = controller
+                await asyncio.sleep(4.0)
+            cluster.faults.clear()
+            assert (await asking)[TopicPartition("t", 1)].offset == 0
+
+    play(story)
+
+
+def test_a_client_reports_once_that_there_is_no_controller():
+    """`minikafka consume` and programs print it: connections that are refused do not say that the quorum is lost."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 3)
+        cluster.controller = NO_NODE
+        cluster.faults.append(once("ListOffsets", UNREACHABLE, count=10_000))
+        async with admin(cluster, default_api_timeout_ms=12_000) as client:
+            with pytest.raises(RequestTimedOut, match=r"t-0: no leader answered in time"):
+                await client.list_offsets({TopicPartition("t", 0): -1})
+        assert cluster.kinds().count("controller_missing") == 1
 
     play(story)
 
