@@ -21,12 +21,12 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeVar
 
 import uvloop
 
 from minikafka.broker.broker import Broker
-from minikafka.errors import BrokerNotAvailable, InvalidConfig
+from minikafka.errors import BrokerNotAvailable, InvalidConfig, did_you_mean
 from minikafka.events import WARNING
 from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, TemporaryFolder, prepare
 from minikafka.hosting.local_broker import LocalBroker
@@ -240,6 +240,12 @@ class LocalCluster:
 
         return self.run(called)
 
+    if not TYPE_CHECKING:  # For type checkers a misspelled name is an error.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError for a name that does not exist, with the one that was meant."""
+            raise AttributeError(f"a LocalCluster has no {name!r}{_meant(name)}")
+
     @property
     def sync(self) -> SyncCluster:
         """The same cluster for tests without a loop, with a producer and a consumer."""
@@ -449,6 +455,17 @@ def _certificates_of_process() -> ClusterTls:
     folder = TemporaryFolder()
     atexit.register(folder.remove)
     return ClusterTls(folder.path)
+
+
+def _meant(name: str) -> str:
+    """Return the end of the error about an unknown name of a cluster."""
+    if name in ("produce", "consume"):
+        client = "Producer" if name == "produce" else "Consumer"
+        return (
+            f"; did you mean cluster.sync.{name}()? In a coroutine, `async with {client}(**cluster.client_settings())`"
+            " is a client"
+        )
+    return did_you_mean(name, [each for each in dir(LocalCluster) if not each.startswith("_")])
 
 
 class _Nobody:

@@ -468,3 +468,21 @@ def test_an_older_build_does_not_start_on_metadata_that_it_does_not_know(tmp_pat
 async def alter_quotas(cluster: LocalCluster, quotas: Mapping[Entity, Mapping[str, float | None]]) -> None:
     async with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
         await admin.alter_client_quotas(quotas)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("produce", r"cluster\.sync\.produce\(\).*Producer\(\*\*cluster\.client_settings\(\)\)"),
+        ("consume", r"cluster\.sync\.consume\(\).*Consumer\(\*\*cluster\.client_settings\(\)\)"),
+        ("bootstrap_server", r"did you mean bootstrap_servers\?$"),
+        ("elect_a_pope", r"'elect_a_pope'$"),
+    ],
+)
+def test_a_name_that_a_cluster_does_not_have_is_an_error_with_the_name_that_was_meant(name: str, hint: str):
+    """`await cluster.produce(...)` was an AttributeError without a hint; the blocking calls are on `cluster.sync`."""
+    cluster = LocalCluster(brokers=1)
+    with pytest.raises(AttributeError, match=hint):
+        getattr(cluster, name)
+    assert not hasattr(cluster, name)
+    cluster.stop()
