@@ -42,16 +42,21 @@ def with_bursts(seed: int) -> Plan:
 
 
 def without_answers(seed: int) -> Plan:
-    """A producer with acks=0 beside leaders that stand still until others lead."""
+    """A producer with acks=0 beside leaders that stand still until others lead, and do not lead again by themselves."""
     random = Random(f"{seed}/without")
     plan = plan_of(seed, kinds=("pause", "isolate"))
     topic = plan.topics[0]
+    still = Fault(at_s=round(random.uniform(2.0, 10.0), 3), kind="pause", target=f"leader:{topic.name}-0", lasts_s=10.0)
     operations = tuple(
         Operation(at_s=at_s, client="k1", topic=topic.name, partition=random.randrange(topic.partitions))
         for at_s in sorted(round(random.uniform(0.2, plan.duration_s), 3) for _ in range(60))
     )
     every = tuple(sorted((*plan.operations, *operations), key=lambda each: each.at_s))
-    return plan.with_(kafka={"k1": {"acks": 0, "in_flight": 5, "produce": 9}}, operations=every)
+    return plan.with_(
+        kafka={"k1": {"acks": 0, "in_flight": 5, "produce": 9}},
+        operations=every,
+        settings={**plan.settings, "auto.leader.rebalance.enable": "false"},
+    ).with_faults([still])
 
 
 def with_lives(seed: int) -> Plan:
