@@ -20,7 +20,7 @@ from minikafka.client.consumer_member import ConsumerProtocolMember
 from minikafka.client.fetcher import Fetcher
 from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
-from minikafka.client.metadata import Metadata, Update
+from minikafka.client.metadata import ABSENT_S, AbsentPartitions, Metadata, Update
 from minikafka.client.positions import EARLIEST, LATEST, NEVER, PartitionState, Positions
 from minikafka.client.routing import Coordinator, Leaders, as_dict
 from minikafka.client.settings import ConsumerConfig
@@ -429,10 +429,12 @@ class Consumer:
     async def position(self, partition: TopicPartition) -> Offset:
         """Offset of the next record to be handed out.
 
-        Waits until it is known; NoOffsetForPartition with auto_offset_reset none, RequestTimedOut after
-        default_api_timeout_ms.
+        Waits until it is known; NoOffsetForPartition with auto_offset_reset none, UnknownTopicOrPartition if the topic
+        has fewer partitions, RequestTimedOut after default_api_timeout_ms.
         """
         deadline = self._deadline()
+        clock = self._running_world().clock
+        absent = None if self._metadata is None else AbsentPartitions(self._metadata.view, clock)
         while True:
             fetcher = self._running()
             state = self._state(partition)
@@ -440,7 +442,10 @@ class Consumer:
                 return state.position
             if state.error is not None:
                 raise type(state.error)(state.error.message, outcome=state.error.outcome, **state.error.facts)
-            if not await fetcher.changed(deadline):
+            if absent is not None and (missing := absent.error(state.partition)) is not None:
+                raise missing
+            look_at = min(deadline, clock.now() + ABSENT_S / 4) if absent else deadline
+            if not await fetcher.changed(look_at) and look_at >= deadline:
                 raise RequestTimedOut(f"{partition}: the position could not be looked up in time")
 
     def highwater(self, partition: TopicPartition) -> Offset | None:

@@ -39,11 +39,12 @@ from minikafka.errors import (
     RequestTimedOut,
     SaslAuthenticationFailed,
     TlsFailed,
+    UnknownTopicOrPartition,
     Unreachable,
     WorldError,
     error_of,
 )
-from minikafka.ports import World
+from minikafka.ports import Clock, World
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, TopicId, TopicPartition
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse, MetadataTopic, NodeEndpoint
 
@@ -179,6 +180,48 @@ class ClusterView:
             f"<cluster {self.cluster_id or '?'} metadata={self.metadata_offset} controller={self.controller_id}"
             f" brokers={','.join(map(str, sorted(self.brokers)))} topics={len(self.topics)}>"
         )
+
+
+ABSENT_S = 3.0
+"""A partition that is being added is in all brokers' metadata sooner."""
+
+
+class AbsentPartitions:
+    """Partitions beyond the number that their topic has, and since when one call has been waiting for them.
+
+    Partitions can be added, so one response does not show that a partition will not exist. Waiting as long as for a
+    broker that is down helps nobody: fresh metadata that says the same for ``ABSENT_S`` does show it.
+    """
+
+    def __init__(self, view: ClusterView, clock: Clock) -> None:
+        self._view = view
+        self._clock = clock
+        self._waiting: dict[TopicPartition, tuple[int, float]] = {}
+
+    def error(self, partition: TopicPartition) -> UnknownTopicOrPartition | None:
+        """Return the error once responses have confirmed that the topic lacks the partition. Call it repeatedly."""
+        count = self._view.partition_count(partition.topic)
+        if count is None or partition.partition < count:
+            self._waiting.pop(partition, None)
+            return None
+        known, since = self._waiting.get(partition, (None, 0.0))
+        if known != count:
+            self._waiting[partition] = count, self._clock.now()
+            return None
+        confirmed_at = self._view.updated_at
+        if confirmed_at is None or confirmed_at < since + ABSENT_S:
+            return None
+        return no_partition(partition, count)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+
+def no_partition(partition: TopicPartition, count: int) -> UnknownTopicOrPartition:
+    """Return the error about a partition that its topic, which has ``count``, does not have."""
+    has = "1 partition, number 0" if count == 1 else f"{count} partitions, numbers 0 to {count - 1}"
+    message = f"{partition.topic} has {has}; there is no {partition.partition}"
+    return UnknownTopicOrPartition(message, outcome=NOT_WRITTEN)
 
 
 LOG_INTERVAL_S = 5.0

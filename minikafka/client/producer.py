@@ -21,7 +21,7 @@ from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import NO_HEADERS, RECORD_OVERHEAD_MAX, UNFIT, BatchToSend, check_rows, record_size, unfit
 from minikafka.client.caller import Caller
 from minikafka.client.ledger import AckLedger, LedgerSink
-from minikafka.client.metadata import Metadata
+from minikafka.client.metadata import AbsentPartitions, Metadata, no_partition
 from minikafka.client.partitioner import KeyHashes, choose_sticky
 from minikafka.client.sender import Part, Queue, Sender, Unwatched, Waiting
 from minikafka.client.settings import Partitioner, ProducerConfig
@@ -250,7 +250,8 @@ class Producer:
         """Buffer one record and return the future of its RecordMetadata.
 
         Waits for metadata and for buffer memory, ``max_block_ms`` at most: then RequestTimedOut or
-        UnknownTopicOrPartition, not written. MessageTooLarge for a record beyond ``max_request_size``, InvalidRequest
+        UnknownTopicOrPartition, not written. A partition that the topic does not have is an error after three seconds
+        in which brokers report the same number of partitions: it might be being added. MessageTooLarge for a record beyond ``max_request_size``, InvalidRequest
         for one that is not bytes. The future fails with a ProtocolError whose ``outcome`` says what is known:
         ``not_written`` or ``unknown``.
 
@@ -629,6 +630,7 @@ class Producer:
         if not isinstance(topic, str):
             raise InvalidRequest(f"topic: a str is needed, not {type(topic).__name__}", field="topic")
         metadata.follow(topic)
+        absent = AbsentPartitions(metadata.view, self._running_world().clock)
         while True:
             queues = sender.queues(topic)
             if queues is not None and len(queues) >= count:
@@ -637,15 +639,15 @@ class Producer:
                 error = metadata.view.errors.get(topic)
                 if error is not None and not error.retriable:
                     raise type(error)(f"{topic}: {error.message}", outcome=NOT_WRITTEN)
+            elif (missing := absent.error(TopicPartition(topic, count - 1))) is not None:
+                raise missing
             try:
                 await metadata.refreshed(deadline)
             except RequestTimedOut:
                 self._running()
-                waited = f"after max_block_ms={self.config.max_block_ms}"
                 if queues is not None:
-                    raise UnknownTopicOrPartition(
-                        f"{topic} has {len(queues)} partitions, there is no {count - 1} {waited}"
-                    ) from None
+                    raise no_partition(TopicPartition(topic, count - 1), len(queues)) from None
+                waited = f"after max_block_ms={self.config.max_block_ms}"
                 reason = metadata.view.errors.get(topic)
                 if isinstance(reason, LeaderNotAvailable):
                     raise LeaderNotAvailable(f"{topic} is being created and has no leader {waited}") from None

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from minikafka.client.caller import Backoff, Caller, in_parts
-from minikafka.client.metadata import Leader, Metadata
+from minikafka.client.metadata import AbsentPartitions, Leader, Metadata
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
     UNKNOWN,
@@ -76,6 +76,7 @@ class Leaders:
         """
         answers: dict[TopicPartition, Any] = {}
         unsure: dict[TopicPartition, None] = {}
+        absent = AbsentPartitions(self._metadata.view, self._world.clock)
         attempts = self._metadata.attempts(self._backoff, deadline)
         for topic in dict.fromkeys(partition.topic for partition in items):
             self._metadata.follow(topic)
@@ -86,6 +87,8 @@ class Leaders:
                 return {partition: answers[partition] for partition in items}
             unsure |= dict.fromkeys(partition for partition, error in errors.items() if error.outcome == UNKNOWN)
             for partition, error in errors.items():
+                if (no_such := absent.error(partition)) is not None:
+                    raise no_such
                 if not error.retriable:
                     outcome = UNKNOWN if partition in unsure else error.outcome
                     raise type(error)(named(partition, error.message), outcome=outcome, **error.facts)

@@ -10,7 +10,7 @@ import pytest
 from minikafka.client.caller import Caller
 from minikafka.client.consumer import Consumer
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
-from minikafka.client.metadata import Metadata
+from minikafka.client.metadata import ABSENT_S, Metadata
 from minikafka.client.positions import Positions
 from minikafka.client.producer import Producer
 from minikafka.client.routing import Coordinator
@@ -27,6 +27,7 @@ from minikafka.errors import (
     OffsetOutOfRange,
     ProtocolError,
     RequestTimedOut,
+    UnknownTopicOrPartition,
 )
 from minikafka.types import TopicPartition
 from minikafka.wire import group_messages as g
@@ -762,5 +763,23 @@ def test_producer_and_consumer_through_a_storm():
             calm = True
             await writing
         assert seen == {0: list(range(0, 400, 2)), 1: list(range(1, 400, 2))}
+
+    play(story)
+
+
+def test_the_position_in_a_partition_that_does_not_exist_is_an_error_once_metadata_has_confirmed_it():
+    """It waited default_api_timeout_ms (60 s) and said only that the position could not be looked up."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 3)
+        missing = TopicPartition("t", 7)
+        async with consumer(cluster) as reading:
+            reading.assign([missing])
+            for look_up in (reading.position, reading.seek_to_end, lambda each: reading.end_offsets([each])):
+                before = cluster.now()
+                with pytest.raises(UnknownTopicOrPartition, match="t has 3 partitions, numbers 0 to 2; there is no 7"):
+                    await look_up(missing)
+                assert ABSENT_S <= cluster.now() - before < ABSENT_S + 2.0
 
     play(story)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from minikafka.client.metadata import ABSENT_S
 from minikafka.client.producer import Producer
 from minikafka.client.sender import Part, Unwatched
 from minikafka.client.settings import ProducerConfig
@@ -615,8 +616,46 @@ def test_a_topic_that_appears_late_is_waited_for():
                 await sending.send("never", b"v")
             assert caught.value.outcome == "not_written"
             assert cluster.now() - before == pytest.approx(2.0, abs=0.05)
-            with pytest.raises(UnknownTopicOrPartition, match="has 1 partitions"):
+            with pytest.raises(UnknownTopicOrPartition, match="late has 1 partition, number 0; there is no 4"):
                 await sending.send("late", b"v", partition=4)
+            assert cluster.now() - before == pytest.approx(4.0, abs=0.1)
+
+    play(story)
+
+
+def test_a_partition_that_does_not_exist_is_an_error_once_fresh_metadata_has_confirmed_it():
+    """It waited max_block_ms (60 s), although each response said how many partitions the topic has."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 3)
+        async with producer(cluster) as sending:
+            before = cluster.now()
+            with pytest.raises(UnknownTopicOrPartition) as caught:
+                await sending.send("t", b"v", partition=7)
+            assert caught.value.message == "t has 3 partitions, numbers 0 to 2; there is no 7"
+            assert caught.value.outcome == "not_written"
+            assert ABSENT_S <= cluster.now() - before < ABSENT_S + 2.0
+            assert cluster.named("Produce") == []
+
+    play(story)
+
+
+def test_a_partition_that_is_being_added_is_waited_for():
+    """Each change of the number of partitions begins the wait again, and silence confirms nothing."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t")
+        loop = asyncio.get_running_loop()
+        async with producer(cluster) as sending:
+            for seconds in (2.5, 5.0):
+                loop.call_later(seconds, lambda: partitions.append(type(partitions[0])(leader=2)))
+            assert (await sending.send_and_wait("t", b"v", partition=2)).partition == 2
+            cluster.faults.append(once("Metadata", UNREACHABLE, count=10_000))
+            loop.call_later(20.0, cluster.faults.clear)
+            loop.call_later(20.0, lambda: partitions.append(type(partitions[0])(leader=2)))
+            assert (await sending.send_and_wait("t", b"v", partition=3)).partition == 3
 
     play(story)
 
