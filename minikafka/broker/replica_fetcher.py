@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 
 BACKOFF_FIRST_S = 0.02
+DOUBLINGS_MAX = 20
+"""Of that pause: beyond any replica.fetch.backoff.ms. After a thousand, a float could no longer hold it."""
 PARTIAL_WAIT_MS = 20
 """Longest wait of a request that had no room for all partitions: the next one names the others."""
 
@@ -349,7 +351,7 @@ class _LeaderLoop:
         """
         if name in self.following:
             failures = self._failures.get(name, 0)
-            self._failures[name] = failures + 1
+            self._failures[name] = min(failures + 1, DOUBLINGS_MAX)
             pause = min(BACKOFF_FIRST_S * 2**failures, self.owner.config.replica_fetch_backoff_ms / 1000)
             self.following[name] = self.owner.world.clock.now() + pause
             self._touched[name] = None

@@ -251,9 +251,9 @@ class Producer:
 
         Waits for metadata and for buffer memory, ``max_block_ms`` at most: then RequestTimedOut or
         UnknownTopicOrPartition, not written. A partition that the topic does not have is an error after three seconds
-        in which brokers report the same number of partitions: it might be being added. MessageTooLarge for a record beyond ``max_request_size``, InvalidRequest
-        for one that is not bytes. The future fails with a ProtocolError whose ``outcome`` says what is known:
-        ``not_written`` or ``unknown``.
+        in which brokers name the same number of partitions: it might be being added. MessageTooLarge for a record
+        beyond ``max_request_size``, InvalidRequest for one that is not bytes. The future fails with a ProtocolError
+        whose ``outcome`` says what is known: ``not_written`` or ``unknown``.
 
         With ``future=False`` the record gets no future, which takes less CPU and memory for each record: the next
         :meth:`flush`, or :meth:`stop`, raises the first error of such records and says how many failed.

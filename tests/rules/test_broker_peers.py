@@ -18,7 +18,7 @@ from minikafka.broker.meters import Traffic
 from minikafka.broker.purgatory import Condition, Mark, Purgatory
 from minikafka.broker.replica_fetcher import ReplicaFetchers
 from minikafka.config import BrokerConfig
-from minikafka.errors import IneligibleReplica, OutcomeUnknown, error_name, error_of
+from minikafka.errors import ConnectionRefused, IneligibleReplica, OutcomeUnknown, error_name, error_of
 from minikafka.ports import Buffers, World
 from minikafka.replication.partition import Partition
 from minikafka.sim.world import SimWorld
@@ -151,28 +151,52 @@ def test_an_isr_change_that_waits_for_a_replaced_controller_is_sent_to_the_new_o
         sim.run(story(sim))
 
 
-def fetchers_of(sim: SimWorld, following: Partition, events: Recorded) -> ReplicaFetchers:
-    """The fetchers of a follower, whose loops never run: the test hands answers in itself."""
+def fetchers_of(sim: SimWorld, following: Partition, events: Recorded, network: Any = None) -> ReplicaFetchers:
+    """The fetchers of a follower. Without a network their loops never run: the test applies responses itself."""
 
-    def never(coroutine: Coroutine[Any, Any, None], _name: str) -> Any:
+    def spawn(coroutine: Coroutine[Any, Any, None], _name: str) -> Any:
+        if network is not None:
+            return sim.spawn("n1", coroutine)
         coroutine.close()
         return SimpleNamespace(done=lambda: False)
 
     fetchers = ReplicaFetchers(
         LiveSettings(BrokerConfig(), events),
-        world_with(sim, None, events),
+        world_with(sim, network, events),
         partitions={TP: following},
         flushers={},
         purgatory=Purgatory(),
         append_throttle=AppendThrottle(),
-        spawn=never,
-        address_of=lambda _node: None,
+        spawn=spawn,
+        address_of=lambda _node: None if network is None else Address("n1", 1),
         broker_epoch=lambda: 20,
         on_storage_failure=lambda _name, why: pytest.fail(why),
         traffic=Traffic(lambda: 0),
     )
     fetchers.assign(following)
     return fetchers
+
+
+def test_a_follower_goes_on_while_its_leader_refuses_connections_for_hours() -> None:
+    """Without a quorum no leader is elected. After 1,024 refused fetches, 17 minutes, the pause between two of them was
+    no longer a number, and the broker stopped itself: "OverflowError: int too large to convert to float".
+    """
+    events = Recorded()
+
+    class Refuses:
+        async def call(self, peer: Address, api: str, _body: Buffers, *, deadline: float) -> bytes:
+            del deadline
+            raise ConnectionRefused(f"{api} to {peer}: Connection refused")
+
+    with SimWorld(1) as sim:
+        following = seat(me=2)
+        following.apply(state(leader=1), following.config, 0.0)
+        sim.loop.call_soon(lambda: fetchers_of(sim, following, events, Refuses()))
+        sim.loop.run_until(2 * 3600.0)
+        before = len(events.of("fetch_failed"))
+        assert before > 7000, "once a second, the longest pause"
+        sim.loop.run_until(2 * 3600.0 + 10)
+        assert len(events.of("fetch_failed")) > before
 
 
 def damaged_base_offset(data: bytes) -> bytes:
