@@ -27,7 +27,7 @@ from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.route import Json
 from minikafka.rest.schema import many, nullable, one_of, text
 from minikafka.rest.schema import table as table_of
-from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, HookCall, HookRoutes
+from minikafka.rest.testing_hooks import AT_OR_ALL, HookCall, HookRoutes, OfBrokers
 from minikafka.rest.topics import setting_text
 from minikafka.types import NodeId
 from minikafka.world.faults import ANYONE, BROKER, EVERY_API, FaultSpec, Link
@@ -598,14 +598,13 @@ class _Act(Model):
     facts: dict[str, Any] = member({"type": "object", "description": "Of `machine` and `release`: the request."}, {})
 
 
-class _Script(Model):
+class _Script(OfBrokers):
     """What was injected, written again."""
 
     python: str = member("A module for pytest, with a `LocalCluster`.", "from minikafka import LocalCluster\n")
     chaos: str = member("A file for `minikafka chaos run`, by the name `injected.toml`.", 'name = "injected"\n')
     setup: Any = one(_Setup)
     injections: list[Any] = many_of(_Act, f"Oldest first, the latest {INJECTIONS_MAX} of each broker.")
-    no_answer: list[Any] | None = member(NO_ANSWER, default=None)
 
 
 ROUTES = HookRoutes("testing", testing=True)

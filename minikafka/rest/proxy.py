@@ -21,12 +21,12 @@ from minikafka.rest.body import RECORD_BOUNDS, Members, check_body, kind_of, par
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import check_known, partition_of
-from minikafka.rest.model import Model, many_of, member, one
+from minikafka.rest.model import LEFT_OUT, Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
 from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
 from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Reply, Routes, Visit
-from minikafka.rest.schema import PartitionNumber, TopicName, anything, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.schema import PartitionNumber, TopicName, many, nullable, ref
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable
@@ -61,6 +61,9 @@ CLUSTER_ID = Text(
 )
 
 
+_NULL = {"type": "null"}
+
+
 class _Offset(Model):
     """What became of a record."""
 
@@ -74,32 +77,32 @@ class _Offsets(Model):
     """One result per record, in the order of the request."""
 
     offsets: list[Any] = many_of(_Offset)
-    key_schema_id: None = member({"type": "null"})
-    value_schema_id: None = member({"type": "null"})
+    key_schema_id: None = member(_NULL)
+    value_schema_id: None = member(_NULL)
 
 
 def _error_body(refused: Refused) -> dict[str, Any]:
     return {"error_code": _code_of(refused), "message": refused.error.message}
 
 
-_RECORDS_V2 = shape(
-    "Records; schemas must be null.",
-    optional=("key_schema", "key_schema_id", "value_schema", "value_schema_id"),
-    records=many(
-        shape(
-            optional=("key", "value", "partition"),
-            key=anything("Base64 in the binary format, any JSON in the json format."),
-            value=anything("As `key`; null makes a tombstone."),
-            partition=nullable(whole("The partition; without it Kafka's partitioner chooses.", minimum=0)),
-        ),
-        minItems=1,
-        maxItems=PRODUCE_RECORD_COUNT_MAX,
-    ),
-    key_schema={"type": "null"},
-    key_schema_id={"type": "null"},
-    value_schema={"type": "null"},
-    value_schema_id={"type": "null"},
-)
+class _RecordV2(Model):
+    """A record."""
+
+    key: Any = member("Base64 in the binary format, any JSON in the json format.", "YW5u", default=None)
+    value: Any = member("As `key`; null makes a tombstone.", "dGVh", default=None)
+    partition: int | None = member(
+        "The partition; without it Kafka's partitioner chooses.", 2, default=LEFT_OUT, minimum=0
+    )
+
+
+class _RecordsV2(Model):
+    """Records; schemas must be null."""
+
+    records: list[_RecordV2] = many_of(_RecordV2, minItems=1, maxItems=PRODUCE_RECORD_COUNT_MAX)
+    key_schema: None = member(_NULL, default=None)
+    key_schema_id: None = member(_NULL, default=None)
+    value_schema: None = member(_NULL, default=None)
+    value_schema_id: None = member(_NULL, default=None)
 
 
 # ---- v2 --------------------------------------------------------------------------------------------------------------
@@ -109,12 +112,7 @@ _RECORDS_V2 = shape(
     "POST /topics/{topic}",
     Answer("What became of each record.", dict.fromkeys((V2, JSON), (_Offsets.schema(), _Offsets.example()))),
     parameters=(FORWARD,),
-    body=Body(
-        contents={
-            media_type: (_RECORDS_V2, {"records": [{"key": "YW5u", "value": "dGVh", "partition": 2}]})
-            for media_type in EMBEDDED
-        }
-    ),
+    body=Body(dict.fromkeys(EMBEDDED, (_RecordsV2.schema(sent=True), _RecordsV2.example()))),
     problems=PROBLEMS,
     errors=ErrorForm(media_type=V2, schema=ref("ProxyError"), body_of=_error_body),
 )
@@ -204,26 +202,37 @@ class _Written(Model):
     value: _Data | None = one(_Data, default=None)
 
 
-_DATA = shape(
-    "A key or value.",
-    optional=("data",),
-    type=one_of("The format of `data`.", *FORMATS),
-    data=anything("Base64 (BINARY), any JSON (JSON) or text (STRING); null for no bytes."),
-)
-_RECORD_V3 = shape(
-    "One record.",
-    optional=("partition_id", "headers", "key", "value", "timestamp"),
-    partition_id=nullable(whole("The partition; without it Kafka's partitioner chooses.", minimum=0)),
-    headers=nullable(
-        many(shape(optional=("value",), name=text("The name."), value=nullable(text("Base64.", format="byte"))))
-    ),
-    key=nullable(_DATA),
-    value=nullable(_DATA),
-    timestamp=nullable(text("ISO 8601 with a time zone.", format="date-time")),
-)
+class _DataIn(Model):
+    """A key or value."""
+
+    type: str = member("The format of `data`.", "JSON", enum=list(FORMATS))
+    data: Any = member(
+        "Base64 (BINARY), any JSON (JSON) or text (STRING); null for no bytes.", {"item": "tea"}, default=None
+    )
+
+
+class _HeaderIn(Model):
+    """A header."""
+
+    name: str = member("The name.")
+    value: str | None = member("Base64.", default=LEFT_OUT, format="byte")
+
+
+class _RecordV3(Model):
+    """One record."""
+
+    partition_id: int | None = member(
+        "The partition; without it Kafka's partitioner chooses.", default=LEFT_OUT, minimum=0
+    )
+    headers: list[Any] | None = member(nullable(many(_HeaderIn.schema(sent=True))), default=None)
+    key: _DataIn | None = one(_DataIn, or_null=True, default=None)
+    value: _DataIn | None = one(_DataIn, or_null=True, default=None)
+    timestamp: str | None = member("ISO 8601 with a time zone.", default=LEFT_OUT, format="date-time")
+
+
 _V3_MEMBERS: dict[str, Any] = {
     "parameters": (FORWARD,),
-    "body": Body(contents={JSON: (_RECORD_V3, {"value": {"type": "JSON", "data": {"item": "tea"}}})}),
+    "body": _RecordV3.body(value=_DataIn.example()),
     "problems": PROBLEMS,
     "errors": ErrorForm(media_type=JSON, schema=ref("ProxyError"), body_of=_error_body),
 }

@@ -25,7 +25,7 @@ from minikafka.rest.parameters import Integer
 from minikafka.rest.route import Json, Reply
 from minikafka.rest.schema import many, nullable, one_of, whole
 from minikafka.rest.schemas import Place
-from minikafka.rest.testing_hooks import AT_OR_ALL, NO_ANSWER, Done, HookCall, HookRoutes
+from minikafka.rest.testing_hooks import AT_OR_ALL, Done, HookCall, HookRoutes, OfBrokers
 from minikafka.types import NodeId, Offset
 from minikafka.web.problems import malformed, unacceptable
 from minikafka.world.faults import (
@@ -163,18 +163,16 @@ class _Fault(_Spec, _Numbered):
     )
 
 
-class _AllFaults(Model):
+class _AllFaults(OfBrokers):
     """Faults of the brokers."""
 
     faults: list[Any] = many_of(_Fault)
-    no_answer: Any = member(NO_ANSWER, default=None)
 
 
-class _Healed(Model):
+class _Healed(OfBrokers):
     """How many faults are healed."""
 
     healed: int = member("How many.", 1)
-    no_answer: Any = member(NO_ANSWER, default=None)
 
 
 class _Released(Model):

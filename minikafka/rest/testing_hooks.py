@@ -27,10 +27,10 @@ from minikafka.rest import json_text, parameters
 from minikafka.rest.body import parsed_object
 from minikafka.rest.host import FORWARD_SLACK_S, Host
 from minikafka.rest.leaders import broker_members
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, HasValues, Integer, Parameter, Parsed, Wrong, values_of
 from minikafka.rest.permissions import check
 from minikafka.rest.route import Answer, Body, Json, Reply, Route, Routes, Visit
-from minikafka.rest.schema import many, one_of, shape, text, whole
 from minikafka.rpc import call
 from minikafka.types import Address, NodeId
 from minikafka.web.problems import Refused
@@ -78,14 +78,21 @@ FORWARD = replace(
     description="`never`: do not forward to another broker, answer 421 with its address instead.",
 )
 
-NO_ANSWER = many(
-    shape(
-        broker=whole("Its node.id."),
-        detail=text("Why there is no answer."),
-        outcome=one_of("Whether the request can have taken effect there.", kafka.NOT_WRITTEN, kafka.UNKNOWN),
-    ),
-    "With `broker=all`: the brokers that did not answer.",
-)
+
+class _NoAnswer(Model):
+    """A broker that did not answer."""
+
+    broker: int = member("Its node.id.")
+    detail: str = member("Why there is no answer.")
+    outcome: str = member("Whether the request can have taken effect there.", enum=[kafka.NOT_WRITTEN, kafka.UNKNOWN])
+
+
+class OfBrokers(Model):
+    """What some brokers answered, and which of them did not answer."""
+
+    no_answer: list[Any] | None = many_of(
+        _NoAnswer, "With `broker=all`: the brokers that did not answer.", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
