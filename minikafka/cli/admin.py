@@ -1,14 +1,15 @@
 """How commands reach a cluster: TLS, credentials, an admin client, and arguments that several commands take.
 
-How commands reach a cluster with an admin client, and the options and arguments that several of them take.
-
 ``--ca``, ``--cert``, ``--user`` and so on: with which TLS and which credentials a command calls brokers.
 
 The options stand at every command that has ``-b``. Their values are kept in click's context and not passed through
 every function of a command: what makes a connection asks :func:`client_settings` or :func:`connection` for them.
 
-Rule for this file: a password or token comes from a file, the environment or a prompt. It is no argument, since every
-user of the machine sees those.
+Rules for this file:
+
+1. A password or token comes from a file, the environment or a prompt. It is no argument, since every user of the
+   machine sees those.
+2. ``minikafka serve`` takes some of these options and is no client: clients are imported where they are made.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from ssl import SSLContext
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from minikafka import AdminClient
 from minikafka.addresses import is_https, is_loopback, is_number, parse_bootstrap
 from minikafka.blocking.tls import ClientTls
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, CONTROLLER_TIMEOUT_MS, Failure, Misuse, somebody_listens
-from minikafka.client.settings import AdminConfig
 from minikafka.errors import in_words
 from minikafka.types import TopicPartition
-from minikafka.wire.messages import DescribedTopic
-from minikafka.world.clients import client_login, client_tls
-from minikafka.world.http_client import ClientLogin
+
+if TYPE_CHECKING:
+    from minikafka import AdminClient
+    from minikafka.wire.messages import DescribedTopic
+    from minikafka.world.http_client import ClientLogin
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -182,6 +183,9 @@ def read_secret(path: str | Path | None, variable: str, prompt: str, options: st
 
 def connection(bootstrap: str) -> Connection:
     """Return how a command calls brokers. Raises InvalidConfig if a file cannot be used, Misuse without a password."""
+    from minikafka.client.settings import AdminConfig  # noqa: PLC0415 - see the head of this file
+    from minikafka.world.clients import client_login, client_tls  # noqa: PLC0415 - as above
+
     config = AdminConfig(**client_settings(bootstrap))
     return Connection(client_tls(config), client_login(config))
 
@@ -194,6 +198,8 @@ async def with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Res
     settings = client_settings(bootstrap)
     await somebody_listens(bootstrap)
     settings |= {"default_api_timeout_ms": ANSWER_TIMEOUT_MS, "controller_timeout_ms": CONTROLLER_TIMEOUT_MS}
+    from minikafka import AdminClient  # noqa: PLC0415 - see the head of this file
+
     async with AdminClient(**settings) as admin:
         return await work(admin)
 

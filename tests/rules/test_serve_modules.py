@@ -29,10 +29,11 @@ load_kafka_door()
 
 def test_a_broker_does_not_load_the_clients_of_its_libraries() -> None:
     """aiohttp's client loads all trusted certificates; of aiokafka only the record codec is used. What writes metrics as
-    text loads HTTP servers, and is loaded by the first scrape.
+    text loads HTTP servers, and is loaded by the first scrape. A broker needs none of this project's clients either.
     """
     unwanted = ("aiohttp.client", "aiohttp.connector", "aiokafka.client", "aiokafka.consumer", "xml.etree")
     unwanted += ("prometheus_client.exposition", "prometheus_client.metrics", "http.server", "wsgiref")
+    unwanted += ("minikafka.world.clients", "minikafka.client.admin", "minikafka.check", "minikafka.testing")
     assert run(SERVED + f"print([name for name in {unwanted} if name in sys.modules])") == "[]\n"
 
 
