@@ -18,7 +18,6 @@ from minikafka.rest.leaders import from_controller, leader_members, url_of
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Page, Routes, Visit, text_answer
-from minikafka.rest.schema import nullable, one_of
 from minikafka.rest.schemas import Broker, BrokerLoad, Leader
 from minikafka.rest.sentences import timestamp_text
 from minikafka.types import NO_NODE, NodeId, Offset
@@ -52,7 +51,7 @@ class _Cluster(Model):
     cluster_id: str = member(example="MkU3OEVBNTcwNTJENDM2Qg")
     node_id: NodeId = member(example=1)
     version: str = member(example=__version__)
-    build: str = member(example=compiled.COMPILED, enum=[compiled.COMPILED, compiled.PURE])
+    build: str = member(example=compiled.COMPILED, enum=(compiled.COMPILED, compiled.PURE))
     controller: Any = one(Leader, or_null=True)
     brokers: list[Any] = many_of(Broker)
     metadata_offset: Offset = member(example=12)
@@ -171,14 +170,10 @@ class _Connection(Model):
 
     connection_id: int = member("Number of the connection among all that this broker has accepted.", 17)
     protocol: str | None = member(
-        nullable(
-            one_of(
-                "`kafka`: Kafka's binary protocol. `rpc`: only plain `POST /rpc`, as brokers and native clients send. "
-                "`http`: other HTTP requests. Null: the peer has not sent a request yet.",
-                *PROTOCOLS,
-            )
-        ),
+        "`kafka`: Kafka's binary protocol. `rpc`: only plain `POST /rpc`, as brokers and native clients send. "
+        "`http`: other HTTP requests. Null: the peer has not sent a request yet.",
         "kafka",
+        enum=PROTOCOLS,
     )
     listener: str = member("Name of the listener.", "PLAINTEXT")
     remote: str = member("Address and port of the peer.", "127.0.0.1:50412")
@@ -246,14 +241,9 @@ class _WhoAmI(Model):
     host: str = member("IP address of the client, as hosts of ACLs name it.", "127.0.0.1")
     listener: str = member("Name of the listener.", "CLIENTS")
     security_protocol: str = member(
-        one_of(
-            "`SSL`: the connection uses TLS. `SASL`: each request needs credentials.",
-            "PLAINTEXT",
-            "SSL",
-            "SASL_PLAINTEXT",
-            "SASL_SSL",
-        ),
+        "`SSL`: the connection uses TLS. `SASL`: each request needs credentials.",
         "SSL",
+        enum=["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
     )
     checked: bool = member("Requests of this client need permissions.", example=True)
     super_user: bool = member("The principal is one of `super.users`.", example=False)
@@ -284,7 +274,7 @@ class _Member(Model):
     """One member of the quorum."""
 
     id: NodeId = member(example=1)
-    status: str = member(one_of("As `kafka-metadata-quorum` says it.", "Leader", "Follower", "Observer"), "Leader")
+    status: str = member("As `kafka-metadata-quorum` says it.", "Leader", enum=["Leader", "Follower", "Observer"])
     log_end_offset: Offset | None = member(example=21)
     lag_records: int | None = member(example=0)
     last_fetch_ms_ago: int | None = member(example=0)

@@ -25,7 +25,7 @@ from minikafka.faults import CLIENT
 from minikafka.rest.host import Host
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.route import Json
-from minikafka.rest.schema import many, nullable, one_of, text
+from minikafka.rest.schema import many, nullable, text
 from minikafka.rest.schema import table as table_of
 from minikafka.rest.testing_hooks import AT_OR_ALL, HookCall, HookRoutes, OfBrokers
 from minikafka.rest.topics import setting_text
@@ -588,7 +588,7 @@ class _Act(Model):
     """Something that was injected."""
 
     at_ms: int = member("When, in milliseconds since 1970.", 1_795_270_217_937)
-    act: str = member(one_of("What.", "set", "heal", "release", "kill", "stop", "start", "machine"), "kill")
+    act: str = member("What.", "kill", enum=["set", "heal", "release", "kill", "stop", "start", "machine"])
     broker: NodeId | None = member("The broker that it concerns; null: all.", 3)
     fault: int | None = member("The fault's number at that broker; null: all of its faults.")
     spec: dict[str, Any] | None = member(

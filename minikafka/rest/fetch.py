@@ -45,7 +45,6 @@ from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Stream, Visit, text_answer
-from minikafka.rest.schema import one_of
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused, malformed, problem_of
@@ -98,7 +97,7 @@ def name_of(visit: Visit) -> TopicPartition:
 class _Wait(Model):
     """What ended the wait."""
 
-    ended: str = member(one_of("", "data", "timeout"), "data")
+    ended: str = member(example="data", enum=["data", "timeout"])
     ms: int = member("How long it was.", 3)
 
 

@@ -90,7 +90,7 @@ class Wish(Model):
         maximum=INT32_MAX,
     )
     auto_offset_reset: str = member(
-        one_of("Where `begin` is without a commit; `latest`.", *RESETS), "earliest", default="latest"
+        "Where `begin` is without a commit; `latest`.", "earliest", default="latest", enum=RESETS
     )
     owned: list[PartitionsOf] = many_of(
         PartitionsOf, "With a cooperative or sticky assignor: what it has had.", default=()

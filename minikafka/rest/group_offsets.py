@@ -29,7 +29,7 @@ from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import Answer, Json, Reply, Routes, Visit
-from minikafka.rest.schema import one_of, ref
+from minikafka.rest.schema import ref
 from minikafka.rest.schemas import Place
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.web.accept import JSON
@@ -162,7 +162,7 @@ def _worst(response: g.OffsetCommitResponse) -> m.Failed | None:
 class _Reset(Model):
     """One word on where to, and what for."""
 
-    to: str | None = member(one_of("", EARLIEST, LATEST, CURRENT), EARLIEST, default=None)
+    to: str | None = member(example=EARLIEST, default=None, enum=[EARLIEST, LATEST, CURRENT])
     to_offset: Offset | None = member(default=None, minimum=0, maximum=INT64_MAX)
     shift_by: int | None = member(
         "Forward, or back when negative.", default=None, minimum=-INT64_MAX, maximum=INT64_MAX

@@ -29,7 +29,6 @@ from minikafka.rest.leaders import (
 from minikafka.rest.model import Model, many_of, member, note, one
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Json, Routes, Visit
-from minikafka.rest.schema import one_of
 from minikafka.rest.schemas import Event as EventOut
 from minikafka.rest.schemas import Leader, OfTopic, PartitionState, Place
 from minikafka.rest.sentences import (
@@ -59,13 +58,13 @@ class _Partitions(OfTopic):
 class _Election(Model):
     """An election."""
 
-    type: str = member(one_of("`unclean` may lose committed records.", *ELECTION_TYPES), "preferred")
+    type: str = member("`unclean` may lose committed records.", "preferred", enum=ELECTION_TYPES)
 
 
 class _Elected(Place):
     """A partition with its elected leader."""
 
-    type: str = member(one_of("", *ELECTION_TYPES), "preferred")
+    type: str = member(example="preferred", enum=ELECTION_TYPES)
     leader: Any = one(Leader, or_null=True)
     isr: list[NodeId] = member("Those in sync.", [1, 2, 3])
     note: str | None = note()
@@ -88,7 +87,7 @@ class _Replica(Model):
     """One replica."""
 
     id: NodeId = member(example=3)
-    role: str = member(one_of("", "leader", "follower", "idle", "offline", LOADING, "unknown"), "unknown")
+    role: str = member(example="unknown", enum=["leader", "follower", "idle", "offline", LOADING, "unknown"])
     in_sync: bool = member("Is it in the ISR?", example=False)
     why: str = member(
         "Why it is, or is not, in one sentence.",

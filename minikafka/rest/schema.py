@@ -15,6 +15,8 @@ Schema: TypeAlias = dict[str, Any]
 
 def text(description: str = "", **more: Any) -> Schema:
     """A string."""
+    if "enum" in more:
+        more["enum"] = list(more["enum"])
     return _told("string", description, more)
 
 
@@ -35,7 +37,7 @@ def flag(description: str = "") -> Schema:
 
 def one_of(description: str, *words: str) -> Schema:
     """One of some words."""
-    return {"type": "string", "enum": list(words), **({"description": description} if description else {})}
+    return text(description, enum=words)
 
 
 def many(items: Schema, description: str = "", **more: Any) -> Schema:

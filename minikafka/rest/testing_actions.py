@@ -22,7 +22,6 @@ from minikafka.rest.cluster import BROKER, registered
 from minikafka.rest.leaders import min_isr
 from minikafka.rest.model import Model, member
 from minikafka.rest.route import Json, Reply, Visit
-from minikafka.rest.schema import one_of
 from minikafka.rest.testing_hooks import Done, HookCall, HookRoutes
 from minikafka.types import NodeId
 from minikafka.web.problems import unacceptable
@@ -114,14 +113,14 @@ async def get_actions(visit: Visit) -> Json:
 class _Wanted(Model):
     """What to do to it."""
 
-    do: str = member(one_of("One of these.", *ACTIONS), "pause_fetching")
+    do: str = member("One of these.", "pause_fetching", enum=ACTIONS)
 
 
 class _Action(Model):
     """What was done."""
 
     node_id: NodeId = member(example=1)
-    do: str = member(one_of("What was requested.", *ACTIONS), "pause_fetching")
+    do: str = member("What was requested.", "pause_fetching", enum=ACTIONS)
     done: bool = member("It is done; if not, it is about to be.", example=True)
     faults: list[int] = member("The numbers of the faults that were set, or healed.", [])
 

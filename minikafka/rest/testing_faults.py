@@ -23,7 +23,7 @@ from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import Integer
 from minikafka.rest.route import Json, Reply
-from minikafka.rest.schema import many, nullable, one_of, whole
+from minikafka.rest.schema import many, whole
 from minikafka.rest.schemas import Place
 from minikafka.rest.testing_hooks import AT_OR_ALL, Done, HookCall, HookRoutes, OfBrokers
 from minikafka.types import NodeId, Offset
@@ -62,20 +62,16 @@ class _Spec(Model):
     """A fault."""
 
     kind: str = member(
-        one_of(
-            "`cut` breaks the connection, `drop` loses the message silently, `error` answers the request with `error`.",
-            *KINDS,
-        ),
+        "`cut` breaks the connection, `drop` loses the message silently, `error` answers the request with `error`.",
         "cut",
+        enum=KINDS,
     )
     link: str = member("The way of the message: `2>1`; `2<>1` both ways; also `broker`, `client`, `*`.", "2>1")
     api: str = member(
-        one_of("Only these; `MetadataFetch` is a Fetch of the metadata log.", *APIS), "Fetch", default=EVERY_API
+        "Only these; `MetadataFetch` is a Fetch of the metadata log.", "Fetch", default=EVERY_API, enum=APIS
     )
     message: str | None = member(
-        nullable(one_of("Only requests, or only answers: they travel opposite ways.", *MESSAGE_KINDS)),
-        default=None,
-        shown=True,
+        "Only requests, or only answers: they travel opposite ways.", default=None, shown=True, enum=MESSAGE_KINDS
     )
     count: int | None = member("Only the next so many.", default=None, shown=True, minimum=1, maximum=COUNT_MAX)
     delay_ms: float = member("Of `delay`, `reorder`.", 0.0, default=0.0, minimum=0, maximum=int(DELAY_MS_MAX))
@@ -131,7 +127,7 @@ class _Held(Model):
     id: int = member("Its number at its fault, for `:release`.", 1)
     link: str = member("From which broker or client to which.", "2>1")
     api: str = member("Its API.", "Fetch")
-    message: str = member(one_of("What it is.", *MESSAGE_KINDS), "request")
+    message: str = member("What it is.", "request", enum=MESSAGE_KINDS)
     held_ms: int = member("How long it has been held.", 412)
     partition_count: int = member("Partitions that it names. A fetch session leaves out those without news.", 1)
     partitions: list[Any] = many_of(
