@@ -8,6 +8,7 @@ tests share an expensive fixture, or a part of the machine. Node IDs stay as the
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,31 @@ def is_simulated(item: pytest.Item) -> bool:
     return callspec is not None and callspec.params.get("arm_name") == "simulated"
 
 
+def rotated(nodes: list[Any], worker: str, workers: int) -> list[Any]:
+    """Return the nodes of a folder from another place on for each worker (``gw0``, ``gw1``, ...)."""
+    start = len(nodes) * int(worker.removeprefix("gw")) // workers
+    return nodes[start:] + nodes[:start]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker begin in each folder with other files. pytest rewrites the assertions of a new file, which takes most of
+    the time of a first run, and keeps them on disk: workers in step would each rewrite all files.
+    """
+    report = yield
+    about = getattr(collector.config, "workerinput", None)
+    if about is not None and isinstance(collector, pytest.Directory):
+        report.result = rotated(list(report.result), about["workerid"], about["workercount"])
+    return report
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that use the system. In a worker, put all into the order of work; the order within a rank stays."""
+    """Mark tests that use the system. In a worker, put all into the order of work; tests of a file stay in its order."""
     for item in items:
         if uses_system(item.nodeid) and not is_simulated(item):
             item.add_marker("system")
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: rank(item.nodeid))
+        items.sort(key=lambda item: (rank(item.nodeid), item.nodeid.partition("::")[0]))

@@ -16,6 +16,7 @@ from tests.workers import (
     group_of,
     is_simulated,
     rank,
+    rotated,
     uses_system,
 )
 
@@ -135,6 +136,15 @@ def test_one_worker_begins_with_what_computes():
     assert set(computing[:8]) == {1}
     [with_spark] = [worker for worker in workers if any("spark" in each for each in ran[worker])]
     assert [each for each in ran[with_spark] if "spark" in each] == tests[:8]
+
+
+def test_workers_begin_to_collect_at_different_files():
+    """Issue 16: so each of them rewrites the assertions of some files, and finds the others' on disk."""
+    files = [f"test_{each}.py" for each in "abcdefgh"]
+    orders = [rotated(files, f"gw{number}", 4) for number in range(4)]
+    assert [order[0] for order in orders] == files[::2]
+    assert all(sorted(order) == files for order in orders)
+    assert rotated([], "gw3", 4) == []
 
 
 def test_contracts_on_simulated_ports_do_not_use_the_system(request):
