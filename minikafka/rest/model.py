@@ -70,7 +70,7 @@ class _Member:
     def annotated(self, annotation: str) -> _Member:
         """Return the member with the schema of its annotation, unless it has one of its own.
 
-        A member that may be None is null in JSON too, unless None stands for a member that is left out.
+        A member that may be None can be null in JSON, unless None stands for a member that is left out.
         """
         if self.value is not None or self.model is not None:
             return self
@@ -81,7 +81,11 @@ class _Member:
 
 
 def schema_of(annotation: str, description: str, limits: Schema) -> Schema:
-    """Return the schema of a value that is annotated so, such as ``int`` or ``list[Offset]``."""
+    """Return the schema of a value with this annotation, such as ``int``, ``Offset`` or ``list[NodeId]``.
+
+    A named type has its schema in ``/openapi.json``, which a description or limits replace. Raises KeyError for an
+    annotation that has no word: such a member is declared with its JSON Schema.
+    """
     if annotation in SCALARS and not description and not limits:
         return ref(annotation)
     if annotation in WORDS:
@@ -102,12 +106,13 @@ def member(
     """Declare one member.
 
     Args:
-        about: Its description. Or its JSON Schema, if that does not follow from its annotation.
-        example: Its value in the example of the object.
-        default: Value of a member that a request leaves out. If it is None or LEFT_OUT, output omits a member with it,
-        shown: unless it is to be shown as null.
-        if_missing: Advice for a client whose request lacks it.
-        limits: Further members of its schema, such as ``minimum``.
+        about: Description of the member, or its whole JSON Schema if that does not follow from the annotation.
+        example: Value of the member in the example of the object.
+        default: Value of the member if a request leaves it out. If it is None or LEFT_OUT, output omits a member with
+            this value, unless it is ``shown``.
+        shown: Output has the member as null although its default is None.
+        if_missing: Advice for a client whose request lacks the member.
+        limits: Further members of its schema, such as ``minimum`` or ``enum``.
     """
     return _Member(
         description=about if isinstance(about, str) else "",

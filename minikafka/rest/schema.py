@@ -1,4 +1,4 @@
-"""JSON Schema, written shortly: the words in which routes say what goes in and comes out.
+"""JSON Schema in short words, and the word for each annotation of a model's member (``model.py``).
 
 An object has the members that are named and no others: a member that an answer gains without its schema fails a test.
 """
@@ -17,22 +17,22 @@ def text(description: str = "", **more: Any) -> Schema:
     """A string."""
     if "enum" in more:
         more["enum"] = list(more["enum"])
-    return _told("string", description, more)
+    return _typed("string", description, more)
 
 
 def whole(description: str = "", **more: Any) -> Schema:
     """An integer of at most 64 bits."""
-    return _told("integer", description, more)
+    return _typed("integer", description, more)
 
 
 def number(description: str = "", **more: Any) -> Schema:
     """A number."""
-    return _told("number", description, more)
+    return _typed("number", description, more)
 
 
 def flag(description: str = "") -> Schema:
     """True or false."""
-    return _told("boolean", description, {})
+    return _typed("boolean", description, {})
 
 
 def one_of(description: str, *words: str) -> Schema:
@@ -42,7 +42,7 @@ def one_of(description: str, *words: str) -> Schema:
 
 def many(items: Schema, description: str = "", **more: Any) -> Schema:
     """A list."""
-    return {**_told("array", description, more), "items": items}
+    return {**_typed("array", description, more), "items": items}
 
 
 def nodes(description: str) -> Schema:
@@ -52,14 +52,14 @@ def nodes(description: str) -> Schema:
 
 def table(values: Schema, description: str = "", **more: Any) -> Schema:
     """An object whose names are data."""
-    return {**_told("object", description, more), "additionalProperties": values}
+    return {**_typed("object", description, more), "additionalProperties": values}
 
 
 def shape(description: str = "", /, *, optional: Iterable[str] = (), **members: Schema) -> Schema:
     """An object with these members and no others; all are there but the ``optional`` ones."""
     left_out = set(optional)
     return {
-        **_told("object", description, {}),
+        **_typed("object", description, {}),
         "properties": members,
         "required": [name for name in members if name not in left_out],
         "additionalProperties": False,
@@ -83,7 +83,7 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _told(kind: str, description: str, more: dict[str, Any]) -> Schema:
+def _typed(kind: str, description: str, more: dict[str, Any]) -> Schema:
     return {"type": kind, **({"description": description} if description else {}), **more}
 
 
