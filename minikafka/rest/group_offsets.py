@@ -325,7 +325,7 @@ async def delete_offsets(visit: Visit) -> Json:
     else:
         partitions = sorted(each for each in await committed_of(visit, group) if each.topic == topic)
         if not partitions and topic not in visit.host.image.topics:
-            raise unknown_topic(topic)
+            raise unknown_topic(visit.host, topic)
     request = g.OffsetDeleteRequest(
         group_id=group, partitions=tuple(g.GroupPartition(**each._asdict()) for each in partitions)
     )

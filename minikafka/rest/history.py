@@ -88,6 +88,7 @@ class PastScene:
 
     def __init__(self, host: Host, image: MetadataImage) -> None:
         self.config: BrokerConfig = host.config
+        self.access = host.access
         self.image = image
 
     def address_of(self, node: NodeId) -> Address | None:

@@ -59,6 +59,11 @@ class Scene(Protocol):
         """The cluster as this broker knew it."""
         ...
 
+    @property
+    def access(self) -> Access | None:
+        """What clients may do; None: everything."""
+        ...
+
     def address_of(self, node: NodeId) -> Address | None:
         """Where another broker listens."""
         ...
@@ -89,11 +94,6 @@ class Host(Scene, Protocol):
 
     def missing(self) -> str:
         """What it still waits for before it is ready, as a sentence."""
-        ...
-
-    @property
-    def access(self) -> Access | None:
-        """What clients may do; None: everything."""
         ...
 
     @property

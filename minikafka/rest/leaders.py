@@ -41,6 +41,8 @@ ATTEMPTS_MAX = 3
 PAUSE_S = 0.1
 # After this long a change is answered even if a broker is still behind; that one will say so itself.
 KNOWN_WAIT_S = 3.0
+COMPARED_NAMES_MAX = 200
+"""Comparing a misspelled name with more topics would hold the loop for milliseconds."""
 
 
 def may_forward(visit: Visit) -> bool:
@@ -107,7 +109,7 @@ def partition_of(host: Scene, name: TopicPartition) -> PartitionImage:
     image = host.image
     topic = image.topics.get(name.topic)
     if topic is None:
-        raise unknown_topic(name.topic)
+        raise unknown_topic(host, name.topic)
     partition = image.partition(name)
     if partition is None:
         raise kafka.error_of(3, f"{name.topic} has partitions 0 to {len(topic.partitions) - 1}, not {name.partition}")
@@ -122,13 +124,15 @@ def first_error(parts: str) -> ErrorOf:
 def check_known(visit: Visit, topic: str) -> str:
     """The name of a topic; UnknownTopicOrPartition if this broker does not know it."""
     if topic not in visit.host.image.topics:
-        raise unknown_topic(topic)
+        raise unknown_topic(visit.host, topic)
     return topic
 
 
-def unknown_topic(topic: str) -> kafka.ProtocolError:
-    """404 for a topic."""
-    return kafka.error_of(3, f"there is no topic {topic[:250]!r}")
+def unknown_topic(host: Scene, topic: str) -> kafka.ProtocolError:
+    """404 for a topic, with a similar name. Under an authorizer none is named: it may be hidden from the sender."""
+    known = host.image.topics if host.access is None else {}
+    near = kafka.did_you_mean(topic, known, quoted=True) if len(known) <= COMPARED_NAMES_MAX else ""
+    return kafka.error_of(3, f"there is no topic {topic[:250]!r}{near}")
 
 
 def min_isr(config: BrokerConfig, topic: TopicImage, partition: PartitionImage) -> int:

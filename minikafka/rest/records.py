@@ -97,6 +97,10 @@ def record_in(given: Any, path: str, now_ms: int, faults: list[Fault]) -> Record
     if type(given) is not dict:
         faults.append({"pointer": path, "detail": f"a record is an object, not {shown(given)}"})
         return RecordIn(now_ms, None, None, [])
+    if "partition" in given:
+        detail = "no such member: the path names the partition, as in /v1/topics/orders/partitions/2/records"
+        faults.append({"pointer": path + "/partition", "detail": detail})
+        given = {name: value for name, value in given.items() if name != "partition"}
     add_strangers(given, MEMBERS, path, faults, "no such member")
     if "value" not in given and "value_b64" not in given:
         faults.append({"pointer": path + "/value", "detail": "is missing; null makes a tombstone"})

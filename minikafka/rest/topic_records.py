@@ -290,7 +290,7 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
     """
     topic = visit.host.image.topics.get(visit[TOPIC])
     if topic is None:
-        raise unknown_topic(visit[TOPIC])
+        raise unknown_topic(visit.host, visit[TOPIC])
     gate = asyncio.Semaphore(SIDE_BY_SIDE_MAX)
     names = [TopicPartition(topic.name, each.partition) for each in topic.partitions]
     if visit[FOLLOW]:

@@ -599,6 +599,26 @@ async def test_an_offset_outside_the_log_is_416_with_the_log(curl):
     assert (told["log_start_offset"], told["high_watermark"], told["partition"]) == (0, 0, 1)
 
 
+@pytest.mark.parametrize(
+    ("access", "count", "hint"),
+    [(None, 10, "; did you mean 'orders-7'?"), (object(), 10, ""), (None, leaders.COMPARED_NAMES_MAX + 1, "")],
+    ids=["plain", "authorizer", "many topics"],
+)
+def test_a_similar_topic_is_named_only_where_it_is_no_secret_and_costs_little(access: Any, count: int, hint: str):
+    """Under an authorizer a name may be hidden from the sender; comparing with thousands of names would hold the loop."""
+    topics = {f"orders-{number}": None for number in range(count)}
+    host: Any = SimpleNamespace(image=SimpleNamespace(topics=topics), access=access)
+    assert leaders.unknown_topic(host, "ordres-7").message == f"there is no topic 'ordres-7'{hint}"
+
+
+async def test_a_partition_in_a_record_is_refused_with_the_path_that_names_it(curl):
+    """Kafka's REST Proxy has it in the record."""
+    told = await curl.post("/v1/topics/orders/records", {"records": [{"value": "tea", "partition": 2}]})
+    (fault,) = told.problem(422, "INVALID_REQUEST")["errors"]
+    assert fault["pointer"] == "/records/0/partition"
+    assert fault["detail"].endswith("the path names the partition, as in /v1/topics/orders/partitions/2/records")
+
+
 async def test_unknown_topics_and_partitions_are_404(curl):
     """In words that say what there is."""
     told = (await curl.get("/v1/topics/none/partitions/0/records")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
@@ -606,6 +626,9 @@ async def test_unknown_topics_and_partitions_are_404(curl):
     told = (await curl.get("/v1/topics/orders/partitions/7/records")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
     assert told["detail"] == "orders has partitions 0 to 1, not 7"
     (await curl.post("/v1/topics/none/records", {"value": 1})).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    for path in ("/v1/topics/ordres", "/v1/topics/ordres/records", "/v1/topics/ordres/partitions/0/records"):
+        told = (await curl.get(path)).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+        assert told["detail"] == "there is no topic 'ordres'; did you mean 'orders'?"
     for number in ("x", "-1", "1.0", "99999999999", "٣"):
         (await curl.get(f"/v1/topics/orders/partitions/{number}/records")).problem(400, "INVALID_REQUEST")
 

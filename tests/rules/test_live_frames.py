@@ -27,6 +27,7 @@ class Scene:
 
     image: MetadataImage
     config: BrokerConfig
+    access: None = None
 
     def address_of(self, node: NodeId) -> Address | None:
         return self.image.brokers[node].address
