@@ -87,11 +87,11 @@ class Leaders:
                 return {partition: answers[partition] for partition in items}
             unsure |= dict.fromkeys(partition for partition, error in errors.items() if error.outcome == UNKNOWN)
             for partition, error in errors.items():
-                if (no_such := absent.error(partition)) is not None:
-                    raise no_such
-                if not error.retriable:
-                    outcome = UNKNOWN if partition in unsure else error.outcome
-                    raise type(error)(named(partition, error.message), outcome=outcome, **error.facts)
+                no_such = absent.error(partition)
+                if no_such is not None or not error.retriable:
+                    last = no_such or error
+                    outcome = UNKNOWN if partition in unsure else last.outcome
+                    raise type(last)(named(partition, last.message), outcome=outcome, **last.facts)
             self._metadata.refresh_soon()
             if not await attempts.pause():
                 partition, error = next(iter(errors.items()))
