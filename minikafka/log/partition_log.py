@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import NamedTuple
 
 from minikafka.config import LONG_MAX, TopicConfig
 from minikafka.errors import CorruptMessage, DiskFailed, DiskFull, OffsetOutOfRange
@@ -63,15 +62,27 @@ TAIL_SIZE_MAX = 2 * 1024 * 1024
 """Default size of the memory tail: two full fetches of the largest default size."""
 
 
-class AppendInfo(NamedTuple):
-    """Where a batch now stands."""
+class AppendInfo:
+    """Where a batch now stands. No tuple: compiled, a class is made and read several times as fast."""
 
-    base_offset: Offset
-    last_offset: Offset
-    log_append_time_ms: int = NO_TIMESTAMP
-    """-1 with CreateTime."""
-    duplicate: bool = False
-    """Nothing was written: an idempotent producer sent it before (KIP-98)."""
+    __slots__ = ("base_offset", "duplicate", "last_offset", "log_append_time_ms")
+
+    def __init__(
+        self,
+        base_offset: Offset,
+        last_offset: Offset,
+        log_append_time_ms: int = NO_TIMESTAMP,
+        duplicate: bool = False,  # noqa: FBT001, FBT002 - hot
+    ) -> None:
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        """-1 with CreateTime."""
+        self.duplicate = duplicate
+        """Nothing was written: an idempotent producer sent it before (KIP-98)."""
+
+    def __repr__(self) -> str:
+        return f"<appended {self.base_offset}..{self.last_offset}{' before' if self.duplicate else ''}>"
 
 
 class PartitionLog:

@@ -71,13 +71,22 @@ class Proposal:
     """The committed state that it starts from: the controller compares and swaps on it."""
 
 
-class Appended(NamedTuple):
+class Appended:
     """Where a batch came to lie; ``duplicate``: it lay there before; base -1: at a forgotten place before the end."""
 
-    base_offset: Offset
-    end_offset: Offset
-    log_append_time_ms: int
-    duplicate: bool
+    __slots__ = ("base_offset", "duplicate", "end_offset", "log_append_time_ms")
+
+    def __init__(
+        self,
+        base_offset: Offset,
+        end_offset: Offset,
+        log_append_time_ms: int,
+        duplicate: bool,  # noqa: FBT001 - hot
+    ) -> None:
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.duplicate = duplicate
 
 
 class FetchEffect(NamedTuple):
