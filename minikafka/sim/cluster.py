@@ -221,7 +221,7 @@ class SimCluster:
         return {
             node: broker
             for node, broker in self.brokers.items()
-            if lives[self._names[node]].alive and _has_loaded(broker)
+            if lives[self._names[node]].alive and hasattr(broker, "replicas")  # as _has_loaded, after each step
         }
 
     def living(self) -> tuple[NodeId, ...]:

@@ -16,12 +16,14 @@ replicas hold the same offset, they hold the same record, and each replica holds
 
 from __future__ import annotations
 
+import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
-from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from minikafka.errors import KafkaStorageError
 from minikafka.log.partition_log import PartitionLog
@@ -40,7 +42,7 @@ from minikafka.wire.batch import (
 from minikafka.wire.records import decode_batch
 
 
-class Batch(NamedTuple):
+class Batch(Struct, frozen=True, gc=False):
     """A batch, or one record of it, as invariants compare it."""
 
     base_offset: Offset
@@ -58,10 +60,7 @@ class Batch(NamedTuple):
 
 def batches_of(log: PartitionLog, start: Offset, end: Offset) -> list[Batch]:
     """The batches of ``[start, end)``; nothing of a log that is closed or begins later."""
-    return [
-        Batch(head.base_offset, head.next_offset, head.epoch, head.checksum)
-        for head, _, _ in stored_heads(log, start, end)
-    ]
+    return list(map(batch_of, stored_heads(log, start, end)))
 
 
 def rows_of(log: PartitionLog, start: Offset, end: Offset, *, is_compacted: bool) -> list[Batch]:
@@ -107,29 +106,24 @@ class LogContents:
     def differs(self, log: PartitionLog) -> str:
         """How, as a sentence; empty: it does not. A kill in the midst of a compaction may end it, or undo it."""
         found = self._of(log)
-        same = latest(found) == latest(self._rows) if self._is_compacted else found == self._rows
-        difference = f"{list(map(str, found))}, before the kill {list(map(str, self._rows))}"
-        return "" if same else difference
+        if latest(found) == latest(self._rows) if self._is_compacted else found == self._rows:
+            return ""
+        return f"{list(map(str, found))}, before the kill {list(map(str, self._rows))}"
 
 
-class Head(NamedTuple):
-    """The first fields of a batch's header: those that invariants compare."""
+class Head(Struct, frozen=True, gc=False):
+    """Those of the first fields of a batch's header that invariants compare."""
 
     base_offset: Offset
+    next_offset: Offset
+    """Behind the batch."""
     length: int
     epoch: Epoch
-    magic: int
     checksum: int
     attributes: int
-    last_offset_delta: int
-
-    @property
-    def next_offset(self) -> Offset:
-        """The offset behind the batch."""
-        return self.base_offset + self.last_offset_delta + 1
 
 
-_HEAD: Final = Struct(">qiibIhi")
+_HEAD: Final = struct.Struct(">qiibIhi")
 
 Stored: TypeAlias = tuple[Head, memoryview, int]
 """The head of a batch, the bytes in which the batch stands, and where it begins there."""
@@ -138,6 +132,12 @@ Stored: TypeAlias = tuple[Head, memoryview, int]
 def stored_batches(log: PartitionLog, start: Offset, end: Offset) -> list[RecordBatch]:
     """The batches of ``[start, end)`` whole; see :func:`stored_heads`."""
     return [whole(*stored) for stored in stored_heads(log, start, end)]
+
+
+def batch_of(stored: Stored) -> Batch:
+    """What invariants compare of it."""
+    head = stored[0]
+    return Batch(head.base_offset, head.next_offset, head.epoch, head.checksum)
 
 
 def whole(head: Head, data: memoryview, at: int) -> RecordBatch:
@@ -151,8 +151,13 @@ def stored_heads(log: PartitionLog, start: Offset, end: Offset) -> list[Stored]:
     offset, end = max(start, log.start_offset), min(end, log.end_offset)
     while offset < end:
         held = log.tail.read(offset, end_offset=end, max_bytes=1 << 20, min_one_batch=True)
+        read: list[Stored] = []
         try:
-            read = _in_files(log, offset, end) if held is None else [b for each in held.buffers for b in _heads(each)]
+            if held is None:
+                _note_stored(log, offset, end, read)
+            else:
+                for data in held.buffers:
+                    _note_heads(data, offset, end, read)
         except KafkaStorageError:
             break
         if not read:
@@ -162,38 +167,41 @@ def stored_heads(log: PartitionLog, start: Offset, end: Offset) -> list[Stored]:
     return found
 
 
-def _in_files(log: PartitionLog, start: Offset, end: Offset) -> list[Stored]:
-    """The same, without the memory tail.
+def _note_stored(log: PartitionLog, start: Offset, end: Offset, found: list[Stored]) -> None:
+    """Add the batches of ``[start, end)`` to ``found``, without the memory tail.
 
     ``PartitionLog.read`` finds where the batches end in the file, and then reads them. Segments of simulated clusters
     are short: reading one to its end costs less than to look for that place, and invariants read after each step.
     """
-    found: list[Stored] = []
     with log.reading():
         for segment in log._store.segments[log._store.number_of(start) :]:
             position = segment.index.position_before(start)
-            for each in _heads(segment.file.read(position, segment.size - position)):
-                next_offset = each[0].next_offset
-                if start < next_offset <= end:
-                    found.append(each)
-                if next_offset >= end:
-                    return found  # what stands behind it is not asked for: it may be damaged
-    return found
+            if _note_heads(segment.file.read(position, segment.size - position), start, end, found):
+                break
 
 
-def _heads(data: Buffer) -> Iterator[Stored]:
-    """As :func:`minikafka.wire.batch.iterate`, which reads whole headers: most of them are only passed by."""
+def _note_heads(data: Buffer, start: Offset, end: Offset, found: list[Stored]) -> bool:
+    """Add the batches of ``data`` that end in ``(start, end]`` to ``found``. True when ``end`` was reached: what stands
+    behind it is not asked for, it may be damaged.
+
+    As :func:`minikafka.wire.batch.iterate`, which reads whole headers: most of them are only passed by.
+    """
     view = memoryview(data)
     at, last = 0, len(view) - HEADER_SIZE
     while at <= last:
-        head = Head._make(_HEAD.unpack_from(view, at))
-        if head.magic != MAGIC or head.length < HEADER_SIZE - LENGTH_END:
+        base_offset, length, epoch, magic, checksum, attributes, last_offset_delta = _HEAD.unpack_from(view, at)
+        if magic != MAGIC or length < HEADER_SIZE - LENGTH_END:
             next(iterate(view[at:]), None)  # it raises CorruptMessage
-            return
-        if at + head.length > last + HEADER_SIZE - LENGTH_END:
-            return
-        yield head, view, at
-        at += head.length + LENGTH_END
+            break
+        if at + length > last + HEADER_SIZE - LENGTH_END:
+            break
+        next_offset = base_offset + last_offset_delta + 1
+        if start < next_offset <= end:
+            found.append((Head(base_offset, next_offset, length, epoch, checksum, attributes), view, at))
+        if next_offset >= end:
+            return True
+        at += length + LENGTH_END
+    return False
 
 
 class LogInOrder(OfPartition):

@@ -26,7 +26,7 @@ from minikafka.quorum.image import MetadataImage, PartitionImage, changes
 from minikafka.quorum.records import decode
 from minikafka.replication.follower import FollowerReplica
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim.log_invariants import Batch, stored_batches
+from minikafka.sim.log_invariants import Batch, batch_of, stored_heads, whole
 from minikafka.sim.replica_view import OfPartition, ReplicaView, Report, number_of
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId, TopicPartition
@@ -245,9 +245,10 @@ class QuorumHolds:
                 report("vote_for_a_log_behind", f"{vote}: its log ends at {candidates}, the voter's at {tuple(own)}")
 
     def _commit(self, life: str, broker: Broker, new: Offset, report: Report) -> None:
-        for stored in stored_batches(broker.quorum.log, self._ends.get(life, 0), new):
-            self._replayed.add(stored)
-            batch = Batch(stored.base_offset, stored.next_offset, stored.leader_epoch, stored.crc)
+        for stored in stored_heads(broker.quorum.log, self._ends.get(life, 0), new):
+            batch = batch_of(stored)
+            if batch.base_offset == self._replayed.end:  # mostly another node has committed it before
+                self._replayed.add(whole(*stored))
             first = self._committed.setdefault(batch.base_offset, batch)
             if first != batch:
                 report("committed_metadata_differs", f"{life} committed {batch}, before it was {first}")

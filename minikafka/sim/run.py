@@ -163,6 +163,7 @@ class Run:
         self.plan = plan
         self._hashes_trace = hashes_trace
         self.sim = SimWorld(plan.seed, choose=SeededChoice(None) if plan.fifo else None)
+        self.sim.loop.lists_tasks = False
         self.cluster = SimCluster(self.sim, brokers=plan.brokers, voters=plan.voters, settings=plan.settings)
         self.watch = Watch(self.cluster)
         if not plan.within_budget:

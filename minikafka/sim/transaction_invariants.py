@@ -107,6 +107,8 @@ class Spans:
 
     def stable_end(self, high_watermark: Offset, decided_end: Offset) -> Offset:
         """The last stable offset, if markers below ``decided_end`` are committed."""
+        if not self.open and not self.ended:
+            return high_watermark
         held = list(self.open.values())
         for each in reversed(self.ended):
             if each.marker < decided_end:
@@ -144,7 +146,7 @@ class StableOffset(OfPartition):
         self._look_at_stable(view, spans, stable, decided, report)
         self._look_at_monotony(view, leader, stable, report)
         if not view.unclean:
-            self._look_at_outcomes(view, spans, leader, report)
+            self._look_at_outcomes(view, spans, leader, stable, report)
 
     def _spans_of(self, view: ReplicaView) -> Spans:
         log, key = view.partition.log, (view.life, view.key)
@@ -178,7 +180,10 @@ class StableOffset(OfPartition):
                 f"{view.name} on {view.life}: the last stable offset is {stable}, by the log {lowest} to {highest} "
                 f"(high watermark {watermark}, open {spans.open}, ended {spans.ended[-3:]})",
             )
-        known = {producer: first for first, producer in log.producers.transactions.open.items()}
+        opened = log.producers.transactions.open
+        if not opened and not spans.open:
+            return
+        known = {producer: first for first, producer in opened.items()}
         if spans.is_whole and known != spans.open:
             report(
                 "open_transactions_differ",
@@ -195,7 +200,9 @@ class StableOffset(OfPartition):
             )
         self._served[key] = max(served, stable)
 
-    def _look_at_outcomes(self, view: ReplicaView, spans: Spans, leader: LeaderReplica, report: Report) -> None:
+    def _look_at_outcomes(
+        self, view: ReplicaView, spans: Spans, leader: LeaderReplica, stable: Offset, report: Report
+    ) -> None:
         """Readers have seen the outcome of everything below the last stable offset: no later leader knows another.
 
         A former leader that does not know yet that it is one may still have transactions open that its successor ended.
@@ -206,14 +213,15 @@ class StableOffset(OfPartition):
             if known != each:
                 report("stable_outcome_changed", f"{view.name} on {view.life}: {each}, exposed was {known}")
         exposed = self._exposed.setdefault(view.key, {})
-        end = max((offset for epoch, offset in exposed.items() if epoch <= leader.epoch), default=0)
-        behind = {producer: first for producer, first in spans.open.items() if first < end}
-        if behind and spans.is_whole:
-            report(
-                "stable_outcome_changed",
-                f"{view.name} on {view.life}: {behind} open, served as stable: {end}",
-            )
-        exposed[leader.epoch] = max(exposed.get(leader.epoch, 0), leader.last_stable_offset)
+        if spans.open and spans.is_whole:
+            end = max((offset for epoch, offset in exposed.items() if epoch <= leader.epoch), default=0)
+            behind = {producer: first for producer, first in spans.open.items() if first < end}
+            if behind:
+                report(
+                    "stable_outcome_changed",
+                    f"{view.name} on {view.life}: {behind} open, served as stable: {end}",
+                )
+        exposed[leader.epoch] = max(exposed.get(leader.epoch, 0), stable)
 
 
 _OUTCOMES = {State.PREPARE_COMMIT: True, State.PREPARE_ABORT: False}

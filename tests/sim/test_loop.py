@@ -7,6 +7,7 @@ import inspect
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -503,3 +504,27 @@ def test_what_is_due_happens_once_though_timers_are_swept_meanwhile():
     loop.run_until(5)
     loop.close()
     assert happened == ["first", "second"]
+
+
+def test_tasks_that_a_loop_does_not_list_are_unknown_to_asyncio_and_those_of_other_loops_are_not():
+    """Runs of plans do without asyncio's list of tasks (issue 15); what else runs in the process keeps it."""
+
+    async def count() -> int:
+        return len(asyncio.all_tasks())
+
+    def count_elsewhere() -> None:
+        thread = threading.Thread(target=lambda: counts.append(asyncio.run(count())))
+        thread.start()
+        thread.join()
+
+    counts: list[int] = []
+    loop = SimLoop(1)
+    loop.lists_tasks = False
+    loop.happen_at(0.5, count_elsewhere)
+    assert loop.run(count()) == 0
+    loop.run_until(1)
+    loop.close()
+    assert counts == [1]
+    listing = SimLoop(1)
+    assert listing.run(count()) == 1
+    listing.close()

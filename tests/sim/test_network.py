@@ -433,16 +433,17 @@ def test_a_link_carries_so_many_bytes_a_second() -> None:
         async def echo(_api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
             return [body]
 
-        async def call(name: str) -> None:
-            await one.network.call(Address("n2", 9092), "Echo", [bytes(500)], deadline=60.0)
+        async def call(name: str, size: int = 500) -> None:
+            await one.network.call(Address("n2", 9092), "Echo", [bytes(size)], deadline=60.0)
             took.append((name, round(sim.loop.time(), 6)))
 
         await sim.spawn("n2", other.network.serve(Address("n2", 9092), echo))
         sim.network.profile = LinkProfile(delay_mean_s=0.0)
         sim.network.shape("n1", "n2", LinkProfile(delay_mean_s=0.0, bytes_per_s=1000.0))
-        await asyncio.gather(*[sim.spawn("n1", call(name)) for name in "abc"])
+        calls = [sim.spawn("n1", call(name)) for name in "abc"]
+        await asyncio.gather(*calls, sim.spawn("n1", call("an empty one", 0)))
 
     with SimWorld(1) as sim:
         sim.run(story(sim))
-        assert took == [("a", 0.5), ("b", 1.0), ("c", 1.5)]
-        assert sim.network.marks["message_queued"] == 2
+        assert took == [("a", 0.5), ("b", 1.0), ("c", 1.5), ("an empty one", 1.5)]
+        assert sim.network.marks["message_queued"] == 3
