@@ -747,6 +747,10 @@ class OutcomeUnknown(WorldError):
     """The request may have happened; nobody can tell from here."""
 
 
+class NotABroker(OutcomeUnknown):
+    """Another program listens at this address: its answer is not that of a broker."""
+
+
 class DiskFull(WorldError):
     """The append was refused and the file is as it was."""
 

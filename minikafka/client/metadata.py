@@ -35,6 +35,7 @@ from minikafka.errors import (
     BrokerNotAvailable,
     InconsistentClusterId,
     NetworkException,
+    NotABroker,
     ProtocolError,
     RequestTimedOut,
     SaslAuthenticationFailed,
@@ -224,6 +225,8 @@ def no_partition(partition: TopicPartition, count: int) -> UnknownTopicOrPartiti
     return UnknownTopicOrPartition(message, outcome=NOT_WRITTEN)
 
 
+ANOTHER_PROGRAM_S = 2.0
+"""A proxy in front of a broker may answer in its own way while the broker starts."""
 LOG_INTERVAL_S = 5.0
 """Pause between two log lines about the same address."""
 
@@ -235,6 +238,7 @@ class _Attempts:
     reason: str = ""
     advice: str = ""
     is_about_tls: bool = False
+    is_another_program: bool = False
     logged_at: float = float("-inf")
 
     def in_words(self, now: float) -> str:
@@ -255,10 +259,13 @@ class ConnectionFailures:
         # The network names API and peer in front of the reason; here each line names the peer.
         attempts.reason = str(error).rpartition(f" to {peer}: ")[2]
         attempts.is_about_tls = isinstance(error, TlsFailed)
+        attempts.is_another_program = isinstance(error, NotABroker)
         if attempts.is_about_tls:
             attempts.advice = "check bootstrap_servers (http:// or https://) and the certificates of both ends"
         elif isinstance(error, Unreachable):
             attempts.advice = "check bootstrap_servers, and that a broker runs there"
+        elif attempts.is_another_program:
+            attempts.advice = "another program listens there: check bootstrap_servers"
         else:
             attempts.advice = "check that the broker runs, and that the port is a minikafka broker's"
         if now - attempts.logged_at < LOG_INTERVAL_S:
@@ -271,9 +278,14 @@ class ConnectionFailures:
         """Forget the failures of an address that works."""
         self._failing.pop(peer, None)
 
-    def need_other_settings(self) -> bool:
-        """Return True if every address failed in a way that time does not mend: the two ends do not agree on TLS."""
-        return bool(self._failing) and all(attempts.is_about_tls for attempts in self._failing.values())
+    def need_other_settings(self, now: float) -> bool:
+        """Return True if every address failed in a way that time does not mend: the two ends do not agree on TLS, or
+        another program has listened there for ANOTHER_PROGRAM_S.
+        """
+        return bool(self._failing) and all(
+            each.is_about_tls or (each.is_another_program and now >= each.since + ANOTHER_PROGRAM_S)
+            for each in self._failing.values()
+        )
 
     def reasons(self) -> list[str]:
         """Return every failing address with its last reason."""
@@ -404,8 +416,9 @@ class Metadata:
                 break
             except NetworkException as error:
                 pause_s = attempts.pause_s()
-                if pause_s is None or self._failures.need_other_settings():
-                    tried = self._failures.summary(self._world.clock.now()) or error.message
+                now = self._world.clock.now()
+                if pause_s is None or self._failures.need_other_settings(now):
+                    tried = self._failures.summary(now) or error.message
                     raise NetworkException(f"no bootstrap server answers: {tried}") from error
                 await asyncio.sleep(pause_s)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="client-metadata")

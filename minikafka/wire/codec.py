@@ -37,6 +37,7 @@ from minikafka.errors import (
     NOT_WRITTEN,
     InvalidRequest,
     LoginRefused,
+    NotABroker,
     OutcomeUnknown,
     ProtocolError,
     RequestRefused,
@@ -65,6 +66,8 @@ REFUSAL_BYTES_MAX, REFUSAL_SHOWN_MAX = 16_384, 200
 UNAUTHORIZED = 401
 UNREAD_STATUSES = (403, 413, 415)
 """HTTP statuses of requests that were refused by their head or their size."""
+NO_ROUTE_STATUSES = (404, 405, 501)
+"""HTTP statuses of servers without such a route. A broker has it, and each of its refusals is a problem (RFC 9457)."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _SIZE = struct.Struct(">I")
@@ -488,8 +491,9 @@ def http_failure(status: int, body: bytes | bytearray | memoryview) -> RequestRe
     reason = f"HTTP {status}: {detail if type(detail) is str else repr(start[:REFUSAL_SHOWN_MAX])}"
     if status == UNAUTHORIZED:
         return LoginRefused(detail if type(detail) is str else reason)
-    is_unread = status in UNREAD_STATUSES or said.get("outcome") == NOT_WRITTEN
-    return RequestRefused(reason) if is_unread else OutcomeUnknown(reason)
+    if status in UNREAD_STATUSES or said.get("outcome") == NOT_WRITTEN:
+        return RequestRefused(reason)
+    return NotABroker(reason) if status in NO_ROUTE_STATUSES and not said else OutcomeUnknown(reason)
 
 
 def error_response(api: Api, error: ProtocolError) -> Any:

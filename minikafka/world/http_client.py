@@ -23,7 +23,15 @@ from typing import cast
 from urllib.parse import quote
 
 from minikafka.config import KIB
-from minikafka.errors import ConnectionRefused, LoginRefused, OutcomeUnknown, TlsFailed, Unreachable, in_words
+from minikafka.errors import (
+    ConnectionRefused,
+    LoginRefused,
+    NotABroker,
+    OutcomeUnknown,
+    TlsFailed,
+    Unreachable,
+    in_words,
+)
 from minikafka.ports import Buffers
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
@@ -163,11 +171,11 @@ class _Connection(asyncio.BufferedProtocol):
         if answer is self._answer:
             self._fail("no answer in time")
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, kind: type[OutcomeUnknown] = OutcomeUnknown) -> None:
         """End the call under way, and the connection with it."""
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
-            answer.set_exception(OutcomeUnknown(why))
+            answer.set_exception(kind(why))
         self.abort()
 
     def _done(self, body: bytes | bytearray) -> None:
@@ -239,7 +247,9 @@ class _Connection(asyncio.BufferedProtocol):
             return
         understood = _understood(read[:end])
         if understood is None:
-            self._fail(f"an answer that is not understood: {read[:80]!r}")
+            # A broker that has answered before has not become another program.
+            kind = OutcomeUnknown if self._has_answered else NotABroker
+            self._fail(f"an answer that is not understood: {read[:80]!r}", kind)
             return
         self._status, size, self._keep_alive = understood
         here = self._head_size - end

@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from minikafka import AdminClient, Consumer, Producer
-from minikafka.client.metadata import LOG_INTERVAL_S, ConnectionFailures
-from minikafka.errors import NetworkException, OutcomeUnknown, Unreachable
+from minikafka.client.metadata import ANOTHER_PROGRAM_S, LOG_INTERVAL_S, ConnectionFailures
+from minikafka.errors import NetworkException, NotABroker, OutcomeUnknown, Unreachable
 from minikafka.types import Address
 
 BROKER = Address("127.0.0.1", 9092)
@@ -69,3 +69,41 @@ def test_clients_log_a_refused_connection_and_report_what_was_tried(client, capl
         "WARNING",
         f"cannot connect to 127.0.0.1:{port}: Connection refused (1 attempt); the client retries",
     )
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "an answer that is not understood"),
+        (b"HTTP/1.0 501 Unsupported method\r\n\r\n", "an answer that is not understood"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\n<html>", "HTTP 404"),
+    ],
+)
+def test_clients_do_not_wait_for_a_broker_where_another_program_listens(greeting: bytes, said: str):
+    """A wrong port: the error came after default_api_timeout_ms, 15 s in commands and 60 s in programs."""
+
+    async def story() -> None:
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(greeting)
+            writer.close()
+
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            with pytest.raises(NetworkException) as raised:
+                await AdminClient(bootstrap_servers=f"127.0.0.1:{port}", default_api_timeout_ms=600_000).start()
+        assert raised.value.message.startswith(f"no bootstrap server answers: 127.0.0.1:{port}: {said}")
+        assert raised.value.message.endswith("; another program listens there: check bootstrap_servers")
+
+    asyncio.run(asyncio.wait_for(story(), 300))
+
+
+def test_a_broker_that_does_not_run_yet_is_waited_for_beside_another_program():
+    """Time mends a refused connection, so only if all addresses are wrong are other settings needed."""
+    failures = ConnectionFailures()
+    failures.failed(BROKER, NotABroker(f"Metadata to {BROKER}: an answer that is not understood: b'SSH'"), 1.0)
+    assert not failures.need_other_settings(1.0)
+    assert failures.need_other_settings(1.0 + ANOTHER_PROGRAM_S)
+    failures.failed(OTHER, refused(OTHER), 1.0)
+    assert not failures.need_other_settings(100.0)

@@ -18,7 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minikafka.errors import InvalidRequest, NotEnoughReplicas, OutcomeUnknown, RequestRefused, UnsupportedVersion
+from minikafka.errors import (
+    InvalidRequest,
+    NotABroker,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    RequestRefused,
+    UnsupportedVersion,
+)
 from minikafka.replication.fetch_session import NAMED_MAX
 from minikafka.wire import codec, limits
 from minikafka.wire import group_messages as g
@@ -220,6 +227,10 @@ def test_json_speaks_the_same_messages():
         (500, b'{"detail": "a bug", "outcome": "unknown"}', OutcomeUnknown),
         (502, b"<html>", OutcomeUnknown),
         (503, b"[]", OutcomeUnknown),
+        (404, b'{"detail": "no such API", "outcome": "unknown"}', OutcomeUnknown),
+        (404, b"<html>", NotABroker),
+        (405, b"", NotABroker),
+        (501, b'"no"', NotABroker),
     ],
 )
 def test_a_request_that_http_refused_did_not_happen(status: int, body: bytes, kind: type[Exception]):
