@@ -96,10 +96,8 @@ def as_they_are_ready(self: Pipeline) -> list[Any]:
 def without_a_word(original: Callable[..., Any]) -> Callable[..., Any]:
     """A failed Produce with acks=0 leaves the connection open."""
 
-    def encoded(self: KafkaSession, pending: Any, offer: Any, message: Any, exchange: Any, response: Any) -> Any:
-        if offer.name == "Produce" and message["acks"] == 0:
-            return None
-        return original(self, pending, offer, message, exchange, response)
+    def encoded(self: KafkaSession, pending: Any, response: Any) -> Any:
+        return None if pending.is_unanswered else original(self, pending, response)
 
     return encoded
 
