@@ -44,19 +44,27 @@ test: lint $(VENV)/.demo $(VENV)/.spark compiled $(VENV)/.bytecode
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev
-	@echo "==> ruff check";  $(BIN)/ruff check --quiet .
-	@echo "==> ruff format"; $(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
-	@echo "==> mypy";        $(BIN)/mypy --no-error-summary
-	@echo "==> import floors"
-	@PYTHONIOENCODING=utf-8 $(BIN)/lint-imports >$(VENV)/lint-imports.txt 2>&1 || { cat $(VENV)/lint-imports.txt >&2; exit 1; }
+define LINT
+echo "==> ruff check" && $(BIN)/ruff check --quiet . && \
+echo "==> ruff format" && { $(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }; } && \
+echo "==> mypy" && $(BIN)/mypy --no-error-summary && \
+echo "==> import floors" && { PYTHONIOENCODING=utf-8 $(BIN)/lint-imports >$(VENV)/lint-imports.txt 2>&1 || \
+    { cat $(VENV)/lint-imports.txt >&2; exit 1; }; }
+endef
 
-# What computes and neither waits nor starts anything: it fits into two processes on two cores.
-check: lint
+lint: $(VENV)/.dev
+	@$(LINT)
+
+# What computes and neither waits nor starts anything: it fits into two processes on two cores. mypy has one core, and the
+# seeds the other.
+check: $(VENV)/.dev
+	@echo "==> twenty seeds of the simulator, beside the linters"
+	@$(BIN)/minikafka sim run --seeds 20 --jobs 1 >$(VENV)/seeds.txt 2>&1 & seeds=$$!; \
+	trap "kill $$seeds 2>/dev/null" EXIT INT TERM; \
+	$(LINT) || exit 1; \
+	wait $$seeds || { cat $(VENV)/seeds.txt >&2; exit 1; }
 	@echo "==> pytest, fast tests"
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not system" $(FAST_TESTS) $(PYTEST_ARGS)
-	@echo "==> twenty seeds of the simulator"
-	@$(BIN)/minikafka sim run --seeds 20 --jobs 2 >$(VENV)/seeds.txt 2>&1 || { cat $(VENV)/seeds.txt >&2; exit 1; }
 
 dist: $(VENV)/.dev
 	@$(BIN)/python tools/dist.py
