@@ -2,7 +2,7 @@
 #   make demo    three brokers, 336,776 flights, kill -9 in mid-stream, the checker's verdict, a Spark job
 #   make test    what CI runs: ruff, mypy, the floors, pytest
 #                in four processes (tests/workers.py); in one: make test PYTEST_ARGS='-n 0 -x tests/rules'
-#   make check   lint, the fast tests and twenty fixed seeds, in two to three minutes: run it before each commit
+#   make check   lint, the fast tests and twenty fixed seeds, in less than two minutes: run it before each commit
 #   make lint    the first three of these       make format   let ruff rewrite
 #   make dist    wheel and sdist, checked, and three brokers from the installed wheel    make image    the container image of it
 #   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, hostile requests, planted bugs for an hour (MINUTES=60)
