@@ -38,8 +38,6 @@ from minikafka.types import NO_NODE, NO_OFFSET, Address, NodeId, Offset, TopicPa
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import EarlierAttempts, error_in
 
-"""Until a coordinator that still reads its log is asked again."""
-
 
 class AdminCalls:
     """The connection of one admin client, and its ways to send requests."""
