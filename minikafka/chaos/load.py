@@ -367,6 +367,8 @@ class Work:
         self._senders: list[Sender] = []
         self._members: list[Member] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._log_level: int | None = None
+        """The level of aiokafka's logger before this load; None: it was not changed."""
 
     def now(self) -> float:
         """Seconds since the load began."""
@@ -389,7 +391,9 @@ class Work:
         """
         if kafka is not None:
             # It logs each retry as a warning: here faults are the rule, and what is not acknowledged is counted.
-            logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+            kafkas = logging.getLogger("aiokafka")
+            self._log_level = kafkas.level
+            kafkas.setLevel(logging.CRITICAL)
         for settings in load.producers:
             for number, machine in enumerate(settings.machines()):
                 given = partitions[settings.topic]
@@ -431,3 +435,6 @@ class Work:
         senders, self._senders = self._senders, []
         stopping = (asyncio.wait_for(sender.producer.stop(), CLOSE_S) for sender in senders)
         await asyncio.gather(*stopping, return_exceptions=True)
+        if self._log_level is not None:
+            logging.getLogger("aiokafka").setLevel(self._log_level)
+            self._log_level = None

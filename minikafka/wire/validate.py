@@ -143,6 +143,7 @@ def _walk(batch: RecordBatch, data: Buffer, *, keys: bool = False) -> list[int]:
     while not is_last:
         chunk = islice(records, _CHUNK)
         offsets: list[int] = []
+        extend = offsets.extend  # mypyc's own extend keeps nothing of what came before an error
         try:
             with without_collection():
                 if keys:
@@ -151,7 +152,7 @@ def _walk(batch: RecordBatch, data: Buffer, *, keys: bool = False) -> list[int]:
                         if record.key is None:
                             keyless.append(at)
                 else:
-                    offsets.extend(map(_offset_of, chunk))
+                    extend(map(_offset_of, chunk))
         except _DAMAGE as error:
             at = number + len(offsets)
             if at >= batch.record_count:

@@ -17,6 +17,8 @@ COMPILED = {**os.environ, "MINIKAFKA_PURE": "0"}
 PURE = {**os.environ, "MINIKAFKA_PURE": "1"}
 
 FILES = (
+    "tests/contracts/test_disk.py",
+    "tests/contracts/test_os_disk.py",
     "tests/kafka/test_frames.py",
     "tests/kafka/test_produce_translation.py",
     "tests/kafka/test_session.py",
@@ -45,6 +47,7 @@ FILES = (
 NEED_SOURCES = (
     # Replace functions of the rules, which compiled callers call directly.
     "test_a_rule_that_is_taken_away_is_missed",
+    "test_frames_are_walked_in_parts",
     # Closes a coroutine that has ended: nothing in CPython, an AttributeError in mypyc. asyncio never does that.
     "test_a_stop_in_the_midst_of_a_round_and_then_a_power_cut_lose_nothing",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from minikafka.chaos import runner
+from minikafka.chaos.load import Ledger, Work
+from minikafka.chaos.outcome import Figures
 from minikafka.chaos.processes import ProcessTarget
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.runner import Run
-from minikafka.chaos.scenario import Expectation, Hit, Strike
+from minikafka.chaos.scenario import Expectation, Hit, Load, Strike
 from minikafka.chaos.watch import ClusterState
 from minikafka.errors import WorldError
 from minikafka.hosting.processes import BrokerProcess
@@ -194,3 +197,16 @@ async def test_a_fault_whose_answer_was_late_is_not_set_twice(tmp_path: Path, mo
         await target._tell(1)
         assert target.faults == {}
     await target.close()
+
+
+async def test_kafkas_client_logs_again_after_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its warnings are turned off while faults are the rule, and not for what else the process does."""
+    logger = logging.getLogger("aiokafka")
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    ledger = Ledger(tmp_path / "history")
+    work = Work(ledger, Figures([]), asyncio.get_running_loop().time)
+    await work.start(Load(producers=()), {}, {}, {"bootstrap_servers": ""})
+    assert logger.level == logging.CRITICAL
+    await work.close()
+    ledger.close()
+    assert logger.level == logging.INFO
