@@ -1,7 +1,7 @@
-"""How `make test` spreads the suite over four pytest-xdist workers (``-n 4 --dist loadgroup``) on two cores.
+"""How `make test` spreads the suite over three pytest-xdist workers (``-n 3 --dist loadgroup``) on two cores.
 
-Tests that use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) mostly wait. Three
-workers begin with them, and the fourth with all other tests, which are deterministic and compute. A worker that is free
+Tests that use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) mostly wait. Two
+workers begin with them, and the third with all other tests, which are deterministic and compute. A worker that is free
 takes the next file of its kind, and of the other kind when there is none left. Some folders stay in one worker: their
 tests share an expensive fixture, or a part of the machine. Node IDs stay as they are without xdist.
 """
