@@ -70,7 +70,7 @@ class Scene(Protocol):
 
 
 class Host(Scene, Protocol):
-    """The broker behind the doors (``minikafka.broker.broker.Broker``), and the cluster as it is now."""
+    """The broker behind the doors (``minikafka.broker.broker.Broker``), and the present state of the cluster."""
 
     @property
     def world(self) -> World: ...
