@@ -501,7 +501,7 @@ def test_a_controller_that_was_cut_off_fences_nobody_before_it_could_hear_them()
         assert world.metadata.image.eligible_brokers() == (1, 2, 3)
         world.quorum.heard_at = float("inf")
         await keep_alive(world, 1, 2, until=cut_at + 20.0)
-        assert world.metadata.image.eligible_brokers() == (1, 2), "whoever stays silent goes"
+        assert world.metadata.image.eligible_brokers() == (1, 2), "a broker that stays silent is fenced"
 
     play(story)
 
@@ -518,7 +518,7 @@ def test_a_controller_that_hears_again_gives_every_broker_a_full_session():
         await keep_alive(world, 1, 2, until=heard_at + 17.9)
         assert world.metadata.image.eligible_brokers() == (1, 2, 3)
         await keep_alive(world, 1, 2, until=heard_at + 18.1)
-        assert world.metadata.image.eligible_brokers() == (1, 2), "whoever stays silent goes"
+        assert world.metadata.image.eligible_brokers() == (1, 2), "a broker that stays silent is fenced"
 
     play(story)
 
