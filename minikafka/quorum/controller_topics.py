@@ -36,6 +36,7 @@ from minikafka.errors import (
     PolicyViolation,
     ProtocolError,
     TopicAlreadyExists,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from minikafka.quorum.assignment import Assignment, place
@@ -267,7 +268,10 @@ def create_topics(
 def delete_topics(
     policy: ClusterPolicy, image: MetadataImage, request: DeleteTopicsRequest, charge: Charge = free_of_charge
 ) -> Decision[DeleteTopicsResponse]:
-    """Delete each topic that exists. Raises PolicyViolation for the whole when delete.topic.enable is false."""
+    """Delete each topic that exists, with its id where the request has one.
+
+    Raises PolicyViolation for the whole when delete.topic.enable is false.
+    """
     if not policy.delete_topic_enable:
         raise PolicyViolation("topics may not be deleted: delete.topic.enable=false")
     records: list[MetadataRecord] = []
@@ -275,6 +279,9 @@ def delete_topics(
     for name in dict.fromkeys(request.topics):
         topic = image.topics.get(name)
         try:
+            named = request.topic_ids.get(name)
+            if named is not None and (topic is None or topic.topic_id != named):
+                raise UnknownTopicId(f"there is no topic {name!r} with the id {named}")
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {name!r}")
             charge(len(topic.partitions))

@@ -90,6 +90,8 @@ class ProducePartition(Message):
     """Exactly one v2 batch."""
     sequencing: int = 0
     """PLAIN, PIPELINED or FOLLOWS of ``wire/batch.py``."""
+    topic_id: TopicId | None = None
+    """If set, only the topic with this id is meant, not one that was created again under its name."""
 
 
 class ProduceRequest(Request):
@@ -403,6 +405,8 @@ class CreateTopicsResponse(Failed):
 class DeleteTopicsRequest(Request):
     topics: tuple[str, ...]
     timeout_ms: int = 30_000
+    topic_ids: dict[str, TopicId] = {}
+    """By name. If set for a topic, only the topic with this id is meant, not one that was created again."""
 
 
 class DeletedTopic(Failed):

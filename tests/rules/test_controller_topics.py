@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka.config import TopicConfig
-from minikafka.errors import BY_CODE, PolicyViolation
+from minikafka.errors import BY_CODE, PolicyViolation, UnknownTopicId
 from minikafka.quorum.controller import Controller
 from minikafka.quorum.controller_topics import topic_id_of
 from minikafka.quorum.decision import ClusterPolicy
@@ -188,8 +188,8 @@ def test_an_assignment_and_numbers_exclude_each_other():
 # ---- deletion --------------------------------------------------------------------------------------------------------
 
 
-def delete(cluster: Cluster, *names: str) -> list[int]:
-    request = DeleteTopicsRequest(topics=names)
+def delete(cluster: Cluster, *names: str, ids: dict[str, str] | None = None) -> list[int]:
+    request = DeleteTopicsRequest(topics=names, topic_ids=ids or {})
     return [each.error_code for each in cluster.commit(cluster.controller.delete_topics(cluster.image, request)).topics]
 
 
@@ -203,6 +203,18 @@ def test_deleting():
     second = cluster.create("t").topic_id
     assert second != first
     assert cluster.image.topics["t"].configs == {}
+
+
+def test_deleting_by_an_id():
+    """KIP-516, S28: a request that was under way while the topic was created again does not delete the new topic."""
+    cluster = Cluster(1)
+    former = str(cluster.create("t").topic_id)
+    assert delete(cluster, "t", ids={"t": former}) == [0]
+    assert delete(cluster, "t", ids={"t": former}) == [UnknownTopicId.code]
+    new = str(cluster.create("t").topic_id)
+    assert delete(cluster, "t", ids={"t": former}) == [UnknownTopicId.code]
+    assert cluster.image.topics["t"].topic_id == new
+    assert delete(cluster, "t", ids={"t": new}) == [0]
 
 
 def test_deleting_may_be_forbidden():

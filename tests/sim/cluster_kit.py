@@ -13,7 +13,7 @@ from minikafka.client.structs import RecordMetadata
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import SimWorld
-from minikafka.types import NodeId, TopicPartition
+from minikafka.types import NodeId, TopicId, TopicPartition
 from minikafka.wire.batch import split
 from minikafka.wire.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
 from minikafka.wire.records import BatchBuilder, decode_batch
@@ -71,13 +71,17 @@ class Client:
         for value in values:
             self.send(value, name)
 
-    def tell(self, node: NodeId, value: bytes, *, acks: int, name: TopicPartition = ORDERS) -> ProducedPartition:
+    def tell(
+        self, node: NodeId, value: bytes, *, acks: int, name: TopicPartition = ORDERS, topic_id: TopicId | None = None
+    ) -> ProducedPartition:
         """One produce request to one broker, whoever leads; its answer for the partition."""
 
         async def ask() -> ProduceResponse:
             builder = BatchBuilder()
             builder.append(self.world.clock.wall_ms(), None, value)
-            item = ProducePartition(topic=name.topic, partition=name.partition, records=(bytes(builder.build()),))
+            item = ProducePartition(
+                topic=name.topic, topic_id=topic_id, partition=name.partition, records=(bytes(builder.build()),)
+            )
             request = ProduceRequest(acks=acks, timeout_ms=5000, partitions=(item,))
             deadline = self.world.clock.now() + 10.0
             return await call(self.world.network, self.cluster.address_of(node), request, deadline)  # type: ignore[no-any-return]

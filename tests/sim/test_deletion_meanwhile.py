@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minikafka.errors import NotLeaderOrFollower
+from minikafka.errors import NotLeaderOrFollower, UnknownTopicId
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NodeId, TopicPartition
@@ -103,3 +103,21 @@ def test_a_topic_is_deleted_between_two_partitions_of_one_fetched_answer() -> No
         cluster.until(lambda: values(cluster, follower, KEPT) == [b"both"], 20.0, "the follower to have it")
         assert admitted() >= 2
         assert not facts_of(cluster, "broker_failed")
+
+
+def test_a_batch_for_a_former_topic_does_not_enter_the_new_one() -> None:
+    """KIP-516 (seed 936000555): the id is compared when the batch is appended, however long the request waited."""
+    with simulated(brokers=1, min_insync_replicas="1") as cluster:
+        client = Client(cluster)
+        cluster.create_topic(GONE.topic)
+        former = cluster.brokers[1].replicas.get(GONE).topic_id
+        client.run(client.admin.delete_topics([GONE.topic]))
+        cluster.create_topic(GONE.topic)
+        cluster.until(lambda: cluster.leader_of(GONE) == 1, 10.0, "a leader")
+        new = cluster.brokers[1].replicas.get(GONE).topic_id
+        assert new != former
+        refused = client.tell(1, b"for the former", acks=1, name=GONE, topic_id=former)
+        assert (refused.error_code, refused.outcome) == (UnknownTopicId.code, "not_written")
+        for topic_id in (new, None):
+            assert client.tell(1, b"for the new", acks=1, name=GONE, topic_id=topic_id).error_code == 0
+        assert values(cluster, 1, GONE) == [b"for the new", b"for the new"]

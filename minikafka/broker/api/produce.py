@@ -42,6 +42,7 @@ from minikafka.errors import (
     NotLeaderOrFollower,
     ProtocolError,
     RequestTimedOut,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from minikafka.groups.records import OFFSETS_TOPIC
@@ -482,6 +483,9 @@ def _append(
     if name.topic == TRANSACTIONS_TOPIC:
         raise InvalidTopic(f"{name}: only the transaction coordinator writes there")
     partition = replicas.get(name)
+    if item.topic_id is not None and item.topic_id != partition.topic_id:
+        # Compared here and not where the id became a name: the topic may have been replaced while the request waited.
+        raise UnknownTopicId(f"{name} has the topic id {partition.topic_id} here, not {item.topic_id}")
     leader = partition.as_leader()
     if not session_alive():
         raise session_expired(name)

@@ -17,6 +17,7 @@ from minikafka.wire.kafka.translate.common import (
     code_for,
     each_once,
     endpoints_of,
+    id_text,
     leader_of,
 )
 from minikafka.wire.kafka.translate.shapes import plain, request_of
@@ -51,11 +52,10 @@ def _request(message: Message, exchange: Exchange) -> ProduceRequest:
         name = exchange.topic_name(topic["topic_id"]) if by_id else topic["name"]
         if name is None:
             continue
+        topic_id = id_text(topic["topic_id"]) if by_id else None
         for each in topic["partition_data"]:
-            records = each["records"]
-            partitions.append(
-                ProducePartition(topic=name, partition=each["index"], records=(records,) if records else ())
-            )
+            records = (each["records"],) if each["records"] else ()
+            partitions.append(ProducePartition(topic=name, topic_id=topic_id, partition=each["index"], records=records))
     return ProduceRequest(
         acks=message["acks"],
         timeout_ms=message["timeout_ms"],
@@ -174,7 +174,8 @@ def _usual_request(frame: memoryview, at: int, exchange: Exchange) -> ProduceReq
         if not is_usual or not acks or size <= 0 or size > _NAME_SIZE_MAX or records_size <= 0 or end > len(frame):
             return None
         spot = bytes(frame[at : at + size])
-        name = exchange.topic_name(spot) if exchange.version >= BY_ID_FROM else spot.decode()
+        by_id = exchange.version >= BY_ID_FROM
+        name = exchange.topic_name(spot) if by_id else spot.decode()
     except (struct.error, IndexError, ValueError):
         return None
     if name is None:
@@ -184,7 +185,14 @@ def _usual_request(frame: memoryview, at: int, exchange: Exchange) -> ProduceReq
         timeout_ms=timeout_ms,
         client_id=exchange.client_id,
         transaction_version=TRANSACTION_V2 if exchange.version >= ADDS_FROM else 0,
-        partitions=(ProducePartition(topic=name, partition=index, records=(frame[records_at:end],)),),
+        partitions=(
+            ProducePartition(
+                topic=name,
+                topic_id=id_text(spot) if by_id else None,
+                partition=index,
+                records=(frame[records_at:end],),
+            ),
+        ),
     )
 
 

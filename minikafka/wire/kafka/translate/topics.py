@@ -17,7 +17,7 @@ from minikafka.wire.admin import (
 )
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
-from minikafka.wire.kafka.translate.common import NOT_ASKED, UNKNOWN_TOPIC_ID, Exchange, Translation, id_bytes
+from minikafka.wire.kafka.translate.common import NOT_ASKED, UNKNOWN_TOPIC_ID, Exchange, Translation, id_bytes, id_text
 from minikafka.wire.kafka.translate.metadata import INTERNAL_TOPICS
 from minikafka.wire.kafka.translate.shapes import (
     each_answer,
@@ -96,8 +96,12 @@ def _deleted_names(message: Message, exchange: Exchange) -> list[tuple[str | Non
 
 
 def _delete_request(message: Message, exchange: Exchange) -> DeleteTopicsRequest:
-    names = tuple(name for name, _ in _deleted_names(message, exchange) if name is not None)
-    return DeleteTopicsRequest(topics=names, timeout_ms=message["timeout_ms"])
+    known = [(name, topic_id) for name, topic_id in _deleted_names(message, exchange) if name is not None]
+    return DeleteTopicsRequest(
+        topics=tuple(name for name, _ in known),
+        topic_ids={name: id_text(topic_id) for name, topic_id in known if topic_id != ZERO_UUID},
+        timeout_ms=message["timeout_ms"],
+    )
 
 
 def _delete_response(message: Message, response: Any, exchange: Exchange) -> Message:
@@ -111,8 +115,8 @@ def _delete_response(message: Message, response: Any, exchange: Exchange) -> Mes
             answer = DeletedTopic(name=name, error_code=response.error_code, error_message=response.error_message)
         else:
             answer = found[name]
-        if answer.error_code == TopicAuthorizationFailed.code and topic_id != ZERO_UUID:
-            # A client that may not delete a topic does not learn its name from its id.
+        if answer.error_code in (TopicAuthorizationFailed.code, UNKNOWN_TOPIC_ID) and topic_id != ZERO_UUID:
+            # A client that may not delete a topic does not learn its name from its id; an unknown id has none.
             rows.append({"name": None, "topic_id": topic_id, "error_code": answer.error_code})
             continue
         known = id_bytes(answer.topic_id) if answer.topic_id else topic_id
