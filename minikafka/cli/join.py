@@ -13,8 +13,8 @@ import click
 
 from minikafka import AdminClient
 from minikafka.cli.admin import with_admin
+from minikafka.cli.foreground import serve_broker
 from minikafka.cli.running import Failure, run, run_until_asked
-from minikafka.cli.serve import serve_broker
 from minikafka.cli.settings import broker_settings, parse_flags
 from minikafka.cli.tables import bootstrap_option, config_option, data_dir_option
 from minikafka.hosting.cluster_files import join, voters_text

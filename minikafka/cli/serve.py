@@ -7,21 +7,18 @@ once, as kill -9 would.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
 
 import click
 
-from minikafka.cli.running import Failure, Signals, first_of, run_until_asked
-from minikafka.cli.settings import BrokerSettings, broker_settings
-from minikafka.cli.tables import EXISTING_FILE, config_option, print_json
+from minikafka.cli.running import run_until_asked
+from minikafka.cli.settings import broker_settings
+from minikafka.cli.tables import EXISTING_FILE, config_option
 from minikafka.config import BrokerConfig, table
-from minikafka.hosting.local_broker import LocalBroker, load_doors, load_kafka_door
-from minikafka.hosting.process import Parent, calm_collector, exec_with_malloc_environment
+from minikafka.hosting.process import exec_with_malloc_environment
 from minikafka.wire.garbage import without_collection
-from minikafka.world.instruments import own_process
 
 
 @click.command(
@@ -53,6 +50,9 @@ def command(file: Path, config: tuple[str, ...], parent_fd: int | None) -> None:
     """
     parsed = broker_settings(file, os.environ, config)
     exec_with_malloc_environment(["-m", "minikafka", *sys.argv[1:]])
+    with without_collection():
+        # Not before: what this process has loaded is loaded once more.
+        from minikafka.cli.foreground import serve_broker  # noqa: PLC0415
     run_until_asked(lambda signals: serve_broker(parsed, file, signals, parent_fd=parent_fd))
 
 
@@ -61,70 +61,3 @@ def _list_settings(context: click.Context) -> None:
         default = str(each.default).lower() if isinstance(each.default, bool) else each.default
         click.echo(f"{name}={default}" + (f"\n    {each.metadata['meaning']}" if each.metadata["meaning"] else ""))
     context.exit()
-
-
-async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *, parent_fd: int | None = None) -> None:
-    """Run the broker until a signal, or its own end, which is a Failure."""
-    parent = None if parent_fd is None else await Parent.at(parent_fd)
-    watching = None if parent is None else asyncio.ensure_future(_stop_with_parent(parent, signals))
-    with without_collection():
-        load_doors()
-    calm_collector()
-    config = settings.config
-    node = LocalBroker(
-        config, origins=settings.origins, lives=own_process(config.node_id, None if parent is None else parent.start)
-    )
-    for notice in settings.notices:
-        node.events("setting_ignored", notice=notice)
-    try:
-        if await first_of(node.start(), signals.asked.wait()) == 0:
-            await _until_asked(node, file, signals)
-            await _stop(node, signals)
-        else:
-            await node.kill()
-    except BaseException:
-        await node.kill()
-        raise
-    finally:
-        if watching is not None:
-            watching.cancel()
-    if node.failure is not None:
-        raise Failure(f"broker {config.node_id} stopped by itself: {node.failure}")
-
-
-async def _until_asked(node: LocalBroker, file: Path, signals: Signals) -> None:
-    config = node.config
-    timeout_s = config.initial_broker_registration_timeout_ms / 1000
-    if await first_of(node.wait_ready(timeout_s), node.wait_stopped(), signals.asked.wait()) == 0:
-        ready = {
-            "broker": config.node_id,
-            "pid": os.getpid(),
-            "url": f"{node.config.brokers_scheme}://{node.address}",
-            "data_dir": config.log_dirs,
-            "config": str(file),
-        }
-        print_json(ready)
-        # Neither the start nor the first client waits for it.
-        await asyncio.to_thread(load_kafka_door)
-        await first_of(node.wait_stopped(), signals.asked.wait())
-
-
-async def _stop(node: LocalBroker, signals: Signals) -> None:
-    """A controlled shutdown, cut short by a second signal."""
-
-    async def hurry() -> None:
-        await signals.urged.wait()
-        node.hurry()
-
-    hurrying = asyncio.ensure_future(hurry())
-    try:
-        await node.stop()
-    finally:
-        hurrying.cancel()
-
-
-async def _stop_with_parent(parent: Parent, signals: Signals) -> None:
-    """Stop without waiting for leaders to move: the parent is gone, and its other children too."""
-    await parent.until_gone()
-    signals.asked.set()
-    signals.urged.set()

@@ -13,24 +13,26 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TextIO
 
-from aiohttp import web
-
 from minikafka.broker.broker import Broker
 from minikafka.broker.meters import Histogram
 from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig
 from minikafka.ports import Events
 from minikafka.rest.json_text import json_rpc
-from minikafka.rest.metrics.families import EventCounts, ProcessGauges
+from minikafka.rest.metrics.process import EventCounts, ProcessGauges
 from minikafka.types import Address, NodeId
+from minikafka.wire.garbage import without_collection
 from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
 from minikafka.world.instruments import Instruments, Lives, seeded_faults
 from minikafka.world.real import LEVEL_NAMES, real_world
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
     from minikafka.rest.metrics.door import MetricsDoor
     from minikafka.rest.routes import Doors
     from minikafka.security.oauth import Tokens
+    from minikafka.world.http_connections import Doors as MountDoors
     from minikafka.world.jwks import JwksReader
 
 
@@ -96,7 +98,7 @@ class LocalBroker:
         self._history_timer: asyncio.TimerHandle | None = None
         self._real = real_world(
             config,
-            doors=self._mount,
+            load_doors=self._load_doors,
             translate=json_rpc,
             log_stream=log_stream,
             log_level=log_level,
@@ -213,8 +215,13 @@ class LocalBroker:
 
     # ---- the doors on its port ---------------------------------------------------------------------------------------
 
+    def _load_doors(self) -> MountDoors:
+        """The server calls this on a thread when the first request for a door comes."""
+        with without_collection():
+            load_doors()
+        return self._mount
+
     def _mount(self, application: web.Application) -> None:
-        """The server asks for this when the first request for a door comes."""
         make_metrics, make_doors = load_doors()
         metrics = make_metrics(self._gauges, self._event_counts)
         doors = make_doors(self._instruments, metrics.text, self._real.network.connections)
@@ -261,18 +268,8 @@ def token_verifier(config: BrokerConfig, events: Events) -> tuple[Tokens, JwksRe
 
 
 def load_doors() -> tuple[type[MetricsDoor], type[Doors]]:
-    """The doors' code: a third of all that there is to import. For a broker whose first visitor shall not wait for it,
-    call this before the start.
-    """
+    """Import the doors' code, which is large, and which a broker without visitors never needs."""
     from minikafka.rest.metrics.door import MetricsDoor  # noqa: PLC0415
     from minikafka.rest.routes import Doors  # noqa: PLC0415
 
     return MetricsDoor, Doors
-
-
-def load_kafka_door() -> None:
-    """The code for clients that speak Kafka's protocol, which a cluster without such a client never needs: forty
-    milliseconds to import. It may be loaded on another thread while the broker serves.
-    """
-    import minikafka.broker.kafka_session  # noqa: PLC0415
-    import minikafka.world.kafka_connection  # noqa: F401, PLC0415

@@ -29,7 +29,7 @@ COLLECT_AFTER = (2_000, 10, 100)
 
 
 def calm_collector() -> None:
-    """Keep garbage collection from holding the event loop. Call it when all modules are loaded.
+    """Keep garbage collection from holding the event loop. Call it when the modules are loaded that every broker uses.
 
     What exists now is kept out of all later collections: modules and classes live as long as the process. A full
     collection looks at every object that was made since, 75 ms with 5,000 connections, and Python's own settings begin

@@ -1,9 +1,9 @@
 """The table of doors, how they are mounted on the broker's port, and how their answers go out.
 
 A door is a :class:`minikafka.rest.route.Route` in the ``ROUTES`` of the module that answers it; the same table serves,
-and is described by ``/openapi.json``. Order of things at start: make a :class:`Doors`, hand it to the network
-(``HttpNetwork(doors=doors, translate=json_rpc)``), start the broker, then :meth:`Doors.open_to` it. Until then, and
-after :meth:`Doors.close`, every door says 503.
+and is described by ``/openapi.json``. Order of things at start: make a :class:`Doors`, give it to the network
+(``HttpNetwork(load_doors=lambda: doors, translate=json_rpc)``), start the broker, then :meth:`Doors.open_to` it.
+Until then, and after :meth:`Doors.close`, every door says 503.
 
 How an answer goes out: JSON or msgpack, a page, a stream, or a problem. It answers whatever happens.
 """

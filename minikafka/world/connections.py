@@ -42,6 +42,17 @@ LOOK_S = 0.1
 
 WAITING_MAX = 1024
 
+# A connection whose first request has not begun by then is closed: a client connects to send a request.
+FIRST_REQUEST_TIMEOUT_S = 30.0
+
+# As for a login that has begun (broker/kafka_login.py).
+LOGIN_TIMEOUT_S = 10.0
+
+
+def first_request_timeout_s(*, needs_login: bool) -> float:
+    """Where clients must log in, silence counts as a login that takes too long."""
+    return LOGIN_TIMEOUT_S if needs_login else FIRST_REQUEST_TIMEOUT_S
+
 
 class Handshake(Protocol):
     """A connection from its acceptance to the end of its TLS handshake."""

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from ssl import SSLContext
+from typing import TYPE_CHECKING
 
 from minikafka.config import MIB
 from minikafka.errors import OutcomeUnknown, Unreachable
@@ -20,10 +21,12 @@ from minikafka.web.gate import Gate
 from minikafka.wire.codec import http_failure
 from minikafka.world.connections import ConnectionQuota, OpenConnection, user_agent
 from minikafka.world.http_client import ClientLogin, HttpClient
-from minikafka.world.http_connections import Doors
 from minikafka.world.http_server import NODE_HEADER, HttpServer, Translate
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.tls import ServerTls
+
+if TYPE_CHECKING:
+    from minikafka.world.http_connections import LoadDoors
 
 # Kafka's connections.max.idle.ms of brokers; a client lets go a minute earlier, so that it never sends into a
 # connection that the server is closing.
@@ -37,19 +40,20 @@ CONNECT_TIMEOUT_S = 3.0
 class HttpNetwork:
     """One process's end of the network: any number of servers, one pool of client connections.
 
-    ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
-    :meth:`serve`. ``gate`` says who may ask; without one, every client that uses an address or a name of loopback.
-    ``quota`` limits the connections of all servers together. ``tls`` has each listener that uses TLS, by name. With
-    ``client_tls``, which returns the context for a new connection, all calls use TLS; ``client_login`` returns the
-    value of ``Authorization`` that each call carries. ``login_listeners`` names listeners at which each HTTP request
-    needs credentials; ``logins``, which is set later, makes the check of a listener's credentials. ``links`` is where
-    faults strike, in tests. ``client_id`` is how calls name their sender to the peers. Sizes are in bytes.
+    ``load_doors`` returns what mounts other routes on a server, at their first request; ``translate`` lets ``/rpc``
+    take JSON. Both may be set later, before :meth:`serve`. ``gate`` says who may ask; without one, every client that
+    uses an address or a name of loopback. ``quota`` limits the connections of all servers together. ``tls`` has each
+    listener that uses TLS, by name. With ``client_tls``, which returns the context for a new connection, all calls use
+    TLS; ``client_login`` returns the value of ``Authorization`` that each call carries. ``login_listeners`` names
+    listeners at which each HTTP request needs credentials; ``logins``, which is set later, makes the check of a
+    listener's credentials. ``links`` is where faults strike, in tests. ``client_id`` is how calls name their sender to
+    the peers. Sizes are in bytes.
     """
 
     def __init__(
         self,
         *,
-        doors: Doors | None = None,
+        load_doors: LoadDoors | None = None,
         translate: Translate | None = None,
         gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
@@ -63,7 +67,7 @@ class HttpNetwork:
         links: LinkEnd | None = None,
         client_id: str = "",
     ) -> None:
-        self.doors = doors
+        self.load_doors = load_doors
         self.translate = translate
         self._gate = gate
         self.quota = quota if quota is not None else ConnectionQuota()
@@ -120,7 +124,7 @@ class HttpNetwork:
             handler,
             listener=listener,
             sessions=sessions,
-            doors=self.doors,
+            load_doors=self.load_doors,
             translate=self.translate,
             interpose=self._links.serve if self._links is not None else None,
             gate=self._gate,

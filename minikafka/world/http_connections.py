@@ -34,6 +34,7 @@ from minikafka.world.connections import (
     ConnectionQuota,
     ConnectionRecord,
     OpenConnection,
+    first_request_timeout_s,
     identity_of,
     peer_of,
 )
@@ -42,25 +43,17 @@ from minikafka.world.rpc_connection import answer_head, write_answer
 Doors: TypeAlias = Callable[[web.Application], None]
 """Mounts other routes (``/v1``, health, metrics) on the application that shares the port."""
 
+LoadDoors: TypeAlias = Callable[[], Doors]
+"""Loads the code of other routes; called on a thread, since it takes long."""
+
 Share: TypeAlias = Callable[[web.Request, web.StreamResponse], Awaitable[None]]
 """Adds to an answer's headers before they go out."""
 
 # Where a request that came before the application keeps what it was made of.
 PARTS: web.RequestKey[tuple[Any, ...]] = web.RequestKey("minikafka.parts", tuple)
 
-# A connection whose first request has not begun by then is closed: a client connects to send a request.
-FIRST_REQUEST_TIMEOUT_S = 30.0
-
-# As for a login that has begun (broker/kafka_login.py).
-LOGIN_TIMEOUT_S = 10.0
-
 # Of what could not be read, so much is shown to its sender.
 DETAIL_LENGTH_MAX = 200
-
-
-def first_request_timeout_s(*, needs_login: bool) -> float:
-    """Where clients must log in, silence counts as a login that takes too long."""
-    return LOGIN_TIMEOUT_S if needs_login else FIRST_REQUEST_TIMEOUT_S
 
 
 class RpcAnswer(web.StreamResponse):
@@ -152,8 +145,8 @@ class OtherRoutes:
     brokers and clients talk to never pays for it.
     """
 
-    def __init__(self, doors: Doors, request_max_bytes: int, share: Share, listener: str) -> None:
-        self._doors = doors
+    def __init__(self, load_doors: LoadDoors, request_max_bytes: int, share: Share, listener: str) -> None:
+        self._load_doors = load_doors
         self._listener = listener
         self._share = share
         self._request_max_bytes = request_max_bytes
@@ -178,9 +171,10 @@ class OtherRoutes:
         return response
 
     async def _open(self) -> Callable[..., web.BaseRequest]:
+        mount = await asyncio.to_thread(self._load_doors)
         application = web.Application(client_max_size=self._request_max_bytes)
         application[LISTENER] = self._listener
-        self._doors(application)
+        mount(application)
         application.on_response_prepare.append(self._share)
         runner = self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
         await runner.setup()
@@ -256,10 +250,10 @@ class HttpConnection(RequestHandler):
         super().connection_made(transport)
         loop = asyncio.get_running_loop()
         self._active_at = loop.time()
-        if self.must_log_in:
-            self._deadline = loop.call_at(self.record.opened_at + LOGIN_TIMEOUT_S, self.force_close)
-        else:
-            self._deadline = loop.call_later(FIRST_REQUEST_TIMEOUT_S, self.force_close)
+        # The time for a login has begun when the connection was accepted.
+        began_at = self.record.opened_at if self.must_log_in else self._active_at
+        timeout_s = first_request_timeout_s(needs_login=self.must_log_in)
+        self._deadline = loop.call_at(began_at + timeout_s, self.force_close)
 
     def data_received(self, data: bytes) -> None:
         """Count what arrived."""

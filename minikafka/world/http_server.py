@@ -23,67 +23,45 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from email.utils import formatdate
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.streams import StreamReader
-from aiohttp.web_protocol import RequestHandler
-
-from minikafka.config import KIB, MIB
+from minikafka.config import KIB
 from minikafka.errors import (
     UNKNOWN,
     BrokerNotAvailable,
-    InvalidRequest,
     ProtocolError,
-    RecordListTooLarge,
-    SaslAuthenticationFailed,
     UnknownServerError,
 )
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameSession, Handler, HttpLogin, OpenSession, RequestContext
 from minikafka.security.principals import NotAuthenticated
 from minikafka.types import Address
-from minikafka.web.accept import MSGPACK_TYPES
-from minikafka.web.gate import ALWAYS, PREFLIGHT_ANSWER, WITHOUT_LOGIN, Gate
-from minikafka.web.problems import PROBLEM_TYPE, problem_of, status_of
-from minikafka.wire.apis import BY_NAME, MSGPACK, RPC_PATH, request_bytes_max
+from minikafka.web.gate import Gate
+from minikafka.web.problems import PROBLEM_TYPE, problem_of
+from minikafka.wire.apis import BY_NAME, MSGPACK, RPC_PATH
 from minikafka.wire.codec import encode_json, encode_response, error_response
 from minikafka.world.connections import (
-    HTTP,
     KAFKA,
     RPC,
     ConnectionQuota,
     ConnectionRecord,
     agent_in,
     close_once,
+    first_request_timeout_s,
     identity_of,
 )
 from minikafka.world.faults import client_source
-from minikafka.world.http_connections import (
-    AUTHENTICATE,
-    PARTS,
-    PRINCIPAL,
-    BodyTooLarge,
-    Doors,
-    HttpConnection,
-    HttpConnections,
-    NoRoom,
-    OtherRoutes,
-    RpcAnswer,
-    Silence,
-    asked_of,
-    first_request_timeout_s,
-    read_whole,
-    refusal,
-)
+from minikafka.world.late_code import LateCode
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection
 from minikafka.world.tls import ServerTls
 from minikafka.world.tls_listener import BACKLOG, TlsListener, bound
 
 if TYPE_CHECKING:
+    from aiohttp.web_protocol import RequestHandler
+
+    from minikafka.world.http_connections import HttpConnection, LoadDoors
+    from minikafka.world.http_requests import GeneralServer
     from minikafka.world.kafka_connection import KafkaConnection
 
 Translate: TypeAlias = Callable[[Handler], Handler]
@@ -91,9 +69,6 @@ Translate: TypeAlias = Callable[[Handler], Handler]
 
 
 JSON = "application/json"
-
-# What `curl -d` says of JSON: taken as such. That no web page can send it is the gate's part.
-FORM = "application/x-www-form-urlencoded"
 
 NODE_HEADER = "Mk-Node-Id"
 """The header that names the calling broker, where faults may be set (world/faults.py)."""
@@ -130,12 +105,16 @@ class Interpose(Protocol):
 _NODE = re.compile(rb"(?:^|\n)%b:([^\r]*)\r" % NODE_HEADER.encode(), re.IGNORECASE)
 
 
+GENERAL_CODE = LateCode("minikafka.world.http_requests")
+"""The general server, on aiohttp: a sixth of a broker's memory, which it does without while only brokers and clients of
+this project connect."""
+
+FRAME_CODE = LateCode("minikafka.world.kafka_connection", "minikafka.broker.kafka_session")
+"""Kafka's protocol."""
+
 SEE_LOG = "the broker's log has the story"
 
 LOOPBACK = "127.0.0.1"
-
-# As large as uvloop reads at once: a megabyte arrives in four chunks without pausing the socket.
-READ_BUFFER_SIZE = 1 * MIB
 
 # A fetch of a thousand partitions fits; see rule 1.
 ALWAYS_ADMITTED_SIZE = 64 * KIB
@@ -147,6 +126,9 @@ HURRY_S = 1.0
 BODY_TIMEOUT_S = 30.0
 
 
+_DAYS = (b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat", b"Sun")
+_MONTHS = (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec")
+
 # Clients call a broker by few names.
 HOSTS_KEPT = 64
 
@@ -154,19 +136,28 @@ HOSTS_KEPT = 64
 # How long a closing server lets running handlers answer before it closes their connections.
 CLOSE_GRACE_S = 1.0
 
-# What is left of a refused body is read and dropped for this long, so that the client can read the refusal.
-LINGER_S = 1.0
 
-BASIC_CHALLENGE = 'Basic realm="minikafka", charset="UTF-8"'
-BEARER_CHALLENGE = 'Bearer realm="minikafka"'
+def http_date(second: int) -> bytes:
+    """A time as HTTP has it (RFC 9110 5.6.7): always in English. email.utils does the same, and loads all of email."""
+    at = time.gmtime(second)
+    return b"%b, %02d %b %d %02d:%02d:%02d GMT" % (
+        _DAYS[at.tm_wday],
+        at.tm_mday,
+        _MONTHS[at.tm_mon - 1],
+        at.tm_year,
+        at.tm_hour,
+        at.tm_min,
+        at.tm_sec,
+    )
 
 
-async def _answered(handler: Handler, api: str, body: bytes | bytearray, context: RequestContext) -> Buffers:
+async def answered(handler: Handler, api: str, body: bytes | bytearray, context: RequestContext) -> Buffers:
+    """What the handler answers, also if it need not wait for it."""
     answer = handler(api, body, context)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _refused(content_type: str, api: str, error: ProtocolError) -> Buffers:
+def refused(content_type: str, api: str, error: ProtocolError) -> Buffers:
     """The body of a response that carries ``error``."""
     response = error_response(BY_NAME[api], error)
     return [encode_json(response) + b"\n"] if content_type == JSON else encode_response(response)
@@ -178,7 +169,7 @@ def _counted(size: int) -> int:
 
 
 class HttpServer:
-    """One listening port. ``handler`` gets the raw bodies of ``/rpc``; ``doors`` the rest."""
+    """One listening port. ``handler`` gets the raw bodies of ``/rpc``; ``load_doors`` has the rest."""
 
     def __init__(
         self,
@@ -186,7 +177,7 @@ class HttpServer:
         *,
         listener: str = "",
         sessions: OpenSession | None = None,
-        doors: Doors | None = None,
+        load_doors: LoadDoors | None = None,
         translate: Translate | None = None,
         interpose: Interpose | None = None,
         gate: Gate | None = None,
@@ -198,25 +189,25 @@ class HttpServer:
         queued_max_bytes: int,
         idle_timeout_s: float,
     ) -> None:
-        self._handler = handler
+        self.handler = handler
         self._listener_name = listener
         self._sessions = sessions
-        self._interpose = interpose
-        self._gate = gate or Gate()
+        self.interpose = interpose
+        self.gate = gate or Gate()
         self._tls = tls
         """Without it the port is in plain text."""
         self.needs_login = needs_login
         """Each HTTP request needs credentials."""
-        self._login = login
+        self.login = login
         if tls is not None:
-            self._gate = replace(self._gate, scheme="https")
-        self._quota = quota if quota is not None else ConnectionQuota()
-        self._quota.listeners.add(listener)
+            self.gate = replace(self.gate, scheme="https")
+        self.quota = quota if quota is not None else ConnectionQuota()
+        self.quota.listeners.add(listener)
         self._hosts: set[bytes] = set()
         """Values of ``Host`` that the gate knows."""
-        self._json_handler = translate(handler) if translate is not None else None
+        self.json_handler = translate(handler) if translate is not None else None
         self._request_max_bytes = request_max_bytes
-        self._queued_max_bytes = queued_max_bytes
+        self.queued_max_bytes = queued_max_bytes
         self._queued_bytes = 0
         self._waiting: dict[KafkaConnection, None] = {}
         """Connections whose large frame waits for room, in the order of their announcements."""
@@ -237,24 +228,13 @@ class HttpServer:
         self._closing = False
         self._date = (0, b"")
         self._listener: asyncio.Server | TlsListener | None = None
-        self._routes = OtherRoutes(doors, request_max_bytes, self._share, listener) if doors is not None else None
-        self._server = HttpConnections(
-            self._on_request,
-            self._tell_closed,
-            self._quota,
-            listener=listener,
-            login_at=listener if needs_login else None,
-            request_factory=self._make_request,
-            access_log=None,
-            keepalive_timeout=idle_timeout_s,
-            lingering_time=LINGER_S,
-            read_bufsize=READ_BUFFER_SIZE,
-            auto_decompress=False,
-        )
+        self._load_doors = load_doors
+        self._general: GeneralServer | None = None
+        """Once there has been a connection that is more than plain requests."""
 
     async def listen(self, address: Address) -> None:
         """Bind; OSError when the port is in use."""
-        self._gate = self._gate.at(address.host)
+        self.gate = self.gate.at(address.host)
         loop = asyncio.get_running_loop()
         if address.host == LOOPBACK:
             # No name to look up, which the loop would do on a thread.
@@ -264,7 +244,7 @@ class HttpServer:
         else:
             sockets = []
         if self._tls is not None:
-            self._listener = TlsListener(sockets, self._tls, self._quota, self._listener_name, self._connection)
+            self._listener = TlsListener(sockets, self._tls, self.quota, self._listener_name, self._connection)
         elif sockets:
             self._listener = await loop.create_server(self._connection, sock=sockets[0], backlog=BACKLOG)
         else:
@@ -285,7 +265,12 @@ class HttpServer:
     @property
     def connection_count(self) -> int:
         """Connections open now."""
-        return len(self._server.transports) + len(self._plain) + len(self._frames)
+        return len(self._others) + len(self._plain) + len(self._frames)
+
+    @property
+    def _others(self) -> list[HttpConnection]:
+        """Connections that carry more than plain requests."""
+        return [] if self._general is None else self._general.connections.open
 
     @property
     def listener_name(self) -> str:
@@ -295,17 +280,17 @@ class HttpServer:
     @property
     def connections(self) -> list[RpcConnection | KafkaConnection | HttpConnection]:
         """Connections open now."""
-        return [*self._plain, *self._frames, *self._server.open]
+        return [*self._plain, *self._frames, *self._others]
 
     async def close(self) -> None:
         """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
         self._stop_listening()
         if isinstance(self._listener, TlsListener):
             await self._listener.wait_closed()
-        if self._routes is not None:
-            await self._routes.shutdown()  # streams end themselves, with a last word
+        if self._general is not None:
+            await self._general.shutdown()  # streams end themselves, with a last word
         await asyncio.sleep(0)  # a connection that is being accepted now is closed at once
-        for connection in self._server.connections:
+        for connection in self._others:
             if connection in self._busy:
                 connection.close()  # after the answer that is under way
             else:
@@ -323,7 +308,7 @@ class HttpServer:
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await self._all_idle.wait()
             except TimeoutError:
-                for connection in self._server.connections:
+                for connection in self._others:
                     connection.force_close()
                 for transport in [*self._plain.values(), *self._frames.values()]:
                     close_once(transport)
@@ -339,8 +324,8 @@ class HttpServer:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CLOSE_GRACE_S):
                         await self._all_closed.wait()
-        if self._routes is not None:
-            await self._routes.cleanup()
+        if self._general is not None:
+            await self._general.cleanup()
 
     def abort(self) -> None:
         """As if the process had died: the listener, every connection and every handler are gone at once."""
@@ -352,12 +337,15 @@ class HttpServer:
             speaking.cancel()
 
     def _abort_connections(self) -> None:
-        for transport in [*self._server.transports, *self._plain.values(), *self._frames.values()]:
+        # Those that are closing too, which their connections have let go of.
+        others = () if self._general is None else self._general.connections.transports
+        for transport in [*others, *self._plain.values(), *self._frames.values()]:
             transport.abort()
 
     def _stop_listening(self) -> None:
         self._closing = True
-        self._server.closing = True
+        if self._general is not None:
+            self._general.connections.closing = True
         if self._listener is not None:
             self._listener.close()
 
@@ -381,16 +369,30 @@ class HttpServer:
         """After a part of the time that a body may take, the general server waits for the rest."""
         return BODY_TIMEOUT_S / 6
 
+    def admits(self, size: int, *, held: int = 0) -> bool:
+        """Rule 1, for a body of ``size`` bytes, of which ``held`` are counted already."""
+        others = self._queued_bytes - held
+        return size <= ALWAYS_ADMITTED_SIZE or others == 0 or others + size <= self.queued_max_bytes
+
+    def hold(self, size: int) -> None:
+        """So many more bytes of a body are held, until :meth:`release_frames`."""
+        self._queued_bytes += size
+
+    def hurry_frames(self) -> None:
+        """A body was refused: close the Kafka connections that keep room for a frame and do not send it."""
+        for connection in list(self._frames):
+            connection.hurry()
+
     def admit(self, size: int) -> bool:
         """Rule 1; what is too large is refused by the general server."""
-        if size > self._request_max_bytes or not self._admits(size):
+        if size > self._request_max_bytes or not self.admits(size):
             return False
         self._queued_bytes += _counted(size)
         return True
 
     def admit_frame(self, size: int) -> bool:
         """Rule 1, for a frame that is larger than a connection's read buffer."""
-        if not self._admits(size):
+        if not self.admits(size):
             return False
         self._queued_bytes += size
         return True
@@ -399,7 +401,7 @@ class HttpServer:
         """Return True if the request guard accepts this name. The general server handles and explains all others."""
         if host in self._hosts:
             return True
-        if not self._gate.knows(host.decode("latin-1")):
+        if not self.gate.knows(host.decode("latin-1")):
             return False
         if len(self._hosts) >= HOSTS_KEPT:
             self._hosts.clear()
@@ -428,8 +430,7 @@ class HttpServer:
         self._hurries = bool(self._waiting)
         if not self._hurries:
             return
-        for connection in list(self._frames):
-            connection.hurry()
+        self.hurry_frames()
         asyncio.get_running_loop().call_later(HURRY_S, self._hurry)
 
     def flush_soon(self, connection: KafkaConnection) -> None:
@@ -469,11 +470,15 @@ class HttpServer:
         """Of a frame."""
         return self._request_max_bytes
 
+    def has_frame_code(self, then: Callable[[], None]) -> bool:
+        """As :meth:`has_general_code`, for a connection that speaks Kafka's protocol."""
+        return self._sessions is None or self._closing or FRAME_CODE.is_loaded(then)
+
     def frame_protocol(self) -> KafkaConnection | None:
         """For a connection whose first byte begins a frame of Kafka's protocol."""
         if self._sessions is None or self._closing:
             return None
-        from minikafka.world.kafka_connection import KafkaConnection  # noqa: PLC0415 - see Broker.open_kafka_session
+        from minikafka.world.kafka_connection import KafkaConnection  # noqa: PLC0415 - see FRAME_CODE
 
         return KafkaConnection(self)
 
@@ -484,11 +489,11 @@ class HttpServer:
         session = self._sessions(
             connection,
             replace(
-                self._context_of("kafka", connection.remote, connection.record.principal, sends_files=True),
+                self.context_of("kafka", connection.remote, connection.record.principal, sends_files=True),
                 refusal=connection.record.refusal,
             ),
         )
-        interpose = self._interpose
+        interpose = self.interpose
         if interpose is not None:
 
             async def meet_faults(
@@ -519,23 +524,23 @@ class HttpServer:
     def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None:
         """It speaks Kafka's protocol."""
         self._frames[connection] = transport
-        self._quota.opened(connection, connection.remote, self._listener_name)
+        self.quota.opened(connection, connection.remote, self._listener_name)
         if self.needs_login:
-            self._quota.login_began(connection, connection.remote, self._listener_name)
+            self.quota.login_began(connection, connection.remote, self._listener_name)
 
     def kafka_logged_in(self, connection: KafkaConnection) -> None:
         """Its client has logged in."""
-        self._quota.login_ended(connection, self._listener_name)
+        self.quota.login_ended(connection, self._listener_name)
 
     def kafka_closed(self, connection: KafkaConnection) -> None:
         """It is gone."""
         self._frames.pop(connection, None)
-        self._quota.closed(connection)
-        self._quota.login_ended(connection, self._listener_name)
+        self.quota.closed(connection)
+        self.quota.login_ended(connection, self._listener_name)
         self._waiting.pop(connection, None)
         self._wake_soon()
         self.kafka_answered(connection)
-        self._tell_closed()
+        self.tell_closed()
 
     def kafka_answered(self, connection: KafkaConnection) -> None:
         """It owes no answer: a server that closes need not wait for it."""
@@ -547,24 +552,37 @@ class HttpServer:
 
     def http_date(self) -> bytes:
         """Now, for the header."""
-        return self._http_date()
+        second = int(time.time())
+        if self._date[0] != second:
+            self._date = (second, http_date(second))
+        return self._date[1]
+
+    def has_general_code(self, then: Callable[[], None]) -> bool:
+        """Return True if a connection can be handed over now; else load what that needs, and call ``then``."""
+        return self._closing or GENERAL_CODE.is_loaded(then)
 
     def general_protocol(self, record: ConnectionRecord) -> asyncio.Protocol | None:
         """For a connection that is more than plain requests; None for one that came too late."""
-        return None if self._closing else self._server(record)
+        if self._closing:
+            return None
+        if self._general is None:
+            from minikafka.world.http_requests import GeneralServer  # noqa: PLC0415 - see GENERAL_CODE
+
+            self._general = GeneralServer(self, self._load_doors)
+        return self._general.connections(record)
 
     def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None:
         """A connection may send requests. While the server closes, or beyond a limit, it is closed at once."""
         is_late = isinstance(self._listener, TlsListener) and not self._listener.established(connection)
         self._plain[connection] = transport
-        self._quota.accepted += 1
-        connection.record.number = self._quota.accepted
+        self.quota.accepted += 1
+        connection.record.number = self.quota.accepted
         remote = connection.remote or ""
-        if self._closing or is_late or not self._quota.admits(remote, self._listener_name):
+        if self._closing or is_late or not self.quota.admits(remote, self._listener_name):
             transport.abort()
         else:
             # A TLS listener has counted the connection when it accepted it.
-            throttle_ms = 0 if self._tls is not None else self._quota.throttle_ms(remote, self._listener_name)
+            throttle_ms = 0 if self._tls is not None else self.quota.throttle_ms(remote, self._listener_name)
             if throttle_ms:
                 transport.set_protocol(_Throttled(connection))
                 asyncio.get_running_loop().call_later(throttle_ms / 1000, transport.abort)
@@ -573,27 +591,27 @@ class HttpServer:
                     connection.record.principal = self._tls.principal(transport, remote)
                 except NotAuthenticated as error:
                     connection.record.refusal = str(error)
-            self._quota.opened(connection, remote, self._listener_name)
+            self.quota.opened(connection, remote, self._listener_name)
             if self.needs_login:
-                self._quota.login_began(connection, remote, self._listener_name)
+                self.quota.login_began(connection, remote, self._listener_name)
 
     def closed(self, connection: RpcConnection) -> None:
         """They are gone, or handed over."""
         self._plain.pop(connection, None)
-        self._quota.closed(connection)
-        self._quota.login_ended(connection, self._listener_name)
-        self._tell_closed()
+        self.quota.closed(connection)
+        self.quota.login_ended(connection, self._listener_name)
+        self.tell_closed()
 
-    def _tell_closed(self) -> None:
+    def tell_closed(self) -> None:
         if not self.connection_count:
             self._all_closed.set()
 
-    def began(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None:
+    def began(self, connection: RpcConnection | RequestHandler, handling: asyncio.Task[None] | Parked) -> None:
         """A request is being answered."""
         self._busy.add(connection)
         self._handling.add(handling)
 
-    def ended(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None:
+    def ended(self, connection: RpcConnection | RequestHandler, handling: asyncio.Task[None] | Parked) -> None:
         """It is, or its client has left."""
         self._busy.discard(connection)
         self._handling.discard(handling)
@@ -605,16 +623,16 @@ class HttpServer:
         context = caller.context
         if context is None:
             client_id, software = identity_of(agent_in(head.fields))
-            context = caller.context = self._context_of(
+            context = caller.context = self.context_of(
                 "rpc", caller.remote, caller.record.principal, client_id=client_id, software=software, sends_files=True
             )
-        if self._interpose is not None:
+        if self.interpose is not None:
             found = _NODE.search(head.fields)
             source = found[1].decode("latin-1").strip() if found else ""
-            handle = partial(_answered, self._handler, head.api, body, context)
+            handle = partial(answered, self.handler, head.api, body, context)
             client = {"protocol": RPC, "software": context.software}
-            return self._interpose(source, head.api, (body,), handle, partial(_refused, MSGPACK, head.api), client)
-        return self.answer_of(head.api, partial(self._handler, head.api, body, context))
+            return self.interpose(source, head.api, (body,), handle, partial(refused, MSGPACK, head.api), client)
+        return self.answer_of(head.api, partial(self.handler, head.api, body, context))
 
     def answer_of(self, api: str, result: Result) -> Answer | Awaitable[Buffers]:
         """The answer that ``result`` computes, or the awaitable that it returns. Raises nothing."""
@@ -637,11 +655,11 @@ class HttpServer:
             return self._failed(api, error)
 
     def _failed(self, api: str, error: Exception) -> Answer:
-        self._tell_bug(RPC_PATH + api, error)
+        self.tell_bug(RPC_PATH + api, error)
         text = json.dumps(problem_of(UnknownServerError(SEE_LOG, outcome=UNKNOWN), status=500)).encode() + b"\n"
         return Answer((text,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
 
-    def _context_of(
+    def context_of(
         self,
         protocol: str,
         remote: str | None,
@@ -663,210 +681,9 @@ class HttpServer:
             sends_files=sends_files,
         )
 
-    def _tell_bug(self, path: str, error: Exception) -> None:
+    def tell_bug(self, path: str, error: Exception) -> None:
         context = {"message": f"handler of {path} raised", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
-
-    # ------------------------------------------------------------------------------------- requests
-
-    def _make_request(
-        self,
-        message: Any,
-        payload: StreamReader,
-        protocol: RequestHandler,
-        writer: AbstractStreamWriter,
-        task: asyncio.Task[None],
-    ) -> web.BaseRequest:
-        is_rpc = self._routes is None or message.path.startswith(RPC_PATH)
-        if is_rpc or self._routes is None or self._routes.make_request is None:
-            request = web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
-            if not is_rpc:
-                request[PARTS] = (message, payload, protocol, writer, task)
-            return request
-        return self._routes.make_request(message, payload, protocol, writer, task)
-
-    async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        if isinstance(connection, HttpConnection):
-            connection.began(request)
-        self._busy.add(connection)
-        handling = asyncio.current_task()
-        if handling is not None:
-            self._handling.add(handling)
-        try:
-            asked = asked_of(request)
-            refused = self._gate.refusal(asked)
-            if refused is not None:
-                return self._refuse(refused.status, refused.error, refused.members)
-            if asked.asks_before:
-                return web.Response(status=204, headers={**PREFLIGHT_ANSWER, **self._gate.sharing(asked.origin)})
-            try:
-                request[PRINCIPAL] = await self._principal_of(request)
-                request[AUTHENTICATE] = partial(self._principal_of, request)
-                if isinstance(connection, HttpConnection) and "Authorization" in request.headers:
-                    self._server.logged_in(connection)
-            except ProtocolError as error:
-                refused_login = self._refuse_credentials(request, error)
-                await self._share(request, refused_login)
-                return refused_login
-            response: web.StreamResponse
-            if self._routes is not None and (PARTS in request or isinstance(request, web.Request)):
-                response = await self._routes.on_request(request)
-            else:
-                response = await self._on_rpc(request)
-            # The application shares before a head goes out, with the hook of its requests.
-            if not response.prepared and not isinstance(request, web.Request):
-                await self._share(request, response)
-            return response
-        finally:
-            self._busy.discard(connection)
-            if handling is not None:
-                self._handling.discard(handling)
-            if self._closing and not self._busy:
-                self._all_idle.set()
-
-    async def _principal_of(self, request: web.BaseRequest) -> str:
-        """The sender of a request: by its credentials, else by its connection. Raises ProtocolError."""
-        given = request.headers.get("Authorization")
-        record = cast("HttpConnection", request.protocol).record
-        if given is None and request.path in WITHOUT_LOGIN and request.method in ("GET", "HEAD"):
-            return record.principal
-        if self._login is not None:
-            of_request = await self._login.principal(given, request.remote or "")
-        elif given is not None or self.needs_login:
-            raise SaslAuthenticationFailed("this listener cannot check credentials")
-        else:
-            of_request = None
-        if of_request is None and record.refusal:
-            raise SaslAuthenticationFailed(f"the client certificate is not accepted: {record.refusal}")
-        return of_request or record.principal
-
-    def _refuse_credentials(self, request: web.BaseRequest, error: ProtocolError) -> web.Response:
-        status = status_of(error)
-        response = self._refuse(status, error)
-        if status in (429, 503):
-            response.headers["Retry-After"] = "1"
-        # A browser asks for a password when a person opens a page, not when a script of one sends a request.
-        is_script = request.headers.get("Sec-Fetch-Mode") not in (None, "navigate")
-        if status == 401 and self._login is not None and self._login.has_passwords and not is_script:
-            response.headers.add("WWW-Authenticate", BASIC_CHALLENGE)
-        elif status == 401:
-            response.headers.add("WWW-Authenticate", BEARER_CHALLENGE)
-        return response
-
-    async def _share(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Pages of allowed origins may read the answer; nobody keeps one that was for a user."""
-        for name, value in ALWAYS.items():
-            response.headers.setdefault(name, value)
-        if "Authorization" in request.headers:
-            response.headers.setdefault("Cache-Control", "no-store")
-        response.headers.update(self._gate.sharing(request.headers.get("Origin")))
-
-    async def _on_rpc(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = request.path
-        if not path.startswith(RPC_PATH):
-            return self._refuse(404, InvalidRequest(f"no such path: {path}"))
-        if request.method != "POST":
-            return self._refuse(405, InvalidRequest("/rpc takes POST"), Allow="POST")
-        handler, content_type = self._handler, MSGPACK
-        given = request.headers.get("Content-Type", MSGPACK).partition(";")[0].strip().lower()
-        if given in (JSON, FORM):
-            if self._json_handler is None:
-                return self._refuse(415, InvalidRequest("this server's /rpc speaks msgpack"))
-            handler, content_type = self._json_handler, JSON
-        elif given not in MSGPACK_TYPES:
-            reason = f"Content-Type {given[:80]!r} cannot be read here, only {JSON} and {MSGPACK}"
-            return self._refuse(415, InvalidRequest(reason), {"accepted": [JSON, MSGPACK]})
-        length = request.content_length
-        size_max = min(self._request_max_bytes, request_bytes_max(path[len(RPC_PATH) :]))
-        if length is not None and length > size_max:
-            return self._too_large(length, size_max)
-        if not self._admits(length or 0):
-            return self._busy_now()
-        held = 0
-
-        def grown(size: int) -> None:
-            """Count the ``size`` bytes received so far: a client that announces a body and stalls holds only these."""
-            nonlocal held
-            if size > size_max:
-                raise BodyTooLarge(size)
-            if size > ALWAYS_ADMITTED_SIZE and size > held:
-                if not self._admits(size, held=held):
-                    raise NoRoom
-                self._queued_bytes += size - held
-                held = size
-
-        try:
-            content = request.content
-            if content.is_eof():
-                body = content.read_nowait()
-                grown(len(body))
-            else:
-                if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-                    request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                async with asyncio.timeout(BODY_TIMEOUT_S):
-                    body = await read_whole(content, grown)
-            api = path[len(RPC_PATH) :]
-            client_id, software = identity_of(request.headers.get("User-Agent", ""))
-            context = self._context_of(
-                "rpc", request.remote, request[PRINCIPAL], client_id=client_id, software=software
-            )
-            if self._interpose is None:
-                buffers = await _answered(handler, api, body, context)
-            else:
-                source = request.headers.get(NODE_HEADER, "")
-                handle = partial(_answered, handler, api, body, context)
-                refuse = partial(_refused, content_type, api)
-                client = {"protocol": HTTP, "software": software}
-                buffers = await self._interpose(source, api, (body,), handle, refuse, client)
-        except NotAnswered as silence:
-            return Silence(hang_up=silence.hang_up)
-        except BodyTooLarge as error:
-            return self._too_large(error.size, size_max)
-        except NoRoom:
-            return self._busy_now()
-        except TimeoutError:
-            return self._refuse(408, InvalidRequest(f"the body was not complete after {BODY_TIMEOUT_S:g} s"))
-        except ConnectionError:
-            return Silence(hang_up=True)  # the client left before its body was complete
-        except Exception as error:  # noqa: BLE001 - a handler never raises: the owner of this loop decides what stops
-            self._tell_bug(path, error)
-            return self._refuse(500, UnknownServerError(SEE_LOG, outcome=UNKNOWN))
-        finally:
-            self.release_frames(held)
-        return RpcAnswer(buffers, content_type, self._http_date())
-
-    def _admits(self, size: int, *, held: int = 0) -> bool:
-        """Rule 1, for a body of ``size`` bytes, of which ``held`` are counted already."""
-        others = self._queued_bytes - held
-        return size <= ALWAYS_ADMITTED_SIZE or others == 0 or others + size <= self._queued_max_bytes
-
-    def _too_large(self, size: int, size_max: int) -> web.Response:
-        limit = f"socket.request.max.bytes is {size_max}"
-        if size_max < self._request_max_bytes:
-            limit = f"requests of this API have at most {size_max}"
-        return self._refuse(413, RecordListTooLarge(f"{size} bytes; {limit}"))
-
-    def _busy_now(self) -> web.Response:
-        for connection in list(self._frames):
-            connection.hurry()
-        detail = (
-            f"{self._queued_bytes} bytes of requests are held; queued.max.request.bytes is {self._queued_max_bytes}"
-        )
-        return self._refuse(503, BrokerNotAvailable(detail), Retry_After="1")
-
-    def _refuse(
-        self, status: int, error: ProtocolError, members: Mapping[str, Any] | None = None, **headers: str
-    ) -> web.Response:
-        response = refusal(status, error, members, **headers)
-        response.force_close()
-        return response
-
-    def _http_date(self) -> bytes:
-        second = int(time.time())
-        if self._date[0] != second:
-            self._date = (second, formatdate(second, usegmt=True).encode())
-        return self._date[1]
 
 
 class _Throttled(asyncio.Protocol):

@@ -19,7 +19,7 @@ from functools import partial
 from random import Random
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, NoReturn, Self, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, cast
 
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
@@ -33,12 +33,14 @@ from minikafka.world.connections import ConnectionQuota, FreedMemory
 from minikafka.world.events import AuditFile, EventLog, as_json, as_text
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_client import ClientLogin
-from minikafka.world.http_connections import Doors
 from minikafka.world.http_server import Translate
 from minikafka.world.instruments import Instruments, MachineFaults
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.os_disk import OsDisk
 from minikafka.world.tls import ServerTls, reloaded_broker_context, server_contexts
+
+if TYPE_CHECKING:
+    from minikafka.world.http_connections import LoadDoors
 
 
 class SystemClock:
@@ -124,7 +126,7 @@ def real_world(
     config: BrokerConfig | None = None,
     *,
     data_dir: str | None = None,
-    doors: Doors | None = None,
+    load_doors: LoadDoors | None = None,
     translate: Translate | None = None,
     log_stream: TextIO | None = None,
     log_level: int | None = None,
@@ -196,7 +198,7 @@ def real_world(
         links = LinkEnd(instruments.faults, node, name_of=instruments.name_of, events=events)
     return RealWorld(
         data_dir=data_dir if data_dir is not None else config.log_dirs,
-        network=HttpNetwork(doors=doors, translate=translate, links=links, **options),
+        network=HttpNetwork(load_doors=load_doors, translate=translate, links=links, **options),
         events=events,
         syncs=syncs,
         file_mode=int(config.file_mode, 8),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol, cast
@@ -206,8 +206,16 @@ class Host(Protocol):
 
     def http_date(self) -> bytes: ...
 
+    def has_frame_code(self, then: Callable[[], None]) -> bool:
+        """Return True if :meth:`frame_protocol` can be called now; else ``then`` is called when it can."""
+        ...
+
     def frame_protocol(self) -> KafkaConnection | None:
         """The end of a connection that speaks Kafka's protocol; None: that is not spoken here."""
+        ...
+
+    def has_general_code(self, then: Callable[[], None]) -> bool:
+        """As :meth:`has_frame_code`, for :meth:`general_protocol`."""
         ...
 
     def general_protocol(self, record: ConnectionRecord) -> asyncio.Protocol | None:
@@ -258,6 +266,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._held = 0
         self._handling: asyncio.Task[None] | Parked | None = None
         self._is_full = False
+        self._awaits_code = False
+        """Nothing is read until the code is loaded that this connection needs."""
         self._outgoing: Outgoing | None = None
         self._closes = False
         self._has_asked = False
@@ -315,15 +325,21 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def _look_on(self) -> None:
         """Answer what was read, until a request must wait or something is incomplete."""
-        while self._read_size and self._handling is None and not self._is_full and self._look():
+        while (
+            self._read_size and self._handling is None and not self._is_full and not self._awaits_code and self._look()
+        ):
             pass
 
     def _look(self) -> bool:
         """Begin the request if its head is complete, or pass on what the general server handles. True: it is done."""
         read = bytes(self._read[: self._read_size])
         end = read.find(b"\r\n\r\n") + 4
-        if read[0] <= FIRST_BYTE_MAX and not self._has_asked and self._speak_frames(read):
-            return False
+        if read[0] <= FIRST_BYTE_MAX and not self._has_asked:
+            if not self._host.has_frame_code(partial(self._code_is_loaded, self._look_on)):
+                self._await_code()
+                return False
+            if self._speak_frames(read):
+                return False
         if self._host.needs_login or self.record.refusal:
             self._hand_over()
             return False
@@ -519,6 +535,18 @@ class RpcConnection(asyncio.BufferedProtocol):
             # Asking may have made the limit a shorter one.
             self._timer = self._loop.call_later(min(left_s, first_s), self._look_at_the_time)
 
+    def _await_code(self) -> None:
+        self._awaits_code = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _code_is_loaded(self, go_on: Callable[[], None]) -> None:
+        transport = self._transport
+        self._awaits_code = False
+        if transport is not None and not transport.is_closing():
+            transport.resume_reading()
+            go_on()
+
     def _speak_frames(self, read: bytes) -> bool:
         """No HTTP begins so: from here on the connection speaks Kafka's protocol, if the server does."""
         transport = self._transport
@@ -538,7 +566,10 @@ class RpcConnection(asyncio.BufferedProtocol):
     def _hand_over(self) -> None:
         """From here on the connection is the general server's, with every byte that was not answered."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._awaits_code:
+            return
+        if not self._host.has_general_code(partial(self._code_is_loaded, self._hand_over)):
+            self._await_code()
             return
         if self._body is None:
             unread = bytes(self._read[: self._read_size])

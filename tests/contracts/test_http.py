@@ -18,7 +18,7 @@ from minikafka.types import Address
 from minikafka.web import gate as gate_rule
 from minikafka.web.gate import Gate
 from minikafka.wire.messages import MetadataRequest
-from minikafka.world import http_server
+from minikafka.world import http_requests, http_server
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
 from minikafka.world.rpc_connection import BODY_SIZE_MAX
@@ -257,7 +257,7 @@ async def test_a_single_body_larger_than_the_queue_is_still_admitted():
 async def test_a_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch):
     """Slow clients must not hold admitted bytes for ever."""
     monkeypatch.setattr(http_server, "BODY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(http_server, "LINGER_S", 0.05)
+    monkeypatch.setattr(http_requests, "LINGER_S", 0.05)
     async with serving() as (_, server), wire_to(server) as wire:
         wire.send("POST /rpc/Produce HTTP/1.1\nHost: localhost\nContent-Length: 10", b"half")
         assert (await wire.answer())[0] == 408
@@ -404,7 +404,7 @@ async def test_doors_are_put_together_once_when_somebody_comes():
     async def answer(request: web.Request) -> web.Response:
         return web.Response(body=await request.read())
 
-    async with serving(doors=doors) as (_, server):
+    async with serving(load_doors=lambda: doors) as (_, server):
         async with wire_to(server) as one, wire_to(server) as other:
             one.send("POST /rpc/Fetch HTTP/1.1\nHost: localhost\nContent-Length: 1", b"1")
             assert (await one.answer())[2] == b"1"
@@ -445,7 +445,7 @@ async def test_doors_share_the_port_and_rpc_does_not_pass_through_them():
     async def answer(request: web.Request) -> web.Response:
         return web.Response(body=await request.read())
 
-    async with serving(doors=doors) as (_, server), wire_to(server) as wire:
+    async with serving(load_doors=lambda: doors) as (_, server), wire_to(server) as wire:
         wire.send("GET /healthz HTTP/1.1\nHost: localhost")
         status, _, body = await wire.answer()
         assert (status, json.loads(body)) == (200, {"status": "ok"})

@@ -84,7 +84,7 @@ def play(request, echo_class: type[Echo]):
 
     def play(story: Callable[..., Awaitable[None]]) -> None:
         async def told() -> None:
-            network, echo = HttpNetwork(doors=doors), echo_class()
+            network, echo = HttpNetwork(load_doors=lambda: doors), echo_class()
             server = await network.serve(ANY, echo)
             reader, writer = await asyncio.open_connection(*server.address)
             try:
@@ -394,7 +394,7 @@ def test_requests_whose_handler_need_not_wait_are_answered_in_one_turn(play):
             return [bytes(body)]
 
         before = len(asyncio.all_tasks())
-        server._handler = handler
+        server.handler = handler
         count = 2000
         writer.write(b"".join(PLAIN % (4, b"%04d" % number) for number in range(count)))
         for number in range(count):
@@ -410,7 +410,7 @@ def test_a_call_that_is_cancelled_before_its_first_step_leaves_no_coroutine(play
 
     async def story(server: HttpServer, _echo: Echo, _reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await until(lambda: plain(server) == 1)
-        server._handler = echo = Echo()
+        server.handler = echo = Echo()
         [connection] = server._plain
         request = PLAIN % (1, b"x")
         connection.get_buffer(-1)[: len(request)] = request
@@ -441,7 +441,7 @@ def test_a_parked_request_is_answered_in_the_call_of_its_event(play):
             parked.append(Parked(lambda: [bytes(body)]))
             return parked[-1]
 
-        server._handler = handler
+        server.handler = handler
         before = asyncio.all_tasks()
         writer.write(PLAIN % (1, b"a") + PLAIN % (1, b"b"))
         await until(lambda: bool(parked))
@@ -467,7 +467,7 @@ def test_parked_requests_whose_result_must_be_awaited_or_is_a_bug(play):
         loop.set_exception_handler(lambda _, context: bugs.append(type(context["exception"])))
         cold = loop.create_future()
         waiting = [Parked(lambda: cold), Parked(lambda: 1 // 0)]
-        server._handler = lambda *_: waiting[0]
+        server.handler = lambda *_: waiting[0]
         writer.write(PLAIN % (1, b"a") + PLAIN % (1, b"b"))
         await until(lambda: bool(server._handling))
         waiting.pop(0).ready()
@@ -492,7 +492,7 @@ def test_a_killed_server_computes_no_parked_answer(play):
     ) -> None:
         computed: list[int] = []
         waiting = Parked(lambda: computed.append(1))
-        server._handler = lambda *_: waiting
+        server.handler = lambda *_: waiting
         writer.write(PLAIN % (1, b"a"))
         await until(lambda: bool(server._handling))
         server.abort()

@@ -19,7 +19,7 @@ import pytest
 
 from minikafka.config import BrokerConfig
 from minikafka.ports import RequestContext
-from minikafka.world import http_connections
+from minikafka.world import connections
 from minikafka.world.http_server import HttpServer
 from tests.e2e.test_processes import Up, run
 
@@ -120,7 +120,7 @@ async def test_who_connects_and_asks_nothing_is_let_go(monkeypatch: pytest.Monke
 
     from minikafka.types import Address
 
-    monkeypatch.setattr(http_connections, "FIRST_REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "FIRST_REQUEST_TIMEOUT_S", 0.2)
     config = BrokerConfig()
 
     async def handler(_api: str, body: bytes, _context: RequestContext) -> list[bytes]:

@@ -35,7 +35,7 @@ from minikafka.errors import (
 from minikafka.rest import routes
 from minikafka.wire import acls as wire
 from minikafka.wire.acls import Acl, ResourceType
-from minikafka.world import http_connections
+from minikafka.world import connections
 from tests.certificates import authority, signed
 from tests.e2e.secured import USERS, Answer, Secured, basic, eventually, request, secured
 
@@ -210,7 +210,7 @@ async def connected(broker: Secured, sent: bytes) -> tuple[asyncio.StreamReader,
 @pytest.mark.parametrize("sent", [b"", b"G", HALF_HEAD, PROBE])
 async def test_connections_without_a_login_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes):
     """Hostile test 11 over HTTP: whatever strangers send, a further connection closes the oldest, and none of a user."""
-    monkeypatch.setattr(http_connections, "LOGIN_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(connections, "LOGIN_TIMEOUT_S", 3600.0)
     async with secured(tmp_path, {"mk.unauthenticated.connections.per.ip.max": "4"}) as broker:
         ann = http.client.HTTPConnection(broker.clients, timeout=60)
         login = [basic("ann", USERS["ann"])]
@@ -230,7 +230,7 @@ async def test_connections_without_a_login_are_limited(tmp_path: Path, monkeypat
 
 async def test_a_connection_without_a_login_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A probe of health is no login: before, such a connection could stay for connections.max.idle.ms."""
-    monkeypatch.setattr(http_connections, "LOGIN_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(connections, "LOGIN_TIMEOUT_S", 2.0)
     async with secured(tmp_path) as broker:
         ann = http.client.HTTPConnection(broker.clients, timeout=60)
         login = [basic("ann", USERS["ann"])]

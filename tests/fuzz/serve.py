@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from minikafka.config import parse_broker
-from minikafka.hosting.local_broker import LocalBroker, load_doors, load_kafka_door
+from minikafka.hosting.local_broker import LocalBroker, load_doors
 from minikafka.hosting.process import calm_collector
 from minikafka.ports import CAUSE
+from minikafka.world.http_server import FRAME_CODE, GENERAL_CODE
 
 HOLD = struct.Struct("dQ")
 """The longest hold in seconds of CPU since the file was last zeroed, and how many callbacks ran."""
@@ -151,7 +152,10 @@ def say(told: dict[str, Any]) -> None:
 
 async def main(folder: Path, watch: Watch) -> None:
     """Serve until standard input ends."""
+    # Whatever requests leave in memory shall be theirs, not code's.
     load_doors()
+    GENERAL_CODE.load()
+    FRAME_CODE.load()
     calm_collector()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -160,7 +164,6 @@ async def main(folder: Path, watch: Watch) -> None:
     node = LocalBroker(config, syncs=False)
     await node.start()
     await node.wait_ready(60)
-    await asyncio.to_thread(load_kafka_door)
     say({"port": node.address.port})
     lines = asyncio.StreamReader()
     loop = asyncio.get_running_loop()

@@ -146,7 +146,7 @@ class FakeBroker:
             self.instruments = Instruments(dict, dict, lives=Lives(lambda: (node,), self._act, self._act, self._act))
             self.instruments.faults.join(str(node), lambda _kind, /, **_facts: None)
         self.doors = Doors(self.instruments)
-        self.network = HttpNetwork(doors=self.doors, translate=json_rpc, gate=Gate.of(config))
+        self.network = HttpNetwork(load_doors=lambda: self.doors, translate=json_rpc, gate=Gate.of(config))
         self.world = World(
             clock=SystemClock(),
             network=self.network,

@@ -19,7 +19,8 @@ from minikafka.broker.meters import (
     exported_buckets,
 )
 from minikafka.ports import HOT_EVENTS, Unheard
-from minikafka.rest.metrics.families import WINDOW_S, EventCounts, Windows
+from minikafka.rest.metrics.families import WINDOW_S, Windows
+from minikafka.rest.metrics.process import EventCounts
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.codec import find_api
 from minikafka.wire.messages import FetchPartition, FetchRequest, MetadataRequest

@@ -8,7 +8,7 @@ import sys
 
 def test_a_broker_does_not_load_what_only_tables_need() -> None:
     """Each module costs every broker memory and time at its start."""
-    assert run("import sys, minikafka.cli.serve; print('rich.console' in sys.modules)") == "False\n"
+    assert run("import sys, minikafka.cli.foreground; print('rich.console' in sys.modules)") == "False\n"
 
 
 def run(code: str) -> str:
@@ -20,10 +20,12 @@ SERVED = """
 import sys
 from minikafka.cli.root import PACKAGES, defer
 defer(*PACKAGES)
-import minikafka.cli.serve
-from minikafka.hosting.local_broker import load_doors, load_kafka_door
+import minikafka.cli.foreground
+from minikafka.hosting.local_broker import load_doors
+from minikafka.world.http_server import FRAME_CODE, GENERAL_CODE
 load_doors()
-load_kafka_door()
+GENERAL_CODE.load()
+FRAME_CODE.load()
 """
 
 
@@ -45,10 +47,12 @@ from aiohttp import ClientSession, web
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from prometheus_client import Counter, generate_latest
+from crc32c import CRC32CHash, crc32c
 from aiohttp import *
 assert aiohttp.ClientSession is ClientSession is sys.modules["aiohttp.client"].ClientSession
 assert aiohttp.web is web is sys.modules["aiohttp.web"]
 assert issubclass(aiokafka.errors.KafkaConnectionError, KafkaError)
+assert CRC32CHash(b"tea").checksum == crc32c(b"tea")
 assert javaproperties.Properties and aiohttp.__version__ and aiohttp.hdrs and FormData
 assert {type(sys.modules[name]) for name in PACKAGES} == {types.ModuleType}
 try:
@@ -79,10 +83,49 @@ from minikafka.cli.root import root
 seen = []
 class Loading:
     def find_spec(self, name, *_):
-        if name == "minikafka.broker.broker":
+        if name == "minikafka.config.broker":
             seen.append(gc.isenabled())
 sys.meta_path.insert(0, Loading())
 assert root.get_command(click.Context(root), "serve").name == "command"
 print(seen, gc.isenabled())
 """
     assert run(code) == "[False] True\n"
+
+
+IDLE = """
+import asyncio, socket, sys, tempfile
+from minikafka.cli.root import PACKAGES, defer
+defer(*PACKAGES)
+import minikafka.cli.foreground
+from minikafka.config import parse_broker
+from minikafka.hosting.local_broker import LocalBroker
+from minikafka.rpc import call
+from minikafka.wire.messages import MetadataRequest
+
+async def idle(folder):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = {"node.id": "1", "process.roles": "broker,controller", "log.dirs": folder}
+    settings |= {"listeners": f"PLAINTEXT://{address}", "controller.quorum.voters": f"1@{address}"}
+    broker = LocalBroker(parse_broker(settings).config, log_level=100)
+    await broker.start()
+    await broker.wait_ready(120)
+    deadline = asyncio.get_running_loop().time() + 60
+    response = await call(broker.broker.world.network, broker.address, MetadataRequest(), deadline)
+    assert [each.node_id for each in response.brokers] == [1]
+    loaded = set(sys.modules)
+    await broker.stop()
+    return loaded
+
+with tempfile.TemporaryDirectory() as folder:
+    loaded = asyncio.run(idle(folder))
+"""
+
+
+def test_an_idle_broker_has_no_code_for_visitors_and_kafka_clients() -> None:
+    """Issue 15: aiohttp with the routes of /v1 is a quarter of a broker's memory. It is loaded with the first visitor, and
+    Kafka's protocol with its first client.
+    """
+    late = ("aiohttp.web", "attr", "email", "minikafka.rest.route", "minikafka.rest.metrics.families")
+    late += ("minikafka.world.http_requests", "minikafka.world.kafka_connection", "minikafka.wire.kafka.codec")
+    assert run(IDLE + f"print([name for name in {late} if name in loaded])") == "[]\n"

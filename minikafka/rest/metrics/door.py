@@ -21,8 +21,6 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from minikafka.broker.broker import Broker
 from minikafka.errors import BrokerNotAvailable
 from minikafka.rest.metrics.families import (
-    EventCounts,
-    ReadGauges,
     View,
     Windows,
     gauge,
@@ -31,6 +29,7 @@ from minikafka.rest.metrics.families import (
     number,
 )
 from minikafka.rest.metrics.mbeans import mbeans, own
+from minikafka.rest.metrics.process import EventCounts, ReadGauges
 from minikafka.types import NodeId, Offset
 
 PARTITION = ("topic", "partition")

@@ -1,8 +1,7 @@
 """What one scrape reads, and how Prometheus families are made of it.
 
 - :class:`View` is the broker at the moment of the scrape: its partitions in order, its groups, its process.
-- Families are made from rows of values; :class:`EventCounts` counts events, :class:`Windows` has quantiles of the
-  recent past.
+- Families are made from rows of values; :class:`Windows` has quantiles of the recent past.
 - Groups have kafka_exporter's lag, members and offsets, and Kafka's own counts of groups by state. A group has series
   at its coordinator only, so that sums over brokers are right. The leaders report the ends of the logs at the moment of
   the scrape; a partition whose leader does not answer has no lag in this scrape, rather than a wrong one.
@@ -11,7 +10,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -22,56 +21,16 @@ from minikafka.broker.broker import Broker
 from minikafka.broker.meters import Histogram, exported_buckets
 from minikafka.groups.coordinator import Standing
 from minikafka.groups.group import State
-from minikafka.ports import Unheard
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.rest.leaders import answer_of, offsets_in
-from minikafka.types import METADATA_TOPIC, NO_NODE, NodeId, Offset, TopicPartition
+from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import LATEST, ListOffsetsPartition, ListOffsetsRequest
 
 # Quantiles are of the time since the mark before the last one: at least this long, at most twice that when a scraper
 # scrapes at least this often.
 WINDOW_S = 60.0
-
-_ISR_CHANGES = frozenset({"isr_shrunk", "isr_expanded", "isr_changed"})
-
-
-class EventCounts:
-    """An observer of a broker's events: how often each kind happened, and what some of them say."""
-
-    def __init__(self, unheard: Unheard | None = None) -> None:
-        """``unheard``: where the sink counts hot events that it does not report."""
-        self._reported: dict[str, int] = {}
-        self._unheard = unheard or Unheard()
-        self.isr_changes = dict.fromkeys(sorted(_ISR_CHANGES), 0)
-        """As the partitions' leaders saw them: the controller tells the same changes again."""
-        self.unclean_elections = 0
-        self.truncated_records = {"divergence": 0, "metadata_divergence": 0}
-
-    def __call__(self, kind: str, facts: Mapping[str, object]) -> None:
-        """Count one event."""
-        self._reported[kind] = self._reported.get(kind, 0) + 1
-        if kind in _ISR_CHANGES:
-            if "partition_epoch" not in facts:
-                self.isr_changes[kind] += 1
-        elif kind == "leader_elected":
-            self.unclean_elections += facts.get("clean") is False
-        elif kind == "log_truncated":
-            of_metadata = str(facts.get("partition", "")).startswith(METADATA_TOPIC)
-            old, new = facts.get("old"), facts.get("new")
-            if isinstance(old, int) and isinstance(new, int):
-                self.truncated_records["metadata_divergence" if of_metadata else "divergence"] += old - new
-
-    def count(self, kind: str) -> int:
-        """How often this kind happened."""
-        return self._reported.get(kind, 0) + self._unheard.counts.get(kind, 0)
-
-    @property
-    def by_kind(self) -> dict[str, int]:
-        """The number of events of each kind that occurred."""
-        unheard = {kind for kind, count in self._unheard.counts.items() if count}
-        return {kind: self.count(kind) for kind in {*self._reported, *unheard}}
 
 
 class Windows:
@@ -262,24 +221,6 @@ def _by_topic(values: list[tuple[str, TopicPartition, int]]) -> list[Row]:
     for group, name, value in values:
         sums[group, name.topic] = sums.get((group, name.topic), 0.0) + value
     return list(sums.items())
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessGauges:
-    """What the world around the broker can tell; read at each scrape."""
-
-    active_faults: int
-    """Faults that tests have set on links."""
-    connections: int
-    refused_connections: Mapping[str, int]
-    """By the setting whose limit they exceeded."""
-    queued_bytes: int
-    free_bytes: int
-    """On the file system of the data directory; -1 when it is not known."""
-    loop_lag: Histogram
-
-
-ReadGauges = Callable[[], ProcessGauges]
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,6 @@ from minikafka import __version__
 from minikafka.broker.meters import Histogram, RequestMeter, TopicMeter
 from minikafka.replication.leader import LeaderReplica, Remote
 from minikafka.rest.metrics.families import (
-    EventCounts,
-    ProcessGauges,
     View,
     Windows,
     counter,
@@ -31,6 +29,7 @@ from minikafka.rest.metrics.families import (
     percentiles_ms,
     total,
 )
+from minikafka.rest.metrics.process import EventCounts, ProcessGauges
 from minikafka.types import METADATA_PARTITION, NodeId
 
 PARTITION = ("topic", "partition")
