@@ -17,6 +17,7 @@ from minikafka.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     ProtocolError,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from minikafka.groups.consumer.group import JOIN
@@ -264,9 +265,11 @@ class GroupManager:
         shard = self._shard(request.group_id)
         if not request.transactional_id:
             raise InvalidRequest("transactional_id is empty", member="transactional_id")
-        unknown = self._unknown(request.partitions)
+        # A topic may be deleted, and created again, while the transaction's coordinator is asked.
+        request = replace(request, partitions=tuple(map(self._of_present_topic, request.partitions)))
         guard = await self._verified(shard, request)
         shard.check()
+        unknown = self._unknown(request.partitions)
         response: TxnOffsetCommitResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.commit_in_transaction(
                 ticket, _without(request, unknown), step, guard
@@ -303,17 +306,34 @@ class GroupManager:
         return None if shard is None else shard.marker_appended(marker, end_offset)
 
     def _unknown(self, partitions: Sequence[CommitPartition]) -> dict[tuple[str, int], PartitionOutcome]:
-        """The partitions that do not exist. Raises InvalidRequest for one that comes twice."""
+        """The partitions that do not exist, or whose topic is another one than the request means.
+
+        Raises InvalidRequest for one that comes twice.
+        """
         if len({(each.topic, each.partition) for each in partitions}) < len(partitions):
             raise InvalidRequest("a partition stands twice in one request", member="partitions")
         unknown: dict[tuple[str, int], PartitionOutcome] = {}
         for each in partitions:
-            if self._image().partition(TopicPartition(each.topic, each.partition)) is None:
-                error = UnknownTopicOrPartition(f"there is no partition {each.topic}-{each.partition}")
+            error = self._refusal(each)
+            if error is not None:
                 unknown[each.topic, each.partition] = PartitionOutcome.failed(
                     error, topic=each.topic, partition=each.partition
                 )
         return unknown
+
+    def _refusal(self, asked: CommitPartition) -> ProtocolError | None:
+        image = self._image()
+        if image.partition(TopicPartition(asked.topic, asked.partition)) is None:
+            return UnknownTopicOrPartition(f"there is no partition {asked.topic}-{asked.partition}")
+        topic_id = image.topics[asked.topic].topic_id
+        if asked.topic_id in (None, topic_id):
+            return None
+        return UnknownTopicId(f"{asked.topic} has the topic id {topic_id} now, not {asked.topic_id}")
+
+    def _of_present_topic(self, asked: CommitPartition) -> CommitPartition:
+        """The same with the id of the topic that has the name now, unless the request names one."""
+        topic = self._image().topics.get(asked.topic)
+        return asked if topic is None or asked.topic_id is not None else replace(asked, topic_id=topic.topic_id)
 
     # ---- groups ----
 

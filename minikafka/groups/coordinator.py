@@ -47,7 +47,7 @@ from minikafka.groups.rebalance import Rebalance
 from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord, packed, unpacked
 from minikafka.log.verification import VerificationGuard
 from minikafka.ports import Events
-from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicPartition
+from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicId, TopicPartition
 from minikafka.wire.batch import NO_TIMESTAMP
 from minikafka.wire.group_messages import (
     ConsumerGroupHeartbeatRequest,
@@ -166,7 +166,8 @@ class GroupCoordinator:
                 self._rebalance.prepare(group, step, "it was converted, and has not rebalanced since")
             self._plan(group)
         # Nobody coordinated when these went, or the coordinator did not finish its answers.
-        self.topics_deleted([*self._gone_unloaded, *self._missing_topics()], step)
+        self.topics_deleted(self._gone_unloaded, step)
+        self._erase_orphans(step)
         self._gone_unloaded.clear()
         self._expiry_at = step.now + self._settings.expiry_interval_ms / 1000
         self._events("group_coordinator_loaded", groups=len(self._groups))
@@ -411,6 +412,7 @@ class GroupCoordinator:
                     leader_epoch=each.leader_epoch,
                     metadata=each.metadata,
                     timestamp_ms=step.wall_ms,
+                    topic_id=self._topic_id(each.topic),
                 ),
             )
             for each in request.partitions
@@ -527,12 +529,15 @@ class GroupCoordinator:
         committed = self._offsets.of(request.group_id)
         unstable = self._offsets.transactional.partitions(request.group_id) if request.require_stable else frozenset()
         if request.partitions is None:
-            asked = sorted(committed.keys() | unstable)
+            valid = (name for name, value in committed.items() if not self._is_of_another_topic(name, value))
+            asked = sorted(unstable.union(valid))
         else:
             asked = [TopicPartition(each.topic, each.partition) for each in request.partitions]
         found = []
         for partition in asked:
             value = committed.get(partition)
+            if value is not None and self._is_of_another_topic(partition, value):
+                value = None  # the record that erases it is not committed yet, or was refused
             if partition in unstable:
                 error = UnstableOffsetCommit(f"an open transaction commits an offset of {partition}: retry")
                 found.append(FetchedOffset.with_error(error, topic=partition.topic, partition=partition.partition))
@@ -585,7 +590,7 @@ class GroupCoordinator:
 
     def expire_offsets(self, step: Step) -> None:
         """Forget what is too old; an empty group of which nothing is left is deleted."""
-        self.topics_deleted(self._missing_topics(), step)  # those whose tombstones were refused
+        self._erase_orphans(step)  # those whose tombstones were refused
         for group in list(self._groups.values()):
             gone = self._offsets.expired(group, step.wall_ms, self._settings.offsets_retention_ms)
             held = self._consumers.converted(group.group_id)
@@ -604,10 +609,6 @@ class GroupCoordinator:
         """As :meth:`topics_deleted`, before the log was read to its end: :meth:`loaded` will do it."""
         self._gone_unloaded.update(dict.fromkeys(topics))
 
-    def _missing_topics(self) -> list[str]:
-        names = {each.topic for group in self._groups for each in self._offsets.of(group)}
-        return sorted(name for name in names if not self._topic_exists(name))
-
     def topics_deleted(self, topics: Iterable[str], step: Step) -> None:
         """What was committed for partitions that are no more is forgotten."""
         names = set(topics)
@@ -615,6 +616,27 @@ class GroupCoordinator:
             gone = [each for each in self._offsets.known(group.group_id) if each.topic in names]
             if gone:
                 self._erase(group, gone, step, with_group=False)
+
+    def _erase_orphans(self, step: Step) -> None:
+        """Forget what was committed for topics that are gone, also if others were created under their names."""
+        for group in list(self._groups.values()):
+            name = group.group_id
+            values = [*self._offsets.of(name).items(), *self._offsets.transactional.values(name)]
+            gone = sorted(dict.fromkeys(each for each, value in values if self._is_orphan(each, value)))
+            if gone:
+                self._erase(group, gone, step, with_group=False)
+
+    def _is_orphan(self, partition: TopicPartition, value: CommittedOffset) -> bool:
+        return not self._topic_exists(partition.topic) or self._is_of_another_topic(partition, value)
+
+    def _topic_id(self, name: str) -> TopicId | None:
+        topic = self._topics().get(name)
+        return None if topic is None else topic.topic_id
+
+    def _is_of_another_topic(self, partition: TopicPartition, value: CommittedOffset) -> bool:
+        """Return True if the offset is of a topic that was deleted and created again since."""
+        present = self._topic_id(partition.topic)
+        return None not in (present, value.topic_id) and present != value.topic_id
 
     # ------------------------------------------------------------------------------------------------- groups
 

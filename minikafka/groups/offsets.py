@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,6 +56,13 @@ class TransactionalOffsets:
     def is_open(self, group: str) -> bool:
         """Return True if the group takes part in an open transaction."""
         return group in self._producers or any(name == group for name, _ in self._appended)
+
+    def values(self, group: str) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+        """What open transactions have committed so far."""
+        for each in self._producers.get(group, ()):
+            for partition, placed in self._pending[each][group].items():
+                if placed.record.value is not None:
+                    yield partition, placed.record.value
 
     def is_pending(self, group: str, partition: TopicPartition) -> bool:
         """Return True if a transaction may still change the partition's committed offset."""

@@ -9,21 +9,24 @@ and values that it does not know, so that a log written by a later release of Ka
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import Final
 
 from minikafka.coordination.packing import Packer, Unpacker
-from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
+from minikafka.log.names import topic_id_bytes
+from minikafka.types import NO_EPOCH, NO_TOPIC_ID, Epoch, Offset, TopicId, TopicPartition
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 OFFSET_KEY_VERSION, GROUP_KEY_VERSION = 1, 2
 OFFSET_VALUE_VERSION, GROUP_VALUE_VERSION = 3, 3
-"""The versions that are written."""
+"""The versions that are written, but for offsets with a topic id."""
 FLEXIBLE_VERSION = 4
-"""The newest version of both values that can be read. Kafka 4.1 and later write offsets with it, with the topic's id as
-a tagged field. The id stays in the log; a coordinator finds offsets by the topic's name.
+"""The newest version of both values. As in Kafka 4.1 and later, offsets are written with it if the topic id is known:
+a topic that is deleted and created again under its name has other records at these offsets.
 """
+TOPIC_ID_TAG, TOPIC_ID_SIZE = 0, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,8 @@ class CommittedOffset:
     metadata: str = ""
     timestamp_ms: int
     """Wall clock of the coordinator at the commit."""
+    topic_id: TopicId | None = None
+    """Id of the topic when the offset was committed; None: the record does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +121,11 @@ def unpacked(key: bytes, value: bytes | None) -> GroupsRecord | None:
 
 
 def _packed_offset(value: CommittedOffset) -> bytes:
-    out = Packer().int16(OFFSET_VALUE_VERSION).int64(value.offset).int32(value.leader_epoch)
-    return out.text(value.metadata).int64(value.timestamp_ms).packed()
+    known = value.topic_id is not None
+    out = Packer().int16(FLEXIBLE_VERSION if known else OFFSET_VALUE_VERSION)
+    out.is_flexible = known
+    out.int64(value.offset).int32(value.leader_epoch).text(value.metadata).int64(value.timestamp_ms)
+    return out.tags({} if value.topic_id is None else {TOPIC_ID_TAG: topic_id_bytes(value.topic_id)}).packed()
 
 
 def _unpacked_offset(read: Unpacker, version: int) -> CommittedOffset:
@@ -125,8 +133,19 @@ def _unpacked_offset(read: Unpacker, version: int) -> CommittedOffset:
     epoch = read.int32() if version >= 3 else NO_EPOCH
     metadata, timestamp_ms = read.text(), read.int64()
     # Version 1 carries a time of expiry behind it, which is not used.
-    read.tags()
-    return CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata, timestamp_ms=timestamp_ms)
+    topic_id = _topic_id(read.tags().get(TOPIC_ID_TAG))
+    return CommittedOffset(
+        offset=offset, leader_epoch=epoch, metadata=metadata, timestamp_ms=timestamp_ms, topic_id=topic_id
+    )
+
+
+def _topic_id(raw: bytes | None) -> TopicId | None:
+    if raw is None:
+        return None
+    if len(raw) != TOPIC_ID_SIZE:
+        raise ValueError(f"a topic id of {len(raw)} bytes")
+    found = base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+    return None if found == NO_TOPIC_ID else found
 
 
 def _packed_group(value: GroupValue) -> bytes:

@@ -163,6 +163,8 @@ class CommitPartition(Message):
     """The next one to read."""
     leader_epoch: Epoch = NO_EPOCH
     metadata: str = ""
+    topic_id: TopicId | None = None
+    """If set, only the topic with this id is meant, not one that was created again under its name."""
 
 
 class OffsetCommitRequest(Request):

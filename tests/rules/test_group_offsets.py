@@ -16,6 +16,7 @@ from minikafka.errors import (
     UnknownMemberId,
 )
 from minikafka.groups.limits import GroupSettings
+from minikafka.quorum.image import TopicImage
 from minikafka.wire.group_messages import GroupPartition, ListGroupsRequest, OffsetDeleteRequest, OffsetFetchRequest
 from tests.rules.group_kit import Desk
 
@@ -252,6 +253,66 @@ def test_offsets_of_a_deleted_topic_that_could_not_be_erased_go_with_the_next_lo
     assert desk.committed() == 5
     desk.commits_at_once = True
     desk.pass_time(desk.settings.expiry_interval_ms / 1000)
+    assert desk.committed() == -1
+
+
+def topic_named(name: str, topic_id: str) -> dict[str, TopicImage]:
+    return {name: TopicImage(name=name, topic_id=topic_id)}
+
+
+FORMER, PRESENT = "AAECAwQFBgcICQoLDA0ODw", "EBESExQVFhcYGRobHB0eHw"
+
+
+def test_offsets_of_a_topic_that_was_created_again_before_the_log_was_read_are_forgotten():
+    """Issue 13: the former coordinator died before it could write that they are gone, and by the time its successor
+    had read the log there was another topic of the name. The group skipped that topic's first records.
+    """
+    desk = Desk(topics=topic_named("t", FORMER))
+    desk.commit(5)
+    desk.topics = topic_named("t", PRESENT)
+    desk.take_over()
+    assert desk.committed() == -1
+    desk.topics = topic_named("t", FORMER)
+    desk.take_over()
+    assert desk.committed() == -1, "it is not only hidden"
+    desk.commit(1)
+    desk.take_over()
+    assert desk.committed() == 1
+
+
+@pytest.mark.parametrize("partitions", [None, (GroupPartition(topic="t", partition=0),)])
+def test_offsets_of_a_topic_that_was_created_again_are_not_returned_until_they_are_erased(
+    partitions: tuple[GroupPartition, ...] | None,
+):
+    """Issue 13: the tombstones are refused, or wait for replicas. They are written again with the next look."""
+    desk = Desk(topics=topic_named("t", FORMER))
+    desk.commit(5)
+    desk.commits_at_once = False
+    step = desk.step()
+    desk.coordinator.topics_deleted(["t"], step)
+    desk.done(step)
+    desk.topics = topic_named("t", PRESENT)
+    desk.refuse_one(NotEnoughReplicas())
+    found = desk.coordinator.fetch_offsets(OffsetFetchRequest(group_id="g", partitions=partitions)).partitions
+    assert [each.offset for each in found] == ([] if partitions is None else [-1])
+    desk.commits_at_once = True
+    desk.pass_time(desk.settings.expiry_interval_ms / 1000)
+    desk.topics = topic_named("t", FORMER)
+    assert desk.committed() == -1
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_transactional_offsets_of_a_deleted_topic_do_not_count_when_the_transaction_commits(is_created_again: bool):
+    """Issue 13: the coordinator that heard of the deletion died before it had written that they are gone."""
+    desk = Desk(topics=topic_named("t", FORMER))
+    desk.commit_in_transaction(5)
+    if is_created_again:
+        desk.topics = topic_named("t", PRESENT)
+    else:
+        desk.topics, desk.missing["t"] = {}, None
+    desk.take_over()
+    desk.end_transaction(7)
+    desk.topics = topic_named("t", FORMER)
     assert desk.committed() == -1
 
 

@@ -86,12 +86,33 @@ OFFSET_KEY = b"\0\1" + b"\0\1g" + b"\0\1t" + b"\0\0\0\3"
 TOPIC_ID = bytes(range(16))
 
 
-@pytest.mark.parametrize("tags", [b"\0", b"\1\0\x10" + TOPIC_ID, b"\2\0\x10" + TOPIC_ID + b"\5\1x"])
-def test_offset_of_kafka_4_1_is_read(tags: bytes):
+TOPIC_ID_TEXT = "AAECAwQFBgcICQoLDA0ODw"
+
+
+@pytest.mark.parametrize(
+    ("tags", "topic_id"),
+    [
+        (b"\0", None),
+        (b"\1\0\x10" + bytes(16), None),
+        (b"\1\0\x10" + TOPIC_ID, TOPIC_ID_TEXT),
+        (b"\2\0\x10" + TOPIC_ID + b"\5\1x", TOPIC_ID_TEXT),
+    ],
+)
+def test_offset_of_kafka_4_1_is_read(tags: bytes, topic_id: str | None):
     """Version 4 is flexible; the bytes are those of Kafka 4.3.1, the topic id and an unknown tagged field included."""
     value = bytes.fromhex("0004000000000000010200000007026d0000000000000001") + tags
-    expected = CommittedOffset(offset=258, leader_epoch=7, metadata="m", timestamp_ms=1)
+    expected = CommittedOffset(offset=258, leader_epoch=7, metadata="m", timestamp_ms=1, topic_id=topic_id)
     assert unpacked(OFFSET_KEY, value) == OffsetRecord(group="g", partition=TopicPartition("t", 3), value=expected)
+
+
+def test_offset_with_a_topic_id_in_kafkas_bytes():
+    """As Kafka 4.1 and later write it: value version 4, the id as tagged field 0."""
+    value = CommittedOffset(offset=258, leader_epoch=7, metadata="m", timestamp_ms=1, topic_id=TOPIC_ID_TEXT)
+    key, body = packed(OffsetRecord(group="g", partition=TopicPartition("t", 3), value=value))
+    assert key == OFFSET_KEY
+    assert body == bytes.fromhex("0004000000000000010200000007026d0000000000000001") + b"\1\0\x10" + TOPIC_ID
+    with pytest.raises(ValueError, match="a topic id of 2 bytes"):
+        unpacked(OFFSET_KEY, bytes.fromhex("0004000000000000010200000007026d0000000000000001") + b"\1\0\2ab")
 
 
 def test_group_of_version_4_is_read():

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from minikafka.client.structs import NewTopic
 from minikafka.errors import NotLeaderOrFollower, UnknownTopicId
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
@@ -121,3 +122,50 @@ def test_a_batch_for_a_former_topic_does_not_enter_the_new_one() -> None:
         for topic_id in (new, None):
             assert client.tell(1, b"for the new", acks=1, name=GONE, topic_id=topic_id).error_code == 0
         assert values(cluster, 1, GONE) == [b"for the new", b"for the new"]
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+def test_a_topic_is_created_again_while_records_of_another_partition_are_deleted(offset: int) -> None:
+    """Issue 13: DeleteRecords waited for the followers of one partition before it looked at the next one: the records
+    of the topic that was created again meanwhile were deleted.
+    """
+    with simulated(min_insync_replicas="1") as cluster:
+        for name in (KEPT, GONE):
+            cluster.create_topic(name.topic)
+        cluster.settle()
+        cluster.until(lambda: cluster.leader_of(KEPT) > 0, 10.0, "a leader")
+        node = cluster.leader_of(KEPT)
+        client = Client(cluster)
+        client.run(client.admin.delete_topics([GONE.topic]))
+        placed = NewTopic(GONE.topic, replica_assignments={0: [node]})
+        client.run(client.admin.create_topics([placed]))
+        cluster.settle()
+        client.send_all([b"1", b"2", b"3"], KEPT)
+        client.send_all([b"1", b"2", b"3"], GONE)
+        broker = cluster.brokers[node]
+        assert broker is not None
+        low, is_held = broker.replicas.low_watermark, [True]
+        broker.replicas.low_watermark = lambda leader: 0 if is_held[0] else low(leader)  # type: ignore[method-assign]
+
+        async def deleted() -> m.DeleteRecordsResponse:
+            request = m.DeleteRecordsRequest(
+                timeout_ms=10_000,
+                partitions=tuple(
+                    m.DeleteRecordsPartition(topic=each.topic, partition=0, offset=offset) for each in (KEPT, GONE)
+                ),
+            )
+            now = client.world.clock.now()
+            asked = asyncio.ensure_future(call(client.world.network, cluster.address_of(node), request, now + 20.0))
+            await asyncio.sleep(0.5)
+            await client.admin.delete_topics([GONE.topic])
+            await client.admin.create_topics([placed])
+            for value in (b"4", b"5", b"6"):
+                await client.producer.send_and_wait(GONE.topic, value, partition=0)
+            is_held[0] = False
+            broker.replicas.purgatory.wake_all(KEPT)
+            response: m.DeleteRecordsResponse = await asked
+            return response
+
+        answers = {each.topic: (each.error_code, each.outcome) for each in client.run(deleted()).partitions}
+        assert values(cluster, node, GONE) == [b"4", b"5", b"6"]
+        assert answers == {KEPT.topic: (0, ""), GONE.topic: (NotLeaderOrFollower.code, "unknown")}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from minikafka.client.structs import NewTopic
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import (
     ConcurrentTransactions,
@@ -17,6 +19,7 @@ from minikafka.errors import (
     NotCoordinator,
     TransactionAbortable,
     UnknownMemberId,
+    UnknownTopicId,
     UnknownTopicOrPartition,
     UnstableOffsetCommit,
 )
@@ -32,7 +35,7 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
 )
 from minikafka.wire.transaction_messages import AddOffsetsToTxnRequest, TxnOffsetCommitRequest
-from tests.sim.cluster_kit import simulated
+from tests.sim.cluster_kit import Client, simulated
 from tests.sim.test_transaction_markers import asked
 from tests.sim.test_transactions import Producer, tell, until_state
 
@@ -183,3 +186,41 @@ def test_fenced_producer_commits_no_offsets(cluster: SimCluster):
     assert not new.end().error_code
     until_state(cluster, "CompleteCommit")
     assert fetched(cluster).offset == 5
+
+
+@pytest.mark.parametrize("names_the_id", [False, True])
+def test_offsets_of_a_topic_that_was_created_again_during_the_verification_are_refused(
+    cluster: SimCluster, names_the_id: bool
+):
+    """Issue 13: the request waits for the transaction's coordinator, and meanwhile its topic is replaced. The offset
+    counted for the new topic, whose first records the group then skipped.
+    """
+    plain(cluster, 4)
+    producer = Producer(cluster, version=2)
+    broker = cluster.brokers[group_coordinator(cluster)]
+    assert broker is not None
+    former = broker.metadata.image.topics["orders"].topic_id
+    groups, verified, admin = broker.groups, broker.groups._verified, Client(cluster, "admin").admin
+
+    async def replaced(*given: Any) -> Any:
+        guard = await verified(*given)
+        await admin.delete_topics(["orders"])
+        await admin.create_topics([NewTopic("orders", 2, 3)])
+        while broker.metadata.image.topics["orders"].topic_id == former:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.01)
+        return guard
+
+    groups._verified = replaced  # type: ignore[method-assign]
+    place = CommitPartition(topic="orders", partition=0, offset=9, topic_id=former if names_the_id else None)
+    assert commit(cluster, producer, 9, partitions=(place,)) == UnknownTopicId.code
+    assert not producer.end().error_code
+    until_state(cluster, "CompleteCommit")
+    assert fetched(cluster).offset == -1
+
+
+def test_a_commit_that_names_the_id_of_a_former_topic_is_refused(cluster: SimCluster):
+    """Issue 13: OffsetCommit of version 10 names topics by their ids, and the coordinator compares them as it writes."""
+    place = CommitPartition(topic="orders", partition=0, offset=9, topic_id="AAECAwQFBgcICQoLDA0ODw")
+    (answer,) = to_group(cluster, OffsetCommitRequest(group_id="g", partitions=(place,))).partitions
+    assert (answer.error_code, answer.outcome) == (UnknownTopicId.code, "not_written")
+    assert fetched(cluster).offset == -1

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from minikafka.broker.api.produce import TIMEOUT_MS_MAX
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.purgatory import Condition, Mark
 from minikafka.errors import (
+    UNKNOWN,
     InvalidRequest,
     OffsetNotAvailable,
     OffsetOutOfRange,
@@ -234,16 +235,30 @@ def _epoch_end(replicas: ReplicaManager, item: EpochQuery, *, may_answer: bool) 
 async def handle_delete_records(
     replicas: ReplicaManager, request: DeleteRecordsRequest, *, session_alive: SessionAlive
 ) -> DeleteRecordsResponse:
-    """Raise log starts; answer when every live replica's start has reached the offset (the low watermark)."""
+    """Raise log starts; answer when every live replica's start has reached the offset (the low watermark).
+
+    All starts are raised before anything is waited for: meanwhile a topic may be deleted and created again.
+    """
     deadline = replicas.clock.now() + min(max(0, request.timeout_ms), TIMEOUT_MS_MAX) / 1000
+    begun = [_begin_deletion(replicas, item, session_alive) for item in request.partitions]
     return DeleteRecordsResponse(
-        partitions=tuple([await _delete_one(replicas, item, deadline, session_alive) for item in request.partitions])
+        partitions=tuple(
+            [each if isinstance(each, DeletedRecords) else await _deleted(replicas, each, deadline) for each in begun]
+        )
     )
 
 
-async def _delete_one(
-    replicas: ReplicaManager, item: DeleteRecordsPartition, deadline: float, session_alive: SessionAlive
-) -> DeletedRecords:
+class _Deletion(NamedTuple):
+    """One partition whose log begins at ``offset`` now."""
+
+    partition: Partition
+    leader: LeaderReplica
+    offset: Offset
+
+
+def _begin_deletion(
+    replicas: ReplicaManager, item: DeleteRecordsPartition, session_alive: SessionAlive
+) -> _Deletion | DeletedRecords:
     name = TopicPartition(item.topic, item.partition)
     try:
         partition = replicas.get(name)
@@ -260,15 +275,25 @@ async def _delete_one(
             leader.stir()
             with replicas.storage_guard(partition):
                 leader.log.raise_start(offset)
+    except ProtocolError as error:
+        return DeletedRecords.failed(error, topic=item.topic, partition=item.partition)
+    return _Deletion(partition, leader, offset)
 
-        def reached() -> bool:
-            return partition.as_leader() is leader and replicas.low_watermark(leader) >= offset
 
+async def _deleted(replicas: ReplicaManager, deletion: _Deletion, deadline: float) -> DeletedRecords:
+    partition, leader, offset = deletion
+    name = partition.partition
+
+    def reached() -> bool:
+        return partition.as_leader() is leader and replicas.low_watermark(leader) >= offset
+
+    try:
         condition = Condition(Mark.LOG_START, name, offset)
         with replicas.traffic.purgatory_meters["DeleteRecords"].parked():
             is_reached = await replicas.purgatory.until([condition], reached, deadline)
         if not is_reached:
-            raise RequestTimedOut(f"{name}: deleted here, some live replica has not followed yet", outcome="unknown")
+            raise RequestTimedOut(f"{name}: deleted here, some live replica has not followed yet")
     except ProtocolError as error:
-        return DeletedRecords.failed(error, topic=item.topic, partition=item.partition)
-    return DeletedRecords(topic=item.topic, partition=item.partition, low_watermark=replicas.low_watermark(leader))
+        error = type(error)(error.message, outcome=UNKNOWN, **error.facts)
+        return DeletedRecords.failed(error, topic=name.topic, partition=name.partition)
+    return DeletedRecords(topic=name.topic, partition=name.partition, low_watermark=replicas.low_watermark(leader))

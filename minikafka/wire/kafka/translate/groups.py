@@ -30,7 +30,14 @@ from minikafka.wire.group_messages import (
     SyncGroupRequest,
 )
 from minikafka.wire.kafka.codec import Message
-from minikafka.wire.kafka.translate.common import NOT_ASKED, UNKNOWN_TOPIC_ID, Exchange, Translation, code_for
+from minikafka.wire.kafka.translate.common import (
+    NOT_ASKED,
+    UNKNOWN_TOPIC_ID,
+    Exchange,
+    Translation,
+    code_for,
+    id_text,
+)
 from minikafka.wire.kafka.translate.shapes import (
     each_answer,
     flat,
@@ -134,6 +141,7 @@ def _commit_request(message: Message, exchange: Exchange) -> OffsetCommitRequest
         partitions=tuple(
             CommitPartition(
                 topic=name,
+                topic_id=id_text(topic["topic_id"]) if exchange.version >= BY_ID_FROM else None,
                 partition=each["partition_index"],
                 offset=each["committed_offset"],
                 leader_epoch=each["committed_leader_epoch"],
