@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 Step: TypeAlias = Callable[[], Awaitable[object]]
+T = TypeVar("T")
 
 
 async def in_turn(*steps: Step) -> None:
@@ -29,6 +30,31 @@ async def in_turn(*steps: Step) -> None:
             trouble = trouble or error
     if trouble is not None:
         raise trouble
+
+
+class ForTask(Generic[T]):
+    """What a new task awaits first. A task that is cancelled before its first step never takes it.
+
+    A coroutine that nobody awaits must be closed. One that was awaited must not be closed again: a compiled one raises
+    AttributeError then.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, awaitable: T) -> None:
+        self._left: T | None = awaitable
+
+    def take(self) -> T:
+        """Return it, to be awaited in the same step."""
+        taken, self._left = self._left, None
+        if taken is None:
+            raise RuntimeError("what a task awaits is taken once")
+        return taken
+
+    def close_unused(self, _: asyncio.Task[None]) -> None:
+        """Called when the task has ended."""
+        if isinstance(self._left, Coroutine):
+            self._left.close()
 
 
 class Tasks:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext, SessionState
 from minikafka.security.quotas import FETCH, PRODUCE
 from minikafka.security.sasl import Stage
+from minikafka.tasks import ForTask
 from minikafka.types import Address, NodeId, TopicId
 from minikafka.wire.acls import OPERATIONS, ResourceType, bit_field
 from minikafka.wire.apis import BY_NAME
@@ -634,9 +635,13 @@ class KafkaSession:
 
     def _start(self, pending: _Pending, answer: Begun | Awaitable[Any]) -> None:
         """Wait for the answer in a task."""
-        task = asyncio.get_running_loop().create_task(self._await(pending, answer), name=f"kafka-{pending.offer.name}")
+        answering = ForTask(answer)
+        task = asyncio.get_running_loop().create_task(
+            self._await(pending, answering), name=f"kafka-{pending.offer.name}"
+        )
         self._handling[task] = None
-        task.add_done_callback(functools.partial(self._ended, answer))
+        task.add_done_callback(answering.close_unused)
+        task.add_done_callback(self._ended)
 
     def _ready(self, pending: _Pending, parked: Parked, result: Result) -> None:
         """The event has come for which the request has waited."""
@@ -734,9 +739,9 @@ class KafkaSession:
         except ProtocolError as error:
             return error_response(BY_NAME[api], error)
 
-    async def _await(self, pending: _Pending, answer: Begun | Awaitable[Any]) -> None:
+    async def _await(self, pending: _Pending, answering: ForTask[Begun | Awaitable[Any]]) -> None:
         try:
-            response = await self._settled(pending, answer)
+            response = await self._settled(pending, answering.take())
         except BrokerNotAvailable:
             self._hang_up()
             return
@@ -747,11 +752,9 @@ class KafkaSession:
         self._resume_clock(pending)
         self._done(pending, self._encoded(pending, response))
 
-    def _ended(self, response: Begun | Awaitable[Any], task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._handling.pop(task, None)
         if task.cancelled():
-            if isinstance(response, Coroutine):
-                response.close()  # The task may have been cancelled before it awaited it.
             return
         error = task.exception()
         if error is not None:

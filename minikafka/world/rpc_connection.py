@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol, cast
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from minikafka.config import KIB, MIB
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, RequestContext
+from minikafka.tasks import ForTask
 from minikafka.wire.apis import MSGPACK
 from minikafka.wire.kafka import FIRST_BYTE_MAX
 from minikafka.world.connections import (
@@ -237,12 +238,6 @@ class HangUp(Exception):
     """The connection breaks without an answer."""
 
 
-def _close_unused(answer: Awaitable[Buffers], task: asyncio.Task[None]) -> None:
-    # A task that is cancelled before its first step never awaits what it was given.
-    if task.cancelled() and isinstance(answer, Coroutine):
-        answer.close()
-
-
 class RpcConnection(asyncio.BufferedProtocol):
     """One connection that was accepted."""
 
@@ -406,8 +401,9 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._host.began(self, answer)
             answer.when_ready(partial(self._ready, head, held, answer))
             return
-        self._handling = handling = self._loop.create_task(self._handle(head, held, answer))
-        handling.add_done_callback(partial(_close_unused, answer))
+        answering = ForTask(answer)
+        self._handling = handling = self._loop.create_task(self._handle(head, held, answering))
+        handling.add_done_callback(answering.close_unused)
         self._host.began(self, handling)
 
     def _ready(self, head: Head, held: int, parked: Parked, result: Result) -> None:
@@ -422,10 +418,10 @@ class RpcConnection(asyncio.BufferedProtocol):
         finally:
             self._ended(held, parked)
 
-    async def _handle(self, head: Head, held: int, answering: Awaitable[Buffers]) -> None:
+    async def _handle(self, head: Head, held: int, answering: ForTask[Awaitable[Buffers]]) -> None:
         handling = self._handling
         try:
-            answer = await self._host.awaited(head.api, answering)
+            answer = await self._host.awaited(head.api, answering.take())
             if answer is not None:
                 self._write(head, answer)
         except HangUp:

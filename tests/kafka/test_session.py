@@ -6,6 +6,7 @@ import asyncio
 import gc
 import struct
 import warnings
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 import pytest
@@ -481,6 +482,39 @@ async def test_a_request_that_has_not_run_when_the_process_dies_leaves_no_corout
         await settle()
         gc.collect()
     assert (met, told) == ([], [])
+
+
+class Compiled(Coroutine[Any, Any, Any]):
+    """A coroutine that may not be closed once it has run, as compiled ones (found by seed 955000008)."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        self.steps.append("awaited")
+        return (yield from asyncio.get_running_loop().create_future())
+
+    def send(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def throw(self, *error: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.steps.append("closed")
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+async def test_coroutine_of_a_request_is_closed_only_if_it_was_never_awaited(has_run: bool):
+    """A compiled coroutine that is closed after its end raises AttributeError, which the owner of the loop received."""
+    line, answer = Line(), Compiled()
+    line.prompt["Produce"] = answer
+    line.produce(1)
+    if has_run:
+        await settle()
+    line.session.cancel()
+    await settle()
+    assert answer.steps == (["awaited"] if has_run else ["closed"])
 
 
 async def test_contexts_name_the_client():
