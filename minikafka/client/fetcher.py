@@ -97,7 +97,7 @@ class Fetcher:
         loop = asyncio.get_running_loop()
         while self.broken is None:
             self._wake.clear()
-            wanted = self._positions.wanted(self._leader_of, self._world.clock.now())
+            wanted = self._positions.wanted(self._leader_of, self._world.clock.now(), self._metadata.view.topic_id)
             for node, states in wanted.resets.items():
                 for part in in_parts(states):
                     self._tasks.spawn(self._reset(node, self._asked(part)), "consumer-reset")
@@ -215,6 +215,7 @@ class Fetcher:
                 m.FetchPartition(
                     topic=state.partition.topic,
                     partition=state.partition.partition,
+                    topic_id=state.topic_id,
                     current_leader_epoch=state.validated_epoch,
                     fetch_offset=state.fetch_offset,
                     partition_max_bytes=config.max_partition_fetch_bytes,

@@ -162,6 +162,7 @@ class GroupOffsets:
                     offset=spot.offset,
                     leader_epoch=spot.leader_epoch,
                     metadata=spot.metadata,
+                    topic_id=self._positions.topic_id(partition),
                 )
                 for partition, spot in spots.items()
             ),

@@ -171,6 +171,11 @@ class ClusterView:
             return NOBODY
         return known.leaders[partition]
 
+    def topic_id(self, topic: str) -> TopicId | None:
+        """The id of the topic that has this name; None when it is not known."""
+        known = self.topics.get(topic)
+        return known.topic_id if known is not None else None
+
     def partition_count(self, topic: str) -> int | None:
         """How many partitions the topic has; None when it is not known."""
         known = self.topics.get(topic)

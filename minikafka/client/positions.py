@@ -11,6 +11,8 @@ Rules for this file:
 3. A batch is opened when its records are wanted. What cannot be read is an error at its place: everything before it is
    delivered first, the position stays in front of it, and a seek leads past it.
 4. After a change of leader epoch nothing is fetched before the new leader confirmed the last fetched epoch.
+5. A position belongs to a topic id. When the topic is deleted and created again, all its records are new: they are read
+   from the first one on, whatever ``auto.offset.reset`` says; ``none`` is an error.
 
 Where a consumer stands in one partition, and what it has fetched ahead there.
 
@@ -29,7 +31,7 @@ from minikafka.client.metadata import Leader
 from minikafka.client.settings import Deserializer
 from minikafka.client.structs import ConsumerRecord, LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, OffsetOutOfRange, ProtocolError
-from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicPartition
+from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.batch import RecordBatch, split, verify
 from minikafka.wire.markers import filter_of
 from minikafka.wire.messages import EpochAnswer, FetchedPartition, ListedOffset
@@ -53,6 +55,8 @@ class PartitionState:
     """Leader epoch of the last fetched batch, -1 if unknown: what a new leader has to confirm."""
     validated_epoch: Epoch = NO_EPOCH
     """The leader epoch under which the fetch offset is known to be right."""
+    topic_id: TopicId | None = None
+    """Of the topic that the position is in, once it is known."""
     batches: deque[RecordBatch] = field(default_factory=deque)
     """Fetched and not opened."""
     buffered_size: int = 0
@@ -114,6 +118,7 @@ EARLIEST, LATEST, NONE = "earliest", "latest", "none"
 NEVER = float("inf")
 
 LeaderOf = Callable[[TopicPartition], Leader]
+TopicIdOf = Callable[[str], TopicId | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +265,14 @@ class Positions:
 
     # ------------------------------------------------------------------------------------------- what to ask for
 
-    def wanted(self, leader_of: LeaderOf, now: float) -> Wanted:
+    def wanted(self, leader_of: LeaderOf, now: float, topic_id_of: TopicIdOf = lambda _: None) -> Wanted:
         """Everything that can be asked for now. The driver marks what it asks for ``busy``."""
+        for state in self.states.values():
+            topic_id = topic_id_of(state.partition.topic)
+            if topic_id is not None and topic_id != state.topic_id:
+                if state.topic_id is not None:
+                    self._created_again(state)
+                state.topic_id = topic_id
         wanted = Wanted({}, {}, {}, leaderless=False, deadline=NEVER)
         leaderless, deadline = False, NEVER
         for state in self.states.values():
@@ -288,6 +299,23 @@ class Positions:
                 wanted.fetches.setdefault(leader.node, []).append(state)
         return Wanted(wanted.fetches, wanted.resets, wanted.validations, leaderless, deadline)
 
+    def _created_again(self, state: PartitionState) -> None:
+        """The topic was deleted and created again: the position, and what was fetched, are of the former one."""
+        position, reset = state.position, state.reset
+        if position is None and reset is None:
+            return  # it is held, or waits for a seek
+        self._renew(state)
+        if position is None or self._reset_policy != NONE:
+            state.reset = reset or EARLIEST
+            return
+        state.error = LogTruncation(
+            f"{state.partition}: the topic was deleted and created again, records up to {position} were of the former "
+            "one: seek first",
+            offset=position,
+            end_offset=0,
+        )
+        self._make_ready(state)
+
     def _settle_out_of_range(self, state: PartitionState) -> bool:
         """Once all that was fetched has been handed out: reset, or raise. True when the state can be asked for."""
         if state.has_buffered:
@@ -304,6 +332,11 @@ class Positions:
         return False
 
     # ---------------------------------------------------------------------------------------------------- answers
+
+    def topic_id(self, partition: TopicPartition) -> TopicId | None:
+        """The id of the topic that the position in this partition belongs to; None: not known."""
+        state = self.states.get(partition)
+        return None if state is None else state.topic_id
 
     def is_current(self, state: PartitionState, version: int) -> bool:
         """Return True if the response to a request under ``version`` is still wanted."""

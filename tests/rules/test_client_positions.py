@@ -24,6 +24,10 @@ def batch(base: int, count: int, *, epoch: int = 1) -> bytes:
     return build_batch(records, base_offset=base, leader_epoch=epoch)
 
 
+def fetched(*data: bytes) -> FetchedPartition:
+    return FetchedPartition(topic="t", partition=0, high_watermark=99, records=(b"".join(data),))
+
+
 class Story:
     """Positions with partitions led by node 1 in epoch 1."""
 
@@ -31,9 +35,10 @@ class Story:
         self.positions = Positions(reset_policy=policy, **settings)
         self.positions.assign(partitions or [T0])
         self.leaders = dict.fromkeys(partitions or [T0], Leader(1, 1))
+        self.topic_id: str | None = None
 
     def wanted(self, now: float = 0.0):
-        return self.positions.wanted(lambda each: self.leaders[each], now)
+        return self.positions.wanted(lambda each: self.leaders[each], now, lambda _topic: self.topic_id)
 
     def state(self, partition: TopicPartition = T0) -> PartitionState:
         return self.positions.states[partition]
@@ -568,3 +573,62 @@ def test_damaged_marker_is_an_error_at_its_place():
     assert story.values() == [b"0"]
     with pytest.raises(CorruptMessage, match="the batch at offset 1 cannot be read"):
         story.values()
+
+
+@pytest.mark.parametrize("policy", ["latest", "earliest"])
+def test_a_topic_that_was_created_again_is_read_from_its_first_record(policy: str):
+    """Issue 13: the position, what was fetched and what is under way are of the former topic. The consumer went on at
+    its old position, and passed over the new topic's first records.
+    """
+    story = started(policy=policy)
+    story.topic_id = "former"
+    story.arrive(batch(0, 5))
+    assert story.values(2) == [b"0", b"1"]
+    story.positions.asked()
+    assert story.positions.topic_id(T0) == "former"
+    state, version = story.state(), story.state().version
+    state.busy = True
+    story.topic_id = "present"
+    wanted = story.wanted()
+    assert (wanted.fetches, [each.reset for each in wanted.resets[1]]) == ({}, ["earliest"])
+    assert not story.positions.fetched(state, version, 5, fetched(batch(5, 1)))
+    assert (story.values(), story.positions.processed(), story.positions.topic_id(T0)) == ([], {}, "present")
+
+
+def test_a_reset_that_is_under_way_when_its_topic_is_created_again_begins_again():
+    """Issue 13: its answer is an offset of the former topic. The policy stays that of the reset."""
+    story = Story(policy="latest")
+    story.topic_id = "former"
+    (state,) = story.wanted().resets[1]
+    state.busy = True
+    version = state.version
+    story.topic_id = "present"
+    assert [each.reset for each in story.wanted().resets[1]] == ["latest"]
+    story.positions.reset_done(state, version, ListedOffset(topic="t", partition=0, offset=7, leader_epoch=1), 1)
+    assert state.position is None
+
+
+def test_a_topic_that_was_created_again_is_an_error_without_a_policy():
+    """Issue 13: the application seeks, and reads the new topic."""
+    story = started(policy="none")
+    story.topic_id = "former"
+    story.arrive(batch(0, 5))
+    assert len(story.values()) == 5
+    story.topic_id = "present"
+    story.wanted()
+    with pytest.raises(LogTruncation, match="deleted and created again") as caught:
+        story.positions.take(10)
+    assert (caught.value.facts["offset"], caught.value.facts["end_offset"]) == (5, 0)
+    assert story.wanted().fetches == {}
+    story.positions.seek(T0, 0)
+    assert story.wanted().fetches[1][0].fetch_offset == 0
+
+
+def test_a_position_that_is_held_stays_held_when_its_topic_is_created_again():
+    """Issue 13: where the group has committed is being looked up; the coordinator compares the topics itself."""
+    story = Story()
+    story.positions.assign([])
+    story.positions.assign([T0], held=True)
+    for story.topic_id in ("former", "present"):
+        wanted = story.wanted()
+        assert (wanted.fetches, wanted.resets, story.positions.is_held(T0)) == ({}, {}, True)
