@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from minikafka.errors import ProtocolError
-from minikafka.sim.log_invariants import Batch, KeyBook, lost_sequences, records_of, rows_of
+from minikafka.sim.log_invariants import Batch, KeyBook, lost_sequences, records_of, rows_of, stored_batches
 from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report, number_of
 from minikafka.sim.verdicts import Message, Verdict
 from minikafka.sim.world import Event
@@ -185,6 +185,9 @@ class CommittedPrefixEqual(OfPartition):
         exposed = self.exposed.setdefault(view.key, {})
         exposing = self._exposing_epoch(view)
         is_compacted = view.partition.config.compacts
+        if is_compacted and exposing is not None:
+            batches = stored_batches(view.partition.log, start, watermark)
+            self.by_key.setdefault(view.key, KeyBook()).note_transactions(batches)
         for batch in rows_of(view.partition.log, start, watermark, is_compacted=is_compacted):
             known = exposed.get(batch.base_offset)
             if known is not None and exposing is not None and view.is_given_up(known.in_epoch):

@@ -39,6 +39,7 @@ from minikafka.wire.batch import (
     RecordBatch,
     iterate,
 )
+from minikafka.wire.markers import marker_of
 from minikafka.wire.records import decode_batch
 
 
@@ -269,6 +270,20 @@ class KeyBook:
         self._times: dict[Offset, float] = {}
         self.tombstones: dict[Offset, bytes] = {}
         """Their keys."""
+        self._open: dict[int, dict[Offset, None]] = {}
+        """By producer: offsets of its open transaction."""
+        self._aborted: set[Offset] = set()
+
+    def note_transactions(self, batches: Iterable[RecordBatch]) -> None:
+        """Note which records belong to transactions that were aborted; noting them twice is harmless."""
+        for batch in batches:
+            marker = marker_of(batch) if batch.is_control else None
+            if marker is not None:
+                ended = self._open.pop(marker.producer_id, {})
+                self._aborted.update(() if marker.is_commit else ended)
+            elif batch.is_transactional:
+                offsets = range(batch.base_offset, batch.next_offset)
+                self._open.setdefault(batch.producer_id, {}).update(dict.fromkeys(offsets))
 
     def note(self, record: Batch, time: float) -> None:
         """``record`` was exposed at ``time``, in virtual seconds."""
@@ -284,7 +299,7 @@ class KeyBook:
 
     def may_be_gone(self, record: Batch, *, end: Offset, time: float, delete_retention_s: float) -> bool:
         """Return True if a log that goes up to ``end`` may lack it at ``time``."""
-        if record.key is None:
+        if record.key is None or record.base_offset in self._aborted:
             return True
         offsets = self._offsets[record.key]
         later = bisect_right(offsets, record.base_offset)

@@ -19,7 +19,9 @@ from minikafka.sim.log_invariants import Batch, KeyBook, latest, records_of, sto
 from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.world import Event
 from minikafka.types import TopicPartition
-from minikafka.wire.batch import split
+from minikafka.wire.batch import RecordBatch, split
+from minikafka.wire.markers import EndTransaction, marker_batch
+from minikafka.wire.records import Record, build_batch
 from tests.rules.log_words import TIME, client_batch, everything, on_disk, open_log
 from tests.rules.memory_disk import MemoryDisk
 from tests.rules.test_cleaner import COMPACT, clean, filled, put
@@ -86,6 +88,20 @@ def test_a_tombstone_was_missed_when_its_leader_lacked_it(leader: str, missed: d
         watch.look(view, lambda name, what: pytest.fail(f"{name}: {what}"))
     assert watch.tombstones("n1", ORDERS) == missed
     assert watch.never_had("n1", (ORDERS, "T")) == {1}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_record_of_an_aborted_transaction_may_be_gone(committed: bool):
+    """Seed 955000203: compaction removed the last record of a key, rightly, and the simulator reported a lost record."""
+    book = KeyBook()
+    record = build_batch([Record(0, TIME, 0, b"a", b"1")], producer_id=7, producer_epoch=0, transactional=True)
+    marker = marker_batch(EndTransaction(7, 0, committed, 0), timestamp_ms=TIME, base_offset=1)
+    batches = [RecordBatch.of(data) for data in (record, marker)]
+    book.note(row(0, b"a"), 0.0)
+    book.note_transactions(batches[:1])
+    assert not book.may_be_gone(row(0, b"a"), end=2, time=1.0, delete_retention_s=0.0)
+    book.note_transactions(batches)
+    assert book.may_be_gone(row(0, b"a"), end=2, time=1.0, delete_retention_s=0.0) is not committed
 
 
 def read_as_readers_do(log: PartitionLog, start: int, end: int) -> list[bytes]:
