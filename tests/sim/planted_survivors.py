@@ -83,11 +83,11 @@ def each_attempt_alone(self: EarlierAttempts, failure: object) -> None:
 def confirmed_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
     """A new leader epoch needs no validation."""
 
-    def wanted(self: Positions, leader_of: Any, now: float) -> Any:
+    def wanted(self: Positions, leader_of: Any, now: float, *more: Any) -> Any:
         for state in self.states.values():
             if state.validated_epoch >= 0:
                 state.validated_epoch = max(state.validated_epoch, leader_of(state.partition).epoch)
-        return original(self, leader_of, now)
+        return original(self, leader_of, now, *more)
 
     return wanted
 
