@@ -24,7 +24,7 @@ from minikafka.wire.records import Record, build_batch
 from tests.bench import kafka_jars
 from tests.bench.kafka_jars import NoKafka
 from tests.left_out import leave_out
-from tests.spark.spark_home import JAVA_OPTIONS
+from tests.spark.spark_home import JAVA_OPTIONS, spark_home
 from tests.spark.streams import Stream
 
 PATIENCE_S = 60
@@ -65,14 +65,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SPARK_HOME whose Python processes start quickly."""
+    return spark_home(tmp_path_factory.mktemp("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(home: Path) -> Iterator[Any]:
     """One session: local[2,4] retries a failed task three times."""
     from minikafka.spark.session import open_session
 
     settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true"}
     if why_no_connector() is None:
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
-    session = open_session("tests", "local[2,4]", settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(home))
+        session = open_session("tests", "local[2,4]", settings)
     # Errors are what these tests are about: the JVM need not print their stacks.
     session.sparkContext.setLogLevel("OFF")
     yield session

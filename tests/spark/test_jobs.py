@@ -27,7 +27,7 @@ def quiet(batch: int, rows: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_archive_goes_on_after_kill_9(spark, kafka, tmp_path):
+def test_archive_goes_on_after_kill_9(spark, home, kafka, tmp_path):
     """Build 4: partitioned Parquet, exactly once, restartable: the process group dies while a batch is under way."""
     topic = kafka.topic(2)
     into, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
@@ -46,7 +46,11 @@ def test_archive_goes_on_after_kill_9(spark, kafka, tmp_path):
     command = [sys.executable, "-m", "minikafka", "spark", "archive", topic, "-b", kafka.bootstrap, "--follow"]
     with (tmp_path / "log").open("wb") as log:
         job = subprocess.Popen(
-            [*command, "--into", into, "--checkpoint", checkpoint], stdout=log, stderr=log, start_new_session=True
+            [*command, "--into", into, "--checkpoint", checkpoint],
+            env={**os.environ, "SPARK_HOME": str(home)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         try:
             number = 0

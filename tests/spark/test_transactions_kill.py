@@ -19,13 +19,13 @@ COMMITTED = {"kafka.isolation.level": "read_committed"}
 ROOT = Path(__file__).parents[2]
 
 
-def run_application(folder: Path, moment: str, *arguments: str) -> int:
+def run_application(home: Path, folder: Path, moment: str, *arguments: str) -> int:
     """Run the application to its end; its exit status.
 
     Spark gives a Python worker 10 s to start, however busy the machine is: such a run has done nothing yet, and is repeated.
     """
     for _ in range(ATTEMPTS):
-        status = _run_once(folder, moment, *arguments)
+        status = _run_once(home, folder, moment, *arguments)
         if status != 1 or "worker failed to connect back" not in _log(folder, moment).read_text():
             break
     return status
@@ -35,9 +35,13 @@ def _log(folder: Path, moment: str) -> Path:
     return folder / f"{moment or 'last'}.log"
 
 
-def _run_once(folder: Path, moment: str, *arguments: str) -> int:
+def _run_once(home: Path, folder: Path, moment: str, *arguments: str) -> int:
     command = [sys.executable, "-m", "tests.spark.transacting", *arguments, "--moment", moment]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(home),
+    }
     with _log(folder, moment).open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -51,7 +55,7 @@ def _run_once(folder: Path, moment: str, *arguments: str) -> int:
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_a_killed_application_writes_each_row_once(kafka: Any, read: Any, tmp_path: Path) -> None:
+def test_a_killed_application_writes_each_row_once(home: Path, kafka: Any, read: Any, tmp_path: Path) -> None:
     """Must be shown: one batch, killed in a task, then between the tasks and the commit, between two commits, and before
     Spark's commit log; its last run has nothing left to write. With read_committed each row is there once.
     """
@@ -63,13 +67,13 @@ def test_a_killed_application_writes_each_row_once(kafka: Any, read: Any, tmp_pa
     kafka.write(source, 1, sent[100:])
     committed = []
     for moment in MOMENTS:
-        assert run_application(tmp_path, moment, *arguments) == -signal.SIGKILL
+        assert run_application(home, tmp_path, moment, *arguments) == -signal.SIGKILL
         committed.append(read(into, **COMMITTED).count())
     # The rows of one task, and then of both.
     assert committed[:2] == [0, 0]
     kafka.until("the second commit shows", lambda: read(into, **COMMITTED).count() == len(sent))
     kafka.write(source, 0, [b"next"])
-    assert run_application(tmp_path, "", *arguments) == 0, (tmp_path / "last.log").read_text()[-3000:]
+    assert run_application(home, tmp_path, "", *arguments) == 0, (tmp_path / "last.log").read_text()[-3000:]
     kafka.until("the next batch shows", lambda: read(into, **COMMITTED).count() > len(sent))
     assert sorted(bytes(row.value) for row in read(into, **COMMITTED).collect()) == sorted([*sent, b"next"])
     everything = [bytes(row.value) for row in read(into).collect()]
