@@ -20,8 +20,10 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from minikafka.cli.root import root
 from minikafka.testing.local_cluster import LocalCluster
+from tests.e2e import console_kit
 from tests.e2e.console_kit import (
     LOOK,
+    SLOWNESS_MAX,
     call,
     create,
     hold_fetches,
@@ -108,6 +110,20 @@ def test_no_task_is_long_while_the_partition_changes_ten_times_a_second(page: Pa
     within(watch, task=TASK_MS)
 
 
+def test_budgets_grow_with_the_load_of_the_machine_and_have_an_end(monkeypatch: pytest.MonkeyPatch):
+    """Issue 16: four workers share two cores, and a page that takes forever fails on any machine."""
+    monkeypatch.setattr(console_kit, "ATTEMPTS_S", 0.0)
+    monkeypatch.setattr(console_kit, "WORK_S", 1e-9)
+    assert console_kit.slowness() == SLOWNESS_MAX
+    assert within(lambda: {"paint": PAINT_MS * SLOWNESS_MAX}, paint=PAINT_MS) == {"paint": PAINT_MS}
+    with pytest.raises(AssertionError, match=r"wanted \{'paint': 300\}"):
+        within(lambda: {"paint": PAINT_MS * SLOWNESS_MAX + 1}, paint=PAINT_MS)
+    monkeypatch.setattr(console_kit, "WORK_S", 1e9)
+    assert console_kit.slowness() == 1
+    with pytest.raises(AssertionError, match="wanted"):
+        within(lambda: {"paint": PAINT_MS + 1}, paint=PAINT_MS)
+
+
 def _longest(page: Page) -> float:
     return max([0, *page.evaluate("window.tasks")])
 
@@ -161,7 +177,9 @@ def test_megabyte_of_random_bytes_is_shown_exactly_without_a_freeze(page: Page, 
 @pytest.mark.slow
 def test_thousand_partitions_are_quick_to_draw_and_an_election_of_many_is_one_line(browser: Browser):
     """PAGE 9.16: the matrix within a second, scrolling at 50 frames a second, and one line for all elections of a kill."""
-    with LocalCluster(brokers=3, config=CONFIG) as cluster, watched_tab(browser, cluster) as page:
+    # On a loaded machine, brokers with so many partitions are late with their heartbeats: only the kill may move leaders.
+    patient = {**CONFIG, "broker.session.timeout.ms": "12000"}
+    with LocalCluster(brokers=3, config=patient) as cluster, watched_tab(browser, cluster) as page:
         call(cluster, "/v1/topics", {"name": "wide", "partitions": PARTITIONS, "replication_factor": 3})
         cells = page.locator(".matrix.small a[href^='#/t/wide/']")
         page.goto(url_of(cluster))
@@ -174,7 +192,7 @@ def test_thousand_partitions_are_quick_to_draw_and_an_election_of_many_is_one_li
             return {"matrix": page.evaluate("window.shownMs")}
 
         within(draw, matrix=MATRIX_MS)
-        within(lambda: {"slowness": -page.evaluate(SCROLL)}, slowness=-FRAMES_PER_S)
+        within(lambda: {"frame": 1000 / page.evaluate(SCROLL)}, frame=1000 / FRAMES_PER_S)
         # Broker 1 serves the page, and the controller decides: with its own death a second one would.
         controller = call(cluster, "/v1/cluster")["controller"]["id"]
         victim = next(node for node in (2, 3) if node != controller)
