@@ -1,7 +1,7 @@
 # Each target sets up its own virtual environment first: nothing needs to be done by hand.
 #   make demo    three brokers, 336,776 flights, kill -9 in mid-stream, the checker's verdict, a Spark job
 #   make test    what CI runs: ruff, mypy, the floors, pytest
-#                in three processes (tests/workers.py); in one: make test PYTEST_ARGS='-n 0 -x tests/rules'
+#                in four processes (tests/workers.py); in one: make test PYTEST_ARGS='-n 0 -x tests/rules'
 #   make check   lint, the fast tests and twenty fixed seeds, in less than two minutes: run it before each commit
 #   make lint    the first three of these       make format   let ruff rewrite
 #   make dist    wheel and sdist, checked, and three brokers from the installed wheel    make image    the container image of it
@@ -42,7 +42,7 @@ demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark) $(VE
 
 test: lint $(VENV)/.demo $(VENV)/.spark compiled $(VENV)/.bytecode
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(PYTEST_ARGS)
 
 define LINT
 echo "==> ruff check" && $(BIN)/ruff check --quiet . && \

@@ -1,7 +1,7 @@
-"""How `make test` spreads the suite over three pytest-xdist workers (``-n 3 --dist loadgroup``) on two cores.
+"""How `make test` spreads the suite over four pytest-xdist workers (``-n 4 --dist loadgroup``) on two cores.
 
-Tests that use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) mostly wait. Two
-workers begin with them, and the third with all other tests, which are deterministic and compute. A worker that is free
+Tests that use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) mostly wait. Three
+workers begin with them, and the fourth with all other tests, which are deterministic and compute. A worker that is free
 takes the next file of its kind, and of the other kind when there is none left. Some folders stay in one worker: their
 tests share an expensive fixture, or a part of the machine. Node IDs stay as they are without xdist.
 """
@@ -34,8 +34,26 @@ SYSTEM_FILES = (
 )
 """Files that listen on ports in folders whose other tests are deterministic (tests/tidy/test_workers.py)."""
 
+LONG_FILES = (
+    "tests/e2e/test_chaos.py",
+    "tests/e2e/test_compiled_rules.py",
+    "tests/e2e/test_pytest_plugin.py",
+    "tests/fuzz/test_fuzz.py",
+    "tests/foreign/test_go_and_node.py",
+    "tests/foreign/test_kafka_apps.py",
+    "tests/e2e/test_console_checks.py",
+    "tests/e2e/test_pages.py",
+    "tests/e2e/test_transform_rounds.py",
+    "tests/foreign/test_kafka_tools.py",
+    "tests/foreign/test_secured_listeners.py",
+)
+"""System files of half a minute and more, the longest first: one of them at the end would keep one worker alone at work."""
+
 LONG_FOLDERS = ("sim",)
 """Handed out before other deterministic tests, so that no long file is left at the end."""
+
+FIRST = (*(f"tests/{folder}" for folder in WHOLE_FOLDERS), *LONG_FILES)
+"""Groups that use the system, in the order in which they are handed out; all others follow."""
 
 
 def group_of(node_id: str) -> str:
@@ -55,10 +73,10 @@ def uses_system(node_id: str) -> bool:
 
 def rank(node_id: str) -> int:
     """Return the group's place in the order of work: lower ranks are handed out first."""
-    folder = node_id.split("/")[1]
-    if uses_system(node_id):
-        return WHOLE_FOLDERS.index(folder) if folder in WHOLE_FOLDERS else len(WHOLE_FOLDERS)
-    return len(WHOLE_FOLDERS) + 1 + (folder not in LONG_FOLDERS)
+    group, folder = group_of(node_id), node_id.split("/")[1]
+    if not uses_system(node_id):
+        return len(FIRST) + 1 + (folder not in LONG_FOLDERS)
+    return FIRST.index(group) if group in FIRST else len(FIRST)
 
 
 class GroupScheduling(LoadScopeScheduling):

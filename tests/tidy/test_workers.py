@@ -9,6 +9,7 @@ import pytest
 
 from tests.tidy.sources import ROOT, TESTS, Source, parsed, suite
 from tests.workers import (
+    LONG_FILES,
     SYSTEM_FILES,
     SYSTEM_FOLDERS,
     WHOLE_FOLDERS,
@@ -75,19 +76,21 @@ def test_the_group_names_what_exists():
     """A file or folder that was renamed would leave the group in silence."""
     assert all((TESTS / folder).is_dir() for folder in SYSTEM_FOLDERS)
     assert set(WHOLE_FOLDERS) < set(SYSTEM_FOLDERS)
-    assert all((ROOT / file).is_file() for file in SYSTEM_FILES)
+    assert all((ROOT / file).is_file() for file in (*SYSTEM_FILES, *LONG_FILES))
+    assert all(uses_system(file) and group_of(file) == file for file in LONG_FILES)
 
 
 def test_the_system_begins_first():
-    """Then long files; a test's group is its file or a whole folder, and parameters do not matter."""
+    """Whole folders, long files, all others; a test's group is its file or a whole folder, and parameters do not matter."""
     assert group_of("tests/e2e/test_x.py::test_y[a/b::c]") == "tests/e2e/test_x.py"
     assert group_of("tests/spark/test_x.py::test_y[a/b::c]") == "tests/spark"
     assert group_of("tests/sim/test_x.py::test_y[a/b::c]") == "tests/sim/test_x.py"
-    folders = (*WHOLE_FOLDERS, "e2e", "sim", "rules")
-    in_order = [f"tests/{folder}/test_x.py::test_y" for folder in folders]
-    shuffled = [in_order[place] for place in (3, 5, 1, 0, 4, 2)]
+    files = [f"tests/{folder}/test_x.py" for folder in (*WHOLE_FOLDERS, "e2e", "sim", "rules")]
+    files[3:3] = LONG_FILES[:2]
+    in_order = [f"{file}::test_y" for file in files]
+    shuffled = [in_order[place] for place in (3, 5, 1, 0, 6, 4, 7, 2)]
     assert sorted(shuffled, key=rank) == in_order
-    assert [uses_system(group_of(each)) for each in in_order] == [True, True, True, True, False, False]
+    assert [uses_system(group_of(each)) for each in in_order] == [True] * 6 + [False] * 2
 
 
 class Worker:
