@@ -217,8 +217,8 @@ class LogCleaner:
 
     def __init__(self, replicas: ReplicaManager, live: LiveSettings) -> None:
         self.meter = CleanerMeter()
-        self.uncleanable: dict[TopicPartition, str] = {}
-        """Replicas that are damaged, and why."""
+        self.uncleanable: dict[Partition, str] = {}
+        """Replicas that are damaged, and why. Not by name: a topic that is created again has other logs."""
         self._replicas = replicas
         self._live = live
 
@@ -241,8 +241,10 @@ class LogCleaner:
         """One round over the log that needs it most; False when none does, or nothing came of it."""
         self.meter.last_look_at = self._replicas.clock.now()
         partitions = self._replicas.partitions
-        self.uncleanable = {name: why for name, why in self.uncleanable.items() if name in partitions}
-        ranges = {name: found for name, found in self.dirty_ranges().items() if name not in self.uncleanable}
+        self.uncleanable = {each: why for each, why in self.uncleanable.items() if self._replicas.hosts(each)}
+        ranges = {
+            name: found for name, found in self.dirty_ranges().items() if partitions[name] not in self.uncleanable
+        }
         self.meter.max_dirty_percent = 100 * max((found.ratio for found in ranges.values()), default=0.0)
         name = dirtiest({name: (found, partitions[name].config) for name, found in ranges.items()})
         if name is None:
@@ -263,7 +265,7 @@ class LogCleaner:
                     pause=self._pause,
                 )
         except CorruptMessage as error:
-            self.uncleanable[partition.partition] = error.message
+            self.uncleanable[partition] = error.message
             self._replicas.events("log_uncleanable", partition=str(partition.partition), why=error.message)
             return False
         await self._replicas.logs.checkpoint_clean_ends()

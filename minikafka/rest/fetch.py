@@ -13,7 +13,8 @@ The stream keeps a reader's place from poll to poll. Its events, each a kind and
 - ``record``: one committed record. Its ``id`` is the offset: a browser that reconnects sends ``Last-Event-ID``, and the
   stream continues behind it.
 - ``hw``: the high watermark, when it moved. ``leader``: the leader, when it changed.
-- ``truncated``: an unclean election cut the log; reading continues where the log now ends.
+- ``truncated``: an unclean election cut the log, and reading continues where the log now ends; or the topic was deleted
+  and created again, and reading continues with its first record.
 - ``problem``: nothing can be read at present; the reader retries while that can help. ``end``: the broker stops.
 
 A comment comes every ``heartbeat_ms`` without news, so that proxies and readers know that the connection works. For a
@@ -46,7 +47,7 @@ from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choi
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Stream, Visit, text_answer
 from minikafka.rest.schemas import Place, RecordOut
-from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicPartition
+from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicId, TopicPartition
 from minikafka.web.problems import Refused, malformed, problem_of
 from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, iterate
@@ -148,11 +149,22 @@ async def get_records(visit: Visit) -> Json:
 
 
 def fetch_of(
-    visit: Visit, name: TopicPartition, offset: Offset, *, max_bytes: int, max_wait_ms: int = 0, min_bytes: int = 1
+    visit: Visit,
+    name: TopicPartition,
+    offset: Offset,
+    *,
+    max_bytes: int,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    topic_id: TopicId | None = None,
 ) -> m.FetchRequest:
     """A fetch of one partition, with the request's isolation."""
     part = m.FetchPartition(
-        topic=name.topic, partition=name.partition, fetch_offset=offset, partition_max_bytes=max_bytes
+        topic=name.topic,
+        partition=name.partition,
+        topic_id=topic_id,
+        fetch_offset=offset,
+        partition_max_bytes=max_bytes,
     )
     return m.FetchRequest(
         max_wait_ms=max_wait_ms,
@@ -283,6 +295,8 @@ POLL_BYTES = 256 * KIB
 # Between tries while nobody can be asked.
 PAUSE_S = 1.0
 
+LOST_IN_ELECTION = "the leader's log does not hold what was read from here on: it was lost in an unclean election"
+
 
 class Change(NamedTuple):
     """One event; ``number`` is a record's offset (of several that cannot be read: the last one's)."""
@@ -313,6 +327,8 @@ class PartitionReader:
         """The leader epoch of the last batch that was read."""
         self._leader: m.CurrentLeader | None = None
         self._high_watermark: Offset = -1
+        self._topic_id: TopicId | None = None
+        """Of the topic that ``next_offset`` is in."""
 
     async def at_once(self) -> list[Change]:
         """What there is now; raises Refused or ProtocolError when it cannot be read."""
@@ -323,6 +339,8 @@ class PartitionReader:
         """The events of each poll; empty when there was no news. Ends with a problem that no repetition helps."""
         last_problem = ""
         while True:
+            if self._is_created_again():
+                yield [self._begins_again()]
             try:
                 answer, leader = await self._fetch(wait_ms=self._wait_ms)
                 if self._leader != leader and self._read_epoch != NO_EPOCH:
@@ -351,7 +369,11 @@ class PartitionReader:
         # They would grow for as long as the stream lives; its headers are out.
         self.visit.served_by.clear()
         self.visit.leaders.clear()
-        request = fetch_of(self.visit, self.name, self.next_offset, max_bytes=POLL_BYTES, max_wait_ms=wait_ms)
+        # The offset is one in this topic: another one of the same name is not read from there.
+        self._topic_id = self._topic_id or self._present_id()
+        request = fetch_of(
+            self.visit, self.name, self.next_offset, max_bytes=POLL_BYTES, max_wait_ms=wait_ms, topic_id=self._topic_id
+        )
         return await from_leader(self.visit, self.name, request, wait_s=wait_ms / 1000)
 
     async def _changes(self, answer: m.FetchedPartition, leader: m.CurrentLeader) -> list[Change]:
@@ -388,12 +410,23 @@ class PartitionReader:
             return int(end)
         return None
 
-    def _truncated(self, cut: Offset) -> Change:
+    def _present_id(self) -> TopicId | None:
+        topic = self.visit.host.image.topics.get(self.name.topic)
+        return None if topic is None else topic.topic_id
+
+    def _is_created_again(self) -> bool:
+        return None not in (self._topic_id, present := self._present_id()) and present != self._topic_id
+
+    def _begins_again(self) -> Change:
+        self._topic_id = self._present_id()
+        return self._truncated(0, "the topic was deleted and created again: what was read is gone with the former one")
+
+    def _truncated(self, cut: Offset, why: str = LOST_IN_ELECTION) -> Change:
         document = {
             "from": cut,
             "to": self.next_offset,
             "leader_epoch": self._read_epoch,
-            "why": "the leader's log does not hold what was read from here on: it was lost in an unclean election",
+            "why": why,
         }
         self.next_offset, self._read_epoch, self._high_watermark = cut, NO_EPOCH, -1
         return Change("truncated", document)

@@ -20,6 +20,7 @@ from minikafka.broker.throttle import Throttle
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     BrokerNotAvailable,
+    InconsistentTopicId,
     NotController,
     NotLeaderOrFollower,
     OffsetOutOfRange,
@@ -410,6 +411,8 @@ class FakeBroker:
         )
         try:
             self._checked(name)
+            if item.topic_id not in (None, self.cluster.topics[name.topic].topic_id):
+                raise InconsistentTopicId(f"{name.topic} does not have the id {item.topic_id}")
             if not start <= item.fetch_offset <= end:
                 raise OffsetOutOfRange(f"{name}: offset {item.fetch_offset} is outside {start} to {end}")
         except ProtocolError as error:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -263,6 +263,35 @@ async def test_a_broker_that_has_just_started_is_503_and_not_404(curl, method, p
     assert (problem["retriable"], problem["outcome"]) == (True, "not_written")
     for there in ("/healthz", "/v1/cluster", "/openapi.json"):
         assert (await curl.get(there)).status == 200
+
+
+async def test_a_stream_of_a_topic_that_was_created_again_begins_with_its_first_record(curl):
+    """Issue 13: it went on at its old position, and its reader never got the new topic's first records."""
+    for value in ("former 0", "former 1", "former 2"):
+        assert (await curl.post("/v1/topics/orders/partitions/0/records", {"value": value})).status == 200
+    url = f"{curl.cluster.brokers[1].url}/v1/topics/orders/partitions/0/stream?offset=0&heartbeat_ms=100"
+    async with curl.session.get(url) as response, asyncio.timeout(30):
+        lines = response.content
+        assert [(await next_of(lines, "record"))["value"] for _ in range(3)] == ["former 0", "former 1", "former 2"]
+        # The former topic is gone with its records, and this one has more.
+        former = curl.cluster.topics["orders"]
+        curl.cluster.topics["orders"] = replace(former, topic_id="B" * 21 + "Q")
+        curl.cluster.batches.clear()
+        curl.cluster.ends.clear()
+        for number in range(5):
+            await curl.post("/v1/topics/orders/partitions/0/records", {"value": number})
+        told = await next_of(lines, "truncated")
+        assert (told["from"], told["to"]) == (0, 3)
+        assert "deleted and created again" in told["why"]
+        assert [(await next_of(lines, "record"))["value"] for _ in range(5)] == [0, 1, 2, 3, 4]
+
+
+async def next_of(lines: aiohttp.StreamReader, kind: str) -> Any:
+    """The data of the next event of this kind."""
+    async for line in lines:
+        if line.decode().strip() == f"event: {kind}":
+            return json.loads((await lines.readline()).decode().removeprefix("data: "))
+    raise AssertionError(f"the stream ended without {kind}")
 
 
 async def test_a_dry_run_creates_nothing(curl):

@@ -31,6 +31,7 @@ class Replicas:
 
     def __init__(self, log: PartitionLog | None = None) -> None:
         self.log = log
+        self.leader: Any = None
         self.looked_up = 0
         self.offloaded = 0
         self.meanwhile: Callable[[], None] = lambda: None
@@ -40,10 +41,12 @@ class Replicas:
         self.looked_up += 1
         if self.log is None:
             raise NotLeaderOrFollower("another broker leads it")
-        leader = SimpleNamespace(
-            log=self.log, epoch=0, high_watermark=self.log.end_offset, knows_its_watermark=True, partition="orders-0"
-        )
-        return SimpleNamespace(as_leader=lambda _: leader)
+        if self.leader is None or self.leader.log is not self.log:
+            end = self.log.end_offset
+            self.leader = SimpleNamespace(
+                log=self.log, epoch=0, high_watermark=end, knows_its_watermark=True, partition="orders-0"
+            )
+        return SimpleNamespace(as_leader=lambda _: self.leader, partition="orders-0")
 
     def storage_guard(self, _: Any) -> Any:
         return nullcontext()
@@ -121,5 +124,19 @@ async def test_a_leader_that_was_deposed_while_it_searched_refuses():
         replicas.log = None
 
     replicas.meanwhile = deposed
+    refused = await answered(replicas, TIME)
+    assert (refused.error_code, refused.offset) == (NotLeaderOrFollower.code, -1)
+
+
+async def test_a_search_in_a_log_of_a_former_topic_is_not_answered():
+    """Issue 13: the topic is created again meanwhile, and this broker leads that too: the offset is one of the former."""
+    log, new = open_log(MemoryDisk()), open_log(MemoryDisk())
+    log.append_as_leader(client_batch("a", compression="gzip"), leader_epoch=0, wall_ms=TIME)
+    replicas = Replicas(log)
+
+    def created_again() -> None:
+        replicas.log = new
+
+    replicas.meanwhile = created_again
     refused = await answered(replicas, TIME)
     assert (refused.error_code, refused.offset) == (NotLeaderOrFollower.code, -1)

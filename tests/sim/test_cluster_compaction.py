@@ -9,7 +9,7 @@ from typing import Any
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConfigResource
-from minikafka.errors import InvalidRecord, ProtocolError, WorldError
+from minikafka.errors import CorruptMessage, InvalidRecord, ProtocolError, WorldError
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
@@ -216,3 +216,23 @@ def test_a_coordinator_loads_thousands_of_commits_from_a_compacted_log() -> None
         for group in range(7):
             answer = client.run(ask(OffsetFetchRequest(group_id=f"g{group}", partitions=asked)))
             assert answer.partitions[0].offset == max(n for n in range(3000) if n % 7 == group)
+
+
+def test_a_topic_that_is_created_again_is_compacted_although_its_former_log_was_damaged() -> None:
+    """Issue 13: damaged replicas were noted by name, so that the new topic was left alone until the broker restarted."""
+    with simulated(brokers=1, min_insync_replicas="1", **SOON) as cluster:
+        client = Client(cluster)
+        cluster.create_topic("orders", **COMPACT)
+        broker = cluster.brokers[1]
+        assert broker is not None
+        put(client, 60)
+
+        async def damaged(*_given: Any, **_named: Any) -> Any:
+            raise CorruptMessage("a byte has rotted")
+
+        broker.replicas.get(ORDERS).log.clean = damaged  # type: ignore[method-assign]
+        cluster.until(lambda: bool(facts_of(cluster, "log_uncleanable")), 30.0, "the damage to be noticed")
+        client.run(client.admin.delete_topics(["orders"]))
+        cluster.create_topic("orders", **COMPACT)
+        put(client, 60)
+        cluster.until(lambda: bool(facts_of(cluster, "log_compacted")), 30.0, "the new log to be compacted")

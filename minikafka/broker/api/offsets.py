@@ -16,6 +16,7 @@ from minikafka.broker.purgatory import Condition, Mark
 from minikafka.errors import (
     UNKNOWN,
     InvalidRequest,
+    NotLeaderOrFollower,
     OffsetNotAvailable,
     OffsetOutOfRange,
     ProtocolError,
@@ -124,8 +125,10 @@ async def _search_one(
             end = _readable_end(leader, request)
             timestamp = leader.log.newest_timestamp(end) if item.timestamp == MAX_TIMESTAMP else item.timestamp
             hit = await _first_at_or_after(replicas, leader.log, timestamp, end) if timestamp >= 0 else None
-        # The search may have taken turns: what a deposed leader found is not its answer to give.
-        _leader_of(replicas, request, item, session_alive)
+        # The search may have taken turns: what a deposed leader found is not its answer to give, and a topic that was
+        # created again meanwhile has other offsets.
+        if _leader_of(replicas, request, item, session_alive)[1] is not leader:
+            raise NotLeaderOrFollower(f"{partition.partition}: the leader has changed during the search")
     except ProtocolError as error:
         return _refusal(replicas, item, error)
     timestamp, offset, epoch = hit if hit is not None else (-1, -1, -1)

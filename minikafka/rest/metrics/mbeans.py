@@ -201,7 +201,7 @@ def _logs(view: View) -> Iterator[Metric]:
 def _cleaner(view: View) -> Iterator[Metric]:
     cleaner = view.broker.cleaner
     meter, partitions = cleaner.meter, view.broker.partitions
-    damaged = [partitions[name].log.size_bytes for name in cleaner.uncleanable if name in partitions]
+    damaged = [each.log.size_bytes for each in cleaner.uncleanable if partitions.get(each.partition) is each]
     idle_s = view.now - meter.last_look_at if meter.last_look_at is not None else 0.0
     prefix = "kafka_log_logcleanermanager_"
     yield number(prefix + "max_dirty_percent", "Dirty bytes of the dirtiest compacted log.", meter.max_dirty_percent)
