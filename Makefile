@@ -40,7 +40,12 @@ help:
 demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark) $(VENV)/.bytecode
 	@$(BIN)/minikafka demo $(DEMO_ARGS)
 
-test: lint $(VENV)/.demo $(VENV)/.spark compiled $(VENV)/.bytecode
+# mypy has one core, and the compilation of the rules the other.
+test: $(VENV)/.dev $(VENV)/.demo $(VENV)/.spark $(VENV)/.bytecode
+	@$(BIN)/python tools/compile_rules.py & compiling=$$!; \
+	trap "kill $$compiling 2>/dev/null; exit 1" INT TERM; \
+	( $(LINT) ); linted=$$?; \
+	wait $$compiling && exit $$linted
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(PYTEST_ARGS)
 
