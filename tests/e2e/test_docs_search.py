@@ -8,7 +8,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.tidy.test_docs_site import build_site
+from tests.tidy.test_docs_site import shared_site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
@@ -17,7 +17,7 @@ LINKS = "() => [...document.querySelectorAll('a[href]')].map((each) => each.href
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_site(tmp_path_factory.mktemp("site"))
+    return shared_site(tmp_path_factory)
 
 
 def test_search_from_disk_finds_a_word_and_opens_its_page(browser: Browser, site: Path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -14,8 +16,8 @@ from tests.tidy.sources import ROOT
 LOADED = re.compile(r"""<(?:script|img|iframe)[^>]*\ssrc="([^"]+)"|<link[^>]*rel="stylesheet"[^>]*href="([^"]+)\"""")
 
 
-def build_site(folder: Path) -> Path:
-    """The built site. A page outside the table of contents or a link without a target is an error."""
+def build_site(folder: Path) -> None:
+    """Build the site in ``folder/html``. A page outside the table of contents or a link without a target is an error."""
     built = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "state", "docs", folder / "html"],
         cwd=ROOT,
@@ -25,12 +27,24 @@ def build_site(folder: Path) -> Path:
         check=False,
     )
     assert built.returncode == 0, built.stderr
+
+
+def shared_site(factory: pytest.TempPathFactory) -> Path:
+    """The site, built once for all workers of this run: each of them has a folder of its own below the run's."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "built").exists():
+            build_site(folder)
+            (folder / "built").touch()
     return folder / "html"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    return build_site(tmp_path_factory.mktemp("site"))
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_site(tmp_path_factory)
 
 
 def test_each_page_is_built(site):
