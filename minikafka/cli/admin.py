@@ -42,7 +42,8 @@ PASSWORD_VARIABLE = "MINIKAFKA_PASSWORD"  # noqa: S105 - a name
 TOKEN_VARIABLE = "MINIKAFKA_TOKEN"  # noqa: S105 - a name
 
 _FILE = click.Path(dir_okay=False)
-_USER, _PASSWORD_FILE, _TOKEN_FILE = "login_user", "password_file", "token_file"
+# `users add` has a parameter password_file of its own.
+_USER, _PASSWORD_FILE, _TOKEN_FILE = "login_user", "login_password_file", "login_token_file"
 
 # Option, key of its value, type, help. The first three keys are parameters of the native clients.
 _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (

@@ -15,7 +15,7 @@ import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from msgspec import structs
@@ -129,8 +129,14 @@ def console(*, stderr: bool = False) -> Console:
     """Where tables and progress go; with ``NO_COLOR`` neither colour nor bold."""
     from rich.console import Console  # noqa: PLC0415 - a broker uses this module's options only
 
+    class PipedConsole(Console):
+        """A reader that left (``| head``) is no failure, as after :func:`print_lines`; rich would exit with 1."""
+
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
+    return PipedConsole(
         file=stream,
         width=None if stream.isatty() else PIPE_WIDTH,
         highlight=False,

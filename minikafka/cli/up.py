@@ -133,10 +133,9 @@ class TextReport:
     def __init__(self, cluster: ProcessCluster, data_dir: Path) -> None:
         self._cluster = cluster
         self._data_dir = data_dir
-        self._brokers = many(len(cluster.brokers), "broker")
 
     def starting(self) -> None:
-        click.echo(f"Starting {self._brokers} in {self._cluster.data_dir.absolute()} ...")
+        click.echo(f"Starting {many(len(self._cluster.brokers), 'broker')} in {self._cluster.data_dir.absolute()} ...")
         if self._cluster.files.notice:
             click.echo(f"Note: {self._cluster.files.notice}.")
 
@@ -172,8 +171,10 @@ class TextReport:
         click.echo(f"\nBroker {ready.node_id} was started again (pid {ready.pid}).")
 
     def stopping(self) -> None:
-        # The terminal has just shown "^C": begin a new line.
-        click.echo(f"\nStopping {self._brokers} ...")
+        running = sum(each.is_running for each in self._cluster.brokers.values())
+        if running:
+            # The terminal has just shown "^C": begin a new line.
+            click.echo(f"\nStopping {many(running, 'broker')} ...")
 
     def stopped(self) -> None:
         folder = shlex.quote(str(self._data_dir))

@@ -265,6 +265,7 @@ class Coordinator:
                 earlier.note(failed)
             if not isinstance(error, CoordinatorLoadInProgress):
                 self._address = None
+            self._metadata.refresh_soon()  # Only metadata says that the reason may be a quorum that is lost.
             if not await attempts.pause():
                 raise RequestTimedOut(
                     attempts.why or f"{self._named}: no coordinator answered in time: {error.message}",

@@ -29,7 +29,7 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from minikafka.types import TopicPartition
+from minikafka.types import NO_NODE, TopicPartition
 from minikafka.wire import group_messages as g
 from tests.clients.fake_cluster import (
     LOSE_REQUEST,
@@ -542,6 +542,22 @@ def test_a_group_without_a_coordinator_is_told_and_looked_for_on(before_start: b
                     await asyncio.wait_for(reading.getone(), 100)
             down = False
             assert (await asyncio.wait_for(reading.getone(), 10)).offset == 7
+
+    play(story)
+
+
+def test_a_member_reports_once_that_there_is_no_controller():
+    """`consume --group` without a quorum named only refused connections: the member looked for a coordinator alone."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        cluster.controller = NO_NODE
+        cluster.faults.append(lambda _node, api, _: UNREACHABLE if api == "FindCoordinator" else None)
+        reading = consumer(cluster, "t", group_id="g")
+        async with reading:
+            assert await reading.getmany(timeout_ms=15_000) == {}
+        assert cluster.kinds().count("controller_missing") == 1
 
     play(story)
 

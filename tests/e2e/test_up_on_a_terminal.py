@@ -89,9 +89,19 @@ def test_up_shows_brokers_in_order_and_commands_that_work(tmp_path):
         assert "Broker 2 ended with SIGKILL" in died
         up.process.send_signal(signal.SIGINT)
         ended = up.until("up --data-dir")
-        assert "Stopping 3 brokers" in ended
+        assert "Stopping 2 brokers" in ended
         assert f"serve '{folder}/broker-2/broker.properties'" in ended
         assert up.process.wait(TIMEOUT_S) == 0
+
+
+def test_up_stops_nothing_when_its_last_broker_has_died(tmp_path):
+    """The cause is the last line; "Stopping 1 broker" would be about a process that is gone."""
+    with Terminal(tmp_path, "--brokers", "1", "--base-port", "0") as up:
+        pid = re.search(r"^ *1  127\.0\.0\.1:\d+  +(\d+)  ", up.until("Press Ctrl-C"), re.MULTILINE)
+        assert pid is not None
+        os.kill(int(pid[1]), signal.SIGKILL)
+        assert "Stopping" not in up.until("all brokers have ended; the last one: broker 1 ended with SIGKILL")
+        assert up.process.wait(TIMEOUT_S) == 1
 
 
 def test_json_lines_are_printed_on_a_terminal_on_request(tmp_path):

@@ -137,6 +137,30 @@ def test_examples_can_be_pasted(path):
         assert ", then: " not in command
 
 
+@pytest.mark.parametrize("path", paths(), ids=" ".join)
+def test_no_two_options_of_a_command_set_one_parameter(path):
+    """`users add --password-file` was taken for the password file of --user, and refused without --user."""
+    command = root
+    for name in path:
+        command = command.get_command(click.Context(command), name)
+    names = [each.name for each in command.params]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("typed", [("lab", "run", "data-loss"), ("lab", "compare", "divergence"), ("config", "show")])
+def test_a_reader_that_leaves_is_no_failure(typed):
+    """`minikafka lab compare ... | head` is exit code 0 and silent, with tables that rich prints too."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "minikafka", *typed], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_table_of_commands_names_their_modules():
     """Commands are imported when they are asked for: a wrong name in the table would be found by a user."""
     assert COMMANDS.keys() == FOUND.keys()

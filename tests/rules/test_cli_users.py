@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minikafka.cli import users
+from minikafka.cli.admin import client_settings
 from minikafka.cli.root import root
 from minikafka.errors import ResourceNotFound
 
@@ -39,7 +40,8 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     """What the commands reach in place of brokers."""
     found = Admin()
 
-    async def with_admin(_bootstrap: str, work: Any) -> Any:
+    async def with_admin(bootstrap: str, work: Any) -> Any:
+        client_settings(bootstrap)  # refuses what the real one refuses
         return await work(found)
 
     monkeypatch.setattr(users, "with_admin", with_admin)
@@ -52,7 +54,7 @@ def call(*arguments: str, **options: Any) -> Result:
 
 
 def test_a_password_comes_from_a_file(admin: Admin, tmp_path: Path) -> None:
-    """Without the newline at its end; other spaces are part of it."""
+    """Without the newline at its end; other spaces are part of it. It is not the password of --user, who logs in."""
     path = tmp_path / "p"
     path.write_text(" sécret \n", encoding="utf-8")
     found = call("add", "ann", "--password-file", str(path))
