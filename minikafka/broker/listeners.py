@@ -7,7 +7,7 @@ ports. The listener that a request came in on is part of its context.
 from __future__ import annotations
 
 from minikafka.config import BrokerConfig
-from minikafka.errors import BrokerNotAvailable
+from minikafka.errors import BrokerNotAvailable, in_words
 from minikafka.ports import Handler, Network, OpenSession, Server
 from minikafka.types import Address
 
@@ -23,9 +23,13 @@ class Listeners:
         """Listen everywhere; OSError when a port is in use."""
         for name, address in self._config.all_listeners:
             is_main = name == self._config.inter_broker_listener.name
-            self._servers[name] = await network.serve(
-                address, handler, listener="" if is_main else name, sessions=sessions
-            )
+            try:
+                self._servers[name] = await network.serve(
+                    address, handler, listener="" if is_main else name, sessions=sessions
+                )
+            except OSError as error:
+                advice = "stop what listens there, or change listeners"
+                raise OSError(error.errno, f"listener {name} at {address}: {in_words(error)}; {advice}") from error
 
     @property
     def address(self) -> Address:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import with_admin
-from minikafka.cli.running import Commands, Misuse, run
+from minikafka.cli.running import Commands, Failure, Misuse, run
 from minikafka.cli.settings import DEFAULT_ORIGIN, broker_settings, parse_flags
 from minikafka.cli.tables import (
     EXISTING_FILE,
@@ -40,6 +40,10 @@ from minikafka.wire.admin import (
     DescribedConfig,
     DescribedConfigs,
 )
+
+if TYPE_CHECKING:
+    from minikafka import AdminClient
+    from minikafka.types import NodeId
 
 DYNAMIC = frozenset({DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER})
 
@@ -131,14 +135,24 @@ def describe(everything: bool, bootstrap: str, output: str, watch: bool, **whose
     """Show settings of a topic or broker that were altered at run time (--all: every one), and who says what."""
     resource = _resource(**whose)
 
-    async def asked() -> DescribedConfigs:
-        [found] = await with_admin(
-            bootstrap,
-            lambda admin: admin.describe_configs([resource], include_synonyms=True, include_documentation=True),
-        )
+    async def described(admin: AdminClient) -> DescribedConfigs:
+        if whose["broker"] is not None:
+            await _check_runs(admin, whose["broker"])
+        [found] = await admin.describe_configs([resource], include_synonyms=True, include_documentation=True)
         return found
 
+    async def asked() -> DescribedConfigs:
+        return await with_admin(bootstrap, described)
+
     show_again(asked, lambda found: _draw(resource, found, output, everything=everything), watch=watch)
+
+
+async def _check_runs(admin: AdminClient, broker: NodeId) -> None:
+    """Raise Failure unless ``broker`` runs: it alone knows its settings, and a client would wait for its start."""
+    running = sorted(each["node_id"] for each in (await admin.describe_cluster())["brokers"])
+    if broker not in running:
+        known = ", ".join(map(str, running))
+        raise Failure(f"--broker {broker}: no broker {broker} is running; the brokers that run are {known}")
 
 
 def _draw(resource: ConfigResource, found: DescribedConfigs, output: str, *, everything: bool) -> None:

@@ -130,6 +130,19 @@ LOGGED = ("produce", "consume")
 class LazyCommands(Commands):
     """Imports a command's module when the command is run or asked for its own help."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; an option of commands that stands before the command is an error that says so."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.possibilities:
+                raise
+            raise click.UsageError(
+                f"No such option {error.option_name!r} here: options stand behind the command, as in "
+                "`minikafka topics list -b 127.0.0.1:9092`.",
+                error.ctx,
+            ) from error
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 

@@ -450,7 +450,7 @@ def heal(faults: tuple[str, ...], bootstrap: str) -> None:
     healed, silent = run(end)
     click.echo(f"Healed {healed}.")
     for each in silent:
-        click.echo(f"Broker {each['broker']} did not answer: {each['detail']}.", err=True)
+        click.echo(f"The faults of broker {each['broker']} are not healed: {each['detail']}.", err=True)
     if any(each["outcome"] == UNKNOWN for each in silent):
         raise Failure("some faults may still be active; `minikafka faults list` shows them")
 

@@ -522,7 +522,11 @@ class Consumer:
         """The next record of these (default: all) partitions; waits as long as it takes.
 
         Raises what stands in its place: CorruptMessage, OffsetOutOfRange, LogTruncation, NoOffsetForPartition.
+        InvalidRequest while nothing is subscribed or assigned.
         """
+        self._running()
+        if not self._subscription and not self._positions.states:
+            raise InvalidRequest("the consumer has nothing to read: call subscribe() or assign() first")
         only = as_dict(partitions) if partitions else None
         gate = self._ask_for_records()
         try:

@@ -197,6 +197,9 @@ REFUSED = (InvalidGroupId, GroupAuthorizationFailed, TransactionalIdAuthorizatio
 FIND_PATIENCE_MS = 3_000
 """How long one broker may take to say who coordinates, the first time round; twice as long in each round after that."""
 
+FAILOVER_S = 2.0
+"""How long a coordinator mostly takes to move."""
+
 LOOK_AFTER_MS = 3_000
 """Pause between two checks whether the coordinator has moved, while a request to it has no answer."""
 
@@ -225,6 +228,8 @@ class Coordinator:
         self._node: NodeId = NO_NODE
         self._rounds = 0
         """How often all brokers were asked in vain."""
+        self._failing_since: float | None = None
+        """When the first of the latest attempts failed."""
 
     async def ask(
         self,
@@ -258,6 +263,7 @@ class Coordinator:
                 response = await self._attempt(request, deadline, patience_ms or self._config.request_timeout_ms)
                 error = error_of(response)
                 if not isinstance(error, LOOK_AGAIN):
+                    self._failing_since = None
                     return earlier.answer(response)
                 earlier.note(response)
             except (NetworkException, CoordinatorNotAvailable) as failed:
@@ -265,7 +271,7 @@ class Coordinator:
                 earlier.note(failed)
             if not isinstance(error, CoordinatorLoadInProgress):
                 self._address = None
-            self._metadata.refresh_soon()  # Only metadata says that the reason may be a quorum that is lost.
+            self._look_for_a_controller()
             if not await attempts.pause():
                 raise RequestTimedOut(
                     attempts.why or f"{self._named}: no coordinator answered in time: {error.message}",
@@ -290,6 +296,13 @@ class Coordinator:
                     raise RequestTimedOut(why) from error
             else:
                 return self._node
+
+    def _look_for_a_controller(self) -> None:
+        """Request metadata while attempts fail for longer than a failover takes: only it says that the quorum is lost."""
+        now = self._world.clock.now()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if now >= self._failing_since + FAILOVER_S:
+            self._metadata.refresh_soon()
 
     async def _attempt(self, request: Any, deadline: float, patience_ms: int) -> Any:
         address = self._address or await self._find(deadline)

@@ -56,6 +56,9 @@ CALLED_HERE: Final[Mapping[str, str]] = {
     "topic_metadata_refresh_interval_ms": "metadata_max_age_ms",
     "reconnect_backoff_ms": "retry_backoff_ms",
     "reconnect_backoff_max_ms": "retry_backoff_max_ms",
+    "sasl_username": "sasl_plain_username",
+    "sasl_password": "sasl_plain_password",
+    "sasl_mechanisms": "sasl_mechanism",
     "ssl_ca_location": "ssl_cafile",
     "ssl_certificate_location": "ssl_certfile",
     "ssl_key_location": "ssl_keyfile",
@@ -66,7 +69,10 @@ CALLED_HERE: Final[Mapping[str, str]] = {
 
 _RETRIES: Final = "attempts are not counted: a record is retried until delivery_timeout_ms is over; set that instead"
 _TOPICS: Final = 'topics are positional arguments: Consumer("orders", "payments", ...)'
-_NO_SASL: Final = "this client has no SASL; a client certificate (ssl_certfile) authenticates it"
+_LOGIN: Final = (
+    "this client logs in with sasl_plain_username and sasl_plain_password, with sasl_oauth_token_provider, or by its "
+    "certificate (ssl_certfile)"
+)
 _TLS: Final = "files for TLS are ssl_cafile, ssl_certfile and ssl_keyfile; for all else give an ssl_context"
 _CALLBACK: Final = "send() returns a future of the record's place; await it, or add a callback to it"
 
@@ -94,7 +100,7 @@ def unknown(name: str, known: Collection[str]) -> InvalidConfig:
     elif plain in REASONS:
         hint = f"; {REASONS[plain]}"
     elif plain.startswith(("ssl_", "sasl_")):
-        hint = f"; {_TLS if plain.startswith('ssl_') else _NO_SASL}"
+        hint = f"; {_TLS if plain.startswith('ssl_') else _LOGIN}"
     else:
         hint = did_you_mean(plain, known)
     return InvalidConfig(f"unknown parameter {name}{hint}", setting=name)
@@ -280,7 +286,12 @@ class ClientConfig:
     @property
     def _servers(self) -> str:
         servers = self.bootstrap_servers
-        return servers if isinstance(servers, str) else ",".join(servers)
+        try:
+            return servers if isinstance(servers, str) else ",".join(servers)
+        except TypeError as error:
+            raise InvalidConfig(
+                f"bootstrap_servers={servers!r}: HOST:PORT, or a list of these, is needed", setting="bootstrap_servers"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,6 +420,10 @@ class ConsumerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
+        for name in ("group_id", "group_instance_id"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InvalidConfig(f"{name}={value!r}: a str is needed, such as {name}={str(value)!r}", setting=name)
         if self.group_id is not None and not self.group_id:
             raise InvalidGroupId("group_id is empty: give the group a name, or leave it out")
         if self.group_id is None and self.group_instance_id is not None:

@@ -245,8 +245,8 @@ def prepare(
     config = _as_text(config)
     for name in sorted(OWNED & config.keys()):
         raise InvalidConfig(f"{name} is set for each broker by itself: leave it out", setting=name)
-    if brokers is not None and not 1 <= brokers <= BROKERS_MAX:
-        raise InvalidConfig(f"brokers={brokers}: a number from 1 to {BROKERS_MAX} is needed")
+    if brokers is not None and (type(brokers) is not int or not 1 <= brokers <= BROKERS_MAX):
+        raise InvalidConfig(f"brokers={brokers!r}: a number from 1 to {BROKERS_MAX} is needed")
     found = _existing(data_dir)
     if found:
         if brokers is not None and brokers != len(found):

@@ -17,10 +17,12 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from minikafka import __version__
 from minikafka import errors as kafka
 from minikafka.broker.http_login import WRONG
+from minikafka.rest.leaders import url_of
 from minikafka.rest.parameters import Parameter, Text
 from minikafka.rest.route import Answer, Body, Contents, ErrorForm, Json, Page, Route, Routes, Visit, text_answer
 from minikafka.rest.schema import Schema, many, ref, shape
@@ -183,7 +185,7 @@ def _parameter(parameter: Parameter[Any]) -> dict[str, Any]:
     if default is not None and parameter.place != "path":
         schema["default"] = default
     document: dict[str, Any] = {"name": parameter.name, "in": parameter.place, "description": parameter.description}
-    if parameter.place == "path":
+    if parameter.place == "path" or parameter.required:
         document["required"] = True
     document["schema"] = schema
     if parameter.example is not None:
@@ -314,6 +316,9 @@ async def get_openapi(visit: Visit) -> Json:
 async def get_docs(visit: Visit) -> Page:
     """This API for people: one page that needs nothing from anywhere else."""
     page = _page(testing=visit.host.config.testing_endpoints_enable)
+    address = visit.host.address_of(visit.host.node_id)
+    if address is not None:  # known once the broker has registered
+        page = page.replace(HOST.encode(), html.escape(url_of(visit.host, address)).encode())
     return Page(page, HTML_UTF8, {"Content-Security-Policy": CONTENT_POLICY})
 
 
@@ -341,6 +346,7 @@ async def get_problem_page(visit: Visit) -> Json:
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 HOST = "http://127.0.0.1:9092"
+"""The address in examples; the page is shown with the address of its broker in its place."""
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --strong: #06c; }
@@ -451,14 +457,19 @@ def takes(schema: dict[str, Any]) -> str:
 
 def curl_of(method: str, path: str, operation: dict[str, Any]) -> str:
     """A line that works."""
-    examples = {each["name"]: str(each["example"]) for each in operation.get("parameters", ()) if "example" in each}
+    parameters = operation.get("parameters", ())
+    examples = {each["name"]: str(each["example"]) for each in parameters if "example" in each}
     address = HOST + re.sub(r"\{(\w+)\}", lambda found: examples.get(found[1], found[1]), path)
-    content = operation.get("requestBody", {}).get("content", {}).get(JSON)
+    query = {each["name"]: each["example"] for each in parameters if each["in"] == "query" and each.get("required")}
+    address += f"?{urlencode(query)}" if query else ""
+    contents = operation.get("requestBody", {}).get("content", {})
+    kind = JSON if JSON in contents else next(iter(contents), "")
     words = ["curl"]
-    if method != ("GET" if content is None else "POST"):
+    if method != ("POST" if kind else "GET"):
         words += ["-X", method]
-    if content is not None:
-        words += ["--json", json.dumps(content.get("example", {}), ensure_ascii=False)]
+    if kind:
+        body = json.dumps(contents[kind].get("example", {}), ensure_ascii=False)
+        words += ["--json", body] if kind == JSON else ["-H", f"Content-Type: {kind}", "--data", body]
     if "text/event-stream" in operation["responses"].get("200", {}).get("content", {}):
         words.append("-N")
     return shlex.join([*words, address])

@@ -33,13 +33,21 @@ from minikafka.rest.schema import ref
 from minikafka.rest.schemas import Place
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.web.accept import JSON
-from minikafka.web.problems import malformed, problem_of
+from minikafka.web.problems import problem_of
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import failure_of
 
 ROUTES = Routes("groups", also=(FORWARD,))
-TOPIC_QUERY = Text("topic", "Of this topic; it must be given.", length_max=249, pattern=r"[^/]+", needed="a name")
+TOPIC_QUERY = Text(
+    "topic",
+    "Only of this topic.",
+    length_max=249,
+    pattern=r"[^/]+",
+    needed="a name",
+    required=True,
+    example="orders",
+)
 PARTITION_QUERY = Integer("partition", "Only of this partition; all without it.", high=INT32_MAX)
 
 
@@ -318,8 +326,6 @@ class _Forgotten(OfGroup):
 async def delete_offsets(visit: Visit) -> Json:
     """Forget what the group has committed for a topic that no member reads."""
     group, topic = visit[GROUP], visit[TOPIC_QUERY]
-    if not topic:
-        raise malformed("parameter topic: is missing; name the topic whose offsets are to be forgotten")
     if visit.gives(PARTITION_QUERY):
         partitions = [TopicPartition(topic, visit[PARTITION_QUERY])]
     else:

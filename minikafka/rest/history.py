@@ -42,7 +42,6 @@ from minikafka.types import NO_NODE, Address, NodeId, Offset, TopicPartition
 from minikafka.ui.journal import Entry, Journal
 from minikafka.ui.page import NothingToShow, page_of, replay_of
 from minikafka.ui.sentences import tone_of
-from minikafka.web.problems import malformed
 from minikafka.wire import messages as m
 from minikafka.wire.acls import CLUSTER_NAME, AclOperation, ResourceType
 from minikafka.wire.differences import difference
@@ -76,6 +75,7 @@ PARTITION = Text(
     "The partition, as `topic-number`.",
     pattern=r"[^/]+-[0-9]{1,9}",
     needed="a partition such as orders-0",
+    required=True,
     example="orders-0",
 )
 
@@ -496,8 +496,6 @@ async def _fill(document: dict[str, Any], past: _Past, span: Span, limit: int, s
 async def get_replay(visit: Visit) -> Page:
     """The replay page of a partition: one HTML file that needs no broker and no network."""
     host = visit.host
-    if not visit[PARTITION]:
-        raise malformed("parameter partition: is missing; a partition such as orders-0 is needed")
     name = _partition_in(visit, visit[PARTITION])
     span = Span.of(visit)
     histories = await _histories(host, name, span, REPLAY_ROWS)

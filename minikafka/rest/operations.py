@@ -76,6 +76,10 @@ class _Changes(Model):
     )
 
 
+_BROKER_CHANGES: Json = {"config": {"log.retention.ms": 3_600_000, "log.segment.bytes": None}}
+"""The example for brokers, whose settings have other names than those of topics."""
+
+
 class _Altered(Model):
     """Settings that were altered."""
 
@@ -137,7 +141,7 @@ async def patch_topic(visit: Visit) -> Json:
     "PATCH /v1/brokers/{broker}/configs",
     _ALTERED,
     parameters=(*_CHANGE,),
-    body=_Changes.body(),
+    body=_Changes.body(_BROKER_CHANGES),
     problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig, kafka.BrokerIdNotRegistered),
     tag="cluster",
 )
@@ -150,7 +154,7 @@ async def patch_broker_configs(visit: Visit) -> Json:
     "PATCH /v1/cluster/configs",
     _ALTERED,
     parameters=_CHANGE,
-    body=_Changes.body(),
+    body=_Changes.body(_BROKER_CHANGES),
     problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig),
     tag="cluster",
 )

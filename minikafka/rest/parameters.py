@@ -35,12 +35,14 @@ PARTS: dict[str, Parameter[Any]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parameter(ABC, Generic[Value]):
-    """One parameter; subclasses say how its text is read. A part of the path is always there, the others may be."""
+    """One parameter; subclasses say how its text is read. Parts of the path are always there, others if `required`."""
 
     name: str = field(kw_only=False)
     description: str = field(kw_only=False)
     default: Value
     place: Place = "query"
+    required: bool = False
+    """A request without it is refused."""
     example: Any = None
     error: type[ProtocolError] = InvalidRequest
     """What a text that is no value is refused with."""
@@ -202,6 +204,8 @@ def values_of(
             given = [source[each.name]] if each.name in source else ()
         if given:
             named.add(each.name)
+        elif each.required:
+            faults.append({"parameter": each.name, "detail": f"is missing; such as {each.name}={each.example}"})
         if len(given) > 1:
             faults.append({"parameter": each.name, "detail": f"comes {len(given)} times"})
         try:

@@ -485,4 +485,4 @@ def _nothing_there(http: web.Request, host: Host) -> Refused:
     if path.startswith("/v1/groups//"):
         return Refused(kafka.InvalidGroupId("the group's name is empty: give it one"))
     hint = kafka.did_you_mean(path, [route.path for route, _ in _PATTERNS if is_there(route, host)])
-    return malformed(f"there is nothing at {path[:200]}{hint}", status=404)
+    return malformed(f"no route matches {http.method[:20]} {path[:200]}{hint or '; GET /docs lists all'}", status=404)

@@ -160,7 +160,8 @@ class Plan:
         try:
             return cls.from_json(path.read_text(encoding="utf-8"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidConfig(f"{path} is no plan of a run: {error}") from error
+            why = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise InvalidConfig(f"{path} is no plan of a run: {why}") from error
 
     @property
     def producer_settings(self) -> dict[str, int | str]:

@@ -738,6 +738,28 @@ def test_settings_of_groups_are_checked():
     assert [each.name for each in ConsumerConfig(group_id="g").assignors()] == ["range", "cooperative-sticky"]
     with pytest.raises(InvalidConfig, match="auto_offset_reset"):
         ConsumerConfig(auto_offset_reset="first")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="group_id=5: a str is needed, such as group_id='5'"):
+        ConsumerConfig(group_id=5)  # type: ignore[arg-type]
+    for servers in (9092, [9092]):
+        with pytest.raises(InvalidConfig, match=r"bootstrap_servers=\[?9092\]?: HOST:PORT, or a list of these"):
+            ConsumerConfig(bootstrap_servers=servers)  # type: ignore[arg-type]
+
+
+def test_a_consumer_without_a_choice_says_so():
+    """As in Kafka's client (IllegalStateException): getone() waited for ever, in silence."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        await fill(cluster, "t", 1)
+        async with consumer(cluster) as reading:
+            with pytest.raises(InvalidRequest, match=r"call subscribe\(\) or assign\(\) first"):
+                await reading.getone()
+            assert await reading.getmany(timeout_ms=10) == {}
+            reading.subscribe(["t"])
+            assert (await asyncio.wait_for(reading.getone(), 10)).offset == 0
+
+    play(story)
 
 
 def test_producer_and_consumer_through_a_storm():

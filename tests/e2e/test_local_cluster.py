@@ -237,6 +237,8 @@ def test_only_files_that_stay_are_synced(tmp_path):
 
 def test_what_cannot_work_is_told():
     """Errors are sentences: an unknown setting, an unknown node, a node that runs, a cluster that does not."""
+    with pytest.raises(InvalidConfig, match="brokers='3': a number from 1 to 50 is needed"):
+        LocalCluster(brokers="3")  # type: ignore[arg-type]
     with pytest.raises(InvalidConfig, match="did you mean"):
         LocalCluster(1, config={"num.partitons": "1"})
     cluster = LocalCluster(1, log_stream=io.StringIO())

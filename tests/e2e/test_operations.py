@@ -197,6 +197,8 @@ def test_settings_are_altered_and_shown(cluster: LocalCluster):
     assert "restart" in told(cluster, "config", "alter", "--broker", "1", "--set", "node.id=5", code=2)
     told(cluster, "config", "alter", "--all-brokers", "--set", "log.retention.bytes=123456")
     every = as_json(cluster, "config", "describe", "--broker", "2", "--all")
+    missing = told(cluster, "config", "describe", "--broker", "77", code=1)
+    assert "no broker 77 is running; the brokers that run are 1, 2, 3" in missing, "it waited for the broker's start"
     shown = {each["name"]: (each["value"], each["source"], each["read_only"]) for each in every["configs"]}
     assert shown["log.retention.bytes"] == ("123456", "DYNAMIC_DEFAULT_BROKER_CONFIG", False)
     assert shown["node.id"] == ("2", "STATIC_BROKER_CONFIG", True)

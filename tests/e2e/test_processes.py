@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -176,6 +177,12 @@ def test_a_broker_that_cannot_start_says_why_in_one_sentence(tmp_path):
         assert "in use by another broker" in taken.splitlines()[-1]
         first.terminate()
         assert first.wait(TIMEOUT_S) == 0
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        good.write_text(good.read_text().replace("127.0.0.1:0", address))
+        taken = run("serve", str(good), code=1).splitlines()[-1]
+        assert taken.startswith(f"minikafka: listener PLAINTEXT at {address}: Address already in use")
+        assert taken.endswith("; stop what listens there, or change listeners")
     bad = tmp_path / "bad.properties"
     bad.write_text("num.partitons=3\n")
     assert "did you mean num.partitions?" in run("serve", str(bad), code=2)

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from minikafka.hosting.processes import ProcessCluster
+from tests.e2e.commands import completed
 from tests.e2e.test_processes import Up, run
 from tests.e2e.test_testing_doors import QUICK, Curl, act
 
@@ -59,6 +60,9 @@ async def test_broker_that_is_cut_off_paused_frozen_or_dead_is_acted_on_through_
             refused = await act(curl, 3, word, 503)
             assert (refused["error"], refused["outcome"]) == ("BROKER_NOT_AVAILABLE", "not_written")
         assert "cannot be reached" in await asyncio.to_thread(run, "faults", "heal", "3:1", *at, code=1)
+        healed = await asyncio.to_thread(completed, "faults", "heal", *at)
+        assert (healed.returncode, healed.stdout) == (0, "Healed 0.\n")
+        assert healed.stderr.startswith("The faults of broker 3 are not healed: ")
         listed = json.loads(await asyncio.to_thread(run, "faults", "list", "-o", "json", *at))
         assert (listed["faults"], [each["broker"] for each in listed["no_answer"]]) == ([], [3])
 

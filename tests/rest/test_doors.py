@@ -886,6 +886,14 @@ async def test_a_page_by_another_name_reads_nothing(curl):
     assert curl.cluster.brokers[1].asked == []
 
 
+async def test_a_path_without_a_route_is_named_with_its_method(curl):
+    """A caller sees which request was wrong; where no route is near, the page that lists all is named."""
+    nearest = (await curl.post("/v1/topcs", {})).problem(404, "INVALID_REQUEST")
+    assert nearest["detail"] == "no route matches POST /v1/topcs; did you mean /v1/topics?"
+    lost = (await curl.get("/zzzzzz")).problem(404, "INVALID_REQUEST")
+    assert lost["detail"] == "no route matches GET /zzzzzz; GET /docs lists all"
+
+
 async def test_a_page_of_an_allowed_origin_uses_all_of_it():
     """CORS: preflights are answered; answers, problems and streams can be read."""
     async with FakeCluster(1, http_allowed_origins="http://ui.example") as cluster:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import aiohttp
 import pytest
@@ -13,6 +15,7 @@ from aiohttp import web
 from openapi_spec_validator import validate
 
 from minikafka import rest
+from minikafka.config import BrokerConfig, table
 from minikafka.errors import BY_NAME
 from minikafka.rest.docs import curl_of, document, operation_id_of, problem_pages, render
 from minikafka.rest.route import Route
@@ -163,8 +166,39 @@ def test_the_command_of_a_route_reaches_it(route):
     """`curl --json` is a POST by itself: commands of PUT and PATCH were shown without their method and answered 405."""
     operation = document([route])["paths"][route.path][route.method.lower()]
     words = shlex.split(curl_of(route.method, route.path, operation))
-    method = words[words.index("-X") + 1] if "-X" in words else "POST" if "--json" in words else "GET"
-    assert route_of(method, words[-1].removeprefix("http://127.0.0.1:9092")) is route
+    method = words[words.index("-X") + 1] if "-X" in words else "POST" if {"--json", "--data"} & set(words) else "GET"
+    path, _, query = words[-1].removeprefix("http://127.0.0.1:9092").partition("?")
+    assert route_of(method, path) is route
+    required = {
+        each["name"] for each in operation.get("parameters", ()) if each["in"] == "query" and "required" in each
+    }
+    assert {name for name, _ in parse_qsl(query)} == required
+    assert ("requestBody" in operation) == bool({"--json", "--data"} & set(words))
+
+
+@pytest.mark.parametrize("path", ["/v1/brokers/{broker}/configs", "/v1/cluster/configs"])
+def test_the_command_that_alters_brokers_names_settings_of_brokers(path):
+    """The lines on `/docs` had a topic's setting and answered 422."""
+    words = shlex.split(curl_of("PATCH", path, document(ROUTES)["paths"][path]["patch"]))
+    assert set(json.loads(words[words.index("--json") + 1])["config"]) <= table(BrokerConfig).keys()
+
+
+async def test_the_commands_on_the_page_have_the_address_of_its_broker():
+    """A line copied from the page of a broker on another port went to whatever listens on 9092."""
+    async with FakeCluster(1) as cluster, aiohttp.ClientSession() as http:
+        url = cluster.brokers[1].url
+        async with http.get(f"{url}/docs") as answer:
+            page = await answer.text()
+        assert f"curl {url}/v1/topics" in page
+        assert "127.0.0.1:9092" not in page
+        for method, path, parameter in (
+            ("GET", "/v1/history/replay", "partition"),
+            ("DELETE", "/v1/groups/g/offsets", "topic"),
+        ):
+            async with http.request(method, f"{url}{path}") as answer:
+                problem = await answer.json()
+                assert (answer.status, problem["errors"][0]["parameter"]) == (400, parameter)
+                assert problem["detail"].startswith(f"parameter {parameter}: is missing; such as {parameter}=orders")
 
 
 def test_the_page_escapes_what_it_shows():

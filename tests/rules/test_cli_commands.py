@@ -262,6 +262,8 @@ def test_a_wrong_call_is_exit_code_2_and_nothing_on_standard_output(arguments):
     ("typed", "hint"),
     [
         (("tpics",), "No such command 'tpics'. Did you mean 'topics'?"),
+        (("-b", "127.0.0.1:1", "topics", "list"), "No such option '-b' here: options stand behind the command, as in "),
+        (("--versio",), "No such option '--versio'. Did you mean "),
         (("topics", "lst"), "No such command 'lst'. Did you mean 'list'?"),
         (("chaos", "run", "zombieleader"), "there is no scenario 'zombieleader'; did you mean zombie-leader"),
         (("chaos", "run", "xyz"), "there is no scenario 'xyz'; the library has boom-boom-minority, "),
@@ -315,6 +317,13 @@ def test_a_file_of_something_else_is_a_sentence(typed, content, tmp_path, monkey
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.stdout == ""
     assert result.stderr
+
+
+def test_json_of_something_else_is_named_as_no_plan(tmp_path):
+    """A plan of `reassign generate` has a version, too: the error was the bare name of a field."""
+    (tmp_path / "plan.json").write_text('{"version": 1, "partitions": []}')
+    found = told("sim", "show", str(tmp_path / "plan.json"), code=2)
+    assert found.stderr.endswith("plan.json is no plan of a run: 'topics' is missing\n")
 
 
 def test_nobody_there_is_a_sentence_that_says_what_to_do():
