@@ -298,7 +298,7 @@ class Coordinator:
                 return self._node
 
     def _look_for_a_controller(self) -> None:
-        """Request metadata while attempts fail for longer than a failover takes: only it says that the quorum is lost."""
+        """Request metadata if attempts fail for longer than a failover takes: only it says that the quorum is lost."""
         now = self._world.clock.now()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if now >= self._failing_since + FAILOVER_S:
