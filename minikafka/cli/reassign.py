@@ -29,6 +29,7 @@ from minikafka.cli.tables import (
     OutputFile,
     bootstrap_option,
     kafka_output_option,
+    many,
     print_found,
     print_json,
     print_lines,
@@ -44,6 +45,8 @@ from minikafka.wire.messages import DescribedReplica, DescribedTopic, DescribeRe
 from minikafka.world.clients import Asker
 
 WAIT_STEP_S = 0.5
+NAMED_MAX = 5
+"""Moves that a line of ``--wait`` names."""
 
 MOVES = click.argument("moves", nargs=-1, metavar="FILE|TOPIC-PARTITION=BROKERS ...")
 MOVES_IF_ANY = click.argument("moves", nargs=-1, metavar="[FILE|TOPIC-PARTITION=BROKERS]...")
@@ -237,11 +240,18 @@ async def _until_complete(bootstrap: str, names: Sequence[TopicPartition]) -> No
         left = await _progress(bootstrap, names)
         if not left:
             return
-        line = "; ".join(f"{each.name} waits for {kafka_layout.ids(each.missing)}{_left(each)}" for each in left)
+        line = progress_line(left)
         if line != last:
             click.echo(line, err=True)
             last = line
         await asyncio.sleep(WAIT_STEP_S)
+
+
+def progress_line(left: Sequence[Progress]) -> str:
+    """What the first of the moves wait for, and how many more there are: a cluster's plan may have hundreds."""
+    words = [f"{each.name} waits for {kafka_layout.ids(each.missing)}{_left(each)}" for each in left[:NAMED_MAX]]
+    others = len(left) - len(words)
+    return "; ".join([*words, f"and {many(others, 'more partition')}"] if others else words)
 
 
 def _left(each: Progress) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from minikafka.cli.reassign import Progress, _wanted
+from minikafka.cli.reassign import Progress, _wanted, progress_line
 from minikafka.cli.root import root
 from minikafka.cli.running import Misuse
 from minikafka.client.structs import Reassignment
@@ -121,3 +121,12 @@ def test_what_a_reassignment_still_waits_for():
     assert progress.records_left() == 20
     progress.leader_end = -1
     assert progress.records_left() is None
+
+
+def test_progress_of_many_moves_is_one_short_line():
+    """`reassign execute --wait` of a plan for all topics printed 41 partitions, each with its state, on a line of 3 KB."""
+    moving = Reassignment((1, 2), (2,), ())
+    moves = [Progress(TopicPartition("t", number), moving, isr=(1,), leader_end=9) for number in range(7)]
+    assert progress_line(moves[:2]) == "t-0 waits for 2 (9 records to go); t-1 waits for 2 (9 records to go)"
+    assert progress_line(moves[:6]).endswith("; t-4 waits for 2 (9 records to go); and 1 more partition")
+    assert progress_line(moves).endswith("; and 2 more partitions")

@@ -7,7 +7,8 @@
                                                          names, for all bugs that --rotted lists
 
 ``--hunt`` notes what it finds in ``planted_needed.json``, which the table tells; ``--seeds`` limits it per bug and
-``--minutes`` as a whole. Ctrl-C ends it with what was found so far.
+``--minutes`` as a whole. Ctrl-C ends it with what was found so far. Where the compiled rules are installed, set
+``MINIKAFKA_PURE=1``: bugs are planted in Python sources.
 """
 
 from __future__ import annotations

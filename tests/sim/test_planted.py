@@ -20,7 +20,7 @@ from tests.sim import planted_table
 from tests.sim.planted import Planted
 from tests.sim.planted_table import CLUSTERS, kept_plan
 
-ROTTED = "the kept plan of {0} no longer shows it: python -m tests.sim.planted_table --record {0}"
+ROTTED = "the kept plan of {0} no longer shows it: MINIKAFKA_PURE=1 python -m tests.sim.planted_table --record {0}"
 
 
 KEPT = "kept"
