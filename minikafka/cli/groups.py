@@ -86,6 +86,7 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
         ("GROUP", "PROTOCOL-TYPE", "STATE"),
         [(each.group_id, each.protocol_type, each.state) for each in groups],
         kafka=kafka_layout.groups_listed(groups, with_states=bool(states)),
+        nothing="No group is in that state." if wanted else "There are no groups.",
     )
 
 

@@ -137,6 +137,7 @@ def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:
         ("Topic", "PartitionCount", "ReplicationFactor"),
         [(topic.topic, len(topic.partitions), _replication_factor(topic)) for topic in topics],
         kafka=(topic.topic for topic in topics),
+        nothing="There are no topics.",
     )
 
 

@@ -112,7 +112,10 @@ def list_(
         (each.transactional_id, node, each.producer_id, each.state) for node, part in found.items() for each in part
     )
     names = ("transactional_id", "coordinator", "producer_id", "state")
-    print_found(output, {"transactions": [dict(zip(names, row, strict=True)) for row in rows]}, LISTED, rows)
+    document = {"transactions": [dict(zip(names, row, strict=True)) for row in rows]}
+    filtered = bool(states or producer_ids or id_pattern or duration_ms is not None)
+    nothing = "No transactional id matches." if filtered else "There are no transactional ids."
+    print_found(output, document, LISTED, rows, nothing=nothing)
 
 
 @command.command(

@@ -112,6 +112,13 @@ def test_lists_with_tabs_have_the_cells_of_the_tables(cluster: LocalCluster):
     assert {len(each["Proposed"].split(",")) for each in moved} == {2}
     assert rows("elect", "preferred", "tabs-0")[0]["Partition"] == "tabs-0"
     assert rows("groups", "list") == []
+    for words, sentence in (
+        (("groups", "list"), "There are no groups."),
+        (("groups", "list", "--state", "Stable"), "No group is in that state."),
+        (("transactions", "list"), "There are no transactional ids."),
+        (("transactions", "list", "--state", "Ongoing"), "No transactional id matches."),
+    ):
+        assert told(cluster, *words) == f"{sentence}\n"
     assert {each["Level"] for each in rows("doctor")} <= {"note", "warning", "error"}
 
 
