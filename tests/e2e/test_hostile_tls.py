@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import re
@@ -34,6 +33,8 @@ from minikafka.world.tls_listener import HANDSHAKE_TIMEOUT_S
 pytestmark = [pytest.mark.e2e]
 
 PATIENCE_S = 60.0
+ATTEMPTS = 5
+"""Of what must be faster than a time-out of the broker, on a machine that does other work too."""
 HALF_HELLOS = 300
 SETTINGS = {
     **QUICK,
@@ -150,10 +151,19 @@ def test_a_refused_certificate_is_an_alert_and_no_disconnection(
 def test_what_is_no_tls_is_disconnected_at_once(cluster: LocalCluster, sent: bytes):
     """A client in plain text would read an alert as a frame or as a page."""
     host, _, port = cluster.bootstrap.partition(":")
-    with socket.create_connection((host, int(port)), timeout=HANDSHAKE_TIMEOUT_S / 2) as connection:
-        connection.sendall(sent)
-        with contextlib.suppress(ConnectionResetError):
-            assert connection.recv(100) == b""
+
+    def is_disconnected() -> bool:
+        with socket.create_connection((host, int(port)), timeout=HANDSHAKE_TIMEOUT_S / 2) as connection:
+            try:
+                connection.sendall(sent)
+                assert connection.recv(100) == b""
+            except TimeoutError:
+                return False
+            except ConnectionResetError:
+                pass
+            return True
+
+    assert any(is_disconnected() for _ in range(ATTEMPTS))
 
 
 @pytest.mark.parametrize("name", ["admin,OU=x", "admin\n", "admin\nO=x", " admin", "admin+O=x", "Admin"])
@@ -230,12 +240,11 @@ async def test_half_a_client_hello_each(cluster: LocalCluster, tmp_path: Path):
     """
     host, _, port = cluster.bootstrap.partition(":")
     await asyncio.to_thread(cluster.sync.create_topic, "orders")
-    began = time.monotonic()
-    open_ones = []
-    for _ in range(HALF_HELLOS):
+
+    def half_hello() -> socket.socket:
         connection = socket.create_connection((host, int(port)), PATIENCE_S, ("127.0.0.2", 0))
         connection.sendall(bytes.fromhex("1603010200010001fc0303"))
-        open_ones.append(connection)
+        return connection
 
     def produced() -> KafkaError | None:
         errors: list[KafkaError | None] = []
@@ -244,10 +253,7 @@ async def test_half_a_client_hello_each(cluster: LocalCluster, tmp_path: Path):
         producer.flush(PATIENCE_S)
         return errors[0]
 
-    assert await asyncio.to_thread(produced) is None
-    assert time.monotonic() - began < HANDSHAKE_TIMEOUT_S
-
-    def wait_for_ends() -> None:
+    def wait_for_ends(open_ones: list[socket.socket]) -> None:
         for connection in open_ones:
             with connection:
                 try:
@@ -256,6 +262,18 @@ async def test_half_a_client_hello_each(cluster: LocalCluster, tmp_path: Path):
                 except ConnectionResetError:
                     pass
 
-    await asyncio.to_thread(wait_for_ends)
-    assert time.monotonic() - began < 2 * PATIENCE_S
+    async def is_served_meanwhile() -> bool:
+        began = time.monotonic()
+        open_ones = [half_hello() for _ in range(HALF_HELLOS)]
+        assert await asyncio.to_thread(produced) is None
+        is_meanwhile = time.monotonic() - began < HANDSHAKE_TIMEOUT_S
+        await asyncio.to_thread(wait_for_ends, open_ones)
+        assert time.monotonic() - began < 2 * PATIENCE_S
+        return is_meanwhile
+
+    for _ in range(ATTEMPTS):
+        if await is_served_meanwhile():
+            break
+    else:
+        pytest.fail(f"the client was not served within {HANDSHAKE_TIMEOUT_S} s")
     assert await asyncio.to_thread(closed_for_others, cluster, forged(cluster, tmp_path, "admin")) > 0

@@ -38,6 +38,7 @@ from confluent_kafka.admin import (
 )
 
 from minikafka import AdminClient as MinikafkaAdmin
+from minikafka.broker.kafka_login import LOGIN_TIMEOUT_S
 from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.errors import InvalidRequest, ResourceNotFound, UnacceptableCredential
 from tests.certificates import authority, signed
@@ -46,6 +47,7 @@ from tests.e2e.listeners import running, two_free_ports
 pytestmark = [pytest.mark.e2e]
 
 PATIENCE_S = 60.0
+ATTEMPTS = 5
 STRANGERS = 1000
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 PASSWORD = 'p"ass,w=ord\\ Ⅸ'
@@ -337,10 +339,14 @@ async def test_hostile_frames_before_a_login(tmp_path: Path) -> None:
                     pass
             return time.monotonic() - began
 
+        def is_closed_soon(frame: bytes) -> bool:
+            """Sooner than the broker gives up on logins; a machine that does other work may need several attempts."""
+            return any(closed_after(frame) < LOGIN_TIMEOUT_S / 2 for _ in range(ATTEMPTS))
+
         sizes = [struct.pack(">i", size) for size in (2**31 - 1, -1, 512 * 1024 + 1)]
         header = struct.pack(">hhih", 3, 9, 1, 0) + bytes(10)
         for frame in (*sizes, struct.pack(">i", len(header)) + header, struct.pack(">i", 0), b"GET / HTTP/1.1\r\n\r\n"):
-            assert await asyncio.to_thread(closed_after, frame) < 5
+            assert await asyncio.to_thread(is_closed_soon, frame), frame
         assert await asyncio.to_thread(produce, librdkafka(address, "SCRAM-SHA-512")) is None
 
 
