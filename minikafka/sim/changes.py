@@ -37,8 +37,9 @@ from typing import Final, NamedTuple
 
 from minikafka.check import Recorder
 from minikafka.client.admin import AdminClient
+from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
-from minikafka.client.settings import AdminConfig, ProducerConfig
+from minikafka.client.settings import AdminConfig, ConsumerConfig, ProducerConfig
 from minikafka.client.structs import ConfigResource, NewTopic, RecordMetadata
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -54,11 +55,13 @@ from minikafka.ports import World
 from minikafka.security.quotas import PRODUCE
 from minikafka.security.scram import ITERATIONS_MIN
 from minikafka.sim.cluster import SimCluster
+from minikafka.sim.log_invariants import stored_batches
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.tenant_plans import GRANT, REVOKE, SECRETS, SET_PASSWORD, SET_QUOTA
 from minikafka.sim.workload import started
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.acls import CLUSTER_NAME, Acl, AclFilter, AclOperation, AclPermission, ResourceType
+from minikafka.wire.records import decode_batch
 
 REASSIGN, ADD_PARTITIONS, ALTER_TOPIC, ALTER_BROKER = "reassign", "add_partitions", "alter_topic", "alter_broker"
 
@@ -133,12 +136,67 @@ class Sent:
     error: ProtocolError | None = None
 
 
+class LivesReader:
+    """A production consumer that reads a topic through all of its lives, from the first record of each on.
+
+    It stands still while the topic is deleted and created again, and learns of both when the topic has records again.
+    """
+
+    def __init__(self, cluster: SimCluster, machine: str, topic: str) -> None:
+        self._machine = machine
+        self._partition = TopicPartition(topic, 0)
+        self._cluster = cluster
+        self._read: set[bytes] = set()
+        self._world = cluster.sim.of(machine)
+        self._config = ConsumerConfig(
+            bootstrap_servers=cluster.bootstrap,
+            client_id=machine,
+            auto_offset_reset="earliest",
+            request_timeout_ms=2000,
+        )
+        cluster.sim.spawn(machine, self._run())
+
+    async def _run(self) -> None:
+        consumer = await started(lambda: Consumer(self._config, self._world), RETRY_S)
+        consumer.assign([self._partition])
+        while True:
+            try:
+                found = await consumer.getmany(timeout_ms=1000)
+            except ProtocolError as error:
+                self._world.events("topic_life_waits", topic=self._partition.topic, life=0, error=error.name)
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._read.update(each.value or b"" for records in found.values() for each in records)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self._cluster.sim.pause(self._machine)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._cluster.sim.resume(self._machine)
+
+    def missing(self) -> str:
+        """A committed record of the topic's last life that it has not read yet; empty: there is none."""
+        leader = self._cluster.replica(self._cluster.leader_of(self._partition), self._partition)
+        if leader is None:
+            return ""  # the cluster itself is not whole
+        for batch in stored_batches(leader.log, leader.log.start_offset, leader.high_watermark):
+            for record in decode_batch(batch) if not batch.is_control else ():
+                if (record.value or b"") not in self._read:
+                    return f"the reader of {self._partition} has passed over offset {record.offset}, or waits for it"
+        return ""
+
+
 class TopicLives:
     """The lives of one topic in one run."""
 
-    def __init__(self, plan: Plan, cluster: SimCluster, machine: str, fault: Fault) -> None:
+    def __init__(
+        self, plan: Plan, cluster: SimCluster, machine: str, fault: Fault, reader: LivesReader | None = None
+    ) -> None:
         self.topic = fault.target
         self.is_done = False
+        self._reader = reader
         self._machine = machine
         self._lives = int(fault.value)
         self._gap_s = fault.lasts_s
@@ -155,7 +213,9 @@ class TopicLives:
 
     def missing(self) -> str:
         """What it has not done yet; empty: nothing."""
-        return "" if self.is_done else f"{self._machine} is in life {self._life} of {self._lives} of {self.topic}"
+        if not self.is_done:
+            return f"{self._machine} is in life {self._life} of {self._lives} of {self.topic}"
+        return "" if self._reader is None else self._reader.missing()
 
     def tell(self, recorder: Recorder) -> None:
         """Write what the last life must, and may, hold into the history."""
@@ -171,8 +231,12 @@ class TopicLives:
             await self._again(lambda: self._create(admin))
             self._world.events("topic_life_began", topic=self.topic, life=self._life)
             await self._send(producer)
+            if self._reader is not None:
+                self._reader.resume()
             if self._life < self._lives:
                 await asyncio.sleep(self._gap_s)
+                if self._reader is not None:
+                    self._reader.pause()
                 await self._again(lambda: self._delete(admin))
                 self._world.events("topic_life_ended", topic=self.topic, life=self._life)
                 await asyncio.sleep(self._gap_s)

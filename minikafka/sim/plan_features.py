@@ -266,7 +266,7 @@ def topic_lives(plan: Plan, random: Random) -> Plan:
         kind="topic_lives",
         target=SCRATCH,
         lasts_s=random.choice((0.0, 0.1, 1.0)),
-        value=float(random.choice((2, 3, 4))),
+        value=random.choice((2, 3, 4)) + random.choice((0.0, 0.5)),
     )
     return _and_faults(plan, [lives])
 

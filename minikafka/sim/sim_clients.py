@@ -6,7 +6,7 @@
 ``pause_reader g1``  SIGSTOP for ``lasts_s``: it comes back to a log that has changed
 ``delete_records``   of a partition, ``value`` of what is committed; 1: up to the watermark, as ``-1`` says it
 ``topic_lives``      a topic is created, sent to, deleted and created again (``changes.py``), ``value`` times, with
-                     ``lasts_s`` of rest before and after each deletion
+                     ``lasts_s`` of rest before and after each deletion; with a fraction (2.5) a consumer reads it
 ``reassign`` ...     what is changed in a running cluster (``changes.py``)
 ===================  ==================================================================================================
 
@@ -25,7 +25,7 @@ from minikafka.client.admin import AdminClient
 from minikafka.errors import OffsetOutOfRange, ProtocolError, UnknownTopicOrPartition
 from minikafka.invariant import invariant
 from minikafka.ports import World
-from minikafka.sim.changes import CHANGE_FAULTS, Changes, TopicLives, admin_config
+from minikafka.sim.changes import CHANGE_FAULTS, Changes, LivesReader, TopicLives, admin_config
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
 from minikafka.sim.kafka_link import Report
@@ -313,5 +313,7 @@ class SimClients:
             world.events("records_deleted", partition=str(name), low_watermark=low[name])
 
     def _topic_lives(self, fault: Fault) -> bool:
-        self.lives.append(TopicLives(self._plan, self._cluster, self._admin_machine(), fault))
+        is_read = fault.value % 1 != 0
+        reader = LivesReader(self._cluster, self._admin_machine(), fault.target) if is_read else None
+        self.lives.append(TopicLives(self._plan, self._cluster, self._admin_machine(), fault, reader))
         return True

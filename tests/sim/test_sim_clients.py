@@ -25,6 +25,7 @@ from minikafka.check.findings import (
     Shifted,
     Unseen,
 )
+from minikafka.client.positions import Positions
 from minikafka.errors import NOT_WRITTEN, InvalidPartitions, InvalidRecord, RequestTimedOut
 from minikafka.faults import FOLLOWER, ISR, LEADER
 from minikafka.replication.leader import LeaderReplica
@@ -400,6 +401,21 @@ def test_a_topic_lives_again_under_faults() -> None:
     }
     assert len(ids) == 4
     assert name in running.cluster.partition_names() or report.marks["replica_deleted"]
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 0.1])
+@pytest.mark.parametrize("forgets_positions", [True, False])
+def test_a_consumer_reads_a_topic_through_all_its_lives(
+    gap_s: float, forgets_positions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 13: a consumer that goes on at its position of the former topic is found: it passes over records."""
+    if not forgets_positions:
+        monkeypatch.setattr(Positions, "_created_again", lambda *_: None)
+    lives = Fault(at_s=0.3, kind="topic_lives", target=SCRATCH, lasts_s=gap_s, value=4.5)
+    report = run(quick(lives))
+    assert report.ok is forgets_positions, report.render()
+    if not forgets_positions:
+        assert "the reader of scratch-0 has passed over offset 0" in report.violations[0].what
 
 
 TIMED_OUT = RequestTimedOut("late", outcome="unknown")
