@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
+from minikafka.broker.api import produce
 from minikafka.broker.kafka_session import ImageDirectory, KafkaSession, Pipeline
 from minikafka.sim.kafka_plans import BY_ID, with_kafka_clients
 from minikafka.sim.plan import Fault, Operation, Plan
@@ -115,6 +116,15 @@ def by_the_first_name(original: Callable[..., Any]) -> Callable[..., Any]:
     return topic_name
 
 
+def whatever_the_id(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A batch is appended without a look at the topic id that its request names."""
+
+    def append(replicas: Any, name: Any, item: Any, *given: Any) -> Any:
+        return original(replicas, name, structs.replace(item, topic_id=None), *given)
+
+    return append
+
+
 def without_torn_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
     """The bytes of a frame's size that come alone are dropped."""
 
@@ -170,7 +180,10 @@ SESSION_CLUSTERS = (
         name="topic_ids_outlive_their_topic",
         story="the id of a deleted topic means the topic that was created under its name",
         caught_by=("phantom-read",),
-        patches=[(ImageDirectory, "topic_name", by_the_first_name(ImageDirectory.topic_name))],
+        patches=[
+            (ImageDirectory, "topic_name", by_the_first_name(ImageDirectory.topic_name)),
+            (produce, "_append", whatever_the_id(produce._append)),
+        ],
         make=with_lives,
         drawn="kafka_clients",
         seed=2,

@@ -6,9 +6,12 @@ over the records that came before that.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from minikafka.client.structs import NewTopic
+from minikafka.errors import UnknownTopicId
 from minikafka.sim.cluster import SimCluster
 from tests.sim.cluster_kit import ORDERS, Client, simulated_orders
 from tests.sim.group_kit import Worker
@@ -46,3 +49,31 @@ def test_records_of_a_topic_that_was_created_again_are_all_read(group: str | Non
         if group is not None:
             found = client.run(client.admin.list_consumer_group_offsets(group))
             assert {name: each.offset for name, each in found.items()} == {ORDERS: len(PRESENT)}
+
+
+def test_fetches_and_commits_name_the_topic_that_they_mean() -> None:
+    """One that is under way while the topic is replaced then reaches no other topic: it is refused."""
+    with simulated_orders() as cluster:
+        client = Client(cluster)
+        client.send_all(FORMER)
+        worker = Worker(cluster, "reader", commits=False, settings={"enable_auto_commit": False})
+        cluster.until(lambda: len(worker.values) == len(FORMER), 30.0, "the first records to be read")
+        image = cluster.image()
+        assert image is not None
+        state = worker.consumer._positions.states[ORDERS]
+        assert state.topic_id == image.topics[ORDERS.topic].topic_id
+        fetcher, named = worker.consumer._fetcher, set()
+        assert fetcher is not None
+        call_leader = fetcher._metadata.call_leader
+
+        async def noted(node: int, request: Any, *given: Any, **more: Any) -> Any:
+            named.update(each.topic_id for each in request.partitions)
+            return await call_leader(node, request, *given, **more)
+
+        fetcher._metadata.call_leader = noted  # type: ignore[method-assign]
+        client.send_all(PRESENT)
+        cluster.until(lambda: len(worker.values) == len(FORMER) + len(PRESENT), 30.0, "more records to be read")
+        assert named == {state.topic_id}
+        state.topic_id = "AAECAwQFBgcICQoLDA0ODw"
+        with pytest.raises(UnknownTopicId):
+            cluster.run(worker.consumer.commit({ORDERS: 1}), node="reader")
