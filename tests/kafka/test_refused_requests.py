@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.errors import NotController, ReplicaNotAvailable, TopicAuthorizationFailed, UnknownTopicId
+from minikafka.errors import NotController, ReplicaNotAvailable, TopicAuthorizationFailed
 from minikafka.types import Address
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
@@ -16,7 +16,6 @@ from minikafka.wire.kafka.schema import api_named
 from minikafka.wire.kafka.translate.common import Exchange, id_text
 from minikafka.wire.messages import (
     DeletedTopic,
-    DeleteTopicsRequest,
     DeleteTopicsResponse,
     MetadataResponse,
     MetadataTopic,
@@ -114,18 +113,6 @@ def test_a_denied_topic_does_not_show_the_name_of_its_id(*, by_id: bool):
             (None, True) if by_id else ("t", each["topic_id"] == TOPIC_ID)
         )
         assert "t is denied" not in str(each) or not by_id
-
-
-def test_a_topic_is_deleted_by_its_id_even_if_its_name_has_another_one_by_then():
-    """KIP-516: the controller compares the id, and an id that it does not know has no name in the response."""
-    deleted = next(offer for offer in OFFERS.values() if offer.name == "DeleteTopics")
-    exchange = Exchange(6, Directory())
-    message = {"topics": [{"name": None, "topic_id": TOPIC_ID}, {"name": "u", "topic_id": bytes(16)}], "timeout_ms": 9}
-    request = deleted.request(message, exchange)
-    assert request == DeleteTopicsRequest(topics=("t", "u"), topic_ids={"t": id_text(TOPIC_ID)}, timeout_ms=9)
-    unknown = DeletedTopic(name="t", error_code=UnknownTopicId.code, error_message="none with this id")
-    answer = deleted.response(message, DeleteTopicsResponse(topics=(unknown, DeletedTopic(name="u"))), exchange)
-    assert [(each["name"], each["error_code"]) for each in answer["responses"]] == [(None, 100), ("u", 0)]
 
 
 def test_an_election_of_named_partitions_refused_in_version_0():

@@ -1,0 +1,95 @@
+"""Requests that name topics by their ids (KIP-516): the id goes with the request, and is compared where something changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minikafka.errors import UnknownTopicId
+from minikafka.types import Address
+from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.offer import OFFERS
+from minikafka.wire.kafka.translate.common import Exchange, Translation, id_text
+from minikafka.wire.messages import DeletedTopic, DeleteTopicsRequest, DeleteTopicsResponse
+
+TOPIC_ID = bytes(range(16))
+
+
+class Directory:
+    """One topic."""
+
+    def topic_name(self, topic_id: str) -> str | None:
+        return "t" if topic_id == id_text(TOPIC_ID) else None
+
+    def topic_id(self, name: str) -> str | None:
+        return id_text(TOPIC_ID) if name == "t" else None
+
+    def topics(self) -> list[str]:
+        return ["t"]
+
+    def nodes(self) -> list[int]:
+        return []
+
+    def endpoint(self, _node: int) -> tuple[Address, str | None] | None:
+        return None
+
+    def operations(self, _resource_type: int, _name: str) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+def offer_of(name: str) -> Translation:
+    return next(offer for offer in OFFERS.values() if offer.name == name)
+
+
+PRODUCED: Message = {
+    "acks": 1,
+    "timeout_ms": 1,
+    "transactional_id": None,
+    "topic_data": [{"topic_id": TOPIC_ID, "name": "t", "partition_data": [{"index": 0, "records": [b"r"]}]}],
+}
+COMMITTED: Message = {
+    "group_id": "g",
+    "generation_id_or_member_epoch": 1,
+    "member_id": "m",
+    "group_instance_id": None,
+    "topics": [
+        {
+            "topic_id": TOPIC_ID,
+            "name": "t",
+            "partitions": [
+                {
+                    "partition_index": 0,
+                    "committed_offset": 5,
+                    "committed_leader_epoch": -1,
+                    "committed_metadata": "",
+                }
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "name, message, by_id_from", [("Produce", PRODUCED, 13), ("OffsetCommit", COMMITTED, 10)], ids=["produce", "commit"]
+)
+def test_a_request_by_id_carries_the_id(name: str, message: Message, by_id_from: int):
+    """The topic may be created again while the request waits. Before, a topic has its name alone."""
+    for version, expected in ((by_id_from - 1, None), (by_id_from, id_text(TOPIC_ID))):
+        request: Any = offer_of(name).request(message, Exchange(version, Directory()))
+        assert [(each.topic, each.topic_id) for each in request.partitions] == [("t", expected)]
+
+
+def test_a_topic_is_deleted_by_its_id_even_if_its_name_has_another_one_by_then():
+    """KIP-516: the controller compares the id, and an id that it does not know has no name in the response."""
+    deleted = offer_of("DeleteTopics")
+    exchange = Exchange(6, Directory())
+    message = {"topics": [{"name": None, "topic_id": TOPIC_ID}, {"name": "u", "topic_id": bytes(16)}], "timeout_ms": 9}
+    request = deleted.request(message, exchange)
+    assert request == DeleteTopicsRequest(topics=("t", "u"), topic_ids={"t": id_text(TOPIC_ID)}, timeout_ms=9)
+    unknown = DeletedTopic(name="t", error_code=UnknownTopicId.code, error_message="none with this id")
+    answer = deleted.response(message, DeleteTopicsResponse(topics=(unknown, DeletedTopic(name="u"))), exchange)
+    assert [(each["name"], each["error_code"]) for each in answer["responses"]] == [(None, 100), ("u", 0)]
