@@ -193,10 +193,12 @@ class ReplicaManager:
 
     def current_leader(self, name: TopicPartition) -> CurrentLeader | None:
         """What to tell a client that asked the wrong broker."""
-        known = self._image().partition(name)
+        image = self._image()
+        known = image.partition(name)
         if known is None or known.leader == NO_NODE:
             return None
-        return CurrentLeader(leader_id=known.leader, leader_epoch=known.leader_epoch)
+        topic_id = image.topics[name.topic].topic_id
+        return CurrentLeader(leader_id=known.leader, leader_epoch=known.leader_epoch, topic_id=topic_id)
 
     def hosts(self, partition: Partition) -> bool:
         """Return True if it is still this broker's replica: its topic may have been deleted and created again."""

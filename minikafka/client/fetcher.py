@@ -14,7 +14,13 @@ from minikafka.client.caller import Backoff, in_parts
 from minikafka.client.metadata import Leader, Metadata, Update
 from minikafka.client.positions import EARLIEST, NEVER, PartitionState, Positions
 from minikafka.client.settings import ConsumerConfig
-from minikafka.errors import NetworkException, OffsetNotAvailable, ProtocolError, UnknownServerError
+from minikafka.errors import (
+    NetworkException,
+    OffsetNotAvailable,
+    ProtocolError,
+    UnknownLeaderEpoch,
+    UnknownServerError,
+)
 from minikafka.ports import World
 from minikafka.tasks import Tasks
 from minikafka.types import NO_NODE, NodeId, TopicPartition
@@ -25,6 +31,9 @@ FETCHES_PER_NODE_MAX = 8
 """Each may be a long poll of partitions that are read to their ends, and these do not come to it together. With two, a
 partition with records waited for the end of a long poll again and again: two to four fetches a second.
 """
+
+METADATA_MAY_HELP = (NetworkException, OffsetNotAvailable, UnknownLeaderEpoch)
+"""A leader of an older epoch is behind, or the topic was created again: its epochs begin with 0."""
 
 Asked = list[tuple[PartitionState, int]]
 """States and the versions under which they were asked about."""
@@ -156,7 +165,7 @@ class Fetcher:
 
     def _failed(self, state: PartitionState, version: int, error: ProtocolError, answer: Any) -> None:
         self._failures += 1
-        if error.stale_metadata or isinstance(error, NetworkException | OffsetNotAvailable):
+        if error.stale_metadata or isinstance(error, METADATA_MAY_HELP):
             self._metadata.learn_leader(state.partition, getattr(answer, "current_leader", None))
         self._world.events("consumer_request_failed", partition=str(state.partition), error=error.name)
         pause_s = self._backoff.pause_s(min(self._failures, 10))

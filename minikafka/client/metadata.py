@@ -153,11 +153,17 @@ class ClusterView:
     def learn_leader(
         self, partition: TopicPartition, leader: CurrentLeader | None, endpoints: Iterable[NodeEndpoint] = ()
     ) -> bool:
-        """Take a broker's hint that came with a refusal; True when it was newer than what is known."""
+        """Take a broker's hint that came with a refusal; True when it was newer than what is known.
+
+        A late hint about a topic that was created again since is ignored: its epoch may be higher than those that
+        metadata has from now on.
+        """
         for each in endpoints:
             self.brokers[each.node_id] = Address(each.host, each.port)
         topic = self.topics.get(partition.topic)
         if leader is None or topic is None or not 0 <= partition.partition < len(topic.leaders):
+            return False
+        if None not in (leader.topic_id, topic.topic_id) and leader.topic_id != topic.topic_id:
             return False
         if leader.leader_epoch <= topic.leaders[partition.partition].epoch:
             return False

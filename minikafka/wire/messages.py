@@ -73,6 +73,8 @@ class CurrentLeader(Message):
 
     leader_id: NodeId
     leader_epoch: Epoch
+    topic_id: TopicId | None = None
+    """Of the partition's topic: one that was created again under the name begins with epoch 0."""
 
 
 class EpochEndOffset(Message):

@@ -27,10 +27,12 @@ from minikafka.errors import (
     OffsetOutOfRange,
     ProtocolError,
     RequestTimedOut,
+    UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
 from minikafka.types import NO_NODE, TopicPartition
 from minikafka.wire import group_messages as g
+from minikafka.wire import messages as m
 from tests.clients.fake_cluster import (
     LOSE_REQUEST,
     RESET_ANSWER,
@@ -251,6 +253,33 @@ def test_the_leader_moves():
             assert [(await reading.getone()).offset for _ in range(5)] == [10, 11, 12, 13, 14]
         assert len(cluster.named("OffsetForLeaderEpoch")) >= 1
         assert "position_validated" in cluster.kinds()
+
+    play(story)
+
+
+def test_a_leader_of_an_older_epoch_is_a_reason_to_request_metadata():
+    """S27 (seed 938001521): the topic may have been created again; its epochs begin with 0, and metadata has its id."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        await fill(cluster, "t", 10)
+        requested: list[int] = []
+
+        def refused(_: m.OffsetForLeaderEpochRequest) -> m.OffsetForLeaderEpochResponse:
+            requested.append(len(cluster.named("Metadata")))
+            answer = m.EpochAnswer(topic="t", partition=0, error_code=UnknownLeaderEpoch.code)
+            return m.OffsetForLeaderEpochResponse(partitions=(answer,))
+
+        async with consumer(cluster, "t") as reading:
+            for expected in range(10):
+                assert (await reading.getone()).offset == expected
+            cluster.faults.append(once("OffsetForLeaderEpoch", refused, count=3))
+            partition.elect(2)
+            await fill(cluster, "t", 5)
+            assert [(await reading.getone()).offset for _ in range(5)] == [10, 11, 12, 13, 14]
+        assert len(requested) == 3
+        assert requested[0] < requested[1] < requested[2]
 
     play(story)
 

@@ -63,6 +63,17 @@ def test_a_hint_beats_metadata_of_an_older_epoch():
     assert view.update(answer((2, 7), offset=12), now=3.0).changed == (TopicPartition("t", 0),)
 
 
+@pytest.mark.parametrize(("topic_id", "is_news"), [("b", True), (None, True), ("a", False)])
+def test_a_late_hint_about_the_former_topic_is_ignored(topic_id: str | None, is_news: bool):
+    """S27: the former topic's epoch 5 would make the new topic's epochs, which begin with 0, look old for ever."""
+    view = ClusterView()
+    view.update(answer((1, 5)), now=1.0)
+    view.update(answer((2, 0), offset=11, topic_id="b"), now=2.0)
+    hint = CurrentLeader(leader_id=1, leader_epoch=5, topic_id=topic_id)
+    assert view.learn_leader(TopicPartition("t", 0), hint) is is_news
+    assert view.leader("t", 0) == (Leader(1, 5) if is_news else Leader(2, 0))
+
+
 def test_a_topic_created_anew_starts_over():
     """S27: another topic id is another topic, whose epochs begin at 0 again."""
     view = ClusterView()
