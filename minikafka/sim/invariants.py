@@ -138,7 +138,12 @@ class ValidHighWatermark(OfPartition):
 
 
 class FetchIsDurable(OfPartition):
-    """Under sync-before-acknowledge a follower asks from its synced end: its fetch is an acknowledgement (D6)."""
+    """Under sync-before-acknowledge a follower asks from its synced end: its fetch is an acknowledgement (D6).
+
+    A late fetch of the former process is not compared with what the present process has synced: after a crash, a
+    process counts a tail as unsynced until it has synced the tail itself. The leader may count such a fetch until the
+    new registration is unfenced in its metadata, as in Kafka (KIP-903).
+    """
 
     name = "unsynced_tail_acknowledged"
     looks_after = frozenset({"follower_fetched"})
@@ -151,10 +156,12 @@ class FetchIsDurable(OfPartition):
             if event.kind != "follower_fetched":
                 continue
             node, offset = number_of(event, "replica"), number_of(event, "offset")
-            replica = view.replica(node)
+            replica, remote = view.replica(node), leader.remotes.get(node)
             is_same = replica is not None and replica.topic_id == view.partition.topic_id
             if replica is None or not is_same or replica.epoch != leader.epoch or replica.log.end_offset < offset:
                 continue  # it died, or has moved on since
+            if remote is not None and remote.broker_epoch != view.brokers[node].lifecycle.latest_broker_epoch:
+                continue  # sent by its former process
             if replica.log.synced_end < offset:
                 report(self.name, f"broker {node} asked {leader!r} from {offset}, synced is {replica.log.synced_end}")
 

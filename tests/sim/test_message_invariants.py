@@ -15,7 +15,7 @@ from minikafka.quorum.records import ProducerIds, encode
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
-from minikafka.sim.invariants import CUTS_MAX, FETCHES_MAX, OneVotePerEpoch, Progress
+from minikafka.sim.invariants import CUTS_MAX, FETCHES_MAX, FetchIsDurable, OneVotePerEpoch, Progress
 from minikafka.sim.metadata_invariants import (
     AppliedEqual,
     FetchOfPresentBroker,
@@ -143,6 +143,33 @@ def test_a_fetch_of_a_superseded_broker_epoch_is_reported(image: MetadataImage, 
     role.record_fetch(2, 2, start_offset=0, broker_epoch=7, leader_end=3, now=1.0)
     told = event("follower_fetched", epoch=1, replica=2, offset=2)
     FetchOfPresentBroker().look(view(role, [told], image), report)
+    assert report.names == names
+
+
+@pytest.mark.parametrize(
+    ("synced_end", "broker_epoch", "names"),
+    [
+        (2, 7, []),
+        (1, 7, ["unsynced_tail_acknowledged"]),
+        (1, 8, []),  # the former process sent the fetch; the present one has not synced that tail itself yet
+        (1, -1, []),  # the present process has not registered: it has sent no fetch
+    ],
+)
+def test_a_fetch_is_judged_by_what_the_process_that_sent_it_has_synced(
+    synced_end: int, broker_epoch: int, names: list[str]
+) -> None:
+    """Seed 938001623: the link held a fetch while its sender was killed and started again."""
+    role, report = leader(), Told()
+    role.config = TopicConfig(flush_messages=1)
+    role.record_fetch(2, 2, start_offset=0, broker_epoch=7, leader_end=3, now=1.0)
+    seen = view(role, [event("follower_fetched", epoch=1, replica=2, offset=2)])
+    log = SimpleNamespace(end_offset=3, synced_end=synced_end)
+    replica = SimpleNamespace(topic_id="T", epoch=1, log=log)
+    brokers: Any = seen.brokers
+    brokers[2] = SimpleNamespace(
+        partitions={ORDERS: replica}, lifecycle=SimpleNamespace(latest_broker_epoch=broker_epoch)
+    )
+    FetchIsDurable().look(seen, report)
     assert report.names == names
 
 
