@@ -323,8 +323,12 @@ class Stretches:
                 self._ends.append(end)
 
     def contains(self, offset: Offset) -> bool:
-        at = bisect_right(self._starts, offset) - 1
-        return at >= 0 and offset < self._ends[at]
+        return self.contains_all(offset, offset + 1)
+
+    def contains_all(self, start: Offset, end: Offset) -> bool:
+        """Return True if each offset from ``start`` to below ``end`` lies in a stretch."""
+        at = bisect_right(self._starts, start) - 1
+        return end <= start or (at >= 0 and end <= self._ends[at])
 
 
 Record = TypeVar("Record")

@@ -60,10 +60,15 @@ class LostWrite(Finding):
     held_by: tuple[NodeId, ...]
     """Replicas that have it all the same: then reading is at fault."""
     read_up_to: Offset
-    """End of what was read of the partition."""
+    """End of what was read of the partition; -1 if the acknowledgement had no offset."""
 
     def sentence(self) -> str:
-        held = f"held by {_nodes(self.held_by)}" if self.held_by else f"partition was read up to {self.read_up_to}"
+        if self.held_by:
+            held = f"held by {_nodes(self.held_by)}"
+        elif self.offset == NO_OFFSET:
+            held = "acknowledged without an offset"
+        else:
+            held = f"partition was read up to {self.read_up_to}"
         return f"{self.value} of {self.process} was acknowledged and is nowhere to be read ({held})"
 
 

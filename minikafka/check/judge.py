@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeAlias
 
 from minikafka.check.clients import (
     Outcome,
@@ -43,6 +44,9 @@ from minikafka.check.replicas import ReplicaBook, ReplicaLog
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
 
 _NOTHING_READ = PartitionReads()
+
+Writer: TypeAlias = tuple[str, str, int, str | None, bool]
+"""Whose sends to a partition must stand in their order: process, topic, partition, and key if sends have sequences."""
 
 
 class Judge:
@@ -150,7 +154,7 @@ class Judge:
         offset = record.offset
         if offset is None or record.partition is None:
             is_owed = self._expectations.final_read_complete and not self._replaced.may_be_gone_from_anywhere(record)
-            if is_owed and not seen:
+            if is_owed and not seen and not self._was_deleted_unread(record):
                 self._lost(record, (), NO_OFFSET)
             return
         partition = record.place
@@ -178,6 +182,32 @@ class Judge:
             self._lost(record, holders, reads.end)
         else:
             self.unread += 1
+
+    def _was_deleted_unread(self, record: SentRecord) -> bool:
+        """Return True if a record that was acknowledged without its offset must have stood below the log start.
+
+        A leader omits the offset of a duplicate whose writer has later batches in the log. The record stands before
+        all of those, so it stood below the log start if one of them was acknowledged there. Where readers went over
+        everything before that one, or where there is none, the record must have been seen.
+        """
+        if record.partition is None:
+            return False
+        later = self._sends_at_log_start.get(_writer(record, record.partition), [])
+        following = bisect_left(later, record.line, key=_line_of)
+        if following == len(later):
+            return False
+        return not self._covered[record.place].contains_all(0, later[following][1])
+
+    @cached_property
+    def _sends_at_log_start(self) -> dict[Writer, list[tuple[int, Offset]]]:
+        """Lines and offsets of each writer's sends that were acknowledged at the log start or below it."""
+        sends: dict[Writer, list[tuple[int, Offset]]] = {}
+        # Without idempotence the order of sends says nothing of their places.
+        for record in self._sends.by_op.values() if self._expectations.idempotent else ():
+            if record.offset is None or record.partition is None or record.offset > self._log_starts[record.place]:
+                continue
+            sends.setdefault(_writer(record, record.partition), []).append((record.line, record.offset))
+        return sends
 
     def _lost(self, record: SentRecord, held_by: tuple[NodeId, ...], read_up_to: Offset) -> None:
         self._lost_ops.add(record.op)
@@ -352,7 +382,7 @@ class Judge:
         """
         if not self._expectations.idempotent:
             return
-        last: dict[tuple[str, str, int, str | None, bool], tuple[SentRecord, Offset]] = {}
+        last: dict[Writer, tuple[SentRecord, Offset]] = {}
         for record in self._sends.by_op.values():
             if record.outcome is not Outcome.ACKNOWLEDGED or record.op in self._lost_ops:
                 continue
@@ -360,8 +390,7 @@ class Judge:
             if place is None:
                 continue
             partition, offset = place
-            keyed = record.sequence is not None
-            writer = (record.process, record.topic, partition, record.key if keyed else None, keyed)
+            writer = _writer(record, partition)
             before = last.get(writer)
             last[writer] = (record, offset)
             if before is not None and before[1] >= offset:
@@ -458,6 +487,15 @@ class Judge:
 
     def _reads(self, partition: TopicPartition) -> PartitionReads:
         return self._polls.partitions.get(partition, _NOTHING_READ)
+
+
+def _writer(record: SentRecord, partition: int) -> Writer:
+    keyed = record.sequence is not None
+    return (record.process, record.topic, partition, record.key if keyed else None, keyed)
+
+
+def _line_of(send: tuple[int, Offset]) -> int:
+    return send[0]
 
 
 def _sends_that_may_stand(record: SentRecord | None) -> int:

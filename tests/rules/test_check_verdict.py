@@ -163,6 +163,48 @@ def test_an_acknowledgement_without_an_offset_is_held_to_its_word() -> None:
     assert story.read("b", at=1).kinds() == {}
 
 
+def test_a_record_acknowledged_without_an_offset_before_a_deleted_one_is_not_lost() -> None:
+    """A writer's records stand in the order of its sends: this one stood below the log start (S28)."""
+
+    def kinds(log_start: int, *, process: str = "p", is_idempotent: bool = True) -> dict[str, int]:
+        story = Story()
+        story.recorder.acknowledged(story.sent("a")[0], partition=0, offset=None)
+        story.acknowledged("b", at=5, process=process).acknowledged("c", at=6).read("b", "c", at=5)
+        start = {TopicPartition("t", 0): log_start}
+        return story.kinds(Expectations(idempotent=is_idempotent, final_read_complete=True, log_start=start))
+
+    assert kinds(5) == {}
+    assert kinds(4) == {"lost-write": 1}, "it may have stood at the log start"
+    assert kinds(5, process="another") == {"lost-write": 1}, "another process says nothing of its place"
+    assert kinds(5, is_idempotent=False) == {"lost-write": 1}, "the order of sends says nothing of its place"
+
+
+def test_a_record_acknowledged_without_an_offset_is_lost_though_deleted_if_readers_went_over_its_place() -> None:
+    """Everything before the writer's next record was read, and the record was not among it."""
+
+    def kinds(*read: str) -> dict[str, int]:
+        story = Story()
+        story.recorder.acknowledged(story.sent("a")[0], partition=0, offset=None)
+        story.acknowledged("b", at=2).acknowledged("x", "y", process="q").read(*read).read("c", at=4, process="d")
+        start = {TopicPartition("t", 0): 4}
+        return story.acknowledged("c", at=4).kinds(Expectations(final_read_complete=True, log_start=start))
+
+    assert kinds("x", "y") == {"lost-write": 1}
+    assert kinds("x") == {}
+    assert kinds("a") == {"inconsistent-offsets": 1}, "it was read where another one was acknowledged"
+
+
+def test_a_record_acknowledged_without_an_offset_after_a_deleted_one_is_lost() -> None:
+    """It stands above what its process sent before it, and may stand above the log start."""
+    story = Story().acknowledged("a", at=1)
+    story.recorder.acknowledged(story.sent("b")[0], partition=0, offset=None)
+    story.acknowledged("c", at=7).read("c", at=7)
+    start = {TopicPartition("t", 0): 5}
+    (finding,) = story.verdict(Expectations(final_read_complete=True, log_start=start)).findings
+    assert isinstance(finding, LostWrite)
+    assert finding.sentence() == "b of p was acknowledged and is nowhere to be read (acknowledged without an offset)"
+
+
 # -- duplicate -------------------------------------------------------------------------------------------------------
 
 
