@@ -16,7 +16,7 @@ The book on groups of the consumer protocol (KIP-848): who may own what, by comm
 ``member_epoch_fell``             the epoch of a member falls, though it was not removed
 ``epochs_disordered``             not: member epoch <= assignment epoch <= group epoch; or one of the latter falls
 ``given_before_revoked``          a member receives a partition, and another one that received it has neither confirmed
-                                  its revocation nor been removed
+                                  its revocation, nor left for a restart, nor been removed
 ``assignment_unrecorded``         a member receives an assignment or an epoch that is not committed
 ``zombie_commit``                 a commit is accepted from a member that was removed before, or of a partition that was
                                   another member's before
@@ -64,6 +64,7 @@ from minikafka.types import TopicPartition
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.codec import decode_request, decode_response
+from minikafka.wire.group_messages import ConsumerGroupHeartbeatRequest
 from minikafka.wire.records import RecordView
 
 Partitions: TypeAlias = frozenset[TopicIdPartition]
@@ -79,7 +80,7 @@ class _Group:
     ever: dict[tuple[str, int], set[Partitions]] = field(default_factory=dict)
     """By member id and epoch: everything that was ever assigned to it."""
     given: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """The member that received a partition last, until it confirmed the revocation or was removed."""
+    """The member that received a partition last, until it confirmed the revocation, left or was removed."""
     sent: dict[int, tuple[bool, dict[TopicIdPartition, str]]] = field(default_factory=dict)
     """By number of a commit: whether its member was one when it was sent, and the owners then."""
 
@@ -198,6 +199,17 @@ class ConsumerGroupBook:
                 self._report("zombie_commit", f"{group}: {member} committed {_shown(each)}, and {why} by then")
 
 
+def owned_by(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
+    """Return the partitions that the sender of a heartbeat owns; None if the heartbeat does not say.
+
+    A static member that leaves for a restart names none, and owns none: its client stops reading before it sends this.
+    So the coordinator drops what the member had still to revoke, as Kafka does, and no tombstone follows.
+    """
+    if request.member_epoch == LEAVE_STATIC:
+        return frozenset()
+    return None if request.topic_partitions is None else unflat(request.topic_partitions)
+
+
 def _shown(partition: TopicIdPartition) -> str:
     return f"{partition.topic_id}-{partition.partition}"
 
@@ -279,8 +291,7 @@ class ConsumerGroupWatch(OffsetsTopicWatch):
         if message.api == "OffsetCommit":
             self.book.commit_sent(message.call, request.group_id, request.member_id)
         else:
-            given = request.topic_partitions
-            self.book.reported(request.group_id, request.member_id, None if given is None else unflat(given))
+            self.book.reported(request.group_id, request.member_id, owned_by(request))
 
     def _on_received(self, message: Message) -> None:
         request = self._asked.get(message.call) if message.api in WATCHED else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from minikafka.groups.consumer.group import MemberState
+from minikafka.groups.consumer.group import LEAVE_STATIC, MemberState
 from minikafka.groups.consumer.records import (
     CURRENT,
     GROUP,
@@ -18,7 +18,8 @@ from minikafka.groups.consumer.records import (
     record,
     tombstone,
 )
-from minikafka.sim.consumer_group_watch import ConsumerGroupBook
+from minikafka.sim.consumer_group_watch import ConsumerGroupBook, owned_by
+from minikafka.wire.group_messages import ConsumerGroupHeartbeatRequest
 
 ONE, TWO = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
 
@@ -96,6 +97,28 @@ def test_the_partitions_of_a_removed_member_are_free(story: Story):
     story.records(*epochs(2), tombstone("g", CURRENT, "a"), current("b", 2, ONE, TWO))
     story.answer("b", 2, ONE, TWO)
     assert story.names == []
+
+
+@pytest.mark.parametrize(("sent", "names"), [(LEAVE_STATIC, []), (1, ["given_before_revoked"])])
+def test_a_static_member_that_leaves_for_a_restart_confirms_its_revocations(story: Story, sent: int, names: list[str]):
+    """KIP-848: it owns nothing then, though the heartbeat names no partitions; any other such heartbeat says nothing."""
+    story.records(*epochs(2), current("a", 1, ONE, revoking=[TWO]), current("b", 2))
+    story.answer("a", 1, ONE)
+    heartbeat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="a", member_epoch=sent, instance_id="i")
+    story.book.reported("g", "a", owned_by(heartbeat))
+    story.records(current("a", LEAVE_STATIC, ONE))
+    story.records(current("b", 2, TWO))
+    story.answer("b", 2, TWO)
+    assert story.names == names
+
+
+def test_what_a_static_member_keeps_while_it_restarts_is_given_to_no_other(story: Story):
+    """KIP-848: only what it had still to revoke is free."""
+    heartbeat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="a", member_epoch=LEAVE_STATIC, instance_id="i")
+    story.book.reported("g", "a", owned_by(heartbeat))
+    story.records(*epochs(2), current("a", LEAVE_STATIC, ONE))
+    story.records(current("b", 2, ONE))
+    assert story.names == ["two_owners_recorded"]
 
 
 @pytest.mark.parametrize("records", [[current("b", 1, TWO)], [current("b", 1, revoking=[ONE])]])
