@@ -33,7 +33,7 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicId, TopicPartition
-from minikafka.wire.batch import RecordBatch, iterate
+from minikafka.wire.batch import RecordBatch, from_offset, iterate
 from minikafka.wire.markers import filter_of
 from minikafka.wire.messages import READ_COMMITTED
 
@@ -191,7 +191,7 @@ class RangeReader:
         self._readable_until = answer.last_stable_offset if is_stable else answer.high_watermark
         if not answer.records:
             return []
-        found = [batch for batch in iterate(answer.records[0]) if batch.next_offset > self._position]
+        found = list(from_offset(iterate(answer.records[0]), self._position))
         aborted = filter_of(answer.aborted_transactions)
         if aborted is not None:
             found = [batch._replace(record_count=0) if aborted.skips(batch) else batch for batch in found]

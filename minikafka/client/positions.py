@@ -32,7 +32,7 @@ from minikafka.client.settings import Deserializer
 from minikafka.client.structs import ConsumerRecord, LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, OffsetOutOfRange, ProtocolError
 from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicId, TopicPartition
-from minikafka.wire.batch import RecordBatch, split, verify
+from minikafka.wire.batch import RecordBatch, from_offset, split, verify
 from minikafka.wire.markers import filter_of
 from minikafka.wire.messages import EpochAnswer, FetchedPartition, ListedOffset
 from minikafka.wire.records import RecordView, records_of
@@ -421,21 +421,20 @@ class Positions:
             self._make_ready(state)
             return True
         aborted = filter_of(answer.aborted_transactions)
-        for batch in batches:
-            if batch.next_offset <= state.fetch_offset:
-                continue
-            kept = batch
-            if aborted is not None:
-                try:
-                    # What the position passes over is a batch without records.
-                    kept = batch._replace(record_count=0) if aborted.skips(batch) else batch
-                except CorruptMessage as error:
-                    state.error = self._corrupt(state, error, batch.base_offset, batch.next_offset)
-                    self._make_ready(state)
-                    return True
-            state.batches.append(kept)
-            state.buffered_size += batch.size
-            state.fetch_offset, state.fetch_epoch = batch.next_offset, batch.leader_epoch
+        next_offset = None
+        try:
+            for batch in from_offset(batches, offset):
+                next_offset = batch.next_offset
+                # What the position passes over is a batch without records.
+                is_aborted = aborted is not None and aborted.skips(batch)
+                state.batches.append(batch._replace(record_count=0) if is_aborted else batch)
+                state.buffered_size += batch.size
+                state.fetch_offset, state.fetch_epoch = batch.next_offset, batch.leader_epoch
+        except CorruptMessage as error:
+            behind = None if next_offset == state.fetch_offset else next_offset
+            state.error = self._corrupt(state, error, state.fetch_offset, behind)
+            self._make_ready(state)
+            return True
         if state.batches:
             self._make_ready(state)
         return bool(state.batches)

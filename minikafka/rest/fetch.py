@@ -50,7 +50,7 @@ from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicId, TopicPartition
 from minikafka.web.problems import Refused, malformed, problem_of
 from minikafka.wire import messages as m
-from minikafka.wire.batch import RecordBatch, iterate
+from minikafka.wire.batch import RecordBatch, from_offset, iterate
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompression_limit
 from minikafka.wire.markers import AbortedFilter, filter_of
 from minikafka.wire.records import RecordView, records_one_by_one
@@ -242,9 +242,7 @@ async def read_out(
     records: list[dict[str, Any]] = []
     next_offset = offset
     room = Room(count_max)
-    for batch in iterate(data[0] if len(data) == 1 else b"".join(data)):
-        if batch.next_offset <= offset:
-            continue
+    for batch in from_offset(iterate(data[0] if len(data) == 1 else b"".join(data)), offset):
         if room.is_full():
             break
         is_aborted = aborted is not None and aborted.skips(batch)

@@ -21,7 +21,7 @@ Rules for this file:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -289,6 +289,23 @@ def iterate(data: Buffer) -> Iterator[RecordBatch]:
 def split(data: Buffer) -> list[RecordBatch]:
     """The whole batches in what a fetch returned, without checking them; see :func:`iterate`."""
     return list(iterate(data))
+
+
+def from_offset(batches: Iterable[RecordBatch], offset: Offset) -> Iterator[RecordBatch]:
+    """Those of a fetch response's ``batches`` that reach ``offset`` or lie behind it; the first ones may lie before it.
+
+    Raises CorruptMessage at a batch that seems to end before the one in front of it ends, or before it begins: the
+    offsets in its header are rotten, and a reader that passed over it would miss its records.
+    """
+    end, has_begun = offset, False
+    for batch in batches:
+        if batch.next_offset > end:
+            end, has_begun = batch.next_offset, True
+            yield batch
+        elif has_begun or batch.base_offset >= offset:
+            raise CorruptMessage(
+                f"offsets: a batch at {end} or behind it says that it holds {batch.base_offset} to {batch.last_offset}"
+            )
 
 
 def split_verified(data: Buffer) -> list[RecordBatch]:

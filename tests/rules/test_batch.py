@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from minikafka.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, ProtocolError, UnsupportedCompressionType
 from minikafka.wire import batch as layout
-from minikafka.wire.batch import RecordBatch, split, stamped, stamped_log_append_time, verify, verify_client
+from minikafka.wire.batch import (
+    RecordBatch,
+    from_offset,
+    split,
+    stamped,
+    stamped_log_append_time,
+    verify,
+    verify_client,
+)
 from minikafka.wire.records import Record, build_batch, decode_batch
 
 ONE_RECORD = bytes.fromhex(
@@ -178,6 +186,20 @@ def test_one_flipped_bit_outside_the_stamp_is_found(bit: int):
     else:
         with pytest.raises((CorruptMessage, InvalidRecord)):
             verify(data)
+
+
+def test_no_rotten_offset_makes_a_reader_pass_over_a_batch():
+    """Every bit of the two offsets of a header in the midst of a response: an error, or a batch that fails its checksum."""
+    good = [bytes(b"".join(stamped(RecordBatch.of(ONE_RECORD), base_offset=n, leader_epoch=0))) for n in (5, 6, 7)]
+    for bit in (*range(64), *range(8 * 23, 8 * 27)):
+        middle = bytearray(good[1])
+        middle[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptMessage):
+            for each in from_offset(split(good[0] + middle + good[2]), 5):
+                verify(each.data)
+    whole = split(b"".join(good))
+    assert [each.base_offset for each in from_offset(whole, 5)] == [5, 6, 7]
+    assert [each.base_offset for each in from_offset(whole, 7)] == [7]
 
 
 def test_the_layout_is_61_bytes():

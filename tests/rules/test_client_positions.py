@@ -365,6 +365,21 @@ def test_a_corrupt_batch_stops_at_its_place():
     assert story.values() == [b"5"]
 
 
+@pytest.mark.parametrize(("byte", "bit"), [(7, 0x02), (23, 0x80)], ids=["baseOffset", "lastOffsetDelta"])
+def test_a_batch_that_seems_to_lie_before_others_is_damaged(byte: int, bit: int):
+    """Seed 938002498: a rotten bit made a batch end before it begins, and the consumer passed over its record."""
+    story = started()
+    rotten = bytearray(batch(2, 1))
+    rotten[byte] ^= bit
+    assert story.arrive(batch(0, 2), bytes(rotten), batch(3, 2))
+    assert story.values() == [b"0", b"1"]
+    with pytest.raises(CorruptMessage, match="the batch at offset 2 cannot be read"):
+        story.values()
+    story.positions.seek(T0, 3)
+    assert story.arrive(batch(3, 2))
+    assert story.values() == [b"3", b"4"]
+
+
 def test_an_answer_behind_a_corrupt_batch_does_not_keep_the_partition_busy():
     """What was fetched ahead is of no use any more; from the corrupt batch on it is fetched again."""
     story = started()
