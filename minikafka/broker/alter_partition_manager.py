@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Callable
 from itertools import islice
 
-from minikafka.broker.controller_call import ControllerCall
+from minikafka.broker.lifecycle import ControllerCall
 from minikafka.broker.purgatory import Purgatory
 from minikafka.config import BrokerConfig
 from minikafka.errors import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
-from minikafka.broker.controller_call import ControllerCall
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -20,13 +20,14 @@ from minikafka.errors import (
     NotController,
     NotLeaderOrFollower,
     Outcome,
+    OutcomeUnknown,
     ProtocolError,
     StaleBrokerEpoch,
     WorldError,
     error_name,
 )
 from minikafka.ports import World
-from minikafka.rpc import Patience
+from minikafka.rpc import Patience, call
 from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
@@ -55,6 +56,40 @@ def session_expired(name: TopicPartition, outcome: Outcome = NOT_WRITTEN) -> Not
     return NotLeaderOrFollower(
         f"{name}: this broker's session with the controller has run out, it may have been replaced", outcome=outcome
     )
+
+
+class ControllerCall:
+    """A broker's own requests to the active controller, one at a time, given up once another node has taken its place.
+
+    The process of the former controller may be stopped or cut off. A failover must not take longer by the timeout of a
+    request to it. The caller repeats the request at the new controller, so this is only for requests that may arrive
+    twice. ``controller`` returns the active controller's address, None while it is unknown.
+    """
+
+    def __init__(self, world: World, controller: Callable[[], Address | None]) -> None:
+        self._world = world
+        self._controller = controller
+        self._sent_to: Address | None = None
+        self._under_way: asyncio.Timeout | None = None
+
+    def on_news(self) -> None:
+        """Give up the request under way if another controller is known. The former one may still lead without it."""
+        under_way = self._under_way
+        if under_way is not None and self._controller() not in (None, self._sent_to) and not under_way.expired():
+            under_way.reschedule(asyncio.get_running_loop().time())
+
+    async def send(self, controller: Address, request: object, timeout_s: float) -> Any:
+        """Return the response, whose errors the caller reads. Raises what `rpc.call` raises; OutcomeUnknown also when
+        the request was given up.
+        """
+        self._sent_to = controller
+        try:
+            async with asyncio.timeout_at(None) as self._under_way:
+                return await call(self._world.network, controller, request, self._world.clock.now() + timeout_s)
+        except TimeoutError:
+            raise OutcomeUnknown("another node has become the active controller") from None
+        finally:
+            self._under_way = None
 
 
 class Lifecycle:

@@ -14,12 +14,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, TextIO
 
 from minikafka.broker.broker import Broker
-from minikafka.broker.meters import Histogram
+from minikafka.broker.meters import EventCounts, Histogram, ProcessGauges
 from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig
 from minikafka.ports import Events
 from minikafka.rest.json_text import json_rpc
-from minikafka.rest.metrics.process import EventCounts, ProcessGauges
 from minikafka.types import Address, NodeId
 from minikafka.wire.garbage import without_collection
 from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse

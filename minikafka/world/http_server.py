@@ -24,6 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from minikafka.config import KIB
@@ -41,6 +42,7 @@ from minikafka.web.gate import Gate
 from minikafka.web.problems import PROBLEM_TYPE, problem_of
 from minikafka.wire.apis import BY_NAME, MSGPACK, RPC_PATH
 from minikafka.wire.codec import encode_json, encode_response, error_response
+from minikafka.wire.garbage import without_collection
 from minikafka.world.connections import (
     KAFKA,
     RPC,
@@ -52,7 +54,6 @@ from minikafka.world.connections import (
     identity_of,
 )
 from minikafka.world.faults import client_source
-from minikafka.world.late_code import LateCode
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection
 from minikafka.world.tls import ServerTls
 from minikafka.world.tls_listener import BACKLOG, TlsListener, bound
@@ -103,6 +104,38 @@ class Interpose(Protocol):
 
 
 _NODE = re.compile(rb"(?:^|\n)%b:([^\r]*)\r" % NODE_HEADER.encode(), re.IGNORECASE)
+
+
+class LateCode:
+    """Modules that a broker loads together when a connection first needs them. A process has one object for them.
+
+    Imports take a tenth of a second and more, so they run on a thread: the connection waits, and the event loop serves
+    the others.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
+        self._is_loaded = False
+
+    def is_loaded(self, then: Callable[[], None]) -> bool:
+        """Return True if the modules are loaded. If not, load them, and call ``then`` in the running loop."""
+        if not self._is_loaded:
+            loading = asyncio.get_running_loop().run_in_executor(None, self.load)
+            loading.add_done_callback(partial(_go_on, then))
+        return self._is_loaded
+
+    def load(self) -> None:
+        """Load them now, in this thread."""
+        with without_collection():
+            for module in self._modules:
+                import_module(module)
+        self._is_loaded = True
+
+
+def _go_on(then: Callable[[], None], loading: asyncio.Future[None]) -> None:
+    if not loading.cancelled():
+        loading.result()  # a failed import is a bug, which the loop's exception handler gets
+        then()
 
 
 GENERAL_CODE = LateCode("minikafka.world.http_requests")

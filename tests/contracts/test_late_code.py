@@ -15,8 +15,7 @@ from aiohttp import web
 from minikafka.types import Address
 from minikafka.world import http_server
 from minikafka.world.http import HttpNetwork
-from minikafka.world.http_server import HttpServer
-from minikafka.world.late_code import LateCode
+from minikafka.world.http_server import HttpServer, LateCode
 
 ANY = Address("127.0.0.1", 0)
 PLAIN = b"POST /rpc/Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"

@@ -10,6 +10,7 @@ from minikafka.broker.dispatch import metered_as
 from minikafka.broker.meters import (
     BOUNDS_NS,
     VISIT,
+    EventCounts,
     Histogram,
     PurgatoryMeter,
     RequestMeter,
@@ -20,7 +21,6 @@ from minikafka.broker.meters import (
 )
 from minikafka.ports import HOT_EVENTS, Unheard
 from minikafka.rest.metrics.families import WINDOW_S, Windows
-from minikafka.rest.metrics.process import EventCounts
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.codec import find_api
 from minikafka.wire.messages import FetchPartition, FetchRequest, MetadataRequest

@@ -19,6 +19,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from minikafka.broker.broker import Broker
+from minikafka.broker.meters import EventCounts, ReadGauges
 from minikafka.errors import BrokerNotAvailable
 from minikafka.rest.metrics.families import (
     View,
@@ -29,7 +30,6 @@ from minikafka.rest.metrics.families import (
     number,
 )
 from minikafka.rest.metrics.mbeans import mbeans, own
-from minikafka.rest.metrics.process import EventCounts, ReadGauges
 from minikafka.types import NodeId, Offset
 
 PARTITION = ("topic", "partition")

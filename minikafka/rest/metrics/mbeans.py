@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.metrics_core import Metric
 
 from minikafka import __version__
-from minikafka.broker.meters import Histogram, RequestMeter, TopicMeter
+from minikafka.broker.meters import EventCounts, Histogram, ProcessGauges, RequestMeter, TopicMeter
 from minikafka.replication.leader import LeaderReplica, Remote
 from minikafka.rest.metrics.families import (
     View,
@@ -29,7 +29,6 @@ from minikafka.rest.metrics.families import (
     percentiles_ms,
     total,
 )
-from minikafka.rest.metrics.process import EventCounts, ProcessGauges
 from minikafka.types import METADATA_PARTITION, NodeId
 
 PARTITION = ("topic", "partition")
