@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 
+from minikafka.types import Address
 from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.translate.common import id_text
 from minikafka.wire.records import BatchBuilder
 
 EMPTY_ID = bytes(16)
@@ -180,3 +182,31 @@ def requests(topic_id: bytes) -> dict[str, Message]:
         "AlterUserScramCredentials": {"deletions": [{"name": "nobody", "mechanism": 1}], "upsertions": []},
         "ListConfigResources": {"resource_types": []},
     }
+
+
+TOPIC_ID = bytes(range(16))
+
+
+class Directory:
+    """One broker, one topic."""
+
+    def topic_name(self, topic_id: str) -> str | None:
+        return "t" if topic_id == id_text(TOPIC_ID) else None
+
+    def topic_id(self, name: str) -> str | None:
+        return id_text(TOPIC_ID) if name == "t" else None
+
+    def topics(self) -> list[str]:
+        return ["t"]
+
+    def nodes(self) -> list[int]:
+        return [1]
+
+    def endpoint(self, node: int) -> tuple[Address, str | None] | None:
+        return (Address("host", 9092), None) if node == 1 else None
+
+    def operations(self, _resource_type: int, _name: str) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 0

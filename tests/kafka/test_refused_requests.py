@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from minikafka.errors import NotController, ReplicaNotAvailable, TopicAuthorizationFailed
-from minikafka.types import Address
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
 from minikafka.wire.kafka.codec import Message, decode, encode
 from minikafka.wire.kafka.offer import OFFERS
 from minikafka.wire.kafka.schema import api_named
-from minikafka.wire.kafka.translate.common import Exchange, id_text
+from minikafka.wire.kafka.translate.common import Exchange
 from minikafka.wire.messages import (
     DeletedTopic,
     DeleteTopicsResponse,
@@ -21,9 +20,7 @@ from minikafka.wire.messages import (
     MetadataTopic,
 )
 from tests.kafka.client import errors_in, fitted
-from tests.kafka.samples import requests
-
-TOPIC_ID = bytes(range(16))
+from tests.kafka.samples import TOPIC_ID, Directory, requests
 
 WITHOUT_FIELD = {("ElectLeaders", 0), ("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
 """These requests name nothing, and their responses have no error of their own: clients see an empty answer, as
@@ -31,31 +28,6 @@ from Kafka.
 """
 
 VERSIONS = [(offer.name, version) for offer in OFFERS.values() for version in range(offer.first, offer.last + 1)]
-
-
-class Directory:
-    """One broker, one topic."""
-
-    def topic_name(self, topic_id: str) -> str | None:
-        return "t" if topic_id == id_text(TOPIC_ID) else None
-
-    def topic_id(self, name: str) -> str | None:
-        return id_text(TOPIC_ID) if name == "t" else None
-
-    def topics(self) -> list[str]:
-        return ["t"]
-
-    def nodes(self) -> list[int]:
-        return [1]
-
-    def endpoint(self, node: int) -> tuple[Address, str | None] | None:
-        return (Address("host", 9092), None) if node == 1 else None
-
-    def operations(self, _resource_type: int, _name: str) -> int:
-        return 0
-
-    def wall_ms(self) -> int:
-        return 0
 
 
 def refused(name: str, version: int, error: Any, message: Message | None = None) -> Message:

@@ -7,38 +7,11 @@ from typing import Any
 import pytest
 
 from minikafka.errors import UnknownTopicId
-from minikafka.types import Address
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.offer import OFFERS
 from minikafka.wire.kafka.translate.common import Exchange, Translation, id_text
 from minikafka.wire.messages import DeletedTopic, DeleteTopicsRequest, DeleteTopicsResponse
-
-TOPIC_ID = bytes(range(16))
-
-
-class Directory:
-    """One topic."""
-
-    def topic_name(self, topic_id: str) -> str | None:
-        return "t" if topic_id == id_text(TOPIC_ID) else None
-
-    def topic_id(self, name: str) -> str | None:
-        return id_text(TOPIC_ID) if name == "t" else None
-
-    def topics(self) -> list[str]:
-        return ["t"]
-
-    def nodes(self) -> list[int]:
-        return []
-
-    def endpoint(self, _node: int) -> tuple[Address, str | None] | None:
-        return None
-
-    def operations(self, _resource_type: int, _name: str) -> int:
-        return 0
-
-    def wall_ms(self) -> int:
-        return 0
+from tests.kafka.samples import TOPIC_ID, Directory
 
 
 def offer_of(name: str) -> Translation:
