@@ -591,7 +591,7 @@ class HttpServer:
         return self._date[1]
 
     def has_general_code(self, then: Callable[[], None]) -> bool:
-        """Return True if a connection can be handed over now; else load what that needs, and call ``then``."""
+        """Return True if the general server can take a connection now; else load its code, and call ``then``."""
         return self._closing or GENERAL_CODE.is_loaded(then)
 
     def general_protocol(self, record: ConnectionRecord) -> asyncio.Protocol | None:
