@@ -11,6 +11,7 @@ Rules for this file:
 3. A tombstone stays until ``delete.retention.ms`` after it was first cleaned; then it goes like a value.
 4. The last batch of each segment that is written stays, if need be without records: the log's end, and where the next
    segment begins, survive (KAFKA-17076). So does the last batch of each producer, which holds its last sequence.
+   Differs from Kafka: what may still be cut off does not count as the last one.
 5. The first batch of each leader epoch stays as well. Differs from Kafka: who has only the batches, a copy or a log
    that is recovered, would else believe that the epoch before it ended later, and tell a replica with foreign records
    to keep them (S21).
@@ -291,13 +292,18 @@ class BatchFilter:
         self._epochs = epochs
         self._producers = producers
         self._transactions = CleanedTransactions(aborted)
+        self._last_offsets: dict[int, Offset] = {}
+        """Producer id -> last offset of its newest batch among those that were taken."""
         self._first_uncleanable = first_uncleanable
         self._limit = decompression_limit(config.max_message_bytes)
 
     def take(self, batch: RecordBatch) -> bool:
         """Map the keys of the next dirty batch; False: they do not all fit. See :meth:`OffsetMap.take`."""
         has_keys = not (batch.is_control or is_long(batch) or self._transactions.aborted_with(batch))
-        return self.offsets.take(batch, slices(batch, limit=self._limit) if has_keys else ())
+        is_taken = self.offsets.take(batch, slices(batch, limit=self._limit) if has_keys else ())
+        if is_taken and batch.has_producer and not batch.is_control:
+            self._last_offsets[batch.producer_id] = batch.last_offset
+        return is_taken
 
     def retained(self, batch: RecordBatch, index: TransactionIndex, *, now_ms: int) -> bytes | memoryview | None:
         """Decide what stays of the next batch.
@@ -355,10 +361,18 @@ class BatchFilter:
         return min(now_ms + self._config.delete_retention_ms, LONG_MAX)
 
     def _stays_empty(self, batch: RecordBatch) -> bool:
-        """Return True if its header counts: it begins a leader epoch or is, of what may be cleaned, the last batch of a
-        producer that may still send.
+        """Return True if its header counts: it begins a leader epoch, or may be the last batch of a producer that may
+        still send, of those that nothing cuts off.
+
+        Few batches are remembered of a producer, and all of them may lie above what may be cleaned, in a tail that a
+        new leader cuts off. Which one is the last below is then known only if it was dirty. Else every batch stays
+        that is there, until a later round knows.
         """
-        return self._epochs.begins(batch.leader_epoch, batch.base_offset) or (
-            batch.has_producer
-            and self._producers.last_offset_before(batch.producer_id, self._first_uncleanable) == batch.last_offset
-        )
+        if self._epochs.begins(batch.leader_epoch, batch.base_offset):
+            return True
+        if batch.is_control or not batch.has_producer:
+            return False
+        remembered = self._producers.last_offset_before(batch.producer_id, self._first_uncleanable)
+        if remembered is None:
+            return False
+        return batch.last_offset >= max(remembered, self._last_offsets.get(batch.producer_id, NO_OFFSET))

@@ -106,7 +106,7 @@ class _Producer:
     transaction_start: Offset = NO_OFFSET
     """First offset of its open transaction; -1: none is open."""
     marker_offset: Offset = NO_OFFSET
-    """Of its last marker; -1: there was none, or it is older than the snapshot that was loaded."""
+    """Of its last marker in this epoch; -1: there was none, or it is older than the snapshot that was loaded."""
 
 
 class ProducerState:
@@ -323,6 +323,7 @@ class ProducerState:
         elif known.epoch != epoch:
             known.epoch = epoch
             known.window.clear()
+            known.marker_offset = NO_OFFSET
         return known
 
     def clear(self) -> None:
@@ -381,14 +382,22 @@ class ProducerState:
             return None
         return known.epoch, known.window[-1].last_sequence, known.window[-1].last_offset
 
-    def last_offset_before(self, producer_id: int, offset: Offset) -> Offset:
-        """Last offset of the newest batch below ``offset`` that is remembered of a producer; -1: none is.
-
-        A later one may still be cut off: then this one tells how the producer goes on.
+    def last_offset_before(self, producer_id: int, offset: Offset) -> Offset | None:
+        """Last offset of the newest batch below ``offset`` that tells how a producer goes on if the log is cut there.
+        -1: there may be one, but what is remembered lies above. None: there is none, or the producer is not known.
         """
         known = self._producers.get(producer_id)
-        below = (w.last_offset for w in known.window if w.last_offset < offset) if known is not None else ()
-        return max(below, default=NO_OFFSET)
+        if known is None:
+            return None
+        window = known.window
+        below = max((w.last_offset for w in window if w.last_offset < offset), default=NO_OFFSET)
+        if below != NO_OFFSET:
+            return below
+        if not window:
+            return NO_OFFSET if known.marker_offset >= offset else None
+        # The window has all of this epoch, which a marker below began.
+        is_whole = len(window) < WINDOW_COUNT and window[0].first_sequence == 0
+        return None if is_whole and NO_OFFSET < known.marker_offset < offset else NO_OFFSET
 
     def is_last_marker(self, producer_id: int, epoch: int, offset: Offset) -> bool:
         """Return True if nothing is known of a producer but this marker, with which its epoch began."""

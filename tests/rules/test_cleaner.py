@@ -6,6 +6,7 @@ the last of each key is always among them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
@@ -234,6 +235,55 @@ def test_a_last_batch_that_may_still_be_cut_does_not_let_the_one_before_it_go():
     log.truncate_to(3)
     log = open_log(disk, COMPACT)
     assert log.producers.last_sequences() == {1: (0, 0)}
+
+
+@pytest.mark.parametrize("is_bumped", [False, True], ids=["five batches", "a new epoch"])
+@pytest.mark.parametrize("is_clean", [False, True], ids=["dirty", "clean"])
+def test_a_tail_of_five_batches_does_not_hide_the_last_one_below(is_bumped: bool, is_clean: bool):
+    """Found by seed 939000601: five batches are remembered of a producer, and a new leader cuts them all off."""
+    disk = MemoryDisk()
+    log = open_log(disk, COMPACT)
+    put(log, ("x", "1"))
+    put(log, ("k", "1"), producer_id=1, producer_epoch=0, base_sequence=0)
+    put(log, ("k", "2"), producer_id=1, producer_epoch=0, base_sequence=1)
+    if is_clean:
+        put(log, ("z", "1"))
+        log.roll()
+        put(log, ("y", "1"))
+        run(log.sync())
+        clean(log)
+    put(log, ("k", "3"))
+    put(log, ("z", "2"))
+    log.roll()
+    end = log.end_offset
+    for number in range(1 if is_bumped else 5):
+        sequence = 0 if is_bumped else 2 + number
+        put(log, ("k", "4"), producer_id=1, producer_epoch=int(is_bumped), base_sequence=sequence)
+    run(log.sync())
+    clean(log, high_watermark=end)
+    log.truncate_to(end)
+    assert log.producers.last_sequences() == {1: (0, 1)}
+    for path in disk.names("orders-0"):
+        if path.endswith(".snapshot"):
+            disk.remove(f"orders-0/{path}")
+    log = open_log(disk, COMPACT)
+    assert log.producers.last_sequences() == {1: (0, 1)}
+
+
+def test_a_busy_producer_keeps_one_batch_of_what_is_cleaned():
+    """All that is remembered of it lies in the active segment, in each round: the headers of former rounds go."""
+    log = open_log(MemoryDisk(), replace(COMPACT, segment_bytes=4096))
+    put(log, ("x", "1"))
+    sequences = itertools.count()
+    for _ in range(4):
+        for size in (8, 6):
+            log.roll()
+            for _ in range(size):
+                put(log, ("k", "1"), producer_id=1, producer_epoch=0, base_sequence=next(sequences))
+        run(log.sync())
+        clean(log)
+        cleaned = [batch for batch in split(everything(log)) if batch.last_offset < log.clean_end]
+        assert [batch.producer_id for batch in cleaned] == [-1, 1]
 
 
 def test_the_end_of_the_log_survives_when_its_last_batch_is_emptied():

@@ -12,7 +12,6 @@ from minikafka.log.epochs import EpochCache
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import ProducerState
 from minikafka.log.segment_store import SegmentStore
-from minikafka.types import NO_OFFSET
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.rewrite import RecordSlice, slices
 from tests.rules.test_cleaner import (
@@ -22,6 +21,9 @@ from tests.rules.test_cleaner import (
     test_a_new_segment_is_on_disk_before_it_takes_the_old_ones_place as new_segment_is_synced_first,
 )
 from tests.rules.test_cleaner import test_a_producer_goes_on_after_its_records_are_gone as producer_goes_on
+from tests.rules.test_cleaner import (
+    test_a_tail_of_five_batches_does_not_hide_the_last_one_below as tail_of_five_batches,
+)
 from tests.rules.test_cleaner import (
     test_epochs_begin_where_they_began_for_whoever_has_only_the_batches as epochs_are_in_the_batches,
 )
@@ -73,8 +75,13 @@ def nobody_sends(*_: object) -> bool:
     return False
 
 
-def none_is_remembered(*_: object) -> int:
-    return NO_OFFSET
+def none_is_remembered(*_: object) -> None:
+    return None
+
+
+def only_what_is_remembered(self: BatchFilter, batch: RecordBatch) -> bool:
+    remembered = self._producers.last_offset_before(batch.producer_id, self._first_uncleanable)
+    return self._epochs.begins(batch.leader_epoch, batch.base_offset) or remembered == batch.last_offset
 
 
 def every_key_counts(self: BatchFilter, batch: RecordBatch) -> bool:
@@ -154,6 +161,12 @@ COMPACTION: tuple[Bug, ...] = (
         "nothing is left of a producer's last batch: its repetition is written a second time",
         producer_goes_on,
         (ProducerState, "last_offset_before", none_is_remembered),
+    ),
+    _bug(
+        "last_sequence_forgotten_behind_a_tail",
+        "what is remembered of a producer may all be cut off: its last committed batch is cleaned away before",
+        tail_of_five_batches,
+        (BatchFilter, "_stays_empty", only_what_is_remembered),
     ),
     _bug(
         "end_of_the_log_is_cleaned_away",

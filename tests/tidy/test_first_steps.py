@@ -79,7 +79,7 @@ def ci(tmp_path):
     """Runs .ci/run with a make that only notes its arguments, and fails for the target ``fails``."""
     fakes = tmp_path / "bin"
     fakes.mkdir()
-    for name in "docker curl chromium ip iptables-restore mkfs.ext4 strace".split():
+    for name in "docker curl chromium kcat ip iptables-restore mkfs.ext4 strace".split():
         (fakes / name).symlink_to("/bin/true")
     (fakes / "apt-get").symlink_to("/bin/false")
     make = fakes / "make"
