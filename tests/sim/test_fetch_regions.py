@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.dispatch import settled
-from minikafka.errors import DiskFailed, KafkaStorageError
+from minikafka.errors import DiskFailed, KafkaStorageError, NotLeaderOrFollower
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.disk import FencedFile
 from minikafka.wire.messages import READ_COMMITTED, FetchedPartition, FetchPartition, FetchRequest
@@ -25,6 +26,7 @@ class Region:
     data: bytes
     is_cached: bool = True
     fails: bool = False
+    meanwhile: Callable[[], object] = object
 
     def __len__(self) -> int:
         return len(self.data)
@@ -32,6 +34,7 @@ class Region:
     def warm(self) -> None:
         if self.fails:
             raise DiskFailed("the device is gone")
+        self.meanwhile()
         self.is_cached = True
 
 
@@ -119,6 +122,17 @@ def test_cold_region_is_warmed_before_the_answer(given: list[Region]) -> None:
         answer = fetched(cluster)
         assert list(answer.records) == given[1:]
         assert given[1].is_cached
+
+
+def test_a_replica_that_is_replaced_while_the_disk_is_read_is_not_answered_from(given: list[Region]) -> None:
+    """Kafka's protocol would name the old topic's records by the id of the new one."""
+    with led() as cluster:
+        filled(cluster, LARGE)
+        partitions = replicas_of(cluster).partitions
+        given[0].is_cached, given[0].meanwhile = False, lambda: partitions.pop(ORDERS)
+        answer = fetched(cluster)
+        assert answer.error_code == NotLeaderOrFollower.code
+        assert not answer.records
 
 
 def test_disk_that_fails_under_a_cold_region_takes_the_replica_offline(given: list[Region]) -> None:

@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.purgatory import Condition, Mark, Waiter
-from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError, error_name
+from minikafka.errors import (
+    InconsistentTopicId,
+    InvalidRequest,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    ProtocolError,
+    error_name,
+)
 from minikafka.parked import Result
 from minikafka.replication.fetch_session import CachedPartition, FetchSession
 from minikafka.replication.leader import LeaderReplica
@@ -313,6 +320,11 @@ class _Fetch:
                             await self.replicas.offload(cast("FileRegion", region).warm)
             except ProtocolError as error:
                 self.reads[cached] = _refusal(self.replicas, cached.name, read.seat, error)
+        # Kafka's protocol names a topic in the response by the id that it has by then.
+        for cached, read in self.reads.items():
+            if read.seat is not None and not self.replicas.hosts(read.seat):
+                gone = NotLeaderOrFollower(f"{cached.name}: the replica was replaced while the disk was read")
+                self.reads[cached] = _refusal(self.replicas, cached.name, None, gone)
         return self.response()
 
     def _count(self) -> None:
