@@ -407,7 +407,7 @@ class Broker:
             controller=parts.controller_address,
             timeout_s=config.controller_quorum_request_timeout_ms / 1000,
         )
-        self.stopping_api = StoppingApi()
+        self.stopping_api = StoppingApi(parts.latest_broker_epoch)
         self.admin_api = AdminApi(config, parts.image, self._origins)
         self.acl_api = AclApi(config, parts.image)
 

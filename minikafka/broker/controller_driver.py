@@ -22,6 +22,8 @@ Rules for this file:
 8. Each voter holds one request at each other unfenced broker, to notice at once that its process has ended
    (``quorum/controller_brokers.py``). Only the active controller acts on a refused connection. A voter that becomes the
    active controller connects once more: it fences the former controller, and brokers that died together with it.
+9. Before a controlled shutdown leaves a partition to replicas that may have died, one of them has to answer a question
+   that was sent after the wish, with the broker epoch of its registration.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
@@ -250,6 +252,8 @@ class ControllerDriver:
         self._reach: dict[NodeId, tuple[Offset, _Reach]] = {}
         """By broker, what is known of the address of the registration with this broker epoch."""
         self._held_at: dict[NodeId, Offset] = {}
+        self._asked_for_life: dict[NodeId, int] = {}
+        """Broker epochs of those that are being asked whether they live."""
         """Rule 8: by broker, the broker epoch of the registration at which a request is held."""
         self._reigns = asyncio.Event()
         """Set while this node is the active controller and its sessions have begun."""
@@ -496,13 +500,16 @@ class ControllerDriver:
         self.sessions.asked_to_stop(node, self.world.clock.now(), wants=request.want_shut_down)
         moved_below = self.sessions.shutdown_offset(node)
         others = (other for other in sorted(image.brokers) if other != node and image.alive(other))
+        silent = self.sessions.silent_since_asked_to_stop(node, image.brokers)
         decision = self.controller.heartbeat(
             image,
             request,
             lowest_other_offset=self.sessions.lowest_offset(others),
             shutdown_offset=NOT_YET if moved_below is None else moved_below,
-            unheard=self.sessions.unheard_since_asked_to_stop(node, image.brokers),
+            silent=silent,
         )
+        if not decision.records and image.eligible(node):
+            self._ask_who_lives(image.brokers[other] for other in silent if image.alive(other))
         self.sessions.touched(node, self.world.clock.now(), metadata_offset=request.current_metadata_offset)
         self._try_to_reach(node)
         batch.add(decision, asked, lambda end: self._after_heartbeat(node, decision, end))
@@ -557,6 +564,25 @@ class ControllerDriver:
         except (WorldError, ProtocolError):
             return False
         return True
+
+    def _ask_who_lives(self, brokers: Iterable[BrokerImage]) -> None:
+        """A broker that wants to stop waits for the answer of one of these, and asks again soon."""
+        for broker in brokers:
+            if self._asked_for_life.get(broker.node_id) != broker.broker_epoch:
+                self._asked_for_life[broker.node_id] = broker.broker_epoch
+                self._spawn(self._ask_for_life(broker), f"life-{broker.node_id}-{broker.broker_epoch}")
+
+    async def _ask_for_life(self, broker: BrokerImage) -> None:
+        asked_at, node = self.world.clock.now(), broker.node_id
+        try:
+            response = await call(self.world.network, broker.address, AwaitStopRequest(), asked_at + REACH_S)
+        except (WorldError, ProtocolError):
+            return
+        finally:
+            self._asked_for_life.pop(node, None)
+        registered = self.metadata.image.brokers.get(node)
+        if registered is not None and response.broker_epoch == registered.broker_epoch:
+            self.sessions.lives(node, asked_at)
 
     # ---- which processes have ended: rule 8 --------------------------------------------------------------------------
 

@@ -86,6 +86,8 @@ class _Session:
     metadata_offset: Offset = NO_OFFSET
     shutdown_offset: Offset | None = None
     asked_to_stop_at: float | None = None
+    asked_for_life_at: float | None = None
+    """When the newest request was sent that showed its incarnation to be alive (:meth:`Sessions.lives`)."""
 
 
 class Sessions:
@@ -180,17 +182,25 @@ class Sessions:
         if session is not None and (session.asked_to_stop_at is None or not wants):
             session.asked_to_stop_at = now if wants else None
 
-    def unheard_since_asked_to_stop(self, node: NodeId, brokers: Iterable[NodeId]) -> frozenset[NodeId]:
-        """Return those of ``brokers`` that have not been heard since ``node`` first asked to shut down.
+    def lives(self, node: NodeId, asked_at: float) -> None:
+        """The registered incarnation has answered a request that was sent at ``asked_at``."""
+        session = self._sessions.get(node)
+        if session is not None:
+            session.asked_for_life_at = max(session.asked_for_life_at or asked_at, asked_at)
 
-        A broker without a session has not: it may be the former incarnation of the controller's own node.
+    def silent_since_asked_to_stop(self, node: NodeId, brokers: Iterable[NodeId]) -> frozenset[NodeId]:
+        """Return those of ``brokers`` that may have died before ``node`` first asked to shut down.
+
+        A heartbeat shows nothing: it may have been under way for as long as this controller stood still. Only an
+        answer to a later question does (:meth:`lives`). A broker without a session may be the former incarnation of
+        the controller's own node.
         """
         session = self._sessions.get(node)
         since = session.asked_to_stop_at if session is not None else None
         if since is None:
             return frozenset()
-        heard_at = {other: each.heard_at for other, each in self._sessions.items()}
-        return frozenset(other for other in brokers if (at := heard_at.get(other)) is None or at < since)
+        asked_at = {other: each.asked_for_life_at for other, each in self._sessions.items()}
+        return frozenset(other for other in brokers if (at := asked_at.get(other)) is None or at < since)
 
     def shutting_down(self, node: NodeId, offset: Offset) -> None:
         """The broker's leaders were moved by records below ``offset``; the first call counts."""
@@ -380,14 +390,14 @@ def heartbeat(
     *,
     lowest_other_offset: Offset | None,
     shutdown_offset: Offset,
-    unheard: frozenset[NodeId] = frozenset(),
+    silent: frozenset[NodeId] = frozenset(),
 ) -> Decision[BrokerHeartbeatResponse]:
     """A sign of life, and the wishes of a broker (the table in the file's head). Raises StaleBrokerEpoch.
 
     ``lowest_other_offset``: what every other unfenced broker has applied (None: there is no other);
     ``shutdown_offset``: the end of the records that moved this broker's leaders away. A broker may stop when it leads
-    nothing and the others have read that far, so that nobody still asks it. ``unheard``: brokers without a sign of life
-    since this broker first asked to shut down; see :func:`_rests_on_unheard`.
+    nothing and the others have read that far, so that nobody still asks it. ``silent``: brokers that may have died
+    before this broker first asked to shut down; see :func:`_rests_on_silent`.
     """
     broker = checked_broker(image, request.broker_id, request.broker_epoch)
     caught_up = request.current_metadata_offset > broker.broker_epoch
@@ -416,7 +426,7 @@ def heartbeat(
             fenced=True,
             stop=request.want_shut_down,
         )
-    if request.want_shut_down and _rests_on_unheard(policy, image, broker.node_id, unheard):
+    if request.want_shut_down and _rests_on_silent(policy, image, broker.node_id, silent):
         return _answer(caught_up=caught_up, fenced=False)
     if request.want_shut_down:
         return _begin_shutdown(policy, image, broker, caught_up=caught_up)
@@ -432,10 +442,10 @@ def _unfence(
     return _answer(records, f"broker {broker.node_id} has caught up", caught_up=True, fenced=False)
 
 
-def _rests_on_unheard(policy: ClusterPolicy, image: MetadataImage, node: NodeId, unheard: frozenset[NodeId]) -> bool:
+def _rests_on_silent(policy: ClusterPolicy, image: MetadataImage, node: NodeId, silent: frozenset[NodeId]) -> bool:
     """Return True if some partition without ``node`` would rest on replicas that may all be dead already.
 
-    The broker that asks to shut down then stays until one of them is heard or their sessions end. Otherwise committed
+    The broker that asks to shut down then stays until one of them answers or their sessions end. Otherwise committed
     records are lost although one replica was whole all the time: 1. replica 3 of [1,2,3] loses power, and with it what
     its page cache held; 2. replica 2 is cut off and fenced; 3. replica 1, which leads, shuts down within the session
     timeout of 3: the ISR is {3}; 4. replica 3 restarts, leaves the ISR after its unclean stop, and leads as the last
@@ -444,7 +454,7 @@ def _rests_on_unheard(policy: ClusterPolicy, image: MetadataImage, node: NodeId,
     """
     for topic, partition in image.sorted_partitions():
         rest = [member for member in partition.isr if member != node]
-        if node in partition.isr and rest and unheard.issuperset(rest):
+        if node in partition.isr and rest and silent.issuperset(rest):
             least = effective_min_isr(policy.min_insync_replicas(topic), partition.replicas, partition.adding)
             if least <= 1 or not policy.eligible_leader_replicas_enable:
                 return True

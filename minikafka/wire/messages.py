@@ -856,6 +856,8 @@ class AwaitStopRequest(Request):
 class AwaitStopResponse(Failed):
     is_stopping: bool = False
     """False: the time is up, and the broker goes on."""
+    broker_epoch: int = -1
+    """Of the latest registration of the process that answers; -1: it has not registered yet."""
 
 
 class EnvelopeRequest(Request):

@@ -107,7 +107,7 @@ class Cluster:
         lowest_other_offset: int | None = None,
         shutdown_offset: int = 0,
         missing: tuple[TopicPartition, ...] = (),
-        unheard: frozenset[int] = frozenset(),
+        silent: frozenset[int] = frozenset(),
     ) -> BrokerHeartbeatResponse:
         """A heartbeat of a broker that has read everything, unless ``offset`` says less.
 
@@ -129,7 +129,7 @@ class Cluster:
             request,
             lowest_other_offset=lowest_other_offset,
             shutdown_offset=shutdown_offset,
-            unheard=unheard,
+            silent=silent,
         )
         return self.commit(decision)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
-from tests.sim.cluster_kit import facts_of, simulated
+from minikafka.wire.messages import BrokerHeartbeatRequest
+from tests.sim.cluster_kit import ORDERS, facts_of, simulated
 
 
 async def fails() -> None:
@@ -33,3 +35,38 @@ def test_a_bug_in_the_midst_of_a_stop_does_not_leave_a_broker_that_never_ends() 
         assert broker.failure == "stopping failed: RuntimeError: boom"
         assert facts_of(cluster, "broker_stopped")[-1]["clean"] is False
         assert not broker.world.disk.exists(".kafka_cleanshutdown")
+
+
+def test_a_late_heartbeat_does_not_leave_a_partition_to_a_replica_that_has_died() -> None:
+    """Seed 940000448: the controller had stood still, and read what the process had sent before it died."""
+    with simulated(min_insync_replicas="1") as cluster:
+        cluster.create_topic("orders", replication_factor=2)
+        cluster.settle()
+        leader = cluster.leader_of(ORDERS)
+        [follower] = set(cluster.partition(ORDERS).isr) - {leader}  # type: ignore[union-attr]
+        image = cluster.image()
+        assert image is not None
+        assert cluster.controller() != follower
+        late = BrokerHeartbeatRequest(
+            broker_id=follower, broker_epoch=image.brokers[follower].broker_epoch, current_metadata_offset=image.offset
+        )
+        cluster.power_cut(follower)
+        cluster.sim.spawn(f"n{leader}", cluster.brokers[leader].stop())
+        cluster.run_for(0.5)
+        world = cluster.asking_world()
+        address = cluster.address_of(cluster.controller())
+        assert not cluster.run(call(world.network, address, late, world.clock.now() + 5.0)).error_code
+        cluster.run_for(1.0)
+        assert cluster.leader_of(ORDERS) == leader
+        assert facts_of(cluster, "controlled_shutdown_begun") == []
+
+
+def test_a_controlled_shutdown_begins_as_soon_as_another_replica_has_answered() -> None:
+    """It need not wait for the next heartbeat, which comes within ``broker.heartbeat.interval.ms``."""
+    with simulated(min_insync_replicas="1", broker_heartbeat_interval_ms="4000") as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        leader = cluster.leader_of(ORDERS)
+        cluster.sim.spawn(f"n{leader}", cluster.brokers[leader].stop())
+        took_s = cluster.until(lambda: cluster.leader_of(ORDERS) != leader, 10.0, "another leader")
+        assert took_s < 1.0
