@@ -367,6 +367,7 @@ _KINDS: Final = (
     _kind(
         "quorum_leader_disputed", "epoch leader told", "two leaders of quorum epoch {epoch}: {leader}, {told}", WARNING
     ),
+    _kind("quorum_other_cluster", "peer why", "voter {peer} answers for another cluster: {why}", WARNING),
     _kind("quorum_leader_refused", "epoch leader why", "refuses leader {leader} of quorum epoch {epoch}"),
     _kind("quorum_tail_truncated", "epoch old new", "the metadata log was cut from {old} to {new}", WARNING),
     _kind(

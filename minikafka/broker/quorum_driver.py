@@ -197,8 +197,11 @@ class QuorumDriver:
         state = decode_state(disk.read_file(QUORUM_STATE_PATH)) if known else QuorumState()
         payloads = self.snapshots.load()
         newest = self.applied.newest_snapshot
-        if newest is not None and newest > (self.log.last_epoch, self.log.end_offset):
+        if newest is not None and (
+            newest.end_offset > self.log.end_offset or newest > (self.log.last_epoch, self.log.end_offset)
+        ):
             # The broker stopped between fetching the snapshot and emptying its log, or the log's tail was never synced.
+            # A tail of a later epoch than the snapshot's, which was never committed, does not reach as far.
             self.log.restart_at(newest.end_offset)
             await self.log.sync()
             self.snapshots.drop_others(newest)

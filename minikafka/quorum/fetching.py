@@ -20,7 +20,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from minikafka.errors import InvalidRequest, NotLeaderOrFollower, ProtocolError, SnapshotNotFound
+from minikafka.errors import (
+    InconsistentClusterId,
+    InvalidRequest,
+    NotLeaderOrFollower,
+    ProtocolError,
+    SnapshotNotFound,
+)
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers
 from minikafka.quorum.core import QuorumCore, Ready
@@ -130,6 +136,9 @@ def next_fetch(core: QuorumCore) -> FetchAsk | None:
 
 def on_fetch_response(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) -> Ready[FetchStep]:
     """What to do with the answer. Raises CorruptMessage when it does not consist of batches; the log checks those."""
+    if _is_of_another_cluster(response):
+        core.events("quorum_fetch_refused", code=InconsistentClusterId.code, leader=ask.peer, epoch=ask.epoch)
+        return core.ready(Wait(now + core.retry_backoff_s))
     core.hear(ask.peer, now)
     step = _step(core, ask, response, now)
     return core.ready(step)
@@ -144,6 +153,9 @@ def on_snapshot_chunk(
     core: QuorumCore, ask: FetchAsk, response: FetchSnapshotResponse, *, position: Offset, now: float
 ) -> bool:
     """Return True if this part of a snapshot may be kept. False: discard it; the response to the next fetch decides."""
+    if response.error_code == InconsistentClusterId.code:
+        core.events("quorum_fetch_refused", code=response.error_code, leader=ask.peer, epoch=ask.epoch)
+        return False
     core.hear(ask.peer, now)
     if response.current_leader is not None:
         core.observe(response.current_leader.leader_epoch, response.current_leader.leader_id, now)
@@ -160,6 +172,14 @@ def on_snapshot_chunk(
 def epoch_end_offset(end: EpochEnd) -> EpochEndOffset:
     """As it travels."""
     return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+
+
+def _is_of_another_cluster(response: FetchResponse) -> bool:
+    """Return True if another cluster's broker has this member's address: the epoch and leader that it names are its own
+    quorum's.
+    """
+    codes = (response.error_code, *(each.error_code for each in response.partitions))
+    return InconsistentClusterId.code in codes
 
 
 def _step(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) -> FetchStep:
@@ -291,8 +311,10 @@ def _checked(core: QuorumCore, request: FetchRequest) -> FetchPartition:
 def _elsewhere(core: QuorumCore, asked: FetchPartition) -> FetchedPartition | None:
     """The answer to a fetcher whose log cannot go on from here: a snapshot, or where it must cut (KAFKA-FACTS 3.6)."""
     offset, epoch, log = asked.fetch_offset, asked.last_fetched_epoch, core.log
-    oldest = core.snapshots[0] if core.snapshots else None
-    if oldest is not None and (epoch, offset) == oldest and offset >= log.start_offset:
+    # Not one that ends below: the start is raised before such a snapshot is removed, and a power cut may bring it back.
+    # A later epoch than its own is no proof that a fetcher has this log's records up to the start.
+    oldest = next((each for each in core.snapshots if each.end_offset >= log.start_offset), None)
+    if oldest is not None and (epoch, offset) == oldest:
         return None
     newest = core.newest_snapshot
     if offset < log.start_offset or (oldest is not None and log.start_offset > 0 and epoch < oldest.epoch):

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from minikafka.errors import FencedLeaderEpoch, InconsistentVoterSet, InvalidRequest, InvalidVoterKey, ProtocolError
+from minikafka.errors import (
+    FencedLeaderEpoch,
+    InconsistentClusterId,
+    InconsistentVoterSet,
+    InvalidRequest,
+    InvalidVoterKey,
+    ProtocolError,
+)
 from minikafka.quorum import roles
 from minikafka.quorum.core import ELECTION_BACKOFF_S, Answered, Asked, QuorumCore, Ready
 from minikafka.quorum.roles import Candidate, Follower, Leader, Prospective, Standing, Unattached
@@ -124,6 +131,10 @@ def _pause_of_successor(core: QuorumCore, successors: tuple[NodeId, ...]) -> flo
 
 def on_response(core: QuorumCore, request: Asked, response: Answered, peer: NodeId, now: float) -> Ready[None]:
     """``peer`` has answered one of our requests."""
+    if response.error_code == InconsistentClusterId.code:
+        # The epoch and leader that it names are those of its own quorum.
+        core.events("quorum_other_cluster", peer=peer, why=response.error_message)
+        return on_no_response(core, request, peer, now)
     core.hear(peer, now)
     core.observe(response.leader_epoch, response.leader_id, now)
     role = core.role

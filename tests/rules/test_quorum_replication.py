@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.errors import BY_CODE
+from minikafka.errors import BY_CODE, InconsistentClusterId
 from minikafka.invariant import InvariantViolation
 from minikafka.quorum import fetching
 from minikafka.quorum.core import QuorumCore
@@ -432,6 +432,29 @@ def test_a_log_that_no_longer_reaches_back_is_entered_through_a_snapshot(
     assert part.snapshot_id == (EpochEndOffset(epoch=snapshot[0], end_offset=snapshot[1]) if snapshot else None)
 
 
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "snapshot"),
+    [
+        (12, 3, (4, 14)),
+        (13, 3, (4, 14)),
+        (12, 4, None),  # where the log starts, in the epoch of the snapshot there
+        (13, 4, None),
+        (5, 2, (4, 14)),  # the snapshot below the log start is no place to begin from
+    ],
+)
+def test_a_snapshot_below_the_log_start_says_nothing_about_a_followers_history(
+    offset: int, last_epoch: int, snapshot: tuple[int, int] | None
+):
+    """The log start has been raised to 12, and the snapshot at 5 is still there (or there again after a power cut).
+
+    A deposed leader of epoch 3 comes back with a tail that was never committed. Compared with the snapshot at 5, its
+    epoch seemed to be part of this log: it got the records from 12 on, and kept its own below.
+    """
+    core = leading(4, 4, 4, start=12, snapshots=(EpochEnd(2, 5), EpochEnd(4, 12), EpochEnd(4, 14)))
+    part = answered(core, fetch(offset, last_epoch))
+    assert part.snapshot_id == (EpochEndOffset(epoch=snapshot[0], end_offset=snapshot[1]) if snapshot else None)
+
+
 def test_a_snapshot_is_fetched_in_pieces_from_the_leader_of_the_epoch():
     """FetchSnapshot is fenced like a fetch, and counts as a sign of life of a voter."""
     core = leading(3, 3, 4, start=10, snapshots=(EpochEnd(2, 10), EpochEnd(3, 12)))
@@ -566,6 +589,19 @@ def test_an_error_that_names_the_new_leader_is_followed():
     other = following(1)
     assert step_of(other, error_code=6).until == pytest.approx(1.02)
     assert other.leader_id == 2
+
+
+def test_what_a_member_of_another_cluster_answers_is_ignored():
+    """Its address is a voter's by mistake: its epoch and leader are those of another quorum."""
+    facts = CurrentLeader(leader_id=3, leader_epoch=7)
+    core = following(1)
+    step = step_of(core, error_code=InconsistentClusterId.code, current_leader=facts)
+    assert step == Wait(pytest.approx(1.02))
+    ask = fetching.next_fetch(core)
+    assert ask is not None
+    part = FetchSnapshotResponse(error_code=InconsistentClusterId.code, current_leader=facts)
+    assert not fetching.on_snapshot_chunk(core, ask, part, position=0, now=1.0)
+    assert (core.epoch, core.leader_id, core.contacts) == (5, 2, {})
 
 
 def test_an_observer_without_a_leader_asks_any_voter():

@@ -6,13 +6,19 @@ from typing import Any
 
 import pytest
 
-from minikafka.errors import BY_CODE
+from minikafka.errors import BY_CODE, InconsistentClusterId
 from minikafka.quorum import voting
 from minikafka.quorum.core import EPOCH_JUMP_MAX, QuorumCore
 from minikafka.quorum.files import QuorumState
 from minikafka.quorum.roles import Follower, Prospective, Unattached
 from minikafka.types import NO_NODE
-from minikafka.wire.messages import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest, VoteResponse
+from minikafka.wire.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    VoteRequest,
+    VoteResponse,
+)
 from tests.rules.quorum_double import CLUSTER, WALL_MS, Journal, MemoryLog, Player, batch_of, make_core
 
 
@@ -391,6 +397,23 @@ def test_a_second_leader_of_an_epoch_is_not_believed():
     voting.on_response(core, vote(), VoteResponse(leader_epoch=4, leader_id=2), 2, now=1.0)
     assert core.role is role
     assert "quorum_leader_disputed" in journal.kinds()
+
+
+def test_the_epoch_and_leader_of_another_cluster_are_not_believed():
+    """A voter's address leads to a member of another cluster. Its answer ended the reign of a leader, and made a member
+    follow a leader that was never elected here. It is as good as no answer: the voter is asked again.
+    """
+    facts: dict[str, Any] = {"error_code": InconsistentClusterId.code, "leader_epoch": 9, "leader_id": 3}
+    standing = prospective(1)
+    asked_for = vote(voter_id=2, candidate_id=1, candidate_epoch=standing.epoch, pre_vote=True)
+    voting.on_response(standing, asked_for, VoteResponse(**facts), 2, now=2.0)
+    assert (standing.epoch, standing.role.name, standing.contacts) == (5, "prospective", {})
+    assert isinstance(standing.role, Prospective)
+    assert standing.role.epoch_election.answers == {1: True}
+    assert 2 in standing.role.epoch_election.ask_at
+    following = member(state=QuorumState(epoch=4, leader_id=2))
+    voting.on_response(following, begin(1, 4), BeginQuorumEpochResponse(**facts), 3, now=2.0)
+    assert (following.epoch, following.leader_id) == (4, 2)
 
 
 # ---- epochs that nobody can have reached -----------------------------------------------------------------------------

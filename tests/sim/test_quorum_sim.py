@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from minikafka.broker.quorum_applied import SnapshotFiles
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.errors import NotController, RecordListTooLarge
 from minikafka.quorum.files import QUORUM_STATE_PATH, QuorumState, encode_state
 from minikafka.sim.world import SimWorld
+from minikafka.types import EpochEnd
 from minikafka.wire.messages import DescribeQuorumRequest
 from tests.sim.quorum_cluster import Breach, QuorumCluster
 
@@ -233,6 +235,28 @@ def test_a_log_that_grows_is_cut_behind_snapshots_and_a_late_member_gets_one():
 
     sim = play(story, metadata_log_max_record_bytes_between_snapshots=1000)
     assert sim.marks["snapshot_fetched"] == 1
+
+
+def test_a_fetched_snapshot_counts_also_for_a_log_that_ends_in_a_later_epoch():
+    """Power is cut when the snapshot has its name and the log is not emptied yet. The log holds a record that a leader
+    of a later epoch appended and nobody else has; it ends where the snapshot reaches far beyond.
+    """
+
+    async def story(cluster: QuorumCluster) -> None:
+        await cluster.start()
+        await cluster.settled()
+        await cluster.append("a")
+        end = cluster.members[1].log.end_offset
+        assert cluster.members[1].log.last_epoch > 0
+        await cluster.stop(1)
+        files = SnapshotFiles(cluster.sim.of("n1"))
+        await cluster.sim.spawn("n1", files.write(EpochEnd(0, end + 50), [b"a"], timestamp_ms=0))
+        await cluster.start()
+        await cluster.settled()
+        assert cluster.members[1].log.start_offset == end + 50
+        await cluster.append("b")
+
+    play(story, count=1)
 
 
 def test_snapshots_are_also_taken_by_time():
