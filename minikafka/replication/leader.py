@@ -200,6 +200,10 @@ class LeaderReplica:
 
     def _remote_of(self, node: NodeId, predecessor: LeaderReplica | None, now: float) -> Remote:
         kept = predecessor.remotes.get(node) if predecessor else None
+        if node in self.adding and node not in self.isr:
+            # It may have been no replica in a state that this broker has skipped by a snapshot of the metadata, and has
+            # deleted its log then.
+            kept = None
         caught_up = now if node in self.isr else NEVER
         if kept is None:
             return Remote(last_caught_up=caught_up)

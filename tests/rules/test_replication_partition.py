@@ -105,6 +105,25 @@ def test_replicas_are_taken_away_with_a_new_epoch_only():
     assert list(partition.role.remotes) == [2]
 
 
+def test_a_replica_that_left_and_is_added_again_counts_from_its_next_fetch():
+    """This broker loads a snapshot of the metadata and skips the state in which 3 was no replica; 3 saw that state and
+    deleted its log. Its former end must not carry it into the ISR beside a follower that may join.
+    """
+    partition, role = leading(epoch=1, version=1)
+    write(role, "a")
+    fetched(role, 2, 1)
+    fetched(role, 3, 1)
+    added_again = replace(state(1, isr=(1,), epoch=2, version=4), adding=(3,))
+    assert given(partition, added_again)
+    role = partition.role
+    assert isinstance(role, LeaderReplica)
+    assert {node: remote.end_offset for node, remote in role.remotes.items()} == {2: 1, 3: -1}
+    fetched(role, 2, 1)
+    proposal = role.propose_expand()
+    assert proposal is not None
+    assert proposal.isr == (1, 2)
+
+
 def test_a_new_epoch_under_the_same_leader_is_a_new_role():
     """KAFKA-7164: a follower that has skipped epochs must verify its log again."""
     partition = seat(me=2)
