@@ -56,6 +56,7 @@ from minikafka.quorum.controller import Controller, completed
 from minikafka.quorum.controller_brokers import HeldConnection, Refusal, Sessions
 from minikafka.quorum.controller_topics import Charge, free_of_charge, topic_id_of
 from minikafka.quorum.decision import ClusterPolicy, Decision
+from minikafka.quorum.elections import checked_broker
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
 from minikafka.quorum.story import happenings
@@ -348,6 +349,8 @@ class ControllerDriver:
         )
 
     async def _reign(self, epoch: Epoch) -> None:
+        if self._epoch != epoch:
+            return  # it has ended before this task's first step; what waits now is another reign's
         self._begin(epoch)
         batch = _Batch(self.metadata.image, epoch)
         batch.add(self.controller.activated(batch.image))
@@ -493,6 +496,7 @@ class ControllerDriver:
 
     def _decide_heartbeat(self, batch: _Batch, asked: _Asked, request: BrokerHeartbeatRequest) -> None:
         node, image = request.broker_id, batch.image
+        checked_broker(image, node, request.broker_epoch)  # before anything is noted of the session
         committed = self.metadata.image
         if node in committed.brokers and committed.brokers[node].in_controlled_shutdown:
             # Begun under another controller: what is committed now surely holds the records that moved its leaders.

@@ -253,6 +253,8 @@ def _not_elected(tp: TopicPartition, error: ProtocolError) -> ElectedLeader:
 def completed(response: R, request: object, image: MetadataImage) -> R:
     """The answer once its records are applied to ``image``: with what only the log could say."""
     if isinstance(response, BrokerRegistrationResponse) and isinstance(request, BrokerRegistrationRequest):
+        if response.broker_epoch >= 0:  # a repeated registration: meanwhile another incarnation may have registered
+            return response
         return replace(response, broker_epoch=image.brokers[request.broker_id].broker_epoch)
     if isinstance(response, TELLING_THE_OFFSET):
         return replace(response, metadata_offset=image.offset)

@@ -125,7 +125,7 @@ class ControllerWorld:
 
     # ---- requests ----
 
-    async def register(self, node: NodeId, incarnation: str = "", *, offset: Offset = -1) -> int:
+    async def register(self, node: NodeId, incarnation: str = "", *, offset: Offset = -1, previous: int = -1) -> int:
         self.incarnations += 1
         request = BrokerRegistrationRequest(
             broker_id=node,
@@ -134,6 +134,7 @@ class ControllerWorld:
             host="127.0.0.1",
             port=9090 + node,
             current_metadata_offset=offset,
+            previous_broker_epoch=previous,
         )
         response = await self.driver.handle(request)
         return cast("int", response.broker_epoch)

@@ -127,6 +127,26 @@ def test_two_incarnations_of_one_broker_are_not_registered_together():
     play(story)
 
 
+def test_a_repeated_registration_gets_its_own_broker_epoch():
+    """A registration that is repeated is decided together with that of the next process on the data directory. The
+    answer to the first named the broker epoch of the second, under which it could have spoken from then on.
+    """
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        first = await world.register(2, "one")
+        world.quorum.lose(leader=3)
+        world.quorum.elect(3)
+        repeated = asyncio.ensure_future(world.register(2, "one"))
+        following = asyncio.ensure_future(world.register(2, "two", previous=first))
+        await asyncio.sleep(0)
+        world.quorum.catch_up()
+        assert await repeated == first
+        assert await following == world.broker(2).broker_epoch > first
+
+    play(story)
+
+
 def test_a_broker_that_is_behind_starts_fenced():
     """What it has not applied may be what it would have to know."""
 
@@ -297,6 +317,24 @@ def test_a_deposed_controller_may_be_elected_again():
 
     sim = play(story)
     assert sim.marks["controller_activated"] == 2
+
+
+def test_a_reign_that_ends_before_its_first_step_decides_nothing():
+    """The log is applied and a newer epoch is heard of in one turn of the loop, before the reign's task has begun."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        world.quorum.lose(leader=3)
+        world.quorum.elect(3)
+        waiting = asyncio.ensure_future(world.register(1))
+        await asyncio.sleep(0.1)
+        assert "controller_activated" not in world.kinds()
+        assert not waiting.done(), "it waits for the reign to come"
+        world.quorum.catch_up()
+        assert await waiting == world.broker(1).broker_epoch
+
+    sim = play(story)
+    assert sim.marks["controller_activated"] == 1
 
 
 def test_an_answer_that_comes_too_late_says_what_is_known():
@@ -549,6 +587,31 @@ def test_controlled_shutdown_waits_until_the_others_have_read_it():
 
     sim = play(story)
     assert sim.marks["controlled_shutdown_begun"] == 1
+
+
+def test_a_heartbeat_of_a_former_incarnation_does_not_date_the_wish_to_shut_down():
+    """It was late on its way. The wish is dated from the first one of the registered incarnation: brokers that were
+    heard only before that may be dead, and a shutdown must not rest on them.
+    """
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        late = BrokerHeartbeatRequest(
+            broker_id=2,
+            broker_epoch=world.broker(2).broker_epoch - 1,
+            current_metadata_offset=world.metadata.image.offset,
+            want_shut_down=True,
+        )
+        with pytest.raises(StaleBrokerEpoch):
+            await world.driver.handle(late)
+        await asyncio.sleep(0.1)
+        await world.beat(1)
+        await asyncio.sleep(0.1)
+        await world.beat(2, leaving=True)
+        assert world.driver.sessions.unheard_since_asked_to_stop(2, (1,)) == {1}
+
+    play(story)
 
 
 def test_controlled_shutdown_survives_a_change_of_controller():
