@@ -413,7 +413,8 @@ def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output
     elif output == "tsv":
         print_table(("Partition",), [(str(each),) for each in sorted(ended)], output)
     else:
-        click.echo(f"Cancelled: {', '.join(map(str, sorted(ended)))}." if ended else "None of them is under way.")
+        nothing = "None of them is under way." if names else "No reassignment is under way."
+        click.echo(f"Cancelled: {', '.join(map(str, sorted(ended)))}." if ended else nothing)
 
 
 # ---- reading arguments -----------------------------------------------------------------------------------------------

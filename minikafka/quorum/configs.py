@@ -204,7 +204,10 @@ def _resource(policy: ClusterPolicy, image: MetadataImage, asked: AlterConfigsRe
             member="resource_type",
         )
     if name != ALL_BROKERS and (not is_number(name) or int(name) not in image.brokers):
-        raise BrokerIdNotRegistered(f"no broker is registered as {name!r}; the empty name stands for all brokers")
+        raise BrokerIdNotRegistered(
+            f"no broker is registered as {name!r}: {', '.join(map(str, sorted(image.brokers)))} are; "
+            "the empty name stands for all brokers"
+        )
     name = name if name == ALL_BROKERS else str(int(name))
     return _Resource(BROKER, name, image.broker_configs.get(name, {}), policy.topic_defaults)
 

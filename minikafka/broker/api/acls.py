@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minikafka.config import BrokerConfig
+from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.errors import SecurityDisabled
 from minikafka.quorum.image import MetadataImage
 from minikafka.security.acl_filters import check_filter, matches
@@ -43,4 +44,6 @@ class AclApi:
     def check_enabled(self) -> None:
         """Raise SecurityDisabled unless this broker has an authorizer."""
         if not self._is_enabled:
-            raise SecurityDisabled("No authorizer is configured; set authorizer.class.name to use ACLs.")
+            raise SecurityDisabled(
+                f"No authorizer is configured; ACLs need authorizer.class.name={STANDARD_AUTHORIZER}."
+            )
