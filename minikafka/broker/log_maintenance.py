@@ -159,7 +159,13 @@ class LogMaintenance:
                     await self._retain_one(partition, now_ms)
 
     async def _retain_one(self, partition: Partition, now_ms: int) -> None:
-        log = partition.log
+        log, role = partition.log, partition.role
+
+        def may_start_move() -> bool:
+            # A leader that follows meanwhile has another high watermark, which may be lower.
+            partition.stir()
+            return partition.role is role
+
         # By the monotonic clock: a calendar that jumps ahead must not make everybody look idle for a day, for who is
         # forgotten may write a batch twice.
         log.expire_producers(int(self.replicas.clock.now() * 1000), high_watermark=partition.high_watermark)
@@ -168,7 +174,7 @@ class LogMaintenance:
             # Followers take the leader's log start; they delete only what it has let go.
             expired = [segment for segment in expired if segment.next_offset <= log.start_offset]
         if expired:
-            self.replicas.unlink_later(await log.delete_segments(expired, partition.stir), partition.config)
+            self.replicas.unlink_later(await log.delete_segments(expired, may_start_move), partition.config)
 
     async def _sync(self) -> None:
         """Begin the syncs that no request asks for: by flush.ms and flush.messages, and of sealed segments, with which

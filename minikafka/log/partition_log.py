@@ -616,11 +616,12 @@ class PartitionLog:
         return self._disk.modified_ms(segment.path(LOG))
 
     async def delete_segments(
-        self, segments: Sequence[Segment], before_start_moves: Callable[[], None] | None = None
+        self, segments: Sequence[Segment], may_start_move: Callable[[], bool] | None = None
     ) -> list[str]:
         """Let ``segments``, the oldest ones, go: the start moves, is made durable, then the files are renamed.
 
-        ``before_start_moves`` is called right before the start moves, for this may wait for the disk until then.
+        ``may_start_move`` is asked right before the start moves, for this may wait for the disk until then, and what
+        made the segments expire may no longer hold.
         Gives the ``.deleted`` paths, to be removed after ``file.delete.delay.ms``. Raises DiskFailed.
         """
         held = self._store.segments
@@ -636,8 +637,8 @@ class PartitionLog:
         if self.is_closed or held[: len(doomed)] != doomed:
             return []  # cut, restarted or compacted meanwhile: the next round decides anew
         end = doomed[-1].next_offset
-        if before_start_moves is not None:
-            before_start_moves()
+        if may_start_move is not None and not may_start_move():
+            return []
         self.raise_start(end)
         await self._durability.save_start()
         self._health.check_writable()

@@ -178,10 +178,20 @@ def test_followers_are_looked_at_when_the_start_moves_not_before_the_disk() -> N
     seen: list[int] = []
     expired = log.expired_segments(LONG_AFTER, 3)
     disk.held = True
-    waiting = log.delete_segments(expired, lambda: seen.append(log.start_offset))
+    waiting = log.delete_segments(expired, lambda: not seen.append(log.start_offset))
     waiting.send(None)
     assert seen == []
     waiting.close()
     disk.held = False
-    run(log.delete_segments(log.expired_segments(LONG_AFTER, 3), lambda: seen.append(log.start_offset)))
+    run(log.delete_segments(log.expired_segments(LONG_AFTER, 3), lambda: not seen.append(log.start_offset)))
     assert (seen, log.start_offset) == ([0], 3)
+
+
+def test_the_start_does_not_move_if_what_let_the_records_go_holds_no_more() -> None:
+    """Seed 940002419: a leader became a follower while it waited for the disk, with a lower high watermark."""
+    log = with_synced_records(MemoryDisk())[1]
+    before = (log.start_offset, log.end_offset)
+    assert run(log.delete_segments(log.expired_segments(LONG_AFTER, 3), lambda: False)) == []
+    assert (log.start_offset, log.end_offset) == before
+    assert run(log.delete_segments(log.expired_segments(LONG_AFTER, 3), lambda: True))
+    assert log.start_offset == 3
