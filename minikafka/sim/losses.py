@@ -9,7 +9,8 @@
 - A record that is deleted (retention, DeleteRecords) before its producer was answered may be written once more: a
   replica that begins its log behind it has never heard of that producer, and takes its retry for a first send when it
   leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed). So between two places of a record
-  some replica has begun its log.
+  some replica has begun its log. If the second copy, which is acknowledged, is deleted unread as well, the record seems
+  to stand lower than where it was acknowledged.
 - A record whose request a link delivered twice may stand though its producer reported *not written*: one copy was
   written, and the other one's refusal was heard first. A retrying proxy sends a request again by itself; if the disk is
   full at that very moment, the copy that is refused is truly not written. TCP doubles nothing, and no broker can know
@@ -130,8 +131,10 @@ class Losses:
         elections = self._unclean_elections(name)
         if elections and self._is_of_an_unclean_election(name, finding, elections):
             return True
-        if isinstance(finding, Duplicate) and self._is_of_a_deletion(name, finding):
-            return True
+        if isinstance(finding, Duplicate) and {partition for partition, _ in finding.places} == {name.partition}:
+            offsets = sorted(offset for _, offset in finding.places)
+            if self._is_of_a_deletion(name, [offsets]):
+                return True
         if isinstance(finding, AbortedRead) and finding.value in self._doubled:
             return True
         if isinstance(finding, InconsistentOffsets):
@@ -139,7 +142,9 @@ class Losses:
             claims = {value for value, who in finding.values if not self._is_answer_to_loose(value, who)}
             return len(claims) <= 1
         if isinstance(finding, Shifted):
-            return all(self._is_loose(process) for process in finding.processes)
+            return all(map(self._is_loose, finding.processes)) or (
+                finding.distance < 0 and self._is_of_a_deletion(name, _places_of(finding))
+            )
         value = str(getattr(finding, "value", "") or getattr(finding, "process", ""))
         return isinstance(finding, OF_LOOSE_RECORDS) and self._is_loose(value)
 
@@ -161,12 +166,11 @@ class Losses:
             return min(times) >= first  # when a client was sent back
         return min(times) <= last
 
-    def _is_of_a_deletion(self, name: TopicPartition, finding: Duplicate) -> bool:
-        offsets = sorted(offset for _, offset in finding.places)
-        is_one_partition = {partition for partition, _ in finding.places} == {name.partition}
+    def _is_of_a_deletion(self, name: TopicPartition, places: Iterable[Sequence[Offset]]) -> bool:
+        """Return True if a replica has begun its log between any two places of each record."""
         begun = self._begun_anew_at(name)
-        return is_one_partition and all(
-            any(one < start <= next_one for start in begun) for one, next_one in pairwise(offsets)
+        return all(
+            any(one < start <= next_one for start in begun) for offsets in places for one, next_one in pairwise(offsets)
         )
 
     def _is_answer_to_loose(self, value: str, who: str) -> bool:
@@ -176,6 +180,11 @@ class Losses:
         """Return True if it is a value or a process of a producer that did not request more."""
         machine = value.partition(".")[0].partition("~")[0]
         return machine in self._loose
+
+
+def _places_of(finding: Shifted) -> list[tuple[Offset, Offset]]:
+    """Where the first and the last of the records stand, and where they were acknowledged; the others lie between."""
+    return [(offset + finding.distance, offset) for offset in (finding.offset, finding.until - 1)]
 
 
 def unclean_topics(plan: Plan) -> frozenset[str]:

@@ -333,6 +333,29 @@ def test_a_double_of_what_was_deleted_is_allowed_where_a_replica_began_behind_it
     assert not Losses(Plan(seed=0), never, lambda name: range(99)).allows(elsewhere)
 
 
+def test_a_record_that_was_deleted_twice_stands_where_it_was_first_read() -> None:
+    """Seed 940002466: the second copy was acknowledged, and deleted before anyone read it."""
+    for distance, begun, allowed in (
+        (-2, (), False),
+        (-2, (3, 5), True),
+        (-2, (3,), False),
+        (-2, (6,), False),
+        (2, (5,), False),
+    ):
+        moved = Shifted(
+            topic="orders",
+            partition=0,
+            offset=4,
+            until=6,
+            distance=distance,
+            count=2,
+            values=("p1.1", "p1.2"),
+            processes=("p1",),
+        )
+        losses = Losses(Plan(seed=0), never, lambda name, begun=begun: begun)  # type: ignore[misc]
+        assert losses.allows(moved) is allowed, (distance, begun)
+
+
 def test_what_a_doubled_request_explains_is_named_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """One copy written, the other one's refusal heard first (seed 90296): named for those requests' records only."""
     arrived: set[bytes] = set()
