@@ -137,21 +137,12 @@ Examples:
 Without --interval one broker is killed, once. Containers are started again after --down; processes are not.""",
 )
 @click.option("--pid", "pids", type=click.IntRange(min=2), multiple=True, help="Process id of a broker (repeatable).")
-@click.option(
-    "--compose", "project", default=None, metavar="PROJECT", help="The brokers of a compose project.  [minikafka]"
-)
+@click.option("--compose", "project", metavar="PROJECT", help="The brokers of a compose project.  [minikafka]")
 @click.option("--random", "is_random", is_flag=True, help="Choose each broker at random (default: in turn).")
-@click.option(
-    "--interval", "interval_s", type=Duration(), default=None, help="Kill again after this long, such as 30s."
-)
+@click.option("--interval", "interval_s", type=Duration(), help="Kill again after this long, such as 30s.")
 @click.option("--down", "down_s", type=Duration(), default=5.0, help="Start a container again after this.  [5s]")
-@click.option(
-    "--count",
-    type=click.IntRange(min=1),
-    default=None,
-    help="Number of brokers to kill.  [1, or endless with --interval]",
-)
-@click.option("--seed", type=int, default=None, help="Seed of the draws of --random.")
+@click.option("--count", type=click.IntRange(min=1), help="Number of brokers to kill.  [1, or endless with --interval]")
+@click.option("--seed", type=int, help="Seed of the draws of --random.")
 def kill_command(
     pids: tuple[int, ...],
     project: str | None,
@@ -266,9 +257,7 @@ Exit code 0: clean, no promise was broken (losses that the scenario's settings a
     show_default=True,
     help="Where the cluster runs: simulator, processes, netns or compose.",
 )
-@click.option(
-    "--duration", "duration_s", type=Duration(), default=None, help="Duration of the load, such as 60s or 10m."
-)
+@click.option("--duration", "duration_s", type=Duration(), help="Duration of the load, such as 60s or 10m.")
 @click.option(
     "--seed", type=int, default=1, show_default=True, help="Seed that decides which brokers are hit, and when."
 )

@@ -109,10 +109,8 @@ def _resource_options(function: Any) -> Any:
     """``--topic``, ``--broker``, ``--all-brokers``."""
     for option in (
         click.option("--all-brokers", is_flag=True, help="Settings that were altered for all brokers."),
-        click.option(
-            "--broker", type=click.IntRange(0), default=None, metavar="ID", help="Settings of the broker with this id."
-        ),
-        click.option("--topic", default=None, help="Settings of the topic with this name."),
+        click.option("--broker", type=click.IntRange(0), metavar="ID", help="Settings of the broker with this id."),
+        click.option("--topic", help="Settings of the topic with this name."),
     ):
         function = option(function)
     return function

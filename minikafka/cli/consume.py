@@ -141,7 +141,7 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
 @topic_argument
 @bootstrap_option
 @click.option("--from-beginning", is_flag=True, help="Start at the first record that is retained.  [at the end]")
-@click.option("--offset", "start", default=None, metavar="WHERE", help=f"Where to start in each partition: {FORMS}.")
+@click.option("--offset", "start", metavar="WHERE", help=f"Where to start in each partition: {FORMS}.")
 @click.option(
     "--partition",
     "only",
@@ -155,38 +155,27 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
     "--max-messages",
     "max_records",
     type=click.IntRange(min=0),
-    default=None,
     metavar="N",
     help="Exit after N records.",
 )
 @click.option("--exit-at-end", is_flag=True, help="Exit at the offsets where the topic ended when the command started.")
 @click.option(
-    "--timeout-ms",
-    type=click.IntRange(1),
-    default=None,
-    metavar="MS",
-    help="Exit when no record has arrived for this long.",
+    "--timeout-ms", type=click.IntRange(1), metavar="MS", help="Exit when no record has arrived for this long."
 )
-@click.option("--group", default=None, metavar="GROUP", help="Read as a member of this consumer group.")
+@click.option("--group", metavar="GROUP", help="Read as a member of this consumer group.")
 @click.option(
     "--assignor",
     type=click.Choice([*ASSIGNORS, "uniform"]),
-    default=None,
     help="How the group's partitions are assigned: range or uniform with --group-protocol consumer.  [range]",
 )
 @click.option(
     "--group-protocol",
     type=click.Choice(["classic", "consumer"]),
-    default=None,
     help="Protocol of the member: consumer lets the coordinator assign (KIP-848).  [classic]",
 )
-@click.option("--instance-id", default=None, metavar="ID", help="Id of a static member (group.instance.id).")
+@click.option("--instance-id", metavar="ID", help="Id of a static member (group.instance.id).")
 @click.option(
-    "--session-timeout-ms",
-    type=click.IntRange(1),
-    default=None,
-    metavar="MS",
-    help="Session timeout of the member.  [10000]",
+    "--session-timeout-ms", type=click.IntRange(1), metavar="MS", help="Session timeout of the member.  [10000]"
 )
 @click.option(
     "--isolation-level",
@@ -194,20 +183,14 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
     default="read_uncommitted",
     help="Records to print: all, or no records of open and aborted transactions.  [read_uncommitted]",
 )
-@click.option("--client-id", default=None, metavar="NAME", help="Client id that tools show for this consumer.")
+@click.option("--client-id", metavar="NAME", help="Client id that tools show for this consumer.")
 @click.option(
-    "-f",
-    "--format",
-    "format_",
-    default=None,
-    metavar="FORMAT",
-    help="Output format, in kcat's letters (below).  [default: '%s\\n']",
+    "-f", "--format", "format_", metavar="FORMAT", help="Output format, in kcat's letters (below).  [default: '%s\\n']"
 )
 @click.option("--raw", is_flag=True, help="Print control characters to a terminal as they are.  [escaped]")
 @click.option(
     "--ledger",
     type=OutputFile(),
-    default=None,
     metavar="FILE",
     help="File to append every record's offset to, with high watermarks, for `minikafka audit`.  [none]",
 )
@@ -215,7 +198,6 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
     "-o",
     "--output",
     type=click.Choice(["table", "json", "tsv"]),
-    default=None,
     help="Aligned columns, one JSON object per line, or the columns with tabs.",
 )
 def command(

@@ -190,22 +190,16 @@ default); this is reported on standard error, with its partitions and replicatio
 @click.option(
     "--key-separator",
     metavar="S",
-    default=None,
     help="Separator between key and value; a line without it has no key.  [lines are values]",
 )
-@click.option("--key", "-k", metavar="K", default=None, help="Key of records whose line has none.")
+@click.option("--key", "-k", metavar="K", help="Key of records whose line has none.")
 @click.option(
     "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Header added to every record (repeatable)."
 )
-@click.option("--null-marker", metavar="S", default=None, help="Text that stands for a null key or value.  [none]")
+@click.option("--null-marker", metavar="S", help="Text that stands for a null key or value.  [none]")
 @click.option("--json", "is_json", is_flag=True, help="Read each line as a record in the JSON of `consume -o json`.")
 @click.option(
-    "--partition",
-    "-p",
-    type=click.IntRange(0),
-    default=None,
-    metavar="P",
-    help="Partition to send all records to.  [chosen by key]",
+    "--partition", "-p", type=click.IntRange(0), metavar="P", help="Partition to send all records to.  [chosen by key]"
 )
 @click.option(
     "--acks",
@@ -215,15 +209,11 @@ default); this is reported on standard error, with its partitions and replicatio
     help="Replicas that must have a record before it is acknowledged.",
 )
 @click.option(
-    "--rate",
-    type=click.FloatRange(min=0, min_open=True),
-    default=None,
-    help="Maximum number of records per second.  [no limit]",
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number of records per second.  [no limit]"
 )
 @click.option(
     "--ledger",
     type=OutputFile(),
-    default=None,
     metavar="FILE",
     help="File to append the outcome of every record to, for `minikafka audit`.  [none]",
 )

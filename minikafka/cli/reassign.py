@@ -109,7 +109,6 @@ preferred leaders are spread evenly."""
 @click.option(
     "--replication-factor",
     type=click.IntRange(1),
-    default=None,
     help="New number of replicas of each partition (default: unchanged).",
 )
 @click.option(

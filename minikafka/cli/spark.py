@@ -124,7 +124,7 @@ Examples:
 @click.option("--topic", default="flights", show_default=True, help="Flights as `minikafka demo` sends them.")
 @click.option("--into", required=True, type=click.Path(file_okay=False), help="Folder for closed windows, as Parquet.")
 @click.option("--checkpoint", required=True, type=click.Path(file_okay=False), help="Where the query keeps its place.")
-@click.option("--summary-topic", default=None, help="Write the summary there, one record a line.  [nowhere]")
+@click.option("--summary-topic", help="Write the summary there, one record a line.  [nowhere]")
 @master_option
 @output_option
 def flights_command(

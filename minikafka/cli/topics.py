@@ -85,13 +85,10 @@ Examples:
   minikafka topics create events --partitions 6 --config retention.ms=3600000"""
 )
 @click.argument("topic")
-@click.option(
-    "--partitions", type=click.IntRange(1), default=None, help="Number of partitions.  [the brokers' num.partitions]"
-)
+@click.option("--partitions", type=click.IntRange(1), help="Number of partitions.  [the brokers' num.partitions]")
 @click.option(
     "--replication-factor",
     type=click.IntRange(1),
-    default=None,
     help="Number of replicas of each partition.  [the brokers' default.replication.factor]",
 )
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already, and leave it unchanged.")

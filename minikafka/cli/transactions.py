@@ -77,7 +77,6 @@ Examples:
     "--running-longer-than-ms",
     "duration_ms",
     type=click.IntRange(min=0),
-    default=None,
     help="Only transactions that have been open for longer than this.",
 )
 @click.option(

@@ -41,7 +41,6 @@ The log of a broker is DIR/broker-N/broker.log."""
 @click.option(
     "--base-port",
     type=click.IntRange(0, 65_535),
-    default=None,
     metavar="P",
     help="Broker 1 listens on port P, broker 2 on P+1, ...; 0: any free ports.  "
     f"[default: {KAFKA_PORT}, or any free ports if one of these is in use]",
@@ -50,7 +49,6 @@ The log of a broker is DIR/broker-N/broker.log."""
     "-o",
     "--output",
     type=click.Choice(["table", "json"]),
-    default=None,
     help="A table for people, or one JSON object a line.  [default: table on a terminal, else json]",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the console in a browser when the brokers are ready.")

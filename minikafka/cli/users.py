@@ -67,9 +67,7 @@ An existing credential of the same mechanism is replaced, and its sessions end."
     help="Number of iterations of PBKDF2.",
 )
 @click.option(
-    "--password-file",
-    type=EXISTING_FILE,
-    help="File with the password; a newline at its end is not part of it.",
+    "--password-file", type=EXISTING_FILE, help="File with the password; a newline at its end is not part of it."
 )
 @click.option("--generate", is_flag=True, help="Make a random password and print it.")
 @bootstrap_option

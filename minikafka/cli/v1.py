@@ -300,17 +300,15 @@ Examples:
 )
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("link")
-@click.option("--api", default=None, help="Apply to this API only, such as Fetch.")
-@click.option("--message", type=click.Choice(MESSAGE_KINDS), default=None, help="Apply to requests or answers only.")
-@click.option("--count", type=click.IntRange(1), default=None, help="Apply to this many messages, then end.")
-@click.option("--probability", type=float, default=None, help="Apply to each message with this probability.")
-@click.option(
-    "--seed", type=click.IntRange(0), default=None, help="Seed for --probability (default: derived from mk.seed)."
-)
-@click.option("--for-ms", type=float, default=None, help="End the fault after this long.")
-@click.option("--error", default=None, help="Kafka's name of the error with which kind error answers requests.")
-@click.option("--delay-ms", type=float, default=None, help="Time by which delay and reorder hold a message.")
-@click.option("--jitter-ms", type=float, default=None, help="Longest random addition to the time of a delay.")
+@click.option("--api", help="Apply to this API only, such as Fetch.")
+@click.option("--message", type=click.Choice(MESSAGE_KINDS), help="Apply to requests or answers only.")
+@click.option("--count", type=click.IntRange(1), help="Apply to this many messages, then end.")
+@click.option("--probability", type=float, help="Apply to each message with this probability.")
+@click.option("--seed", type=click.IntRange(0), help="Seed for --probability (default: derived from mk.seed).")
+@click.option("--for-ms", type=float, help="End the fault after this long.")
+@click.option("--error", help="Kafka's name of the error with which kind error answers requests.")
+@click.option("--delay-ms", type=float, help="Time by which delay and reorder hold a message.")
+@click.option("--jitter-ms", type=float, help="Longest random addition to the time of a delay.")
 @bootstrap_option
 @list_output_option
 def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> None:
@@ -405,7 +403,7 @@ Examples:
 )
 @click.argument("fault", metavar="BROKER:NUMBER")
 @click.option("--id", "ids", type=click.IntRange(1), multiple=True, help="Id of a message (repeatable; default: all).")
-@click.option("--count", type=click.IntRange(1), default=None, help="Number of messages to release at most.")
+@click.option("--count", type=click.IntRange(1), help="Number of messages to release at most.")
 @click.option("--latest", is_flag=True, help="Begin with the latest message, whose sender still waits.")
 @click.option("--lose", is_flag=True, help="Lose the messages; their senders get no response.")
 @bootstrap_option
