@@ -18,7 +18,7 @@ import re
 import resource
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any
@@ -33,14 +33,12 @@ from minikafka.cli.doctor_checks import (
     ERROR,
     NOTE,
     WARNING,
-    AccessFacts,
     BrokerFacts,
     CertificateFacts,
     ClusterFacts,
     DirectoryFacts,
     Finding,
     SecurityFacts,
-    access_findings,
     directory_findings,
     findings,
     security_findings,
@@ -75,16 +73,9 @@ _SAMPLE = re.compile(
 )
 
 
-@dataclass(slots=True)
-class Gathered(ClusterFacts):
-    """All of it, with what the checks of security need."""
-
-    security: list[SecurityFacts] = field(default_factory=list)
-    access: AccessFacts = field(default_factory=AccessFacts)
-
-
-async def gather(bootstrap: str) -> Gathered:
+async def gather(bootstrap: str) -> ClusterFacts:
     """Ask the cluster, every broker of it, and what lies around them. Raises when no bootstrap server answers."""
+    await somebody_listens(bootstrap)
     tls, login = connection(bootstrap)
     headers = {} if login is None else {"Authorization": await login()}
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True), headers=headers)
@@ -93,7 +84,7 @@ async def gather(bootstrap: str) -> Gathered:
         metadata: MetadataResponse = await asker.ask_any(MetadataRequest(topics=()), DIAL_TIMEOUT_S)
         registered = await _registered(http, asker, metadata)
         brokers = [await _broker(asker, http, node, address) for node, address in sorted(registered.items())]
-    facts = Gathered(__version__, brokers)
+    facts = ClusterFacts(__version__, brokers)
     await _from_admin(bootstrap, facts)
     for broker in brokers:
         if all(name in broker.settings for name in SECURITY_SETTINGS):
@@ -183,7 +174,7 @@ def _missing(readiness: str) -> str:
     return str(status.get("detail") or status.get("message") or status.get("missing") or "")
 
 
-async def _from_admin(bootstrap: str, facts: Gathered) -> None:
+async def _from_admin(bootstrap: str, facts: ClusterFacts) -> None:
     try:
         async with AdminClient(**client_settings(bootstrap), **PATIENCE) as admin:
             await _ask_admin(admin, facts)
@@ -191,7 +182,7 @@ async def _from_admin(bootstrap: str, facts: Gathered) -> None:
         facts.quorum_silent = facts.quorum_silent or str(error)
 
 
-async def _ask_admin(admin: AdminClient, facts: Gathered) -> None:
+async def _ask_admin(admin: AdminClient, facts: ClusterFacts) -> None:
     facts.topics = await admin.describe_topics()
     wanted: dict[str, Any] = {"min.insync.replicas": None}
     described = await admin.describe_configs([ConfigResource("topic", each.topic, wanted) for each in facts.topics])
@@ -202,20 +193,14 @@ async def _ask_admin(admin: AdminClient, facts: Gathered) -> None:
             with contextlib.suppress(ProtocolError):
                 [found] = await admin.describe_configs([ConfigResource("broker", str(broker.node_id), asked)])
                 broker.settings = {each.name: each.value for each in found.configs}
-    facts.access = await _access(admin)
+    with contextlib.suppress(ProtocolError):  # there is no authorizer, or this client may not
+        facts.access.acl_count = len(await admin.describe_acls(AclFilter()))
+    with contextlib.suppress(ProtocolError):
+        facts.access.iterations = await admin.describe_user_scram_credentials()
     try:
         facts.quorum = await admin.describe_quorum()
     except ProtocolError as error:
         facts.quorum_silent = error.message
-
-
-async def _access(admin: AdminClient) -> AccessFacts:
-    count, iterations = None, None
-    with contextlib.suppress(ProtocolError):  # there is no authorizer, or this client may not
-        count = len(await admin.describe_acls(AclFilter()))
-    with contextlib.suppress(ProtocolError):
-        iterations = await admin.describe_user_scram_credentials()
-    return AccessFacts(acl_count=count, iterations=iterations)
 
 
 def directory_of(config: BrokerConfig) -> DirectoryFacts:
@@ -299,7 +284,7 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
     asked = 0
     if not offline:
         try:
-            facts = run(lambda: _gathered(bootstrap))
+            facts = run(lambda: gather(bootstrap))
         except Failure as failure:
             if not files:
                 raise
@@ -307,9 +292,6 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
         else:
             asked = len(facts.brokers)
             found.extend(findings(facts))
-            for each in facts.security:
-                found.extend(security_findings(each))
-            found.extend(access_findings(facts.access))
     found.sort(key=lambda each: ORDER[each.level])
     broken = any(each.level == ERROR or (strict and each.level == WARNING) for each in found)
     if output == "json":
@@ -321,11 +303,6 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
         _draw(found, asked, len(files))
     if broken:
         raise click.exceptions.Exit(FAILED)
-
-
-async def _gathered(bootstrap: str) -> Gathered:
-    await somebody_listens(bootstrap)
-    return await gather(bootstrap)
 
 
 def _draw(found: list[Finding], brokers: int, directories: int) -> None:

@@ -80,6 +80,16 @@ class BrokerFacts:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(slots=True, kw_only=True)
+class AccessFacts:
+    """The access control lists of a cluster."""
+
+    acl_count: int | None = None
+    """None: not known, or there is no authorizer."""
+    iterations: Mapping[str, Mapping[str, int]] | None = None
+    """PBKDF2 iterations by user and mechanism; None: not known."""
+
+
 @dataclass(slots=True)
 class ClusterFacts:
     """All that was gathered."""
@@ -92,6 +102,9 @@ class ClusterFacts:
     topics: list[DescribedTopic] = field(default_factory=list)
     topic_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Effective settings by topic."""
+    security: list[SecurityFacts] = field(default_factory=list)
+    """Of the brokers whose settings are known."""
+    access: AccessFacts = field(default_factory=AccessFacts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +131,22 @@ def findings(facts: ClusterFacts) -> Iterator[Finding]:
     living = [each.node_id for each in facts.brokers if not each.unreachable]
     for topic in facts.topics:
         yield from _topic(topic, facts.topic_settings.get(topic.topic, {}), living)
+    for each in facts.security:
+        yield from security_findings(each)
+    yield from access_findings(facts.access)
 
 
 def _broker(broker: BrokerFacts) -> Iterator[Finding]:
     where = f"broker {broker.node_id}"
     if broker.unreachable:
-        yield Finding(
-            ERROR,
-            "advertised",
-            where,
-            f"nobody answers at its advertised address {broker.address}: {broker.unreachable}",
-            "start it, or set advertised.listeners to an address that clients can reach from here",
-        )
+        what = f"nobody answers at its advertised address {broker.address}: {broker.unreachable}"
+        do = "start it, or set advertised.listeners to an address that clients can reach from here"
+        yield Finding(ERROR, "advertised", where, what, do)
         return
     if broker.answers_as is not None and broker.answers_as != broker.node_id:
-        yield Finding(
-            ERROR,
-            "advertised",
-            where,
-            f"at its advertised address {broker.address} broker {broker.answers_as} answers",
-            "give every broker an advertised.listeners of its own",
-        )
+        what = f"at its advertised address {broker.address} broker {broker.answers_as} answers"
+        do = "give every broker an advertised.listeners of its own"
+        yield Finding(ERROR, "advertised", where, what, do)
     if broker.ready:
         yield Finding(ERROR, "ready", where, f"not ready: {broker.ready}", "see its log; `minikafka quorum describe`")
     free = broker.metrics.get("mk_log_dir_free_bytes", -1)
@@ -147,44 +155,28 @@ def _broker(broker: BrokerFacts) -> Iterator[Finding]:
     lag = broker.metrics.get("mk_queued_request_bytes", 0)
     limit = int(broker.settings.get("queued.max.request.bytes", 0))
     if limit and lag > FDS_USED_HIGH * limit:
-        yield Finding(
-            WARNING,
-            "load",
-            where,
-            f"{int(lag)} bytes of requests wait, {limit} are allowed (queued.max.request.bytes)",
-            "more brokers, or fewer and larger requests",
-        )
+        what = f"{int(lag)} bytes of requests wait, {limit} are allowed (queued.max.request.bytes)"
+        do = "more brokers, or fewer and larger requests"
+        yield Finding(WARNING, "load", where, what, do)
 
 
 def _free(where: str, free: int) -> Iterator[Finding]:
     if 0 <= free < FREE_BYTES_LOW:
         level = ERROR if free < FREE_BYTES_NONE else WARNING
-        yield Finding(
-            level,
-            "disk",
-            where,
-            f"{free / 1e9:.1f} GB are free on its disk; a broker whose disk is full leaves",
-            "shorten retention.ms or retention.bytes (`minikafka config alter`), or give it more",
-        )
+        what = f"{free / 1e9:.1f} GB are free on its disk; a broker whose disk is full leaves"
+        do = "shorten retention.ms or retention.bytes (`minikafka config alter`), or give it more"
+        yield Finding(level, "disk", where, what, do)
 
 
 def _descriptors(where: str, used: float, limit: float) -> Iterator[Finding]:
     if 0 < limit < FDS_LOW:
-        yield Finding(
-            WARNING,
-            "fds",
-            where,
-            f"it may open {int(limit)} files and connections; each segment needs three, each client one",
-            f"raise the limit (ulimit -n, LimitNOFILE) to {FDS_LOW} or more",
-        )
+        what = f"it may open {int(limit)} files and connections; each segment needs three, each client one"
+        do = f"raise the limit (ulimit -n, LimitNOFILE) to {FDS_LOW} or more"
+        yield Finding(WARNING, "fds", where, what, do)
     if limit > 0 and used > FDS_USED_HIGH * limit:
-        yield Finding(
-            ERROR,
-            "fds",
-            where,
-            f"{int(used)} of {int(limit)} file descriptors are in use",
-            "raise the limit (ulimit -n, LimitNOFILE), and restart it",
-        )
+        what = f"{int(used)} of {int(limit)} file descriptors are in use"
+        do = "raise the limit (ulimit -n, LimitNOFILE), and restart it"
+        yield Finding(ERROR, "fds", where, what, do)
 
 
 def _versions(facts: ClusterFacts) -> Iterator[Finding]:
@@ -194,13 +186,9 @@ def _versions(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(WARNING, "versions", "cluster", f"brokers differ: {who}", "bring all to the newest version")
     other = sorted({version for version in versions.values() if version != facts.own_version})
     if other and len(set(versions.values())) == 1:
-        yield Finding(
-            NOTE,
-            "versions",
-            "cluster",
-            f"the brokers have {other[0]}, this command {facts.own_version}",
-            "use the command of the brokers' version",
-        )
+        what = f"the brokers have {other[0]}, this command {facts.own_version}"
+        do = "use the command of the brokers' version"
+        yield Finding(NOTE, "versions", "cluster", what, do)
 
 
 def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
@@ -208,13 +196,9 @@ def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
     for broker in known:
         skew = broker.skew_ms or 0
         if abs(skew) - broker.skew_error_ms > SKEW_MS_MAX:
-            yield Finding(
-                WARNING,
-                "clock",
-                f"broker {broker.node_id}",
-                f"its clock is {abs(skew)} ms {'ahead of' if skew > 0 else 'behind'} this machine's",
-                "let it synchronize its clock (NTP): retention and look-ups by time go by it",
-            )
+            what = f"its clock is {abs(skew)} ms {'ahead of' if skew > 0 else 'behind'} this machine's"
+            do = "let it synchronize its clock (NTP): retention and look-ups by time go by it"
+            yield Finding(WARNING, "clock", f"broker {broker.node_id}", what, do)
 
 
 AGREED = ("min.insync.replicas", "unclean.leader.election.enable", "cluster.id")
@@ -226,44 +210,28 @@ def _settings(facts: ClusterFacts) -> Iterator[Finding]:
         values = {each.node_id: each.settings[name] for each in facts.brokers if name in each.settings}
         if len(set(values.values())) > 1:
             who = ", ".join(f"{node} has {value}" for node, value in sorted(values.items()))
-            yield Finding(
-                ERROR,
-                "settings",
-                "cluster",
-                f"brokers differ in {name}: {who}",
-                f"give all the same, or once for all: `minikafka config alter --all-brokers --set {name}=...`",
-            )
+            what = f"brokers differ in {name}: {who}"
+            do = f"give all the same, or once for all: `minikafka config alter --all-brokers --set {name}=...`"
+            yield Finding(ERROR, "settings", "cluster", what, do)
 
 
 def _quorum(facts: ClusterFacts) -> Iterator[Finding]:
     quorum = facts.quorum
     if quorum is None:
-        yield Finding(
-            ERROR,
-            "quorum",
-            "cluster",
-            f"nobody leads the metadata quorum: {facts.quorum_silent}",
-            "see that a majority of controller.quorum.voters runs and that they reach each other",
-        )
+        what = f"nobody leads the metadata quorum: {facts.quorum_silent}"
+        do = "see that a majority of controller.quorum.voters runs and that they reach each other"
+        yield Finding(ERROR, "quorum", "cluster", what, do)
         return
     silent = [each.replica_id for each in quorum.voters if each.replica_id != quorum.leader_id and each.lag < 0]
     majority = len(quorum.voters) // 2 + 1
     if silent and len(quorum.voters) - len(silent) <= majority:
-        yield Finding(
-            WARNING,
-            "quorum",
-            "cluster",
-            f"voters {ids(silent)} of {len(quorum.voters)} are silent: one more, and nothing can be decided",
-            "bring them back",
-        )
+        what = f"voters {ids(silent)} of {len(quorum.voters)} are silent: one more, and nothing can be decided"
+        do = "bring them back"
+        yield Finding(WARNING, "quorum", "cluster", what, do)
     if len(quorum.voters) == 1 and len(facts.brokers) > 1:
-        yield Finding(
-            WARNING,
-            "quorum",
-            "cluster",
-            f"one voter, {ids(each.replica_id for each in quorum.voters)}: when it is away nothing can be decided",
-            "three voters survive the loss of one (controller.quorum.voters, when a cluster is made)",
-        )
+        what = f"one voter, {ids(each.replica_id for each in quorum.voters)}: when it is away nothing can be decided"
+        do = "three voters survive the loss of one (controller.quorum.voters, when a cluster is made)"
+        yield Finding(WARNING, "quorum", "cluster", what, do)
 
 
 def _topic(topic: DescribedTopic, settings: Mapping[str, str], living: list[NodeId]) -> Iterator[Finding]:
@@ -287,13 +255,9 @@ def _topic(topic: DescribedTopic, settings: Mapping[str, str], living: list[Node
     yield from _told(topic, minimum, troubles)
     factors = Counter(replication_factor(each) for each in topic.partitions)
     if factors and max(factors) == 1 and len(living) > 1:
-        yield Finding(
-            NOTE,
-            "replication",
-            topic.topic,
-            "each partition has one replica: while its broker is down, its records cannot be read",
-            "`minikafka reassign generate --brokers ... --replication-factor 3`",
-        )
+        what = "each partition has one replica: while its broker is down, its records cannot be read"
+        do = "`minikafka reassign generate --brokers ... --replication-factor 3`"
+        yield Finding(NOTE, "replication", topic.topic, what, do)
 
 
 _TROUBLES = {
@@ -386,13 +350,9 @@ def security_findings(facts: SecurityFacts) -> Iterator[Finding]:
         yield from _certificate(facts.where, each, names)
     config = facts.settings
     if config.authorizer_class_name and not config.super_users.strip():
-        yield Finding(
-            WARNING,
-            "super-users",
-            facts.where,
-            "authorizer.class.name is set and super.users is empty: nobody can change ACLs if one is wrong",
-            "set super.users to the principals of administrators, such as User:admin",
-        )
+        what = "authorizer.class.name is set and super.users is empty: nobody can change ACLs if one is wrong"
+        do = "set super.users to the principals of administrators, such as User:admin"
+        yield Finding(WARNING, "super-users", facts.where, what, do)
 
 
 def _listeners(facts: SecurityFacts) -> Iterator[Finding]:
@@ -404,26 +364,17 @@ def _listeners(facts: SecurityFacts) -> Iterator[Finding]:
         place = f"listener {name} ({address}, {protocol})"
         if protocol not in TLS_PROTOCOLS:
             what = f"{place} is in plain text beyond loopback: the network reads and changes everything"
-            do = f"use {'SASL_SSL' if protocol in SASL_PROTOCOLS else 'SSL or SASL_SSL'} in"
-            yield Finding(
-                WARNING, "listeners", facts.where, what, f"{do} listener.security.protocol.map, or listen on 127.0.0.1"
-            )
+            secure = "SASL_SSL" if protocol in SASL_PROTOCOLS else "SSL or SASL_SSL"
+            do = f"use {secure} in listener.security.protocol.map, or listen on 127.0.0.1"
+            yield Finding(WARNING, "listeners", facts.where, what, do)
         if protocol not in SASL_PROTOCOLS and not (protocol in TLS_PROTOCOLS and config.ssl_client_auth == "required"):
-            yield Finding(
-                WARNING,
-                "listeners",
-                facts.where,
-                f"{place} serves clients that it does not know",
-                "set ssl.client.auth=required, or use SASL_SSL in listener.security.protocol.map",
-            )
+            what = f"{place} serves clients that it does not know"
+            do = "set ssl.client.auth=required, or use SASL_SSL in listener.security.protocol.map"
+            yield Finding(WARNING, "listeners", facts.where, what, do)
         if not config.authorizer_class_name:
-            yield Finding(
-                WARNING,
-                "listeners",
-                facts.where,
-                f"{place} lets every client do everything: there is no authorizer",
-                "set authorizer.class.name and super.users (docs/security.md)",
-            )
+            what = f"{place} lets every client do everything: there is no authorizer"
+            do = "set authorizer.class.name and super.users (docs/security.md)"
+            yield Finding(WARNING, "listeners", facts.where, what, do)
 
 
 def _called_by(config: BrokerConfig) -> frozenset[str]:
@@ -440,73 +391,41 @@ def _called_by(config: BrokerConfig) -> frozenset[str]:
 
 
 def _certificate(where: str, facts: CertificateFacts, called_by: frozenset[str]) -> Iterator[Finding]:
-    what = f"{facts.setting}={facts.path}" if facts.path else "the certificate that it shows"
+    certificate = f"{facts.setting}={facts.path}" if facts.path else "the certificate that it shows"
     if facts.trouble:
-        yield Finding(ERROR, "certificates", where, f"{what}: {facts.trouble}", f"give {facts.setting} a PEM file")
+        what, do = f"{certificate}: {facts.trouble}", f"give {facts.setting} a PEM file"
+        yield Finding(ERROR, "certificates", where, what, do)
         return
     if facts.has_key and facts.mode & OTHERS:
-        yield Finding(
-            ERROR,
-            "certificates",
-            where,
-            f"{what}: every user of the machine may access the private key, so the broker does not start",
-            f"chmod o-rwx {facts.path}",
-        )
+        what = f"{certificate}: every user of the machine may access the private key, so the broker does not start"
+        do = f"chmod o-rwx {facts.path}"
+        yield Finding(ERROR, "certificates", where, what, do)
     left = facts.seconds_left
     if left is not None and left <= DAYS_LOW * DAY_S:
-        yield Finding(
-            ERROR if left <= 0 else WARNING,
-            "certificates",
-            where,
-            f"{what} {'has expired' if left <= 0 else f'expires in {left / DAY_S:.0f} days'}",
-            "replace the file (`minikafka certs broker NAME ... --force`); brokers that run read it within 10 s",
-        )
+        what = f"{certificate} {'has expired' if left <= 0 else f'expires in {left / DAY_S:.0f} days'}"
+        do = "replace the file (`minikafka certs broker NAME ... --force`); brokers that run read it within 10 s"
+        yield Finding(ERROR if left <= 0 else WARNING, "certificates", where, what, do)
     missing = sorted(called_by - facts.hosts) if facts.hosts is not None else []
     if missing:
-        yield Finding(
-            ERROR,
-            "certificates",
-            where,
-            f"{what} is not for {', '.join(missing)}, by which the broker is called: clients refuse it",
-            f"make it for all names: `minikafka certs broker NAME {_hosts(missing)} ... --force`",
-        )
-
-
-def _hosts(names: list[str]) -> str:
-    return " ".join(f"--host {each}" for each in names)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessFacts:
-    """The access control lists of a cluster."""
-
-    acl_count: int | None = None
-    """None: not known, or there is no authorizer."""
-    iterations: Mapping[str, Mapping[str, int]] | None = None
-    """PBKDF2 iterations by user and mechanism; None: not known."""
+        what = f"{certificate} is not for {', '.join(missing)}, by which the broker is called: clients refuse it"
+        hosts = " ".join(f"--host {each}" for each in missing)
+        do = f"make it for all names: `minikafka certs broker NAME {hosts} ... --force`"
+        yield Finding(ERROR, "certificates", where, what, do)
 
 
 def access_findings(facts: AccessFacts) -> Iterator[Finding]:
     """All findings on ACLs and users."""
     if facts.acl_count == 0:
-        yield Finding(
-            WARNING,
-            "acls",
-            "cluster",
-            "an authorizer is on and there are no ACLs: super users may do everything, all others nothing",
-            "`minikafka acls add --allow-principal User:NAME --producer --topic ...`",
-        )
+        what = "an authorizer is on and there are no ACLs: super users may do everything, all others nothing"
+        do = "`minikafka acls add --allow-principal User:NAME --producer --topic ...`"
+        yield Finding(WARNING, "acls", "cluster", what, do)
     for user, mechanisms in sorted((facts.iterations or {}).items()):
         weak = {name: count for name, count in mechanisms.items() if count < ITERATIONS_DEFAULT}
         if weak:
             users = ", ".join(f"{name} with {count}" for name, count in sorted(weak.items()))
-            yield Finding(
-                NOTE,
-                "users",
-                f"user {user}",
-                f"{users} iterations: with a copy of the metadata log a weak password is guessed sooner",
-                f"`minikafka users add {user}` sets the password again, with {ITERATIONS_DEFAULT}",
-            )
+            what = f"{users} iterations: with a copy of the metadata log a weak password is guessed sooner"
+            do = f"`minikafka users add {user}` sets the password again, with {ITERATIONS_DEFAULT}"
+            yield Finding(NOTE, "users", f"user {user}", what, do)
 
 
 # ---- gathering -------------------------------------------------------------------------------------------------------
