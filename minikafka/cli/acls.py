@@ -16,15 +16,14 @@ from typing import Any
 import click
 
 from minikafka import AdminClient
-from minikafka.cli.admin import with_admin
-from minikafka.cli.running import Commands, Misuse, run
+from minikafka.cli.admin import call_admin
+from minikafka.cli.running import Commands, Misuse
 from minikafka.cli.tables import (
     Decorated,
     bootstrap_option,
     list_output_option,
     many,
-    print_json,
-    print_table,
+    print_found,
     repeatable,
 )
 from minikafka.client.structs import ConfigResource
@@ -328,7 +327,7 @@ Describe of the topics, and Read of the groups."""
 def add(bootstrap: str, output: str, producer: bool, consumer: bool, idempotent: bool, **options: Any) -> None:
     """Create ACLs: one for each combination of resource, principal, host and operation."""
     acls = acls_to_add(Chosen(**options), producer=producer, consumer=consumer, idempotent=idempotent)
-    run(lambda: with_admin(bootstrap, lambda admin: admin.create_acls(acls)))
+    call_admin(bootstrap, lambda admin: admin.create_acls(acls))
     _draw(acls, output, "added")
 
 
@@ -354,7 +353,7 @@ def list_acls(bootstrap: str, output: str, principals: tuple[str, ...], **option
     async def described(admin: Any) -> list[Acl]:
         return [acl for each in wanted for acl in await admin.describe_acls(each)]
 
-    _draw(list(dict.fromkeys(run(lambda: with_admin(bootstrap, described)))), output, "")
+    _draw(list(dict.fromkeys(call_admin(bootstrap, described))), output, "")
 
 
 @command.command(
@@ -375,7 +374,7 @@ def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> Non
     if everything == is_narrow:
         raise Misuse("choose the ACLs with options such as --topic, or give --all")
     wanted = [AclFilter()] if everything else filters(chosen)
-    _draw(run(lambda: with_admin(bootstrap, lambda admin: admin.delete_acls(wanted))), output, "removed")
+    _draw(call_admin(bootstrap, lambda admin: admin.delete_acls(wanted)), output, "removed")
 
 
 @command.command(
@@ -415,7 +414,7 @@ def explain(
         raise Misuse(f"--principal {principal} is not TYPE:NAME, such as User:{principal.strip(':')}")
     chosen, caller = Chosen(**options), Caller(principal, host)
     wanted = actions(chosen, producer=producer, consumer=consumer)
-    found = run(lambda: with_admin(bootstrap, lambda admin: decided(admin, caller, wanted)))
+    found = call_admin(bootstrap, lambda admin: decided(admin, caller, wanted))
     rows = [
         (
             kafkas(action.resource_type),
@@ -427,11 +426,9 @@ def explain(
         for action, verdict in found
     ]
     repairs = [repair(caller, *each) for each in found if not each[1].is_allowed]
-    if output == "json":
-        names = ("resource", "name", "operation", "verdict", "rule")
-        print_json({"principal": principal, "decisions": [dict(zip(names, row, strict=True)) for row in rows]})
-        return
-    print_table(("Resource", "Name", "Operation", "Verdict", "Rule"), rows, output)
+    columns = ("Resource", "Name", "Operation", "Verdict", "Rule")
+    decisions = [dict(zip(map(str.lower, columns), row, strict=True)) for row in rows]
+    print_found(output, {"principal": principal, "decisions": decisions}, columns, rows)
     if output == "table" and repairs and (producer or consumer or chosen.operations):
         click.echo("\nTo allow what is denied:")
         for each in dict.fromkeys(repairs):
@@ -439,14 +436,12 @@ def explain(
 
 
 def _draw(acls: Sequence[Acl], output: str, done: str) -> None:
-    rows = [_row(acl) for acl in acls]
-    rows.sort()
-    if output == "json":
-        print_json({"acls": [dict(zip(map(str.lower, COLUMNS), row, strict=True)) for row in rows]})
-    elif rows or output == "tsv":
-        print_table(COLUMNS, rows, output)
-    if output == "table" and (done or not rows):
-        click.echo(f"{many(len(rows), 'ACL')} {done}." if done else "No ACL matches.")
+    rows = sorted(_row(acl) for acl in acls)
+    document = {"acls": [dict(zip(map(str.lower, COLUMNS), row, strict=True)) for row in rows]}
+    summary = f"{many(len(rows), 'ACL')} {done}." if done else "No ACL matches."
+    print_found(output, document, COLUMNS, rows, nothing=summary)
+    if output == "table" and rows and done:
+        click.echo(summary)
 
 
 def _row(acl: Acl) -> tuple[str, ...]:

@@ -26,7 +26,15 @@ import click
 
 from minikafka.addresses import is_https, is_loopback, is_number, parse_bootstrap
 from minikafka.blocking.tls import ClientTls
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, CONTROLLER_TIMEOUT_MS, Failure, Misuse, somebody_listens
+from minikafka.cli.running import (
+    ANSWER_TIMEOUT_MS,
+    CONTROLLER_TIMEOUT_MS,
+    Failure,
+    Misuse,
+    Result,
+    run,
+    somebody_listens,
+)
 from minikafka.errors import in_words
 from minikafka.types import TopicPartition
 
@@ -191,9 +199,6 @@ def connection(bootstrap: str) -> Connection:
     return Connection(client_tls(config), client_login(config))
 
 
-Result = TypeVar("Result")
-
-
 async def with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
     """Connect, work, close. Fails at once when nobody listens at ``bootstrap``."""
     settings = client_settings(bootstrap)
@@ -203,6 +208,11 @@ async def with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Res
 
     async with AdminClient(**settings) as admin:
         return await work(admin)
+
+
+def call_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
+    """Run :func:`with_admin` in an event loop of its own."""
+    return run(lambda: with_admin(bootstrap, work))
 
 
 def parse_partition(text: str) -> TopicPartition:

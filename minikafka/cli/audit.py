@@ -24,7 +24,6 @@ from minikafka.check import (
     Checker,
     Expectations,
     HistoryError,
-    ReplicaBatches,
     Verdict,
     compare_replicas,
     merged,
@@ -177,7 +176,7 @@ def audit(ledgers: Sequence[Path], bootstrap: str | None, folders: Iterable[Path
     batches = size = 0
     for partition in partitions:
         holders = [node for node, folder in nodes.items() if partition in partitions_in(folder)]
-        compared = compare_replicas(partition, [_replica(nodes, node, partition) for node in holders])
+        compared = compare_replicas(partition, [replica_of(nodes[node], node, partition) for node in holders])
         batches += compared.batch_count
         size += compared.size
         for finding in compared.findings:
@@ -317,7 +316,7 @@ def _from_folders(
     """As :func:`_from_brokers`, from the replica whose high watermark is highest."""
     for name in partitions:
         replicas = [
-            _replica(nodes, node, name) for node, folder in sorted(nodes.items()) if name in partitions_in(folder)
+            replica_of(folder, node, name) for node, folder in sorted(nodes.items()) if name in partitions_in(folder)
         ]
         best = max(replicas, key=lambda replica: replica.high_watermark)
         log_start[name] = best.log_start
@@ -367,10 +366,6 @@ def segments_of(folder: Path, partition: TopicPartition) -> list[Path]:
     """A replica's log files, in order."""
     place = folder / str(partition)
     return [place / offset_name(base, LOG) for base in offsets_in([each.name for each in place.iterdir()], LOG)]
-
-
-def _replica(nodes: dict[NodeId, Path], node: NodeId, partition: TopicPartition) -> ReplicaBatches:
-    return replica_of(nodes[node], node, partition)
 
 
 def _record_by_record(

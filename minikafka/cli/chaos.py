@@ -39,8 +39,8 @@ from minikafka.cli.tables import (
     console,
     list_output_option,
     output_option,
+    print_found,
     print_json,
-    print_table,
 )
 from minikafka.errors import WorldError
 from minikafka.hosting.secured import PROTOCOLS
@@ -219,14 +219,11 @@ def list_command(files: tuple[Path, ...], output: str) -> None:
         }
         for each in scenarios
     ]
-    if output == "json":
-        print_json({"scenarios": rows})
-        return
     cells = [(str(row["name"]), ",".join(row["faults"]), ",".join(row["targets"]), str(row["teaches"])) for row in rows]
     if output == "table" and sys.stdout.isatty():
         _print_narrow(cells, console().width)
         return
-    print_table(("SCENARIO", "FAULTS", "TARGETS", "TEACHES"), cells, output)
+    print_found(output, {"scenarios": rows}, ("SCENARIO", "FAULTS", "TARGETS", "TEACHES"), cells)
 
 
 def _print_narrow(rows: Sequence[tuple[str, ...]], width: int) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
 from minikafka.cli import kafka_layout
-from minikafka.cli.admin import with_admin
-from minikafka.cli.running import Commands, Failure, Misuse, run
+from minikafka.cli.admin import call_admin, with_admin
+from minikafka.cli.running import Commands, Failure, Misuse
 from minikafka.cli.settings import DEFAULT_ORIGIN, broker_settings, parse_flags
 from minikafka.cli.tables import (
     EXISTING_FILE,
@@ -23,8 +24,8 @@ from minikafka.cli.tables import (
     config_option,
     kafka_output_option,
     list_output_option,
+    print_found,
     print_json,
-    print_lines,
     print_table,
     repeatable,
     watch_option,
@@ -90,15 +91,11 @@ def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str)
         for name in sorted(values)
         if not changed or values[name] != defaults.get(name)
     ]
-    if output == "json":
-        settings = [
-            {"name": name, "value": value, "origin": origin, "default": default}
-            for name, value, origin, default in shown
-        ]
-        print_json({"settings": settings, "notices": list(parsed.notices)})
-        return
-    print_table(("Setting", "Value", "Origin"), [(name, value, origin) for name, value, origin, _ in shown], output)
-    for notice in parsed.notices:
+    names = ("name", "value", "origin", "default")
+    settings = [dict(zip(names, each, strict=True)) for each in shown]
+    document = {"settings": settings, "notices": list(parsed.notices)}
+    print_found(output, document, ("Setting", "Value", "Origin"), [each[:3] for each in shown])
+    for notice in parsed.notices if output != "json" else ():
         click.echo(notice, err=True)
 
 
@@ -155,18 +152,15 @@ async def _check_runs(admin: AdminClient, broker: NodeId) -> None:
 
 def _draw(resource: ConfigResource, found: DescribedConfigs, output: str, *, everything: bool) -> None:
     configs = [each for each in found.configs if everything or each.config_source in DYNAMIC]
-    kind = str(resource.resource_type)
-    if output == "json":
-        print_json({"type": kind, "name": resource.name, "configs": [_to_json(each) for each in configs]})
-    elif output == "kafka":
-        chosen = DescribedConfigs(
-            resource_type=found.resource_type, resource_name=found.resource_name, configs=tuple(configs)
-        )
-        print_lines(kafka_layout.configs_described(kind, chosen, everything=everything))
-    elif configs or output == "tsv":
-        print_table(("Setting", "Value", "Source", "Otherwise"), [_row(each) for each in configs], output)
-    else:
-        click.echo("Nothing was altered at run time; --all shows every setting.")
+    kind, chosen = str(resource.resource_type), structs.replace(found, configs=tuple(configs))
+    print_found(
+        output,
+        {"type": kind, "name": resource.name, "configs": [_to_json(each) for each in configs]},
+        ("Setting", "Value", "Source", "Otherwise"),
+        [_row(each) for each in configs],
+        kafka=kafka_layout.configs_described(kind, chosen, everything=everything),
+        nothing="Nothing was altered at run time; --all shows every setting.",
+    )
 
 
 def _row(each: DescribedConfig) -> tuple[object, ...]:
@@ -235,7 +229,7 @@ def alter(
     if not changes:
         raise Misuse("say what to change: --set KEY=VALUE, --delete KEY, --append or --subtract KEY=VALUE")
     resource = _resource(**whose)._replace(configs=changes)
-    run(lambda: with_admin(bootstrap, lambda admin: admin.incremental_alter_configs([resource], validate_only=dry_run)))
+    call_admin(bootstrap, lambda admin: admin.incremental_alter_configs([resource], validate_only=dry_run))
     kind = str(resource.resource_type)
     if output == "json":
         print_json({"type": kind, "name": resource.name, "altered": sorted(changes), "dry_run": dry_run})

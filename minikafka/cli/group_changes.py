@@ -22,13 +22,14 @@ import click
 
 from minikafka import AdminClient
 from minikafka.cli import kafka_layout
-from minikafka.cli.admin import with_admin
-from minikafka.cli.running import Failure, run
+from minikafka.cli.admin import call_admin
+from minikafka.cli.running import Failure
 from minikafka.cli.tables import (
     EXISTING_FILE,
     Decorated,
     bootstrap_option,
     kafka_output_option,
+    print_found,
     print_json,
     print_lines,
     print_table,
@@ -107,7 +108,7 @@ def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str
                 gone.append(name)
         return gone, refused
 
-    gone, refused = run(lambda: with_admin(bootstrap, work))
+    gone, refused = call_admin(bootstrap, work)
     if output == "json" and (gone or not refused):
         print_json({"deleted": gone})
     elif output == "tsv" and (gone or not refused):
@@ -151,7 +152,7 @@ def delete_offsets(group: str, topics: tuple[str, ...], bootstrap: str, output: 
         await admin.delete_consumer_group_offsets(group, partitions)
         return sorted(dict.fromkeys(partitions))
 
-    partitions = run(lambda: with_admin(bootstrap, work))
+    partitions = call_admin(bootstrap, work)
     if output == "json":
         deleted = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(partitions).items()]
         print_json({"group": group, "deleted": deleted})
@@ -241,7 +242,7 @@ def reset_offsets(
             await _move(admin, found)
         return found
 
-    _print(run(lambda: with_admin(bootstrap, reset)), output, export=export, executed=execute)
+    _print(call_admin(bootstrap, reset), output, export=export, executed=execute)
 
 
 async def _move(admin: AdminClient, found: Resets) -> None:
@@ -273,13 +274,10 @@ def _print(resets: Resets, output: str, *, export: bool, executed: bool) -> None
     rows = [(group, *each, offset) for group, offsets in resets.items() for each, offset in offsets.items()]
     if export:
         print_lines(line for offsets in resets.values() for line in kafka_layout.group_offsets_exported(offsets))
-    elif output == "json":
-        names = ("group", "topic", "partition", "new_offset")
-        print_json({"executed": executed, "offsets": [dict(zip(names, row, strict=True)) for row in rows]})
-    elif output == "kafka":
-        print_lines(kafka_layout.group_offsets_reset(resets))
     else:
-        print_table(kafka_layout.NEW_OFFSETS, rows, output)
+        names = ("group", "topic", "partition", "new_offset")
+        document = {"executed": executed, "offsets": [dict(zip(names, row, strict=True)) for row in rows]}
+        print_found(output, document, kafka_layout.NEW_OFFSETS, rows, kafka=kafka_layout.group_offsets_reset(resets))
     if not executed and output in ("table", "tsv") and not export:
         click.echo("Nothing was changed: add --execute.", err=True)
 

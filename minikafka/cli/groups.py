@@ -15,9 +15,9 @@ import click
 
 from minikafka import AdminClient
 from minikafka.cli import kafka_layout
-from minikafka.cli.admin import with_admin
+from minikafka.cli.admin import call_admin
 from minikafka.cli.group_changes import check_choice, chosen, delete, delete_offsets, group_or_all, reset_offsets
-from minikafka.cli.running import Commands, run
+from minikafka.cli.running import Commands
 from minikafka.cli.tables import (
     bootstrap_option,
     kafka_output_option,
@@ -75,7 +75,7 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
     for each in wanted:
         if each.lower() not in known:
             raise click.UsageError(f"--state {each!r}: one of {', '.join(STATES)} is needed")
-    groups = run(lambda: with_admin(bootstrap, lambda admin: admin.list_consumer_groups(states=wanted)))
+    groups = call_admin(bootstrap, lambda admin: admin.list_consumer_groups(states=wanted))
     print_found(
         output,
         {
@@ -186,7 +186,7 @@ def _asked(
                     raise
         return found
 
-    return run(lambda: with_admin(bootstrap, ask))
+    return call_admin(bootstrap, ask)
 
 
 def _print_groups(groups: list[dict[str, Any]], *, all_groups: bool) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from minikafka import AdminClient
-from minikafka.cli.admin import with_admin
+from minikafka.cli.admin import call_admin
 from minikafka.cli.foreground import serve_broker
-from minikafka.cli.running import Failure, run, run_until_asked
+from minikafka.cli.running import Failure, run_until_asked
 from minikafka.cli.settings import broker_settings, parse_flags
 from minikafka.cli.tables import bootstrap_option, config_option, data_dir_option
 from minikafka.hosting.cluster_files import join, voters_text
@@ -45,7 +45,7 @@ def command(data_dir: Path, node_id: int | None, port: int | None, config: tuple
     Prints a JSON line when it is ready: {"broker","pid","url","data_dir","config"}.
     """
     settings = parse_flags(config)
-    known, quorum = run(lambda: with_admin(bootstrap, _cluster))
+    known, quorum = call_admin(bootstrap, _cluster)
     node = max(known) + 1 if node_id is None else node_id
     voters = {each.node_id: Address(each.host, each.port) for each in quorum.endpoints}
     wanted = [each.replica_id for each in quorum.voters]

@@ -15,7 +15,7 @@ import click
 
 from minikafka.cli.formats import text_or_base64
 from minikafka.cli.running import FAILED, Commands, Failure, Misuse
-from minikafka.cli.tables import output_option, print_json
+from minikafka.cli.tables import json_line, output_option, print_json
 from minikafka.errors import ProtocolError
 from minikafka.log.inspect import Finding, Row, dump, verify_directory, verify_log
 from minikafka.log.names import LOG, offset_name, offsets_in, partition_of
@@ -74,7 +74,7 @@ def dump_(path: Path, records: bool, output: str) -> None:
         for found in _rows(disk, name, records=records):
             row = _without_secrets(found) if folder.name == METADATA_FOLDER else found
             damaged = damaged or "error" in row
-            click.echo(_json_line(row) if output == "json" else _line(row))
+            click.echo(json_line(_plain(row)) if output == "json" else _line(row))
     if damaged:
         raise Failure(f"{path} is damaged; `minikafka log verify` of the broker's directory tells all")
 
@@ -114,10 +114,6 @@ def _plain(row: Row) -> dict[str, Any]:
         else:
             fields[name] = value
     return fields
-
-
-def _json_line(row: Row) -> str:
-    return json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":"))
 
 
 def _line(row: Row) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from minikafka.cli.admin import with_admin
-from minikafka.cli.running import Commands, Misuse, run
+from minikafka.cli.admin import call_admin
+from minikafka.cli.running import Commands, Misuse
 from minikafka.cli.tables import Decorated, bootstrap_option, list_output_option, print_found
 from minikafka.security.quotas import (
     CLIENT_ID,
@@ -53,7 +55,7 @@ def command() -> None:
 
 
 def entity_options(function: Decorated) -> Decorated:
-    """The options that name an entity."""
+    """The options that name an entity, by the parameters of :func:`entity_in`."""
     for option in (
         click.option("--default-ip", is_flag=True, help="All IP addresses without a quota of their own."),
         click.option("--for-ip", "ip", help="IP address of the entity."),
@@ -69,11 +71,11 @@ def entity_options(function: Decorated) -> Decorated:
 def entity_in(
     user: str | None,
     client_id: str | None,
-    ip: str | None = None,
+    ip: str | None,
     *,
     default_user: bool,
     default_client_id: bool,
-    default_ip: bool = False,
+    default_ip: bool,
 ) -> Entity:
     """The entity that the options name; Misuse if they name none, or contradict each other."""
     parts: list[tuple[str, str | None]] = []
@@ -140,23 +142,16 @@ others. Each broker counts on its own, so a client of three brokers may use thre
 @click.option("--connections", type=click.IntRange(min=1), help="Connections a second that an IP address opens.")
 @bootstrap_option
 def set_quotas(
-    user: str | None,
-    client_id: str | None,
-    ip: str | None,
-    default_user: bool,
-    default_client_id: bool,
-    default_ip: bool,
     produce: str | None,
     consume: str | None,
     request: float | None,
     mutations: float | None,
     connections: int | None,
     bootstrap: str,
+    **whose: Any,
 ) -> None:
     """Set quotas of an entity."""
-    entity = entity_in(
-        user, client_id, ip, default_user=default_user, default_client_id=default_client_id, default_ip=default_ip
-    )
+    entity = entity_in(**whose)
     given = {
         PRODUCE: bytes_in(produce, "produce"),
         FETCH: bytes_in(consume, "consume"),
@@ -167,7 +162,7 @@ def set_quotas(
     values = {key: value for key, value in given.items() if value is not None}
     if not values:
         raise Misuse("name a quota: --produce, --consume, --request, --mutations or --connections")
-    run(lambda: with_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: values})))
+    call_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: values}))
     click.echo(f"{_in_words(entity)}: {', '.join(f'{key}={value:.12g}' for key, value in values.items())}")
 
 
@@ -188,7 +183,7 @@ def list_quotas(user: str | None, client_id: str | None, ip: str | None, bootstr
     """List entities with their quotas."""
     given = ((CLIENT_ID, client_id), (IP, ip), (USER, user))
     wanted: Entity = tuple((kind, name) for kind, name in given if name is not None)
-    found = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_client_quotas(wanted)))
+    found = call_admin(bootstrap, lambda admin: admin.describe_client_quotas(wanted))
     listed = [
         {**{kind.replace("-", "_"): name for kind, name in entity}, "quotas": values}
         for entity, values in found.items()
@@ -222,20 +217,9 @@ Examples:
     help="Quota to remove (repeatable; default: all of the entity).",
 )
 @bootstrap_option
-def remove(
-    user: str | None,
-    client_id: str | None,
-    ip: str | None,
-    default_user: bool,
-    default_client_id: bool,
-    default_ip: bool,
-    quotas: tuple[str, ...],
-    bootstrap: str,
-) -> None:
+def remove(quotas: tuple[str, ...], bootstrap: str, **whose: Any) -> None:
     """Remove quotas of an entity. Removing one that is not set is no error."""
-    entity = entity_in(
-        user, client_id, ip, default_user=default_user, default_client_id=default_client_id, default_ip=default_ip
-    )
+    entity = entity_in(**whose)
     keys = [OPTIONS[each] for each in quotas] or list(IP_KEYS if entity[0][0] == IP else KEYS)
-    run(lambda: with_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: dict.fromkeys(keys)})))
+    call_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: dict.fromkeys(keys)}))
     click.echo(f"{_in_words(entity)}: no longer limited by {', '.join(keys)}")

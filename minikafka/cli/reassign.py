@@ -21,7 +21,7 @@ import click
 from minikafka import AdminClient
 from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
-from minikafka.cli.admin import connection, fail_with, parse_partition, partition_in, read_json, with_admin
+from minikafka.cli.admin import call_admin, connection, fail_with, parse_partition, partition_in, read_json, with_admin
 from minikafka.cli.running import FAILED, Commands, Failure, Misuse, run
 from minikafka.cli.tables import (
     EXISTING_FILE,
@@ -144,7 +144,7 @@ def generate(
         live = {each["node_id"] for each in (await admin.describe_cluster())["brokers"]}
         return await admin.describe_topics(names or None), live
 
-    described, live = run(lambda: with_admin(bootstrap, asked))
+    described, live = call_admin(bootstrap, asked)
     current = _assignments(described)
     if not current:
         raise Failure("there is no topic whose partitions could be moved")
@@ -211,17 +211,15 @@ def execute(
         fail_with({name: _why(error) for name, error in answers.items() if error is not None}, "refused")
         return before
 
-    before = run(lambda: with_admin(bootstrap, begin))
-    if output == "json":
-        moves_started = [
-            {**name._asdict(), "replicas": before.get(name, ()), "target": wanted[name]} for name in sorted(wanted)
-        ]
-        print_json({"started": moves_started})
-    elif output == "kafka":
-        print_lines(kafka_layout.reassignment_started(before, list(wanted)))
-    else:
-        rows = [(str(name), before.get(name), wanted[name]) for name in sorted(wanted)]
-        print_table(("Partition", "Replicas", "Target"), rows, output)
+    before = call_admin(bootstrap, begin)
+    names = sorted(wanted)
+    print_found(
+        output,
+        {"started": [{**each._asdict(), "replicas": before.get(each, ()), "target": wanted[each]} for each in names]},
+        ("Partition", "Replicas", "Target"),
+        [(str(each), before.get(each), wanted[each]) for each in names],
+        kafka=kafka_layout.reassignment_started(before, list(wanted)),
+    )
     if wait:
         run(lambda: _until_complete(bootstrap, list(wanted)))
         if output == "table":
@@ -404,7 +402,7 @@ def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output
             fail_with({name: _why(error) for name, error in answers.items() if error is not None}, "not cancelled")
         return active
 
-    ended = run(lambda: with_admin(bootstrap, end))
+    ended = call_admin(bootstrap, end)
     if output == "json":
         print_json({"cancelled": [each._asdict() for each in sorted(ended)]})
     elif output == "kafka":
@@ -542,7 +540,7 @@ def _elect(
     names = [parse_partition(each) for each in partitions]
     if file is not None:
         names = [partition_in(each, file) for each in read_json(file, "partitions")]
-    answers = run(lambda: with_admin(bootstrap, lambda admin: admin.elect_leaders(kind, None if everything else names)))
+    answers = call_admin(bootstrap, lambda admin: admin.elect_leaders(kind, None if everything else names))
     in_order = sorted(answers.items())
     print_found(
         output,

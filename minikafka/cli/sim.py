@@ -23,7 +23,7 @@ import click
 
 from minikafka.cli.running import Commands, Failure, Interrupted, Misuse
 from minikafka.cli.settings import parse_flags
-from minikafka.cli.tables import OutputFile, config_option, console, many, output_option, print_json, print_table
+from minikafka.cli.tables import OutputFile, config_option, console, many, output_option, print_found, print_json
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
 from minikafka.sim.__main__ import family_option, main
@@ -305,10 +305,8 @@ def traffic_command(
         measure(brokers=count, partitions=partitions, virtual_s=seconds, settings=settings, seed=seed, say=say)
         for count in brokers
     ]
-    if output == "json":
-        print_json({"clusters": [as_json(each) for each in measured]})
-        return
-    print_table(COLUMNS, [row for each in measured for row in _rows(each)], output)
+    rows = [row for each in measured for row in _rows(each)]
+    print_found(output, {"clusters": [as_json(each) for each in measured]}, COLUMNS, rows)
 
 
 def _rows(cluster: ClusterTraffic) -> Iterator[tuple[object, ...]]:

@@ -18,9 +18,9 @@ from msgspec import structs
 from minikafka import AdminClient
 from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
-from minikafka.cli.admin import partitions_of, with_admin
+from minikafka.cli.admin import call_admin, partitions_of, with_admin
 from minikafka.cli.kafka_layout import replication_factor as factor_of
-from minikafka.cli.running import Commands, Misuse, run
+from minikafka.cli.running import Commands, Misuse
 from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import (
     as_document,
@@ -105,7 +105,7 @@ def create(
     """Create a topic named TOPIC."""
     new = NewTopic(topic, partitions or -1, replication_factor or -1, topic_configs=parse_flags(config))
     try:
-        run(lambda: with_admin(bootstrap, lambda admin: admin.create_topics([new])))
+        call_admin(bootstrap, lambda admin: admin.create_topics([new]))
     except TopicAlreadyExists:
         if not if_not_exists:
             raise
@@ -126,7 +126,7 @@ Examples:
 @kafka_output_option
 def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:
     """List the topics of the cluster."""
-    topics = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_topics()))
+    topics = call_admin(bootstrap, lambda admin: admin.describe_topics())
     topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
     print_found(
         output,
@@ -304,7 +304,7 @@ def alter(topic: str, partitions: int, bootstrap: str) -> None:
     Records stay where they are. A key may map to another partition from now on, so that its new records no longer
     stand behind its old ones. Settings are altered with `minikafka config alter`.
     """
-    run(lambda: with_admin(bootstrap, lambda admin: admin.create_partitions({topic: partitions})))
+    call_admin(bootstrap, lambda admin: admin.create_partitions({topic: partitions}))
     click.echo(f"Topic {topic} has {partitions} partitions.")
 
 
@@ -319,7 +319,7 @@ Examples:
 def delete(topic: str, if_exists: bool, bootstrap: str) -> None:
     """Delete TOPIC and all of its records."""
     try:
-        run(lambda: with_admin(bootstrap, lambda admin: admin.delete_topics([topic])))
+        call_admin(bootstrap, lambda admin: admin.delete_topics([topic]))
     except UnknownTopicOrPartition:
         if not if_exists:
             raise
@@ -358,7 +358,7 @@ def delete_records(topic: str, before: tuple[str, ...], bootstrap: str, output: 
                 )
         return await admin.delete_records(wanted)
 
-    found = run(lambda: with_admin(bootstrap, work))
+    found = call_admin(bootstrap, work)
     rows = [(name.partition, offset) for name, offset in found.items()]
     partitions = [{"partition": number, "low_watermark": offset} for number, offset in rows]
     document = {"topic": topic, "partitions": partitions}
@@ -459,7 +459,7 @@ def offsets(topic: str | None, time: str, exclude_internal: bool, bootstrap: str
         topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
         return await admin.list_offsets(dict.fromkeys(partitions_of(topics), timestamp))
 
-    found = run(lambda: with_admin(bootstrap, asked))
+    found = call_admin(bootstrap, asked)
     listed = [
         {**name._asdict(), "offset": each.offset, "timestamp": each.timestamp, "leader_epoch": each.leader_epoch}
         for name, each in found.items()

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from minikafka import AdminClient
-from minikafka.cli.admin import parse_partition, partitions_of, with_admin
-from minikafka.cli.running import Commands, Failure, Misuse, run
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_found, print_json, print_table
+from minikafka.cli.admin import call_admin, parse_partition, partitions_of
+from minikafka.cli.running import Commands, Failure, Misuse
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_found
 from minikafka.client.routing import TRANSACTION_KEY
 from minikafka.transactions.hanging import OpenTransaction
 from minikafka.transactions.records import State
@@ -106,7 +106,7 @@ def list_(
             id_pattern=id_pattern,
         )
 
-    found = run(lambda: with_admin(bootstrap, listed))
+    found = call_admin(bootstrap, listed)
     rows = sorted(
         (each.transactional_id, node, each.producer_id, each.state) for node, part in found.items() for each in part
     )
@@ -133,7 +133,7 @@ def describe(transactional_ids: tuple[str, ...], bootstrap: str, output: str) ->
         found = await admin.describe_transactions(transactional_ids)
         return [(await admin.find_coordinator(each.transactional_id, TRANSACTION_KEY), each) for each in found]
 
-    found = run(lambda: with_admin(bootstrap, described))
+    found = call_admin(bootstrap, described)
     rows = [
         (
             node,
@@ -177,7 +177,7 @@ Examples:
 def describe_producers(partitions: tuple[str, ...], bootstrap: str, output: str) -> None:
     """Show the producers that the leader of a partition knows, with their open transactions."""
     names = [parse_partition(each) for each in partitions]
-    found = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_producers(names)))
+    found = call_admin(bootstrap, lambda admin: admin.describe_producers(names))
     rows = [
         (
             str(name),
@@ -259,7 +259,7 @@ def find_hanging(
             raise Failure("no partition matches --topic, --partition and --broker-id")
         return await admin.find_hanging_transactions(chosen, older_than_ms=minutes * 60_000)
 
-    found = sorted(run(lambda: with_admin(bootstrap, hanging)))
+    found = sorted(call_admin(bootstrap, hanging))
     rows = [(*each.partition, *each[1:]) for each in found]
     document = {"transactions": [_hanging_json(each) for each in found]}
     print_found(output, document, HANGING, rows, nothing="No transaction hangs.")
@@ -314,10 +314,7 @@ def abort(partition: str, start_offset: int, force: bool, bootstrap: str, output
         )
         return found[0]
 
-    done = run(lambda: with_admin(bootstrap, aborted))
-    if output == "json":
-        print_json({"aborted": _hanging_json(done)})
-    else:
-        print_table(HANGING, [(*done.partition, *done[1:])], output)
+    done = call_admin(bootstrap, aborted)
+    print_found(output, {"aborted": _hanging_json(done)}, HANGING, [(*done.partition, *done[1:])])
     if output == "table":
         click.echo("Transaction aborted.")

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from minikafka.cli.admin import read_secret, with_admin
-from minikafka.cli.running import Commands, Misuse, run
+from minikafka.cli.admin import call_admin, read_secret
+from minikafka.cli.running import Commands, Misuse
 from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_output_option, print_found
 from minikafka.errors import ResourceNotFound
 from minikafka.security.scram import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
@@ -88,7 +88,7 @@ def add(
         for mechanism in wanted:
             await admin.set_user_password(name, password, mechanism, iterations=iterations)
 
-    run(lambda: with_admin(bootstrap, work))
+    call_admin(bootstrap, work)
     click.echo(f"User {name} can log in with {' and '.join(wanted)}.", err=generate)
     if generate:
         click.echo(password)
@@ -105,7 +105,7 @@ Examples:
 @list_output_option
 def list_users(bootstrap: str, output: str) -> None:
     """List the users with the mechanisms and iterations of their credentials."""
-    users = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_user_scram_credentials()))
+    users = call_admin(bootstrap, lambda admin: admin.describe_user_scram_credentials())
     rows = [(name, mechanism, str(users[name][mechanism])) for name in sorted(users) for mechanism in users[name]]
     document = {"users": [{"user": row[0], "mechanism": row[1], "iterations": int(row[2])} for row in rows]}
     print_found(output, document, ("User", "Mechanism", "Iterations"), rows, nothing="There are no users.")
@@ -135,5 +135,5 @@ def remove(name: str, mechanisms: tuple[str, ...], bootstrap: str) -> None:
             await admin.delete_user_credential(name, mechanism)
         return removed
 
-    removed = run(lambda: with_admin(bootstrap, work))
+    removed = call_admin(bootstrap, work)
     click.echo(f"User {name} can no longer log in with {' and '.join(removed)}.")

@@ -28,6 +28,7 @@ from minikafka.cli.tables import (
     bootstrap_option,
     list_output_option,
     output_option,
+    print_found,
     print_json,
     print_lines,
     print_table,
@@ -348,11 +349,8 @@ Examples:
 def list_(bootstrap: str, output: str) -> None:
     """List the faults of all brokers, and what they struck."""
     answer = ask(bootstrap, "GET", "/v1/faults?broker=all")
-    if output == "json":
-        print_json(answer)
-        return
-    print_table(FAULT_COLUMNS, [_fault_row(each["broker"], each) for each in answer["faults"]], output)
-    for each in answer["no_answer"]:
+    print_found(output, answer, FAULT_COLUMNS, [_fault_row(each["broker"], each) for each in answer["faults"]])
+    for each in answer["no_answer"] if output != "json" else ():
         click.echo(f"The faults of broker {each['broker']} are not listed: {each['detail']}.", err=True)
 
 
@@ -375,15 +373,12 @@ def held(bootstrap: str, output: str) -> None:
     messages = [
         {"fault": f"{each['broker']}:{each['id']}", **message} for each in answer["faults"] for message in each["held"]
     ]
-    if output == "json":
-        print_json({"held": messages, "no_answer": answer["no_answer"]})
-        return
     rows = [
         (each["fault"], each["id"], each["api"], each["message"], each["link"], each["held_ms"], _concerns(each))
         for each in messages
     ]
-    print_table(HELD_COLUMNS, rows, output)
-    for each in answer["no_answer"]:
+    print_found(output, {"held": messages, "no_answer": answer["no_answer"]}, HELD_COLUMNS, rows)
+    for each in answer["no_answer"] if output != "json" else ():
         click.echo(f"The messages at broker {each['broker']} are not listed: {each['detail']}.", err=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,11 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     """What the commands reach in place of brokers."""
     found = Admin()
 
-    async def with_admin(bootstrap: str, work: Any) -> Any:
+    def call_admin(bootstrap: str, work: Any) -> Any:
         client_settings(bootstrap)  # refuses what the real one refuses
-        return await work(found)
+        return asyncio.run(work(found))
 
-    monkeypatch.setattr(users, "with_admin", with_admin)
+    monkeypatch.setattr(users, "call_admin", call_admin)
     monkeypatch.delenv(users.PASSWORD_VARIABLE, raising=False)
     return found
 
