@@ -17,7 +17,6 @@ from minikafka.client.routing import as_dict, named
 from minikafka.client.structs import NewTopic
 from minikafka.errors import (
     InvalidRequest,
-    NetworkException,
     ProtocolError,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -110,11 +109,8 @@ class AdminClient(Operations, GroupOperations, TransactionOperations):
 
         One that knows less is no witness: it may not have heard of the topic yet, or not of its deletion.
         """
-        try:
-            answer = await self._metadata().ask_once(tuple(topics))
-        except NetworkException:
-            return ()
-        return answer.topics if answer.metadata_offset >= self._changed_at else ()
+        answer = await self._answer_about(topics)
+        return () if answer is None or answer.metadata_offset < self._changed_at else answer.topics
 
     async def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from minikafka.client.caller import Attempts, Backoff, Caller, no_controller
 from minikafka.client.metadata import Metadata
-from minikafka.client.routing import GROUP_KEY, Coordinator, Leaders, named
+from minikafka.client.routing import GROUP_KEY, Coordinator, ErrorOf, Leaders, named
 from minikafka.client.settings import AdminConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -149,6 +149,7 @@ class AdminCalls:
         """Return True if all brokers of ``answer`` agree. One that is down learns of it when it is back."""
         world, metadata, _, _, caller = self._started()
         request = m.MetadataRequest(topics=tuple(topics))
+        leaders = {each.leader_id for topic in answer.topics for each in topic.partitions}
         good = True
         for each in answer.brokers:
             node = metadata.address(each.node_id)
@@ -158,7 +159,7 @@ class AdminCalls:
             try:
                 response: m.MetadataResponse = await caller.call(node, request, deadline=patience)
             except ProtocolError as error:
-                good = good and isinstance(error, NetworkException) and each.node_id not in _leaders_in(answer)
+                good = good and isinstance(error, NetworkException) and each.node_id not in leaders
                 continue
             good = good and met(response) and response.metadata_offset >= offset
         return good
@@ -280,7 +281,12 @@ class AdminCalls:
         world, metadata, *_ = self._started()
         return Coordinator(group, self.config, world, metadata, key_type=key_type)
 
-    async def _living(self, deadline: float) -> list[NodeId]:  # noqa: ARG002 - one question, bounded by itself
+    async def _ask_coordinator(self, name: str, request: Any, error_of: ErrorOf, *, key_type: int = GROUP_KEY) -> Any:
+        """The response of the coordinator of a group, or of a transactional id; with its error, if that stays."""
+        coordinator = self._coordinator(name, key_type=key_type)
+        return await coordinator.ask(request, deadline=self._deadline(None), error_of=error_of)
+
+    async def _living(self) -> list[NodeId]:
         response = await self._metadata().ask_once(())
         return [each.node_id for each in response.brokers]
 
@@ -298,9 +304,6 @@ class AdminCalls:
 
     def _deadline(self, timeout_ms: int | None) -> float:
         return self._started()[0].clock.now() + (timeout_ms or self.config.default_api_timeout_ms) / 1000
-
-    def _entropy(self, size: int) -> bytes:
-        return self._started()[0].entropy(size)
 
 
 class _MissingController:
@@ -340,10 +343,6 @@ def _not_yet_seen(topics: Sequence[str], why: str = "") -> RequestTimedOut:
         f"the change of {', '.join(topics) or 'the settings'} is done, but not all brokers show it yet{why}",
         outcome=WRITTEN,
     )
-
-
-def _leaders_in(answer: m.MetadataResponse) -> frozenset[NodeId]:
-    return frozenset(each.leader_id for topic in answer.topics for each in topic.partitions)
 
 
 def _as_first_attempt(response: Any, repeated: type[ProtocolError]) -> Any:

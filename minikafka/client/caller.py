@@ -21,6 +21,7 @@ from minikafka.errors import (
     LoginRefused,
     NetworkException,
     OutcomeUnknown,
+    ProtocolError,
     RequestRefused,
     SaslAuthenticationFailed,
     Unreachable,
@@ -35,6 +36,14 @@ JITTER = 0.2
 PARTITIONS_MAX = 2_000
 """Partitions in one request: within the limits of every API (wire/apis.py) for the longest names of topics."""
 Item = TypeVar("Item")
+
+
+def accepted(response: Item, error_of: Callable[[Any], ProtocolError | None] = error_in) -> Item:
+    """Return ``response``; raise what is wrong with it as a whole."""
+    refusal = error_of(response)
+    if refusal is not None:
+        raise refusal
+    return response
 
 
 def in_parts(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -141,11 +150,7 @@ class Caller:
         Raises NetworkException when there is none, SaslAuthenticationFailed for wrong credentials, and the answer's own
         error when the whole request was refused.
         """
-        response = await self.ask(peer, request, deadline=deadline)
-        refusal = error_in(response)
-        if refusal is not None:
-            raise refusal
-        return response
+        return accepted(await self.ask(peer, request, deadline=deadline))
 
     async def ask(self, peer: Address, request: Any, *, deadline: float) -> Any:
         """As :meth:`call`, but a refusal is returned: for answers that tell more than their error."""

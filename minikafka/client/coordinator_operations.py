@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from minikafka.client.admin_calls import AdminCalls
+from minikafka.client.caller import accepted
 from minikafka.client.metadata import Leader
 from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, as_dict, error_of_coordinator, error_within
 from minikafka.client.structs import OffsetAndMetadata, OffsetsPartlyChanged
@@ -54,7 +55,7 @@ class GroupOperations(AdminCalls):
         """All groups of these (default: all living) brokers in the order of their names; ``states``: only in those."""
         deadline = self._deadline(None)
         request = g.ListGroupsRequest(states=tuple(states))
-        nodes = await self._living(deadline) if broker_ids is None else broker_ids
+        nodes = await self._living() if broker_ids is None else broker_ids
         found: list[g.ListedGroup] = []
         for node in nodes:
             response: g.ListGroupsResponse = await self._once_loaded(node, request, deadline)
@@ -73,13 +74,8 @@ class GroupOperations(AdminCalls):
         found: list[g.DescribedGroup] = []
         for group in group_ids:
             request = g.DescribeGroupsRequest(groups=(group,))
-            response = await self._coordinator(group).ask(
-                request, deadline=self._deadline(None), error_of=_error_of_groups
-            )
-            refusal = _error_of_groups(response)
-            if refusal is not None:
-                raise refusal
-            found.extend(response.groups)
+            response = await self._ask_coordinator(group, request, _error_of_groups)
+            found.extend(accepted(response, _error_of_groups).groups)
         return found
 
     async def find_coordinator(self, group_id: str, coordinator_type: int = GROUP_KEY) -> NodeId:
@@ -172,24 +168,14 @@ class GroupOperations(AdminCalls):
         A retry that does not find the group counts as success if an earlier attempt may have deleted it.
         """
         for group in group_ids:
-            response = await self._coordinator(group).ask(
-                g.DeleteGroupsRequest(groups=(group,)),
-                deadline=self._deadline(None),
-                error_of=_error_of_groups,
-            )
+            response = await self._ask_coordinator(group, g.DeleteGroupsRequest(groups=(group,)), _error_of_groups)
             refusal = _error_of_groups(response)
             if refusal is not None and not (isinstance(refusal, GroupIdNotFound) and refusal.outcome == UNKNOWN):
                 raise refusal
 
     async def _ask_group(self, group: str, request: Any) -> Any:
         """The coordinator's answer. Raises what refuses the whole."""
-        response = await self._coordinator(group).ask(
-            request, deadline=self._deadline(None), error_of=error_of_coordinator
-        )
-        refusal = error_in(response)
-        if refusal is not None:
-            raise refusal
-        return response
+        return accepted(await self._ask_coordinator(group, request, error_of_coordinator))
 
 
 def _raise_refused(group: str, what: str, outcomes: Sequence[g.PartitionOutcome]) -> None:
@@ -248,7 +234,7 @@ class TransactionOperations(AdminCalls):
         )
         leaders = await self._transaction_leaders()
         found: dict[NodeId, tuple[t.ListedTransaction, ...]] = {}
-        for node in sorted(await self._living(deadline)):
+        for node in sorted(await self._living()):
             response: t.ListTransactionsResponse = await self._once_loaded(node, request, deadline)
             found[node] = response.transactions
         if await self._transaction_leaders() != leaders:
@@ -272,15 +258,9 @@ class TransactionOperations(AdminCalls):
         """Return state, producer and partitions of each. Raises TransactionalIdNotFound for the first unknown one."""
         found = []
         for name in transactional_ids:
-            response = await self._coordinator(name, key_type=TRANSACTION_KEY).ask(
-                t.DescribeTransactionsRequest(transactional_ids=(name,)),
-                deadline=self._deadline(None),
-                error_of=_error_of_transactions,
-            )
-            error = _error_of_transactions(response)
-            if error is not None:
-                raise error
-            found.extend(response.transactions)
+            request = t.DescribeTransactionsRequest(transactional_ids=(name,))
+            response = await self._ask_coordinator(name, request, _error_of_transactions, key_type=TRANSACTION_KEY)
+            found.extend(accepted(response, _error_of_transactions).transactions)
         return found
 
     async def describe_producers(

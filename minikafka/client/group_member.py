@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from minikafka.client.base_member import BaseMember, MemberParts, Partitions
+from minikafka.client.caller import accepted
 from minikafka.client.group_offsets import Membership
 from minikafka.client.metadata import Update
 from minikafka.errors import (
@@ -164,13 +165,10 @@ class Member(BaseMember):
             response: JoinGroupResponse = await self._coordinator.ask(
                 request, deadline=deadline, patience_ms=patience_ms
             )
-            error = error_in(response)
-            if isinstance(error, MemberIdRequired):
+            if isinstance(error_in(response), MemberIdRequired):
                 self.member_id = response.member_id
                 continue
-            if error is not None:
-                raise error
-            self.member_id = response.member_id
+            self.member_id = accepted(response).member_id
             return response
 
     def _protocol(self, assignor: Assignor, topics: tuple[str, ...]) -> GroupProtocol:
@@ -203,10 +201,7 @@ class Member(BaseMember):
         patience_ms = (self._config.rebalance_timeout_ms or self._config.max_poll_interval_ms) + JOIN_GRACE_MS
         deadline = self._world.clock.now() + patience_ms / 1000
         response: SyncGroupResponse = await self._coordinator.ask(request, deadline=deadline, patience_ms=patience_ms)
-        error = error_in(response)
-        if error is not None:
-            raise error
-        return response
+        return accepted(response)
 
     async def _counts(self, members: Sequence[GroupMember]) -> dict[str, int]:
         """How many partitions the group's topics have: a leader joins again when that changes (KIP-814)."""

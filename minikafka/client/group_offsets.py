@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from minikafka.client.caller import in_parts
+from minikafka.client.caller import accepted, in_parts
 from minikafka.client.positions import Positions
 from minikafka.client.routing import Coordinator, error_of_coordinator, error_within
 from minikafka.client.settings import ConsumerConfig
@@ -41,7 +41,7 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from minikafka.wire.outcomes import error_in, outcome_of_all
+from minikafka.wire.outcomes import outcome_of_all
 
 OUT_OF_THE_GROUP = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
 
@@ -96,10 +96,7 @@ class GroupOffsets:
         for part in in_parts(partitions):
             asked = tuple(GroupPartition(topic=topic, partition=number) for topic, number in part)
             for each in await self._stable(asked):
-                wrong = error_in(each)
-                if wrong is not None:
-                    raise wrong
-                if each.offset != NO_OFFSET:
+                if accepted(each).offset != NO_OFFSET:
                     found[TopicPartition(each.topic, each.partition)] = each
         return found
 
@@ -108,10 +105,7 @@ class GroupOffsets:
         request = OffsetFetchRequest(group_id=self._coordinator.group, partitions=asked, require_stable=True)
         deadline = self._deadline()
         while True:
-            response: OffsetFetchResponse = await self._coordinator.ask(request, deadline=deadline)
-            refusal = error_in(response)
-            if refusal is not None:
-                raise refusal
+            response: OffsetFetchResponse = accepted(await self._coordinator.ask(request, deadline=deadline))
             pause_s = self._config.retry_backoff_ms / 1000
             is_unstable = any(each.error_code == UnstableOffsetCommit.code for each in response.partitions)
             if not is_unstable or self._world.clock.now() + pause_s >= deadline:
@@ -216,7 +210,7 @@ class GroupOffsets:
 
     async def commit_processed(self) -> None:
         """Commit what is done with and not yet committed. A failure is an event: it is read again, no more."""
-        await self._by_itself(self._positions.processed())
+        await self.commit_reached(self._positions.processed())
 
     async def commit_positions(self) -> None:
         """The consumer ends: what was handed out counts as done with."""
@@ -224,9 +218,6 @@ class GroupOffsets:
 
     async def commit_reached(self, reached: Mapping[TopicPartition, tuple[Offset, Epoch]]) -> None:
         """As :meth:`commit_positions`, of positions that were noted."""
-        await self._by_itself(reached)
-
-    async def _by_itself(self, reached: Mapping[TopicPartition, tuple[Offset, Epoch]]) -> None:
         spots = {partition: Spot(*spot) for partition, spot in reached.items()}
         news = {partition: spot for partition, spot in spots.items() if self._told.get(partition) != spot}
         if not news:

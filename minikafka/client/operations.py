@@ -7,6 +7,7 @@ recorded twice), but for more partitions: there a repetition's refusal counts as
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import starmap
 from typing import Any
 
 from minikafka.addresses import is_number
@@ -79,7 +80,7 @@ class Operations(AdminCalls):
         """
         deadline = self._deadline(None)
         found: list[a.DescribedConfigs] = []
-        for each in map(_resource, config_resources):
+        for each in starmap(ConfigResource, config_resources):
             request = a.DescribeConfigsRequest(
                 resources=(
                     a.DescribeConfigsResource(
@@ -296,7 +297,7 @@ class Operations(AdminCalls):
         number = _mechanism(mechanism)
         if not password:
             raise InvalidRequest("The password is empty.", member="password")
-        salt = self._entropy(SALT_SIZE)
+        salt = self._started()[0].entropy(SALT_SIZE)
         upsertion = ScramUpsertion(
             name=user,
             mechanism=number,
@@ -372,10 +373,6 @@ class Operations(AdminCalls):
         await self._changed(request, timeout_ms, "entries", wait=wait)
 
 
-def _resource(given: ConfigResource) -> ConfigResource:
-    return ConfigResource(*given)
-
-
 def _kind(resource: ConfigResource) -> int:
     kind = resource.resource_type
     number = KINDS.get(kind.lower(), 0) if isinstance(kind, str) else int(kind)
@@ -397,7 +394,7 @@ def _altered(resources: Sequence[ConfigResource]) -> tuple[a.AlterConfigsResourc
             resource_name=each.name,
             configs=tuple(_change_of(name, value) for name, value in each.configs.items()),
         )
-        for each in map(_resource, resources)
+        for each in starmap(ConfigResource, resources)
     )
 
 

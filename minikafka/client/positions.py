@@ -121,15 +121,15 @@ LeaderOf = Callable[[TopicPartition], Leader]
 TopicIdOf = Callable[[str], TopicId | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wanted:
     """What a driver should ask for now, by node; and when to look again."""
 
-    fetches: dict[NodeId, list[PartitionState]]
-    resets: dict[NodeId, list[PartitionState]]
-    validations: dict[NodeId, list[PartitionState]]
-    leaderless: bool
-    deadline: float
+    fetches: dict[NodeId, list[PartitionState]] = field(default_factory=dict)
+    resets: dict[NodeId, list[PartitionState]] = field(default_factory=dict)
+    validations: dict[NodeId, list[PartitionState]] = field(default_factory=dict)
+    leaderless: bool = False
+    deadline: float = NEVER
 
 
 class Positions:
@@ -273,8 +273,7 @@ class Positions:
                 if state.topic_id is not None:
                     self._created_again(state)
                 state.topic_id = topic_id
-        wanted = Wanted({}, {}, {}, leaderless=False, deadline=NEVER)
-        leaderless, deadline = False, NEVER
+        wanted = Wanted()
         for state in self.states.values():
             if state.busy or state.error is not None or (state.out_of_range and not self._settle_out_of_range(state)):
                 continue
@@ -284,11 +283,11 @@ class Positions:
             if fetching and (state.paused or state.buffered_size > self._buffer_size_low):
                 continue
             if state.retry_at > now:
-                deadline = min(deadline, state.retry_at)
+                wanted.deadline = min(wanted.deadline, state.retry_at)
                 continue
             leader = leader_of(state.partition)
             if leader.node == NO_NODE:
-                leaderless = True
+                wanted.leaderless = True
                 continue
             if not fetching:
                 wanted.resets.setdefault(leader.node, []).append(state)
@@ -297,7 +296,7 @@ class Positions:
             else:
                 state.validated_epoch = leader.epoch
                 wanted.fetches.setdefault(leader.node, []).append(state)
-        return Wanted(wanted.fetches, wanted.resets, wanted.validations, leaderless, deadline)
+        return wanted
 
     def _created_again(self, state: PartitionState) -> None:
         """The topic was deleted and created again: the position, and what was fetched, are of the former one."""

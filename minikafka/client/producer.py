@@ -24,7 +24,7 @@ from minikafka.client.ledger import AckLedger, LedgerSink
 from minikafka.client.metadata import AbsentPartitions, Metadata, no_partition
 from minikafka.client.partitioner import KeyHashes, choose_sticky
 from minikafka.client.sender import Part, Queue, Sender, Unwatched, Waiting
-from minikafka.client.settings import Partitioner, ProducerConfig
+from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import GroupMetadata, OffsetAndMetadata, RecordMetadata, SentRecords
 from minikafka.client.transactions import State, Transactions, offsets_of
 from minikafka.config import KIB
@@ -477,7 +477,10 @@ class Producer:
     def _partition(self, topic: str, queues: list[Queue], key: bytes | None, size: int) -> int:
         """S26: the configured partitioner, or murmur2 of the key, or the sticky partition without one."""
         if self._partitioner is not None:
-            return self._custom_partition(self._partitioner, topic, queues, key)
+            chosen = self._partitioner(key, list(range(len(queues))), self._with_leader(topic, len(queues)))
+            if not 0 <= chosen < len(queues):
+                raise InvalidRequest(f"the partitioner chose partition {chosen} of {topic}, which has {len(queues)}")
+            return chosen
         if key is not None:
             return self._hash(key) % len(queues)
         partition, left = self._sticky.get(topic, (-1, 0))
@@ -485,12 +488,6 @@ class Producer:
             partition, left = self._next_sticky(topic, queues, partition), min(self.config.max_batch_size, STICKY_SIZE)
         self._sticky[topic] = (partition, left - size)
         return partition
-
-    def _custom_partition(self, partitioner: Partitioner, topic: str, queues: list[Queue], key: bytes | None) -> int:
-        chosen = partitioner(key, list(range(len(queues))), self._with_leader(topic, len(queues)))
-        if not 0 <= chosen < len(queues):
-            raise InvalidRequest(f"the partitioner chose partition {chosen} of {topic}, which has {len(queues)}")
-        return chosen
 
     def _with_leader(self, topic: str, count: int) -> list[int]:
         view = self._running_metadata().view

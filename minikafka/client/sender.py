@@ -190,7 +190,7 @@ class Sender:
         self._wake = asyncio.Event()
         self.wake: Callable[[], None] = self._wake.set
         """Look again: something was added, or is urgent."""
-        self._tasks = Tasks(lambda _task, error: self._break(error))
+        self._tasks = Tasks(lambda _task, error: self.fail(error))
         self._main: asyncio.Task[None] | None = None
         self._identity_task: asyncio.Task[None] | None = None
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
@@ -250,10 +250,6 @@ class Sender:
                     self._space.remove(entry)
             self.check()
 
-    def fail(self, error: BaseException) -> None:
-        """End the producer: nothing more is sent, every waiter gets the reason."""
-        self._break(error)
-
     def begin_identity(self, identity: Identity) -> None:
         """The next transaction begins, with an epoch of its own."""
         self._accumulator.begin_identity(identity, self._queues.values())
@@ -286,7 +282,8 @@ class Sender:
 
     # ---------------------------------------------------------------------------------------- the tasks
 
-    def _break(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the producer: nothing more is sent, every waiter gets the reason."""
         if self.broken is None:
             self.broken = error
             self.topics.clear()
@@ -447,7 +444,7 @@ class Sender:
 
     def _on_metadata(self, update: Update) -> None:
         if self._metadata.failed is not None:
-            self._break(self._metadata.failed)
+            self.fail(self._metadata.failed)
             return
         for topic in list(self.topics):
             self.queues(topic)

@@ -12,25 +12,6 @@ from minikafka.errors import UNKNOWN, IllegalGeneration, OffsetOutOfRange, Outco
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.records import Headers
 
-__all__ = [
-    "CommitFailed",
-    "ConfigChange",
-    "ConsumerRebalanceListener",
-    "ConsumerRecord",
-    "LogTruncation",
-    "NewPartitions",
-    "NewTopic",
-    "NoOffsetForPartition",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "OffsetsPartlyChanged",
-    "Reassignment",
-    "RecordMetadata",
-    "SentRecords",
-    "TopicPartition",
-    "WakeUp",
-]
-
 
 class RecordMetadata(NamedTuple):
     """Where an acknowledged record lies."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import Identity
-from minikafka.client.caller import Backoff
+from minikafka.client.caller import Backoff, accepted
 from minikafka.client.metadata import Metadata
 from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, Coordinator, error_of_coordinator, error_within
 from minikafka.client.sender import Sender
@@ -50,7 +50,6 @@ from minikafka.wire.transaction_messages import (
     EndTxnRequest,
     EndTxnResponse,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
 )
 
 _FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTxnState)
@@ -139,10 +138,7 @@ class Transactions:
         request = InitProducerIdRequest(
             transactional_id=self._name, transaction_timeout_ms=self._config.transaction_timeout_ms
         )
-        response: InitProducerIdResponse = await self._asked(self._coordinator, request)
-        error = error_in(response)
-        if error is not None:
-            raise error
+        response: InitProducerIdResponse = accepted(await self._asked(self._coordinator, request))
         self._take_identity(response.producer_id, response.producer_epoch)
         self.state = State.IDLE
 
@@ -231,10 +227,7 @@ class Transactions:
             partitions=tuple(offsets.values()),
         )
         try:
-            response: TxnOffsetCommitResponse = await self._asked(coordinator, request, _error_of_offsets)
-            error = _error_of_offsets(response)
-            if error is not None:
-                raise error
+            accepted(await self._asked(coordinator, request, _error_of_offsets), _error_of_offsets)
         except BaseException as failure:
             # Also when the caller was cancelled: nobody knows whether the offsets belong to the transaction.
             why = failure if isinstance(failure, ProtocolError) else RequestTimedOut(repr(failure), outcome=UNKNOWN)
