@@ -209,11 +209,8 @@ def group_families(groups: Groups) -> Iterator[Metric]:
         yield number(f"{prefix}numgroups{state.value.lower()}", f"Of these, those that are {state.value}.", count)
     offset_count = sum(len(each.committed) for each in groups.standings)
     yield number(prefix + "numoffsets", "Offsets that they have committed.", offset_count)
-    yield number(
-        "mk_metrics_group_partitions_omitted",
-        "Committed offsets without series of their own; see mk.metrics.partitions.max.",
-        groups.omitted,
-    )
+    meaning = "Committed offsets without series of their own; see mk.metrics.partitions.max."
+    yield number("mk_metrics_group_partitions_omitted", meaning, groups.omitted)
 
 
 def _by_topic(values: list[tuple[str, TopicPartition, int]]) -> list[Row]:

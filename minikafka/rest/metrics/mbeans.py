@@ -48,9 +48,8 @@ def mbeans(view: View, events: EventCounts, windows: Windows, process: ProcessGa
     yield from _cleaner(view)
     yield from _requests(view, windows)
     yield from _quorum(view)
-    yield number(
-        "kafka_server_socket_server_metrics_connection_count", "Open connections to this broker.", process.connections
-    )
+    meaning = "Open connections to this broker."
+    yield number("kafka_server_socket_server_metrics_connection_count", meaning, process.connections)
 
 
 def _replicas(view: View, events: EventCounts) -> Iterator[Metric]:
@@ -60,16 +59,12 @@ def _replicas(view: View, events: EventCounts) -> Iterator[Metric]:
     yield number(prefix + "leadercount", "Partitions that this broker leads.", len(led))
     yield number(prefix + "partitioncount", "Replicas on this broker.", len(view.hosted))
     yield number(prefix + "offlinereplicacount", "Replicas whose disk failed.", failed)
-    for name, meaning, is_counted in (
-        ("underreplicatedpartitions", "with replicas outside the ISR.", is_under_replicated),
-        ("underminisrpartitioncount", "whose ISR is below min.insync.replicas: acks=all is refused.", is_under_min_isr),
-        (
-            "atminisrpartitioncount",
-            "whose ISR is just min.insync.replicas: one more loss and acks=all is refused.",
-            is_at_min_isr,
-        ),
-    ):
-        yield number(prefix + name, f"Partitions led here {meaning}", sum(map(is_counted, led)))
+    meaning = "Partitions led here with replicas outside the ISR."
+    yield number(prefix + "underreplicatedpartitions", meaning, sum(map(is_under_replicated, led)))
+    meaning = "Partitions led here whose ISR is below min.insync.replicas: acks=all is refused."
+    yield number(prefix + "underminisrpartitioncount", meaning, sum(map(is_under_min_isr, led)))
+    meaning = "Partitions led here whose ISR is just min.insync.replicas: one more loss and acks=all is refused."
+    yield number(prefix + "atminisrpartitioncount", meaning, sum(map(is_at_min_isr, led)))
     changes = events.isr_changes
     yield total(prefix + "isrshrinks", "Times that a partition led here lost an ISR member.", changes["isr_shrunk"])
     yield total(prefix + "isrexpands", "Times that a partition led here won one.", changes["isr_expanded"])
@@ -111,30 +106,27 @@ def _controller(view: View, events: EventCounts) -> Iterator[Metric]:
     brokers = image.brokers.values()
     partitions = [each for topic in image.topics.values() for each in topic.partitions]
     yield number(prefix + "activecontrollercount", "1 on the active controller; the sum must be 1.", active)
+    unpreferred = sum(each.leader != each.replicas[0] for each in partitions)
+    fenced = sum(each.fenced for each in brokers)
     for name, meaning, value in (
         ("offlinepartitionscount", "Partitions that nobody leads.", len(view.leaderless)),
         (
             "preferredreplicaimbalancecount",
             "Partitions that are not led by the first replica of their assignment.",
-            sum(1 for each in partitions if each.leader != each.replicas[0]),
+            unpreferred,
         ),
         ("globaltopiccount", "Topics.", len(image.topics)),
         ("globalpartitioncount", "Partitions of all topics.", len(partitions)),
-        ("activebrokercount", "Registered brokers that live.", sum(1 for each in brokers if not each.fenced)),
-        ("fencedbrokercount", "Registered brokers that are fenced.", sum(1 for each in brokers if each.fenced)),
+        ("activebrokercount", "Registered brokers that live.", len(brokers) - fenced),
+        ("fencedbrokercount", "Registered brokers that are fenced.", fenced),
     ):
-        yield number(
-            prefix + name, meaning + " Reported by the active controller, zero elsewhere.", value if active else 0
-        )
-    stats = "kafka_controller_controllerstats_"
-    yield total(
-        stats + "uncleanleaderelections",
-        "Elections of a replica that may have missed committed records, by this broker as controller.",
-        events.unclean_elections,
-    )
-    elections = Metric(
-        stats + "leaderelectionrateandtimems", "Leader elections by this broker as controller; no times.", "summary"
-    )
+        meaning_here = f"{meaning} Reported by the active controller, zero elsewhere."
+        yield number(prefix + name, meaning_here, value if active else 0)
+    prefix = "kafka_controller_controllerstats_"
+    meaning = "Elections of a replica that may have missed committed records, by this broker as controller."
+    yield total(prefix + "uncleanleaderelections", meaning, events.unclean_elections)
+    meaning = "Leader elections by this broker as controller; no times."
+    elections = Metric(prefix + "leaderelectionrateandtimems", meaning, "summary")
     elections.add_sample(elections.name + "_count", {}, events.count("leader_elected"))
     yield elections
     yield number("kafka_server_kafkaserver_brokerstate", "1 starting, 3 running, 6 leaving.", _state(view))
@@ -190,11 +182,9 @@ def _logs(view: View) -> Iterator[Metric]:
     ):
         rows = ((name, getattr(log, attribute)) for name, log in logs)
         yield gauge(f"kafka_log_log_{kind}", meaning, PARTITION, rows)
-    yield number(
-        "kafka_log_logmanager_offlinelogdirectorycount",
-        "Data directories that failed: there is one, and the broker leaves when it fails.",
-        view.broker.failure is not None and view.broker.failure.startswith("the disk failed"),
-    )
+    meaning = "Data directories that failed: there is one, and the broker leaves when it fails."
+    has_failed = view.broker.failure is not None and view.broker.failure.startswith("the disk failed")
+    yield number("kafka_log_logmanager_offlinelogdirectorycount", meaning, has_failed)
 
 
 def _cleaner(view: View) -> Iterator[Metric]:
@@ -205,20 +195,15 @@ def _cleaner(view: View) -> Iterator[Metric]:
     prefix = "kafka_log_logcleanermanager_"
     yield number(prefix + "max_dirty_percent", "Dirty bytes of the dirtiest compacted log.", meter.max_dirty_percent)
     yield number(prefix + "time_since_last_run_ms", "Since it was last looked for a log to compact.", idle_s * 1000)
-    yield number(
-        prefix + "uncleanable_partitions_count", "Compacted logs that are damaged and left alone.", len(damaged)
-    )
+    meaning = "Compacted logs that are damaged and left alone."
+    yield number(prefix + "uncleanable_partitions_count", meaning, len(damaged))
     yield number(prefix + "uncleanable_bytes", "Their bytes.", sum(damaged))
     prefix = "kafka_log_logcleaner_"
-    yield number(
-        prefix + "cleaner_recopy_percent", "Bytes kept of those that the last round read.", meter.recopy_percent
-    )
+    meaning = "Bytes kept of those that the last round read."
+    yield number(prefix + "cleaner_recopy_percent", meaning, meter.recopy_percent)
     yield number(prefix + "max_clean_time_secs", "Seconds that the last round took.", meter.last_round_s)
-    yield number(
-        prefix + "max_buffer_utilization_percent",
-        "Keys of the last round, of those that log.cleaner.dedupe.buffer.size holds.",
-        meter.buffer_percent,
-    )
+    meaning = "Keys of the last round, of those that log.cleaner.dedupe.buffer.size holds."
+    yield number(prefix + "max_buffer_utilization_percent", meaning, meter.buffer_percent)
 
 
 def _requests(view: View, windows: Windows) -> Iterator[Metric]:
@@ -253,24 +238,17 @@ def _requests(view: View, windows: Windows) -> Iterator[Metric]:
 
 def _quorum(view: View) -> Iterator[Metric]:
     prefix = "kafka_server_raftmetrics_"
-    quorum, windows_of = view.broker.quorum, view.broker.quorum.commits
-    log = quorum.log
+    quorum, commits = view.broker.quorum, view.broker.quorum.commits
     yield number(prefix + "current_leader", "Node id of the quorum's leader; -1: unknown.", quorum.leader_id)
     yield number(prefix + "current_epoch", "Epoch of the quorum.", quorum.epoch)
     yield number(prefix + "high_watermark", "Committed end of the metadata log.", quorum.high_watermark)
-    yield number(prefix + "log_end_offset", "End of the metadata log here.", log.end_offset)
-    yield number(
-        prefix + "commit_latency_avg",
-        "Milliseconds from the append of metadata to its commit, by this broker as controller.",
-        windows_of.sum_ns / windows_of.count / 1e6 if windows_of.count else 0.0,
-    )
+    yield number(prefix + "log_end_offset", "End of the metadata log here.", quorum.log.end_offset)
+    meaning = "Milliseconds from the append of metadata to its commit, by this broker as controller."
+    yield number(prefix + "commit_latency_avg", meaning, commits.sum_ns / commits.count / 1e6 if commits.count else 0.0)
     role = [(quorum.core.role.name, 1)]
     yield gauge(prefix + "current_state", "1 for the role of this node in the quorum.", "current_state", role)
-    yield number(
-        "kafka_server_brokermetadatametrics_last_applied_record_offset",
-        "The last record of the metadata log that this broker has applied.",
-        view.image.offset - 1,
-    )
+    meaning = "The last record of the metadata log that this broker has applied."
+    yield number("kafka_server_brokermetadatametrics_last_applied_record_offset", meaning, view.image.offset - 1)
 
 
 def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Metric]:
@@ -291,19 +269,15 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
     meaning = "Events by kind: the words of the structured log, also those that are not logged."
     yield counter("mk_events", meaning, "event", sorted(events.by_kind.items()))
     meters = sorted(broker.dispatcher.meters.by_name().items())
-    yield histogram(
-        "mk_request_duration_seconds",
-        "From a request to its answer, in buckets that can be added up over brokers.",
-        ("request",),
-        (((name,), meter.total) for name, meter in meters),
-    )
+    meaning = "From a request to its answer, in buckets that can be added up over brokers."
+    times = [((name,), meter.total) for name, meter in meters]
+    yield histogram("mk_request_duration_seconds", meaning, ("request",), times)
     received, sent = [(name, m.bytes_in) for name, m in meters], [(name, m.bytes_out) for name, m in meters]
     yield counter("mk_request_bytes", "Bodies of /rpc requests, and Kafka frames.", "request", received)
     yield counter("mk_response_bytes", "Bodies of /rpc answers, and Kafka frames.", "request", sent)
     yield from _protocols(view)
-    yield number(
-        "mk_queued_request_bytes", "Large requests held now; see queued.max.request.bytes.", process.queued_bytes
-    )
+    meaning = "Large requests held now; see queued.max.request.bytes."
+    yield number("mk_queued_request_bytes", meaning, process.queued_bytes)
     meaning = "Connections closed as they were accepted, by the setting whose limit they exceeded."
     yield counter("mk_refused_connections", meaning, "setting", process.refused_connections.items())
     throttle = broker.throttle
@@ -313,18 +287,11 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
     yield counter("mk_throttle_seconds", "Throttle times of these requests, in all.", "quota", seconds)
     yield number("mk_muted_connections", "Kafka connections of throttled clients, not read now.", throttle.muted)
     yield number("mk_log_dir_free_bytes", "Free on the data directory's file system.", process.free_bytes)
-    yield histogram(
-        "mk_eventloop_lag_seconds",
-        "How late timers come: above all else, heartbeats wait so long.",
-        (),
-        [((), process.loop_lag)],
-    )
+    meaning = "How late timers come: above all else, heartbeats wait so long."
+    yield histogram("mk_eventloop_lag_seconds", meaning, (), [((), process.loop_lag)])
     yield number("mk_fault_active", "Faults on links that tests have set and not healed.", process.active_faults)
-    yield number(
-        "mk_metrics_partitions_omitted",
-        "Replicas here without series of their own; see mk.metrics.partitions.max.",
-        view.omitted,
-    )
+    meaning = "Replicas here without series of their own; see mk.metrics.partitions.max."
+    yield number("mk_metrics_partitions_omitted", meaning, view.omitted)
 
 
 def _protocols(view: View) -> Iterator[Metric]:
