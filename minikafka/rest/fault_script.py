@@ -87,6 +87,8 @@ class _Moment:
 
     at_s: float
     injection: Injection
+    node: int = 0
+    """The number of its broker here; 0: it concerns none, or one that is gone."""
     fault: _Fault | None = None
     """Of ``set`` and ``release``."""
     ended: list[_Fault] = field(default_factory=list)
@@ -121,16 +123,16 @@ def _story_of(injections: Sequence[Injection], setup: Setup) -> _Story:
             at_s = round(at_s + min(pause_s, busy.rest_s(before.at_ms) + IDLE_S), 3)
         before = injection
         key = injection.broker, injection.fault
-        moment = _Moment(at_s, injection, ended=[standing.pop(each) for each in _ended_by(injection, standing)])
-        for ended in moment.ended:
+        moment = _Moment(at_s, injection, numbers.get(injection.broker or 0, 0))
+        for each in _ended_by(injection, standing):
+            ended = standing.pop(each)
             ended.until_s = at_s
+            moment.ended.append(ended)
         if injection.act == "set" and injection.spec is not None:
             count += 1
             moment.fault = standing[key] = _fault_of(injection, injection.spec, f"fault_{count}", numbers, at_s)
         elif injection.act == "release":
-            moment.fault = next(
-                (standing[each] for each in standing if _is_meant(injection, each, standing[each])), None
-            )
+            moment.fault = next((fault for at, fault in standing.items() if _is_meant(injection, at, fault)), None)
         busy.on(injection, any_left=bool(standing))
         story.moments.append(moment)
     return story
@@ -221,7 +223,7 @@ def _when(injections: Sequence[Injection]) -> str:
 def python_of(injections: Sequence[Injection], setup: Setup) -> str:
     """A module for pytest that does the same to a LocalCluster."""
     story = _story_of(injections, setup)
-    body = list(_python_body(story, setup))
+    body = list(_python_body(story))
     notes = "".join(f"\n{each}\n" for each in story.notes)
     uses_time = any("time.sleep" in each for each in body)
     topics = [f"kafka.create_topic({_text(each.name)}, {each.partitions}{_topic_more(each)})" for each in setup.topics]
@@ -259,16 +261,14 @@ def _topic_more(topic: Topic) -> str:
     return f", replicas={topic.replication_factor}" + (f", config={{{configs}}}" if configs else "")
 
 
-def _python_body(story: _Story, setup: Setup) -> Iterator[str]:
-    numbers = {node: place for place, node in enumerate(setup.nodes, start=1)}
+def _python_body(story: _Story) -> Iterator[str]:
     now_s = 0.0
     down: set[int] = set()
     for moment in story.moments:
-        injection = moment.injection
+        injection, node = moment.injection, moment.node
         if moment.at_s - now_s >= 0.001:
             yield f"time.sleep({_number(round(moment.at_s - now_s, 3))})"
             now_s = moment.at_s
-        node = numbers.get(injection.broker or 0, 0)
         if injection.act == "set" and moment.fault is not None:
             for place, link in enumerate(moment.fault.links):
                 call = call_of(replace(moment.fault.spec, link=link))
@@ -334,7 +334,7 @@ def _python_release(moment: _Moment) -> Iterator[str]:
 def chaos_of(injections: Sequence[Injection], setup: Setup) -> str:
     """A file for ``minikafka chaos run``, by the name ``injected.toml``. Without a step it has only comments."""
     story = _story_of(injections, setup)
-    steps, left_out, end_s = _steps(story, setup)
+    steps, left_out, end_s = _steps(story)
     head = [
         f"# Faults that were injected through /v1 ({_when(injections)}). Written by minikafka {__version__}.",
         f"# Save it as {NAME}.toml; minikafka chaos run {NAME}.toml plays it on processes.",
@@ -379,15 +379,14 @@ def chaos_of(injections: Sequence[Injection], setup: Setup) -> str:
     )
 
 
-def _steps(story: _Story, setup: Setup) -> tuple[list[list[str]], list[str], float]:
+def _steps(story: _Story) -> tuple[list[list[str]], list[str], float]:
     """The steps, what is left out, and when the last one is over."""
-    numbers = {node: place for place, node in enumerate(setup.nodes, start=1)}
     steps: list[list[str]] = []
     left_out: list[str] = []
     end_s = 0.0
     for place, moment in enumerate(story.moments):
-        injection, at_s = moment.injection, BEGIN_S + moment.at_s
-        node = numbers.get(injection.broker or 0, 0)
+        injection, node, at_s = moment.injection, moment.node, BEGIN_S + moment.at_s
+        earlier, later = story.moments[:place], story.moments[place + 1 :]
         found: list[tuple[list[str], float | None]] = []
         if injection.act == "set" and moment.fault is not None:
             fault = moment.fault
@@ -401,18 +400,12 @@ def _steps(story: _Story, setup: Setup) -> tuple[list[list[str]], list[str], flo
                 else:
                     found += [(_messages_step(fault.spec, *each), lasts_s) for each in ends]
         elif injection.act in ("kill", "stop"):
-            back_s = _next_s(story.moments[place + 1 :], injection.broker, "start")
-            found.append(
-                ([f'what = "{injection.act}"', f'whom = "n{node}"'], None if back_s is None else back_s - moment.at_s)
-            )
+            found.append(([f'what = "{injection.act}"', f'whom = "n{node}"'], _until_s(moment, "start", later)))
         elif injection.act == "release":
             left_out.append("Left out: the release of held messages; a step ends its hold with `for`.")
         elif injection.act == "machine":
-            until_s = _next_s(story.moments[place + 1 :], injection.broker, "machine")
-            lasts_s = None if until_s is None else until_s - moment.at_s
-            found += _machine_steps(
-                injection.facts, node, lasts_s, _machine_before(story.moments[:place], injection.broker)
-            )
+            lasts_s = _until_s(moment, "machine", later)
+            found += _machine_steps(injection.facts, node, lasts_s, _machine_before(earlier, injection.broker))
         for lines, lasts_s in found:
             lasts = [] if lasts_s is None else [f'for = "{_number(max(FAULT_S_MIN, round(lasts_s, 3)))}s"']
             steps.append([*lines, f'at = "{_number(round(at_s, 3))}s"', *lasts])
@@ -427,8 +420,10 @@ def _lasts_s(fault: _Fault) -> float | None:
     return min(known) if known else None
 
 
-def _next_s(later: Sequence[_Moment], broker: NodeId | None, act: Act) -> float | None:
-    return next((each.at_s for each in later if each.injection.act == act and each.injection.broker == broker), None)
+def _until_s(moment: _Moment, act: Act, later: Sequence[_Moment]) -> float | None:
+    """How long it takes until the next such act at the same broker."""
+    acts = (each for each in later if each.injection.act == act and each.injection.broker == moment.injection.broker)
+    return next((each.at_s - moment.at_s for each in acts), None)
 
 
 def _chaos_links(link: str) -> list[tuple[str, str]]:
@@ -470,10 +465,8 @@ def _messages_step(spec: FaultSpec, whom: str, to: str) -> list[str]:
 
 
 def _machine_before(earlier: Sequence[_Moment], broker: NodeId | None) -> Mapping[str, Any]:
-    found = [
-        each.injection.facts for each in earlier if each.injection.act == "machine" and each.injection.broker == broker
-    ]
-    return found[-1] if found else {}
+    acts = (each.injection for each in reversed(earlier))
+    return next((each.facts for each in acts if each.act == "machine" and each.broker == broker), {})
 
 
 def _machine_steps(
