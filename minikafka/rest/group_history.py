@@ -13,7 +13,7 @@ from minikafka.errors import BrokerNotAvailable, GroupIdNotFound
 from minikafka.rest.groups import GENERATION, Lag, Member, OfGroup, assigned_to
 from minikafka.rest.history import Span, watermarks_at
 from minikafka.rest.model import Model, many_of, member
-from minikafka.rest.parameters import INT64_MAX, Integer, Text
+from minikafka.rest.parameters import INT64_MAX, Integer, any_text
 from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.views import gather_from
 from minikafka.security.authorizer import Action
@@ -26,7 +26,7 @@ ROUTES = Routes("groups")
 PARTITIONS_MAX = 20
 """Partitions of a group whose high watermark is looked up: each costs a request to each broker."""
 AT = Integer("at", "The time, in milliseconds since 1970 (default: now).", high=INT64_MAX)
-GROUP = Text("group", "Only this group, with its lag.", pattern=r"[\s\S]+", needed="a name", length_max=32_767)
+GROUP = any_text("group", "Only this group, with its lag.")
 
 
 class _PastGroup(OfGroup):

@@ -15,7 +15,7 @@ from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription, by_topic
 from minikafka.rest.leaders import broker_members, coordinator_of, first_error, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
-from minikafka.rest.parameters import FORWARD, INT32_MAX, Text, states_parameter
+from minikafka.rest.parameters import FORWARD, INT32_MAX, any_text, states_parameter
 from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import OfTopic, Place
@@ -28,22 +28,12 @@ ROUTES = Routes("groups", also=(FORWARD,))
 
 # As many as one OffsetCommit names (wire/apis.py).
 PARTITION_COUNT_MAX = 2_500
-GROUP = Text(
-    "group",
-    "The group's name (group.id).",
-    place="path",
-    pattern=r"[\s\S]+",
-    needed="a name",
-    length_max=32_767,
-    example="billing",
-)
-MEMBER = Text(
+GROUP = any_text("group", "The group's name (group.id).", place="path", example="billing")
+MEMBER = any_text(
     "member",
     "The id that the coordinator gave to the member.",
-    place="path",
-    pattern=r"[\s\S]+",
     needed="a member id",
-    length_max=32_767,
+    place="path",
     example="curl-2f1c0d8f7f3f4e6b",
 )
 

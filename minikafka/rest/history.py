@@ -30,7 +30,7 @@ from minikafka.quorum.image import BrokerImage, MetadataImage, TopicImage
 from minikafka.rest import json_text
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import answer_of, partition_of
-from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, check_seen, cluster_state, needed, partition_state
+from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, cluster_state, needed, partition_state, seen_partition
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Text, kinds_parameter
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
@@ -403,14 +403,6 @@ def _steps(visit: Visit, histories: list[_Received], span: Span) -> list[dict[st
 # ---- the routes ------------------------------------------------------------------------------------------------------
 
 
-def _partition_in(visit: Visit, given: str) -> TopicPartition:
-    """The partition, also a deleted one; the client must be allowed to describe its topic."""
-    topic, _, number = given.rpartition("-")
-    check_seen(visit.permit, topic)
-    visit.host.check_caught_up()
-    return TopicPartition(topic, int(number))
-
-
 class _History(Model):
     """Earlier states and what happened between them."""
 
@@ -441,7 +433,7 @@ _TIMES = (FROM, TO)
 async def get_history(visit: Visit) -> Json:
     """Earlier states of the cluster or of one partition, as the live stream showed them, and what happened."""
     host, scope, limit = visit.host, visit[SCOPE], visit[LIMIT]
-    name = None if scope == CLUSTER else _partition_in(visit, scope)
+    name = None if scope == CLUSTER else seen_partition(visit, scope)
     span = Span.of(visit)
     histories = await _histories(host, name, span, limit)
     wanted = span.last
@@ -496,7 +488,7 @@ async def _fill(document: dict[str, Any], past: _Past, span: Span, limit: int, s
 async def get_replay(visit: Visit) -> Page:
     """The replay page of a partition: one HTML file that needs no broker and no network."""
     host = visit.host
-    name = _partition_in(visit, visit[PARTITION])
+    name = seen_partition(visit, visit[PARTITION])
     span = Span.of(visit)
     histories = await _histories(host, name, span, REPLAY_ROWS)
     span = replace(span, last=max(span.first, min(span.last, *(each.end for each in histories))))

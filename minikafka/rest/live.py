@@ -203,13 +203,26 @@ class _Channel(ABC):
 def _channel(host: Host, scope: str, permit: Permitted) -> _Channel:
     if scope == CLUSTER:
         return _ClusterChannel(host, permit)
-    topic, _, number = scope.rpartition("-")
-    return _PartitionChannel(host, TopicPartition(topic, int(number)), permit)
+    return _PartitionChannel(host, named(scope), permit)
 
 
 def needed(topic: str) -> tuple[Action]:
     """What a viewer of a topic must be allowed to do."""
     return (Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),)
+
+
+def named(scope: str) -> TopicPartition:
+    """The partition that a scope names."""
+    topic, _, number = scope.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def seen_partition(visit: Visit, scope: str) -> TopicPartition:
+    """The partition that a scope names, also a deleted one; the client must be allowed to describe its topic."""
+    name = named(scope)
+    check_seen(visit.permit, name.topic)
+    visit.host.check_caught_up()
+    return name
 
 
 def check_seen(permit: Permit | None, topic: str) -> None:
@@ -397,10 +410,7 @@ async def get_live(visit: Visit) -> Stream:
     """The state of the cluster or of one partition: a snapshot, then differences."""
     scope = visit[SCOPE]
     if scope != CLUSTER:
-        topic, _, number = scope.rpartition("-")
-        check_seen(visit.permit, topic)
-        visit.host.check_caught_up()
-        partition_of(visit.host, TopicPartition(topic, int(number)))
+        partition_of(visit.host, seen_partition(visit, scope))
     if visit.doors.live.viewer_count >= VIEWER_COUNT_MAX:
         raise ThrottlingQuotaExceeded(
             f"{VIEWER_COUNT_MAX} live streams are open, the most that one broker serves; close a page, or open the "

@@ -97,10 +97,8 @@ async def get_offsets(visit: Visit) -> Json:
     at = visit[AT]
     if at.word in OWN_WORDS:
         return await _own_mark(visit, name, at.word)
-    request = m.ListOffsetsRequest(
-        partitions=(m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=at.timestamp),)
-    )
-
+    wanted = m.ListOffsetsPartition(**name._asdict(), timestamp=at.timestamp)
+    request = m.ListOffsetsRequest(partitions=(wanted,))
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     timestamp = found.timestamp if found.timestamp >= 0 else None
     leads = leader_members(visit.host, leader)
@@ -118,10 +116,8 @@ async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Json:
 
 
 async def _epoch_end(visit: Visit, name: TopicPartition) -> Json:
-    request = m.OffsetForLeaderEpochRequest(
-        partitions=(m.EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=visit[EPOCH]),)
-    )
-
+    wanted = m.EpochQuery(**name._asdict(), leader_epoch=visit[EPOCH])
+    request = m.OffsetForLeaderEpochRequest(partitions=(wanted,))
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     leads = leader_members(visit.host, leader)
     return _Offset.out_of(found, at="epoch", offset=found.end_offset, timestamp=None, leader=leads)
@@ -165,11 +161,8 @@ async def post_truncation(visit: Visit) -> Json:
     """
     name = name_of(visit)
     offset = (await _Truncation.sent(visit)).offset
-    request = m.DeleteRecordsRequest(
-        timeout_ms=visit[TIMEOUT_MS],
-        partitions=(m.DeleteRecordsPartition(topic=name.topic, partition=name.partition, offset=offset),),
-    )
-
+    wanted = m.DeleteRecordsPartition(**name._asdict(), offset=offset)
+    request = m.DeleteRecordsRequest(timeout_ms=visit[TIMEOUT_MS], partitions=(wanted,))
     # Asked twice, it does the same: what is deleted stays deleted.
     found, leader = await from_leader(visit, name, request, wait_s=visit[TIMEOUT_MS] / 1000)
     return _Truncated.out_of(found, leader=leader_members(visit.host, leader), note=visit.note)

@@ -162,6 +162,11 @@ class Parsed(Parameter[Value]):
         return self.default_shown
 
 
+def any_text(name: str, description: str, *, needed: str = "a name", **more: Any) -> Text:
+    """Declare a text that is not empty and may have any characters, also slashes and line breaks."""
+    return Text(name, description, pattern=r"[\s\S]+", needed=needed, length_max=32_767, **more)
+
+
 class HasValues:
     """A request whose parameters were read: it has their values, and knows which of them are its own."""
 

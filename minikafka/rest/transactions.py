@@ -38,7 +38,7 @@ from minikafka.rest.leaders import (
     whole_error,
 )
 from minikafka.rest.model import Model, many_of, member, note, one
-from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text, states_parameter
+from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, any_text, states_parameter
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import one_of, whole
 from minikafka.rest.schemas import Leader, Place
@@ -66,14 +66,8 @@ PRODUCER_ID = Integer("producer_id", "Only the transactional id of this producer
 RUNNING_MS = Integer(
     "running_longer_than_ms", "Only transactions that have been open for longer than this.", high=INT64_MAX
 )
-TRANSACTIONAL_ID = Text(
-    "transactional_id",
-    "The producer's `transactional.id`.",
-    place="path",
-    pattern=r"[\s\S]+",
-    needed="a name",
-    length_max=32_767,
-    example="payments-1",
+TRANSACTIONAL_ID = any_text(
+    "transactional_id", "The producer's `transactional.id`.", place="path", example="payments-1"
 )
 _STATE = one_of("State of the transactional id, in Kafka's words.", *STATES)
 
@@ -183,10 +177,7 @@ def producer_out(producer: m.ActiveProducer) -> dict[str, Any]:
 async def get_producers(visit: Visit) -> Json:
     """Producers that the partition's leader knows: their last sequence, and where their open transaction begins."""
     name = name_of(visit)
-    request = m.DescribeProducersRequest(
-        partitions=(m.DescribeProducersPartition(topic=name.topic, partition=name.partition),)
-    )
-
+    request = m.DescribeProducersRequest(partitions=(m.DescribeProducersPartition(**name._asdict()),))
     found, leader = await from_leader(visit, name, request, wait_s=DESCRIBE_WAIT_S)
     producers = [producer_out(each) for each in found.active]
     return _Producers.out_of(found, leader=leader_members(visit.host, leader), producers=producers)
