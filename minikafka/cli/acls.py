@@ -17,7 +17,7 @@ import click
 
 from minikafka import AdminClient
 from minikafka.cli.admin import call_admin
-from minikafka.cli.running import Commands, Misuse
+from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import (
     Decorated,
     bootstrap_option,
@@ -258,10 +258,8 @@ async def decided(admin: AdminClient, caller: Caller, wanted: Sequence[Action]) 
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka acls add --allow-principal User:alice --producer --topic orders
   minikafka acls add --allow-principal User:bob --consumer --topic orders --group billing
   minikafka acls list --topic orders
@@ -308,8 +306,7 @@ def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Deco
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka acls add --allow-principal User:alice --operation Read --operation Describe --topic orders
   minikafka acls add --allow-principal User:alice --producer --topic team-a. --resource-pattern-type prefixed
   minikafka acls add --deny-principal 'User:*' --deny-host 10.0.0.7 --topic '*'
@@ -333,8 +330,7 @@ def add(bootstrap: str, output: str, producer: bool, consumer: bool, idempotent:
 
 @command.command(
     "list",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka acls list
   minikafka acls list --topic orders --resource-pattern-type match
   minikafka acls list --principal User:alice -o json
@@ -357,8 +353,7 @@ def list_acls(bootstrap: str, output: str, principals: tuple[str, ...], **option
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka acls remove --allow-principal User:alice --operation Read --topic orders
   minikafka acls remove --topic orders
   minikafka acls remove --all"""
@@ -378,8 +373,7 @@ def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> Non
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka acls explain --principal User:alice --topic orders
   minikafka acls explain --principal User:bob --consumer --topic orders --group billing
   minikafka acls explain --principal User:bob --host 10.0.0.7 --operation Write --topic orders -o json

@@ -43,7 +43,7 @@ from minikafka.check.history import (
     read_history,
 )
 from minikafka.cli.admin import tls_files, tls_options
-from minikafka.cli.running import FAILED, Failure
+from minikafka.cli.running import FAILED, Failure, lone_command
 from minikafka.cli.tables import EXISTING_FILE, Decorated, output_option, print_json
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
@@ -78,9 +78,8 @@ def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
     return decorated
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka produce orders --ledger orders.jsonl -b 127.0.0.1:9092 < orders.txt
   minikafka audit orders.jsonl -b 127.0.0.1:9092
   minikafka audit orders.jsonl --data-dir /tmp/mk     # brokers stopped; /tmp/mk/broker-1 and its siblings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minikafka.cli.running import Commands
+from minikafka.cli.running import command_group
 from minikafka.cli.tables import FOLDER, Decorated, output_option, print_json
 from minikafka.hosting.secured import CA_DAYS, DAYS, certificate_folder
 
@@ -39,10 +39,8 @@ def _days_option(default: int) -> Callable[[Decorated], Decorated]:
     )
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka certs ca
   minikafka certs broker broker-1 --host kafka-1.example.com --host 10.0.0.1
   minikafka certs client billing
@@ -54,8 +52,7 @@ def command() -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka certs ca
   minikafka certs ca --dir /etc/minikafka/tls --subject 'CN=kafka-ca,O=Example'"""
 )
@@ -73,8 +70,7 @@ def ca(subject: str, days: int, folder: Path, force: bool, output: str) -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka certs broker broker-1 --host kafka-1.example.com --host 10.0.0.1
   minikafka certs broker broker-1 --host localhost --host 127.0.0.1 --force"""
 )
@@ -99,8 +95,7 @@ def broker(name: str, hosts: tuple[str, ...], subject: str, days: int, folder: P
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka certs client billing
   minikafka certs client billing --subject 'CN=billing,OU=finance,O=Example'"""
 )

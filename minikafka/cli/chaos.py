@@ -32,7 +32,7 @@ from minikafka.chaos.outcome import CLEAN
 from minikafka.chaos.reading import find, library, read, seconds_of
 from minikafka.chaos.runner import PICTURE, check, play
 from minikafka.chaos.target import SIMULATOR, lacks, target_names
-from minikafka.cli.running import FAILED, Commands, Failure, run
+from minikafka.cli.running import FAILED, Failure, command_group, lone_command, run
 from minikafka.cli.tables import (
     EXISTING_FILE,
     FOLDER,
@@ -126,10 +126,9 @@ class Containers:
 Victims: TypeAlias = Processes | Containers
 
 
-@click.command(
+@lone_command(
     "kill",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka chaos kill --random --interval 30s
   minikafka chaos kill --compose mine --down 10s
   minikafka chaos kill --pid 4711 --pid 4712 --pid 4713 --random --interval 1m --count 2
@@ -185,10 +184,8 @@ JOURNALS: Final = ("journal.jsonl", "broker-*/journal.jsonl", "plan.json")
 """What the replay page is made of: one journal of all brokers' processes, one of each host or container, a plan."""
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka chaos list
   minikafka chaos run zombie-leader
   minikafka chaos run storm --duration 10m -o json
@@ -200,8 +197,7 @@ def command() -> None:
 
 @command.command(
     "list",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka chaos list
   minikafka chaos list mine.toml -o json""",
 )
@@ -237,8 +233,7 @@ def _print_narrow(rows: Sequence[tuple[str, ...]], width: int) -> None:
 
 @command.command(
     "run",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka chaos run kill-loop
   minikafka chaos run zombie-leader --target simulator --seed 7
   minikafka chaos run storm --duration 10m --keep /tmp/storm

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import call_admin, with_admin
-from minikafka.cli.running import Commands, Failure, Misuse
+from minikafka.cli.running import Failure, Misuse, command_group
 from minikafka.cli.settings import DEFAULT_ORIGIN, broker_settings, parse_flags
 from minikafka.cli.tables import (
     EXISTING_FILE,
@@ -49,10 +49,8 @@ if TYPE_CHECKING:
 DYNAMIC = frozenset({DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER})
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka config show configs/broker.properties
   minikafka config describe --topic orders
   minikafka config alter --topic orders --set retention.ms=3600000 --delete segment.bytes
@@ -66,8 +64,7 @@ def command() -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka config show
   minikafka config show configs/broker.properties --config log.retention.ms=3600000
   KAFKA_LOG_DIRS=/var/lib/minikafka minikafka config show configs/broker.properties --changed
@@ -114,8 +111,7 @@ def _resource_options(function: Any) -> Any:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka config describe --topic orders
   minikafka config describe --topic orders --all
   minikafka config describe --broker 1 --all -o json
@@ -187,8 +183,7 @@ def _to_json(each: DescribedConfig) -> Mapping[str, Any]:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka config alter --topic orders --set retention.ms=3600000 --set segment.bytes=1048576
   minikafka config alter --topic orders --delete retention.ms
   minikafka config alter --all-brokers --set min.insync.replicas=2

@@ -42,6 +42,7 @@ from minikafka.cli.running import (
     INTERRUPTED,
     Signals,
     first_of,
+    lone_command,
     output_reader_gone,
     run_until_asked,
     somebody_listens,
@@ -113,9 +114,8 @@ PROCESS = "consumer"
 Printer = Callable[[ConsumerRecord], bytes]
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka consume orders -b 127.0.0.1:9092 --from-beginning --exit-at-end -f '%p %o %k %s\\n'
   minikafka consume orders -b 127.0.0.1:9092 --from-beginning --max-records 10 -o json
   minikafka consume orders -b 127.0.0.1:9092

@@ -28,7 +28,7 @@ from minikafka.chaos.load import Compared, Ledger, compare, judge, read_back
 from minikafka.chaos.watch import Watch
 from minikafka.check import Verdict
 from minikafka.cli.demo_story import FLIGHT_COUNT, Flight, FlightsMissing, Screen, Shown, Story, Stream, flights
-from minikafka.cli.running import FAILED, Failure, Interrupted, Signals, first_of, run_until_asked
+from minikafka.cli.running import FAILED, Failure, Interrupted, Signals, first_of, lone_command, run_until_asked
 from minikafka.cli.spark import print_flights
 from minikafka.cli.tables import FOLDER, console
 from minikafka.client.structs import NewTopic
@@ -176,9 +176,8 @@ SETTINGS = {
 }
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka demo                      # all 336,776 flights
   minikafka demo --fast               # 20,000 of them, for CI
   minikafka demo --no-spark           # without the Spark job at the end

@@ -47,7 +47,7 @@ from minikafka.cli.doctor_checks import (
     shown_certificate,
 )
 from minikafka.cli.doctor_checks import SETTINGS as SECURITY_SETTINGS
-from minikafka.cli.running import FAILED, Failure, Misuse, run, somebody_listens
+from minikafka.cli.running import FAILED, Failure, Misuse, lone_command, run, somebody_listens
 from minikafka.cli.settings import broker_settings
 from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_output_option, many, print_json, print_table
 from minikafka.client.structs import ConfigResource
@@ -246,9 +246,8 @@ def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:
 ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka doctor -b 127.0.0.1:9092
   minikafka doctor /tmp/mk/broker-1/broker.properties
   minikafka doctor --strict -o json

@@ -23,7 +23,7 @@ import click
 from minikafka import AdminClient
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import call_admin
-from minikafka.cli.running import Failure
+from minikafka.cli.running import Failure, lone_command
 from minikafka.cli.tables import (
     EXISTING_FILE,
     Decorated,
@@ -82,9 +82,8 @@ async def partitions_named(admin: AdminClient, text: str) -> list[TopicPartition
     return [TopicPartition(topic, number) for number in wanted]
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka groups delete billing
   minikafka groups delete --all-groups"""
 )
@@ -126,10 +125,9 @@ def _why(group: str, error: ProtocolError) -> str:
     return f"{error.name}: {error.message}{maybe}"
 
 
-@click.command(
+@lone_command(
     name="delete-offsets",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka groups delete-offsets billing --topic orders
   minikafka groups delete-offsets billing --topic orders:0,2 --topic refunds""",
 )
@@ -168,10 +166,9 @@ Resets = dict[str, dict[TopicPartition, Offset]]
 """By group: where it goes on."""
 
 
-@click.command(
+@lone_command(
     name="reset-offsets",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka groups reset-offsets billing --topic orders --to-earliest
   minikafka groups reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
   minikafka groups reset-offsets billing --all-topics --to-datetime 2026-11-21T08:00:00+00:00 --execute

@@ -17,7 +17,7 @@ from minikafka import AdminClient
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import call_admin
 from minikafka.cli.group_changes import check_choice, chosen, delete, delete_offsets, group_or_all, reset_offsets
-from minikafka.cli.running import Commands
+from minikafka.cli.running import command_group
 from minikafka.cli.tables import (
     bootstrap_option,
     kafka_output_option,
@@ -38,10 +38,8 @@ Found = TypeVar("Found")
 STATES = tuple(each.value for each in State)
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka groups list
   minikafka groups describe billing
   minikafka groups reset-offsets billing --topic orders --to-earliest --execute
@@ -54,8 +52,7 @@ def command() -> None:
 
 @command.command(
     name="list",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka groups list -b 127.0.0.1:9092
   minikafka groups list --state Stable -o json""",
 )
@@ -91,8 +88,7 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka groups describe billing -b 127.0.0.1:9092
   minikafka groups describe --all-groups
   minikafka groups describe billing -o json | jq '[.offsets[].lag] | add'"""
@@ -115,8 +111,7 @@ def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka groups members billing --verbose
   minikafka groups members --all-groups"""
 )
@@ -141,8 +136,7 @@ def members(group: str | None, all_groups: bool, verbose: bool, bootstrap: str, 
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka groups state billing -o json
   minikafka groups state --all-groups"""
 )

@@ -14,7 +14,7 @@ import click
 from minikafka import AdminClient
 from minikafka.cli.admin import call_admin
 from minikafka.cli.foreground import serve_broker
-from minikafka.cli.running import Failure, run_until_asked
+from minikafka.cli.running import Failure, lone_command, run_until_asked
 from minikafka.cli.settings import broker_settings, parse_flags
 from minikafka.cli.tables import bootstrap_option, config_option, data_dir_option
 from minikafka.hosting.cluster_files import join, voters_text
@@ -23,9 +23,8 @@ from minikafka.types import Address, NodeId
 from minikafka.wire.messages import DescribeQuorumResponse
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka join -b 127.0.0.1:9092 --data-dir /tmp/mk
   minikafka join -b 127.0.0.1:9092 --data-dir /tmp/mk --node-id 4 --port 9095
   minikafka reassign generate --brokers 1,2,3,4 > plan.json && minikafka reassign execute plan.json --wait

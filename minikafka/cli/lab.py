@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minikafka.cli.running import FAILED, Commands, Misuse
+from minikafka.cli.running import FAILED, Misuse, command_group
 from minikafka.cli.tables import (
     Decorated,
     console,
@@ -49,10 +49,8 @@ FOLDED_WIDTH_MIN = 10
 CONTROLS = ("script", "quorum")
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka lab list
   minikafka lab run data-loss --truncation high-watermark
   minikafka lab compare divergence""",
@@ -63,8 +61,7 @@ def command() -> None:
 
 @command.command(
     name="list",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka lab list
   minikafka lab list -o json | jq -r '.scenarios[].scenario'""",
 )
@@ -107,8 +104,7 @@ def _options(function: Decorated) -> Decorated:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka lab run three-rounds
   minikafka lab run data-loss --truncation high-watermark
   minikafka lab run data-loss --truncation leader-epoch -o json
@@ -302,8 +298,7 @@ def _cell(text: str, column: int) -> Text:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka lab compare data-loss
   minikafka lab compare divergence -o json
   minikafka lab compare min-insync-replicas --left min.insync.replicas=1 --right min.insync.replicas=2

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from minikafka.cli.formats import text_or_base64
-from minikafka.cli.running import FAILED, Commands, Failure, Misuse
+from minikafka.cli.running import FAILED, Failure, Misuse, command_group
 from minikafka.cli.tables import json_line, output_option, print_json
 from minikafka.errors import ProtocolError
 from minikafka.log.inspect import Finding, Row, dump, verify_directory, verify_log
@@ -29,10 +29,8 @@ METADATA_FOLDER = f"{METADATA_TOPIC}-0"
 EXISTING = click.Path(exists=True, path_type=Path)
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log --records
   minikafka log verify /tmp/mk/broker-1""",
 )
@@ -42,8 +40,7 @@ def command() -> None:
 
 @command.command(
     name="dump",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka log dump /tmp/mk/broker-1/orders-0
   minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log --records
   minikafka log dump /tmp/mk/broker-1/orders-0/leader-epoch-checkpoint
@@ -129,8 +126,7 @@ def _shown(value: Any) -> str:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka log verify /tmp/mk/broker-1
   minikafka log verify /tmp/mk/broker-1/orders-0 -o json
 

@@ -31,6 +31,7 @@ from minikafka.cli.running import (
     INTERRUPTED,
     Signals,
     first_of,
+    lone_command,
     run_until_asked,
     somebody_listens,
 )
@@ -169,9 +170,8 @@ PROGRESS_INTERVAL_S = 1.0
 HINT_AFTER_S = 1.0
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders -b 127.0.0.1:9092 --key-separator :
   seq 100000 | minikafka produce numbers -b 127.0.0.1:9092 --acks 1
   minikafka produce orders -b 127.0.0.1:9092 --rate 100 < orders.txt

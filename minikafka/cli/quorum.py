@@ -9,7 +9,7 @@ import click
 
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import with_admin
-from minikafka.cli.running import Commands, Misuse
+from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import (
     as_document,
     bootstrap_option,
@@ -25,10 +25,8 @@ from minikafka.wire.messages import DescribeQuorumResponse, QuorumReplica
 REPLICA_COLUMNS = ("NodeId", "LogEndOffset", "Lag", "LastFetchMsAgo", "LastCaughtUpMsAgo", "Status")
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka quorum describe -b 127.0.0.1:9092
   minikafka quorum describe -o json | jq .leader_id""",
 )
@@ -37,8 +35,7 @@ def command() -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka quorum describe -b 127.0.0.1:9092
   minikafka quorum describe --status -o kafka
   minikafka quorum describe --replication --watch

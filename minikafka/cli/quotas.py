@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from minikafka.cli.admin import call_admin
-from minikafka.cli.running import Commands, Misuse
+from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import Decorated, bootstrap_option, list_output_option, print_found
 from minikafka.security.quotas import (
     CLIENT_ID,
@@ -35,10 +35,8 @@ DEFAULT_SHOWN = "<default>"
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka quotas set --for-user alice --produce 10M --consume 20M
   minikafka quotas set --default-user --request 50
   minikafka quotas set --default-ip --connections 20
@@ -118,8 +116,7 @@ def _in_words(entity: Entity) -> str:
 
 @command.command(
     "set",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka quotas set --for-user alice --produce 10M --consume 20M
   minikafka quotas set --for-user alice --client-id etl --produce 1M
   minikafka quotas set --default-user --request 50
@@ -168,8 +165,7 @@ def set_quotas(
 
 @command.command(
     "list",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka quotas list
   minikafka quotas list --for-user alice
   minikafka quotas list -o json""",
@@ -203,8 +199,7 @@ def list_quotas(user: str | None, client_id: str | None, ip: str | None, bootstr
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka quotas remove --for-user alice
   minikafka quotas remove --for-user alice --client-id etl --quota produce"""
 )

@@ -22,7 +22,7 @@ from minikafka import AdminClient
 from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import call_admin, connection, fail_with, parse_partition, partition_in, read_json, with_admin
-from minikafka.cli.running import FAILED, Commands, Failure, Misuse, run
+from minikafka.cli.running import FAILED, Failure, Misuse, command_group, run
 from minikafka.cli.tables import (
     EXISTING_FILE,
     Decorated,
@@ -77,10 +77,8 @@ class Progress:
         return max((self.leader_end - max(start, self.ends.get(node, start)) for node in self.missing), default=0)
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka reassign generate --brokers 1,2,3,4 > plan.json
   minikafka reassign execute plan.json --wait
   minikafka reassign execute orders-0=4,2,3
@@ -95,8 +93,7 @@ def command() -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka reassign generate --brokers 1,2,3,4 > plan.json
   minikafka reassign generate orders --brokers 4,5,6 --replication-factor 3 -o table
   minikafka reassign generate --topics-file topics-to-move.json --brokers 4,5 -o kafka
@@ -173,8 +170,7 @@ def generate(
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka reassign execute plan.json --wait --rollback rollback.json
   minikafka reassign execute orders-0=4,2,3 orders-1=2,3,4
   minikafka reassign execute plan.json -o kafka"""
@@ -260,8 +256,7 @@ def _left(each: Progress) -> str:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka reassign status
   minikafka reassign status --watch
   minikafka reassign status plan.json -o kafka
@@ -376,8 +371,7 @@ async def _ask_leader(asker: Asker, address: Address, group: list[Progress]) -> 
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka reassign cancel --all
   minikafka reassign cancel plan.json
   minikafka reassign cancel orders-0 -o kafka"""
@@ -478,10 +472,8 @@ def _to_json(each: Progress) -> Mapping[str, Any]:
     return {**each.name._asdict(), **each.moving._asdict(), **waits}
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka elect preferred --all -b 127.0.0.1:9092
   minikafka elect preferred orders-0 orders-1
   minikafka elect unclean orders-0""",
@@ -502,8 +494,7 @@ def _election_options(function: Decorated) -> Decorated:
 
 
 @elect.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka elect preferred --all
   minikafka elect preferred orders-0 -o json"""
 )
@@ -517,8 +508,7 @@ def preferred(**chosen: Any) -> None:
 
 
 @elect.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka elect unclean orders-0
   minikafka elect unclean --all"""
 )

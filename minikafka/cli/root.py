@@ -31,7 +31,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from minikafka import __version__, compiled
-from minikafka.cli.running import Commands, fill_standard_streams
+from minikafka.cli.running import Commands, fill_standard_streams, lone_command
 from minikafka.errors import nearest
 from minikafka.wire.garbage import without_collection
 
@@ -197,8 +197,7 @@ class LazyCommands(Commands):
 
 @click.group(
     cls=LazyCommands,
-    epilog="""\b
-Examples:
+    examples="""
   minikafka up
   minikafka topics create orders --partitions 3 --replication-factor 3
   printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders --key-separator :
@@ -233,9 +232,8 @@ VARIABLE = "_MINIKAFKA_COMPLETE"
 """How the shell's function asks the command for completions; click's convention."""
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka completion bash > ~/.local/share/bash-completion/completions/minikafka
   minikafka completion zsh > ~/.zfunc/_minikafka
   minikafka completion fish > ~/.config/fish/completions/minikafka.fish

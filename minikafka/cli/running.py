@@ -55,6 +55,9 @@ OUTPUT_CHECK_INTERVAL_S = 0.5
 SENTENCE_MAX = 1000
 """No command's first sentence is longer."""
 
+EXAMPLES = "\b\nExamples:"
+"""How the last part of a help begins; click keeps the lines of a paragraph that begins with this character."""
+
 NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (TlsFailed, "check -b (https:// is for listeners with TLS) and the certificates of both ends"),
     (Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
@@ -114,12 +117,23 @@ class Interrupted(Failure):
     exit_code = INTERRUPTED
 
 
-class Commands(click.Group):
-    """A group whose commands fail with sentences; ``-h`` is help, as ``--help`` is."""
+class Command(click.Command):
+    """A command whose help ends with ``examples``: a line break and then lines of text."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.epilog = EXAMPLES + examples if examples else None
+
+
+class Commands(click.Group):
+    """A group whose commands fail with sentences; ``-h`` is help, as ``--help`` is. ``examples``: as a Command's."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"], "max_content_width": 100})
         super().__init__(*args, **kwargs)
+        self.epilog = EXAMPLES + examples if examples else None
 
     def invoke(self, ctx: click.Context) -> Any:
         with told_as_sentences():
@@ -131,6 +145,16 @@ class Commands(click.Group):
         shown = {name: each for name, each in commands.items() if each is not None and not each.hidden}
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.get_short_help_str(SENTENCE_MAX)) for name, each in shown.items()])
+
+
+def command_group(name: str | None = None, **more: Any) -> Callable[[Callable[..., Any]], Commands]:
+    """Declare a group."""
+    return click.group(name, Commands, **more)
+
+
+def lone_command(name: str | None = None, **more: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Declare a command that is in no group, or is put into one elsewhere."""
+    return click.command(name, Command, **more)
 
 
 @contextmanager

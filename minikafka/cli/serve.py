@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from minikafka.cli.running import run_until_asked
+from minikafka.cli.running import lone_command, run_until_asked
 from minikafka.cli.settings import broker_settings
 from minikafka.cli.tables import EXISTING_FILE, config_option
 from minikafka.config import BrokerConfig, table
@@ -21,9 +21,8 @@ from minikafka.hosting.process import exec_with_malloc_environment
 from minikafka.wire.garbage import without_collection
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka serve configs/broker.properties
   minikafka serve configs/broker-1.properties --config log.retention.ms=3600000
   KAFKA_LOG_DIRS=/var/lib/minikafka minikafka serve configs/broker.properties

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import click
 
-from minikafka.cli.running import Commands, Failure, Interrupted, Misuse
+from minikafka.cli.running import Failure, Interrupted, Misuse, command_group, lone_command
 from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import OutputFile, config_option, console, many, output_option, print_found, print_json
 from minikafka.config import parse_broker
@@ -40,10 +40,9 @@ SEEDS_A_LINE = 25
 """Without a terminal, progress is a line after so many seeds."""
 
 
-@click.command(
+@lone_command(
     name="search",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka sim search --config acks=1
   minikafka sim search --config acks=all --config min.insync.replicas=2 --seeds 200
   minikafka sim search --config unclean.leader.election.enable=true --out loss.json
@@ -171,10 +170,9 @@ def _told(settings: Mapping[str, str], result: Search, found: Found, out: Path |
         yield f"lost: {each.place()}: {each.sentence()}"
 
 
-@click.command(
+@lone_command(
     "show",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka sim show 7
   minikafka sim show 7 --html run.html --partition orders-0
   minikafka sim show plan.json --journal run.jsonl
@@ -255,10 +253,9 @@ def _plan(named: tuple[str, ...], family: str) -> Plan | None:
 COLUMNS = ("brokers", "traffic", "requests/s", "bytes/s", "requests/s a broker", "bytes/s a broker")
 
 
-@click.command(
+@lone_command(
     name="traffic",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka sim traffic --brokers 30 --brokers 100
   minikafka sim traffic --brokers 30 --partitions 1000 --config replica.fetch.wait.max.ms=2000
   minikafka sim traffic --brokers 30 -o json
@@ -351,10 +348,8 @@ EXAMPLES: Final = {
 }
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka sim run --seeds 100
   minikafka sim search --config acks=1
   minikafka sim show 7 --html run.html

@@ -18,7 +18,7 @@ import click
 
 from minikafka.cli.admin import tls_files
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
-from minikafka.cli.running import FAILED, Commands, Failure, Misuse
+from minikafka.cli.running import FAILED, Failure, Misuse, command_group
 from minikafka.cli.tables import Decorated, bootstrap_option, output_option, print_json, print_table
 from minikafka.spark.jobs import Summary
 from minikafka.spark.jobs import archive as run_archive
@@ -37,11 +37,9 @@ RAISED = re.compile(r"(minikafka(\.\w+)+|\w+Error): \S")
 """The last line of a Python traceback."""
 
 
-@click.group(
+@command_group(
     "spark",
-    cls=Commands,
-    epilog="""\b
-Examples:
+    examples="""
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
   minikafka spark archive orders -b 127.0.0.1:9092 --into /tmp/orders --checkpoint /tmp/place
 
@@ -115,8 +113,7 @@ def tell(job: str) -> Callable[[int, int], None]:
 
 @command.command(
     "flights",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place --summary-topic delays""",
 )
@@ -187,8 +184,7 @@ def print_flights(summary: dict[str, Any]) -> None:
 
 @command.command(
     "archive",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka spark archive orders -b 127.0.0.1:9092 --into /tmp/orders --checkpoint /tmp/place
   minikafka spark archive orders -b 127.0.0.1:9092 --into s3a://lake/orders --checkpoint s3a://lake/place --follow""",
 )
@@ -216,8 +212,7 @@ def archive_command(topic: str, bootstrap: str, into: str, checkpoint: str, foll
 
 @command.command(
     "audit",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka spark audit orders.jsonl -b 127.0.0.1:9092 --data-dir /tmp/mk
   minikafka spark audit orders.jsonl --data-dir /tmp/mk      # brokers stopped
 

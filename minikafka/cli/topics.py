@@ -20,7 +20,7 @@ from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import call_admin, partitions_of, with_admin
 from minikafka.cli.kafka_layout import replication_factor as factor_of
-from minikafka.cli.running import Commands, Misuse
+from minikafka.cli.running import Misuse, command_group, lone_command
 from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import (
     as_document,
@@ -64,10 +64,8 @@ MOVING_COLUMNS = ("Adding", "Removing")
 """Where a reassignment is under way."""
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka topics create orders --partitions 3 --replication-factor 3 --config min.insync.replicas=2
   minikafka topics list
   minikafka topics describe orders -o json
@@ -79,8 +77,7 @@ def command() -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka topics create orders --partitions 3 --replication-factor 3 -b 127.0.0.1:9092
   minikafka topics create events --partitions 6 --config retention.ms=3600000"""
 )
@@ -116,8 +113,7 @@ def create(
 
 @command.command(
     name="list",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka topics list -b 127.0.0.1:9092
   minikafka topics list -o json | jq -r '.topics[].topic'""",
 )
@@ -170,8 +166,7 @@ class _Described:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka topics describe orders -b 127.0.0.1:9092
   minikafka topics describe orders --watch
   minikafka topics describe --under-replicated-partitions
@@ -290,8 +285,7 @@ def _draw_topic(topic: DescribedTopic) -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka topics alter orders --partitions 6 -b 127.0.0.1:9092
   minikafka config alter --topic orders --set retention.ms=3600000"""
 )
@@ -309,8 +303,7 @@ def alter(topic: str, partitions: int, bootstrap: str) -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka topics delete orders -b 127.0.0.1:9092"""
 )
 @click.argument("topic")
@@ -330,8 +323,7 @@ def delete(topic: str, if_exists: bool, bootstrap: str) -> None:
 
 @command.command(
     name="delete-records",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka topics delete-records orders 0:120 1:77 -b 127.0.0.1:9092
   minikafka topics delete-records orders 0:end -o json""",
 )
@@ -421,9 +413,8 @@ def _row(each: DescribedPartition) -> tuple[object, ...]:
 TIMES = {"latest": LATEST, "earliest": EARLIEST, "max-timestamp": MAX_TIMESTAMP}
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka offsets orders -b 127.0.0.1:9092
   minikafka offsets --time earliest --exclude-internal
   minikafka offsets orders --time 1795259231681 -o json

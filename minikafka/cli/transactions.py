@@ -9,7 +9,7 @@ import click
 
 from minikafka import AdminClient
 from minikafka.cli.admin import call_admin, parse_partition, partitions_of
-from minikafka.cli.running import Commands, Failure, Misuse
+from minikafka.cli.running import Failure, Misuse, command_group
 from minikafka.cli.tables import bootstrap_option, list_output_option, print_found
 from minikafka.client.routing import TRANSACTION_KEY
 from minikafka.transactions.hanging import OpenTransaction
@@ -42,10 +42,8 @@ PRODUCERS = (
 HANGING = ("Topic", "Partition", "ProducerId", "ProducerEpoch", "CoordinatorEpoch", "StartOffset", "LastTimestamp")
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka transactions list
   minikafka transactions describe payments-1
   minikafka transactions describe-producers orders-0
@@ -58,8 +56,7 @@ def command() -> None:
 
 @command.command(
     name="list",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka transactions list
   minikafka transactions list --state Ongoing --running-longer-than-ms 60000
   minikafka transactions list --transactional-id-pattern 'payments-[0-9]+'
@@ -118,8 +115,7 @@ def list_(
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka transactions describe payments-1
   minikafka transactions describe payments-1 payments-2 -o json"""
 )
@@ -166,8 +162,7 @@ def _transaction_json(coordinator: NodeId, each: DescribedTransaction) -> dict[s
 
 @command.command(
     name="describe-producers",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka transactions describe-producers orders-0
   minikafka transactions describe-producers orders-0 orders-1 -o json""",
 )
@@ -217,8 +212,7 @@ def _producers_json(name: TopicPartition, producers: Sequence[ActiveProducer]) -
 
 @command.command(
     name="find-hanging",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka transactions find-hanging
   minikafka transactions find-hanging --topic orders
   minikafka transactions find-hanging --broker-id 2 --max-transaction-timeout 60 -o json
@@ -270,8 +264,7 @@ def _hanging_json(each: OpenTransaction) -> dict[str, Any]:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka transactions abort orders-0 --start-offset 4711
   minikafka transactions abort orders-0 --start-offset 4711 --force
 

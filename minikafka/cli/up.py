@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from minikafka.cli.running import Failure, Signals, own_name, run_until_asked
+from minikafka.cli.running import Failure, Signals, lone_command, own_name, run_until_asked
 from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import config_option, data_dir_option, many, print_json, print_table
 from minikafka.hosting.cluster_files import KAFKA_PORT
@@ -25,9 +25,8 @@ from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied, BrokerProce
 from minikafka.types import NodeId
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka up
   minikafka up --brokers 3 --data-dir /tmp/mk --config min.insync.replicas=2
   minikafka up --brokers 1 --data-dir /tmp/one --base-port 19092

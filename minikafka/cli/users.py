@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from minikafka.cli.admin import call_admin, read_secret
-from minikafka.cli.running import Commands, Misuse
+from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_output_option, print_found
 from minikafka.errors import ResourceNotFound
 from minikafka.security.scram import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
@@ -23,10 +23,8 @@ GENERATED_SIZE = 18
 """Random bytes of a generated password, which has four characters for three of them."""
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka users add alice
   minikafka users list
   minikafka users remove alice""",
@@ -48,8 +46,7 @@ _mechanism_option = click.option(
 
 
 @command.command(
-    epilog=f"""\b
-Examples:
+    examples=f"""
   minikafka users add alice
   minikafka users add alice --password-file alice.password
   minikafka users add alice --generate --mechanism SCRAM-SHA-256
@@ -96,8 +93,7 @@ def add(
 
 @command.command(
     "list",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka users list
   minikafka users list -o json""",
 )
@@ -112,8 +108,7 @@ def list_users(bootstrap: str, output: str) -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka users remove alice
   minikafka users remove alice --mechanism SCRAM-SHA-256"""
 )

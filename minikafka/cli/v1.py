@@ -23,7 +23,7 @@ import click
 
 from minikafka.addresses import is_number, parse_bootstrap
 from minikafka.cli.admin import connection, parse_partition
-from minikafka.cli.running import CONNECT_TIMEOUT_S, Commands, Failure, Misuse, run
+from minikafka.cli.running import CONNECT_TIMEOUT_S, Failure, Misuse, command_group, lone_command, run
 from minikafka.cli.tables import (
     bootstrap_option,
     list_output_option,
@@ -118,9 +118,8 @@ def ask(bootstrap: str, method: str, path: str, document: Any = None) -> Any:
     return run(asked)
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka explain orders-0
   minikafka explain orders-0 --watch
   minikafka explain orders-0 -o json | jq -r .isr.sentence
@@ -189,9 +188,8 @@ COLUMNS = (
 )
 
 
-@click.command(
-    epilog="""\b
-Examples:
+@lone_command(
+    examples="""
   minikafka connections -b 127.0.0.1:9092
   minikafka connections --broker 2 --protocol kafka --watch
   minikafka connections -o json | jq -r '.brokers[].connections[].software'
@@ -273,10 +271,8 @@ FAULT_COLUMNS = ("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active", "H
 HELD_COLUMNS = ("Fault", "Id", "Api", "Message", "Link", "Held ms", "Concerns")
 
 
-@click.group(
-    cls=Commands,
-    epilog="""\b
-Examples:
+@command_group(
+    examples="""
   minikafka faults add cut '2>1' --api Fetch
   minikafka faults add drop '*>3' --probability 0.1 --for-ms 5000
   minikafka faults list
@@ -292,8 +288,7 @@ def faults() -> None:
 
 
 @faults.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka faults add cut '2>1' --api Fetch
   minikafka faults add delay '3<>broker' --delay-ms 200 --jitter-ms 50
   minikafka faults add drop 'client>1' --api Produce --message answer --count 1
@@ -339,8 +334,7 @@ def _at_end_of(link: str) -> str:
 
 @faults.command(
     name="list",
-    epilog="""\b
-Examples:
+    examples="""
   minikafka faults list
   minikafka faults list -o json | jq '.faults[].hits'""",
 )
@@ -360,8 +354,7 @@ def _fault_row(node: int, fault: dict[str, Any]) -> tuple[object, ...]:
 
 
 @faults.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka faults held
   minikafka faults held -o json | jq '.held[].partitions'"""
 )
@@ -390,8 +383,7 @@ def _concerns(message: dict[str, Any]) -> str:
 
 
 @faults.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka faults release 2:1 --id 3
   minikafka faults release 2:1 --count 1 --latest
   minikafka faults release 2:1 --lose"""
@@ -415,8 +407,7 @@ def release(fault: str, ids: tuple[int, ...], count: int | None, latest: bool, l
 
 
 @faults.command(
-    epilog="""\b
-Examples:
+    examples="""
   minikafka faults heal 2:1
   minikafka faults heal"""
 )
