@@ -465,9 +465,7 @@ class Consumer:
         """Undo :meth:`pause`."""
         for partition in partitions:
             self._positions.pause(self._state(partition).partition, paused=False)
-        self._wake()
-        if self._fetcher is not None:
-            self._fetcher.tell()
+        self._tell()
 
     def paused(self) -> frozenset[TopicPartition]:
         """The paused partitions."""
@@ -627,7 +625,6 @@ class Consumer:
         return state
 
     def _deadline(self) -> float:
-        invariant(self._world is not None, "a consumer without a world")
         return self._running_world().clock.now() + self.config.default_api_timeout_ms / 1000
 
     def _running(self) -> Fetcher:
