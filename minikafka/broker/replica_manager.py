@@ -130,6 +130,8 @@ class ReplicaManager:
         self._to_unlink: list[tuple[float, str]] = []
         self._to_take_up: dict[TopicPartition, None] = {}
         """New replicas that wait for a later turn of the loop."""
+        self._irremovable: dict[TopicPartition, None] = {}
+        """Partitions whose folder still holds a former replica, since the disk has failed: none is made there."""
         self._missing: dict[tuple[TopicId, int], None] | None = {}
         """See ``missing_replicas``; None once this process has been unfenced."""
         self.fetchers = ReplicaFetchers(
@@ -323,6 +325,8 @@ class ReplicaManager:
             hosted = self.partitions.get(name)
             if hosted is not None and hosted.topic_id != topic.topic_id:
                 self._forget(name)
+            if name in self._irremovable:
+                continue
             if name not in self.partitions:
                 if not room:
                     self._to_take_up[name] = None
@@ -425,7 +429,14 @@ class ReplicaManager:
         self.fetchers.drop(name)
         self.purgatory.wake_all(name)
         self.flushers.pop(name)
-        self.unlink_later([self.logs.delete(name)], partition.config)
+        try:
+            folder = self.logs.delete(name)
+        except STORAGE_ERRORS as error:
+            # As in _take_up: this broker leaves, and must not lead meanwhile what others lead by now.
+            self._irremovable[name] = None
+            self._on_storage_failure(StorageFailure(name, str(error)))
+            return
+        self.unlink_later([folder], partition.config)
         self.events("replica_deleted", partition=str(name))
 
     def _apply_configs(self, old: MetadataImage, new: MetadataImage) -> None:

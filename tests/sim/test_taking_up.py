@@ -8,7 +8,9 @@ import pytest
 
 from minikafka.broker.replica_manager import NEW_PER_TURN_MAX, ReplicaManager
 from minikafka.client.structs import NewTopic
-from minikafka.errors import ReplicaNotAvailable
+from minikafka.errors import DiskFailed, ReplicaNotAvailable
+from minikafka.quorum.records import MetadataRecord, PartitionChange, PartitionRecord, RemoveTopic, TopicRecord
+from minikafka.replication.follower import FollowerReplica
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NodeId, TopicPartition
 from tests.sim.cluster_kit import Client, simulated, values
@@ -59,6 +61,55 @@ def test_a_topic_that_is_deleted_meanwhile_is_not_made() -> None:
         replicas.take_up_some(without)
         assert not replicas.has_more_to_take_up
         assert hosted(cluster) == 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_replica_that_cannot_be_removed_leaves_the_others_their_roles(monkeypatch: pytest.MonkeyPatch, again: bool):
+    """The disk fails as a topic is deleted, and the same image moves the leader of another one away.
+
+    This broker leaves in good order, which takes time. It must not lead meanwhile what others lead. A topic that was
+    created again does not get the log of its predecessor, whose folder still has the name.
+    """
+    with simulated() as cluster:
+        cluster.create_topic("apples", partitions=1)
+        cluster.create_topic("orders", partitions=1)
+        cluster.settle()
+        name = TopicPartition("orders", 0)
+        leader = cluster.leader_of(name)
+        replicas = cluster.brokers[leader].replicas
+        image = cluster.brokers[leader].image
+        led = image.topics["orders"].partitions[0]
+        other = next(node for node in led.isr if node != leader)
+        change = PartitionChange(topic_id=image.topics["orders"].topic_id, partition=0, leader=other)
+        records: list[MetadataRecord] = [RemoveTopic(topic_id=image.topics["apples"].topic_id), change]
+        if again:
+            records += [
+                TopicRecord(name="apples", topic_id="again-again-again-again"[:22]),
+                PartitionRecord(
+                    topic_id="again-again-again-again"[:22],
+                    partition=0,
+                    replicas=led.replicas,
+                    isr=led.isr,
+                    leader=other,
+                ),
+            ]
+
+        def fails(path: TopicPartition) -> str:
+            raise DiskFailed(f"{path}: Input/output error")
+
+        monkeypatch.setattr(replicas.logs, "delete", fails)
+
+        async def apply() -> None:
+            replicas.apply(image, image.staged(records))
+
+        applying = cluster.sim.spawn(f"n{leader}", apply())
+        cluster.sim.run_until(None, applying.done)
+        applying.result()
+        role = replicas.partitions[name].role
+        assert isinstance(role, FollowerReplica)
+        assert role.leader == other
+        assert TopicPartition("apples", 0) not in replicas.partitions
+        assert "Input/output error" in (cluster.brokers[leader].failure or "")
 
 
 def test_a_broker_that_is_killed_meanwhile_makes_the_rest_at_its_start() -> None:
