@@ -72,6 +72,9 @@ class SnapshotFiles:
                 self._events("snapshot_damaged", end_offset=damaged.end_offset, epoch=damaged.epoch, reason=str(error))
             else:
                 self.kept = tuple(found[-SNAPSHOTS_KEPT:])
+                for old in found[:-SNAPSHOTS_KEPT]:
+                    # The process ended between the writing of a new one and the removal of this one.
+                    self._disk.remove(snapshot_path(old))
                 return payloads
         return []
 
@@ -91,6 +94,10 @@ class SnapshotFiles:
         path = part_path(snapshot)
         self._disk.remove(path)
         return self._disk.open(path)
+
+    def give_up(self, snapshot: EpochEnd) -> None:
+        """Remove what was fetched of a snapshot: the next fetch may name another one."""
+        self._disk.remove(part_path(snapshot))
 
     def read_part(self, snapshot: EpochEnd) -> list[bytes]:
         """The state in a snapshot that was fetched but not finished; CorruptMessage unless it is whole."""

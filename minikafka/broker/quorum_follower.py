@@ -142,11 +142,13 @@ class MetadataFollower:
         file = self._snapshots.begin(snapshot)
         try:
             if not await self._fetch_parts(ask, snapshot, file):
+                self._snapshots.give_up(snapshot)
                 await self._pause(fetching.on_fetch_failed(self._core, self._world.clock.now()))
                 return
             try:
                 payloads = self._snapshots.read_part(snapshot)
             except CorruptMessage as error:
+                self._snapshots.give_up(snapshot)
                 self._world.events(
                     "snapshot_damaged", end_offset=snapshot.end_offset, epoch=snapshot.epoch, reason=str(error)
                 )

@@ -19,6 +19,7 @@ from minikafka.broker.quorum_applied import SnapshotFiles
 from minikafka.broker.quorum_follower import MetadataFollower
 from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError, NotController
 from minikafka.ports import CAUSE, File, no_events
+from minikafka.quorum.files import FOLDER, snapshot_path
 from minikafka.sim.world import SimWorld
 from minikafka.tasks import Tasks
 from minikafka.types import EpochEnd, TopicPartition
@@ -490,6 +491,50 @@ def test_a_snapshot_that_is_not_fetched_to_its_end_leaves_no_file_open(error: ty
             await follower._fetch_snapshot(SimpleNamespace(epoch=1, peer=2), EpochEnd(1, 10))  # type: ignore[arg-type]
         with pytest.raises(DiskFailed, match="closed"):
             begun[0].append([b"x"])
+
+    run(body)
+
+
+def test_snapshots_that_a_crash_left_behind_are_removed_at_the_next_start():
+    """The process ended after it had written the third one, and before it removed the first."""
+
+    async def body(sim: SimWorld) -> None:
+        files = SnapshotFiles(sim.of("n2"))
+        for end in (10, 20, 30):
+            await files.write(EpochEnd(1, end), [b"%d" % end], timestamp_ms=0)
+        files = SnapshotFiles(sim.of("n2"))
+        assert files.load() == [b"30"]
+        assert files.kept == (EpochEnd(1, 20), EpochEnd(1, 30))
+        assert sorted(sim.of("n2").disk.names(FOLDER)) == [
+            name.removeprefix(f"{FOLDER}/") for name in map(snapshot_path, files.kept)
+        ]
+
+    run(body)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_snapshot_that_is_given_up_leaves_no_file(is_damaged: bool):
+    """The leader has replaced it, or what came is damaged: the next fetch names another one, under another name."""
+
+    async def body(sim: SimWorld) -> None:
+        world = sim.of("n2")
+        files = SnapshotFiles(world)
+        config = SimpleNamespace(node_id=1, controller_quorum_request_timeout_ms=2000)
+        core = SimpleNamespace(retry_backoff_s=0.02)
+        member = SimpleNamespace(world=world, log=None, snapshots=files, core=core, cluster_id="c", config=config)
+        follower = MetadataFollower(member)  # type: ignore[arg-type] - what it needs of one
+
+        async def fetched(_ask: object, _snapshot: EpochEnd, file: File) -> bool:
+            file.append([b"half of it"])
+            return is_damaged
+
+        async def paused(_wait: object) -> None:
+            """No pause."""
+
+        follower._fetch_parts = fetched  # type: ignore[method-assign]
+        follower._pause = paused  # type: ignore[method-assign]
+        await follower._fetch_snapshot(SimpleNamespace(epoch=1, peer=2), EpochEnd(1, 10))  # type: ignore[arg-type]
+        assert world.disk.names(FOLDER) == []
 
     run(body)
 
