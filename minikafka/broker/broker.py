@@ -616,13 +616,14 @@ class Broker:
         why = f"the disk failed: {name}: {error}" if is_disk else f"{name} failed: {type(error).__name__}: {error}"
         text = "" if is_disk else "".join(traceback.format_exception(error))
         self.world.events("broker_failed", node=self.node_id, why=why, traceback=text)
-        if self.failure is None:
-            self.failure = why
-            self._state_moved.set()
-            self._ending = asyncio.get_running_loop().create_task(self._halt(), name="halt")
-        else:
-            # It leaves in good order already, and waits for a controller: which this very broker may have been.
+        is_leaving = self._stopping or self.failure is not None
+        self.failure = self.failure or why
+        self._state_moved.set()
+        if is_leaving:
+            # In good order: it waits for a controller, which this very broker may have been.
             self.hurry()
+        else:
+            self._ending = asyncio.get_running_loop().create_task(self._halt(), name="halt")
 
     # ---- stop --------------------------------------------------------------------------------------------------------
 

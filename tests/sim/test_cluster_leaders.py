@@ -359,6 +359,36 @@ def test_a_replica_that_cannot_take_up_its_role_leaves_the_others_theirs() -> No
         assert [values(cluster, cluster.leader_of(name), name) for name in names] == [[b"a"]] * 6
 
 
+def test_a_bug_in_a_broker_that_is_leaving_ends_it_at_once() -> None:
+    """It waits for leave, cut off from the controller, and still leads. A task has failed, so that it may no longer learn
+    who leads: it must not serve for the rest of mk.controlled.shutdown.max.wait.ms.
+    """
+    with simulated_orders() as cluster:
+        leader = next(node for node in cluster.nodes if node != cluster.controller())
+        broker = cluster.brokers[leader]
+        cluster.sim.network.isolate(f"n{leader}")
+
+        async def stop() -> None:
+            await broker.stop()
+
+        async def fail() -> None:
+            broker._on_task_failure("quorum-apply", RuntimeError("a bug"))
+
+        stopping = cluster.sim.spawn(f"n{leader}", stop())
+        cluster.run_for(1.0)
+        assert broker.is_open
+        assert not stopping.done()
+        cluster.sim.spawn(f"n{leader}", fail())
+        cluster.run_for(2.0)
+        assert stopping.done()
+        assert not broker.is_open
+        assert broker.failure == "quorum-apply failed: RuntimeError: a bug"
+        cluster.sim.network.heal()
+        cluster.sim.kill(f"n{leader}")
+        cluster.restart(leader)
+        cluster.settle(60.0)
+
+
 def test_a_timeout_after_the_append_is_unknown_and_the_data_stays() -> None:
     """KAFKA-FACTS 3.8: REQUEST_TIMED_OUT means *unknown*; the record is committed as soon as the followers are back."""
     with simulated_orders() as cluster:
