@@ -38,7 +38,7 @@ from minikafka.broker.parts import Parts
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
 from minikafka.broker.throttle import STRICT_SINCE, Throttle
-from minikafka.broker.transaction_manager import TransactionManager, check_transactional_id
+from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.config import MIB, BrokerConfig, TopicConfig
 from minikafka.errors import (
     BrokerNotAvailable,
@@ -57,6 +57,7 @@ from minikafka.quorum.image import MetadataImage
 from minikafka.replication.partition import Partition
 from minikafka.rpc import call
 from minikafka.tasks import Tasks
+from minikafka.transactions.records import check_transactional_id
 from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.codec import find_api

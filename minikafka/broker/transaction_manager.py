@@ -14,7 +14,6 @@ from minikafka.coordination.rule import partition_of
 from minikafka.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
-    InvalidRequest,
     LeaderNotAvailable,
     OperationNotAttempted,
     ProtocolError,
@@ -25,7 +24,7 @@ from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.transactions.coordinator import TransactionCoordinator, id_pattern_of
-from minikafka.transactions.records import TRANSACTIONS_TOPIC, State
+from minikafka.transactions.records import TRANSACTIONS_TOPIC, State, check_transactional_id
 from minikafka.transactions.settings import TransactionSettings
 from minikafka.types import NO_PRODUCER, TopicPartition
 from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -53,12 +52,6 @@ if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
 
 _STATE_NAMES = frozenset(each.value for each in State)
-
-
-def check_transactional_id(name: str) -> None:
-    """Raise InvalidRequest for a name that cannot be a transactional id."""
-    if not name:
-        raise InvalidRequest("transactional_id is empty", member="transactional_id")
 
 
 class TransactionManager:

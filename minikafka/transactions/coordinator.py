@@ -24,14 +24,20 @@ from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_
 from minikafka.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,
-    InvalidRequest,
     InvalidTransactionTimeout,
     ProtocolError,
     TransactionalIdNotFound,
 )
 from minikafka.ports import Events
 from minikafka.transactions.markers import MarkerId, OwedMarkers
-from minikafka.transactions.records import State, TransactionRecord, TransactionValue, packed, unpacked
+from minikafka.transactions.records import (
+    State,
+    TransactionRecord,
+    TransactionValue,
+    check_transactional_id,
+    packed,
+    unpacked,
+)
 from minikafka.transactions.settings import TransactionSettings
 from minikafka.transactions.transaction import Transaction, next_producer
 from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicPartition
@@ -517,9 +523,9 @@ def _is_listed(value: TransactionValue, request: ListTransactionsRequest, wall_m
 
 
 def _checked_id(transactional_id: str | None) -> str:
-    if not transactional_id:
-        raise InvalidRequest("transactional_id is empty", member="transactional_id")
-    return transactional_id
+    name = transactional_id or ""
+    check_transactional_id(name)
+    return name
 
 
 class _Failure(TypedDict):

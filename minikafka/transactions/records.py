@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Final
 
 from minikafka.coordination.packing import Packer, Unpacker
+from minikafka.errors import InvalidRequest
 from minikafka.types import NO_PRODUCER, TopicPartition
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
@@ -22,6 +23,9 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 KEY_VERSION = 0
 VALUE_VERSION = 1
 """The versions that are written."""
+
+ID_BYTES_MAX = 2**15 - 1
+"""Bytes of a transactional id: a key has its length as an int16."""
 
 NO_PRODUCER_EPOCH = -1
 NO_TIMESTAMP = -1
@@ -87,6 +91,18 @@ class TransactionRecord:
 
     transactional_id: str
     value: TransactionValue | None
+
+
+def check_transactional_id(name: str) -> None:
+    """Raise InvalidRequest for a name that cannot be a transactional id: no key could hold it."""
+    if not name:
+        raise InvalidRequest("transactional_id is empty", member="transactional_id")
+    size = len(name.encode())
+    if size > ID_BYTES_MAX:
+        raise InvalidRequest(
+            f"transactional_id has {size} bytes, {ID_BYTES_MAX} at most: choose a shorter one",
+            member="transactional_id",
+        )
 
 
 def packed(record: TransactionRecord) -> tuple[bytes, bytes | None]:

@@ -30,7 +30,7 @@ from minikafka.errors import (
 )
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.sim.cluster import SimCluster
-from minikafka.transactions.records import TRANSACTIONS_TOPIC
+from minikafka.transactions.records import ID_BYTES_MAX, TRANSACTIONS_TOPIC
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire.admin import PartitionName
 from minikafka.wire.group_messages import CommitPartition, FindCoordinatorRequest
@@ -277,6 +277,32 @@ def test_wrong_request_has_its_code_and_changes_nothing(running: Producer, name:
     cluster.run_for(1.0)
     assert ends(cluster) == before
     assert described(cluster) == transaction
+
+
+TOO_LONG = "x" * (ID_BYTES_MAX + 1)
+
+WITH_A_LONG_ID: list[Callable[[Producer], Any]] = [
+    lambda p: initialized(p, transactional_id=TOO_LONG),
+    lambda p: added(p, FIRST, transactional_id=TOO_LONG),
+    lambda p: of_group(p, transactional_id=TOO_LONG),
+    lambda p: offsets(p, transactional_id=TOO_LONG),
+    lambda p: ended(p, transactional_id=TOO_LONG),
+    lambda p: sent(p, transactional_id=TOO_LONG),
+    lambda _: DescribeTransactionsRequest(transactional_ids=(TOO_LONG,)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WITH_A_LONG_ID)))
+def test_transactional_id_that_no_record_can_hold_is_refused(running: Producer, number: int):
+    """A key of `__transaction_state` has the id's length as an int16. The coordinator stopped on a longer one."""
+    cluster, request = running.cluster, WITH_A_LONG_ID[number](running)
+    before = ends(cluster)
+    answers = [asked(cluster, node, request) for node in cluster.living()]
+    assert any(InvalidRequest.code in codes(answer) for answer in answers), answers
+    assert len(cluster.living()) == len(answers)
+    assert ends(cluster) == before
+    found = asked(cluster, cluster.living()[0], FindCoordinatorRequest(keys=(TOO_LONG,), key_type=1)).coordinators[0]
+    assert found.error_code == InvalidRequest.code
 
 
 def test_request_to_a_broker_that_does_not_coordinate_is_refused(running: Producer):

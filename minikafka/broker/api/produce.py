@@ -53,7 +53,7 @@ from minikafka.parked import Result
 from minikafka.ports import INTERNAL, Buffer, RequestContext
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.replication.partition import Partition
-from minikafka.transactions.records import TRANSACTIONS_TOPIC
+from minikafka.transactions.records import TRANSACTIONS_TOPIC, check_transactional_id
 from minikafka.types import NO_OFFSET, TopicPartition
 from minikafka.wire import recompress
 from minikafka.wire.batch import (
@@ -215,7 +215,9 @@ async def _verified(
 
 
 def _check_transactional(request: ProduceRequest) -> None:
-    """All batches of one transaction are of one producer. Raises InvalidProducerIdMapping."""
+    """All batches of one transaction are of one producer. Raises InvalidProducerIdMapping and InvalidRequest."""
+    if request.transactional_id:
+        check_transactional_id(request.transactional_id)
     producers = {
         batch.producer_id
         for item in request.partitions
