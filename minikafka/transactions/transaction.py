@@ -270,12 +270,16 @@ class Transaction:
         if producer_id != value.producer_id and not has_rotated:
             raise self._mapping(producer_id)
         self._check_idle()
+        self._check_not_reserved(producer_id, epoch)
         if version < TRANSACTION_V2:
             ruling = _END_V1[value.state][not is_commit] if epoch == value.producer_epoch else _F
         else:
             is_retry = has_rotated or epoch + 1 == value.producer_epoch
             known = is_retry or epoch == value.producer_epoch
             ruling = _END_V2[value.state][not is_commit][is_retry] if known else _F
+        if ruling is _Ruling.DONE and version >= TRANSACTION_V2:
+            # Its response names the epoch of the next transaction (KAFKA-20090).
+            self._check_not_reserved(*next_producer(value))
         if ruling is _Ruling.FENCED:
             raise self._fenced(producer_id, epoch)
         if ruling is _Ruling.INVALID:
@@ -331,6 +335,12 @@ class Transaction:
         if self.is_new or producer_id != self.value.producer_id:
             raise self._mapping(producer_id)
         if epoch != self.value.producer_epoch:
+            raise self._fenced(producer_id, epoch)
+        self._check_not_reserved(producer_id, epoch)
+
+    def _check_not_reserved(self, producer_id: int, epoch: int) -> None:
+        """Raise for the last epoch, also while it is the present one: only the coordinator fences with it."""
+        if epoch >= self.epoch_max:
             raise self._fenced(producer_id, epoch)
 
     def _rotated(self, new_producer_id: int) -> int:

@@ -25,8 +25,9 @@ from minikafka.errors import (
 )
 from minikafka.transactions.coordinator import BUSY_WAIT_S
 from minikafka.transactions.markers import MarkerId
-from minikafka.transactions.records import State
+from minikafka.transactions.records import State, TransactionRecord, TransactionValue, packed
 from minikafka.transactions.settings import TransactionSettings
+from minikafka.transactions.transaction import EPOCH_MAX
 from minikafka.wire.transaction_messages import ListTransactionsRequest
 from tests.rules.transaction_kit import P0, P1, Desk
 
@@ -318,6 +319,30 @@ def test_producer_id_changes_when_its_epochs_are_exhausted():
         assert producer == expected
     assert desk.producer() == (4001, 2)
     assert desk.producer() == (4002, 0)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_nobody_uses_the_epoch_with_which_the_coordinator_fences(version: int):
+    """A transaction at 32767 could not be fenced, nor end with version 2: its producer is refused before (KAFKA-20090)."""
+    desk = Desk()
+    last = TransactionValue(producer_id=4000, producer_epoch=EPOCH_MAX - 1, timeout_ms=1000, state=State.EMPTY)
+    desk.log.append(packed(TransactionRecord(transactional_id="a", value=last)))
+    desk.take_over()
+    desk.add((4000, EPOCH_MAX - 1), P0, version=version)
+    desk.pass_time(30.0)
+    desk.settle()
+    fenced = desk.value()
+    assert (fenced.state, fenced.producer_epoch) == (State.COMPLETE_ABORT, EPOCH_MAX)
+    with pytest.raises(ProducerFenced):
+        desk.end((4000, EPOCH_MAX - 1), commit=False, version=version)
+    with pytest.raises(ProducerFenced):
+        desk.add((4000, EPOCH_MAX), P0, version=version)
+    with pytest.raises(ProducerFenced):
+        desk.end((4000, EPOCH_MAX), commit=False, version=version)
+    desk.pass_time(30.0)
+    assert desk.value() == fenced
+    producer_id, epoch = desk.producer()
+    assert (producer_id != 4000, epoch) == (True, 0)
 
 
 # ---- markers ----
