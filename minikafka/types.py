@@ -36,6 +36,9 @@ RESERVED_NAMES = frozenset({"", "*", "ANONYMOUS"})
 METADATA_TOPIC = "__cluster_metadata"
 """The quorum's own log; it is not a topic in the image and no client writes to it."""
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Logs of coordinators: their memory, and by its number of partitions the map from names to coordinators."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic; prints, sorts and names its directory as Kafka does (S28)."""

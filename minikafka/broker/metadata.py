@@ -21,7 +21,7 @@ from minikafka.ports import Events, RequestContext, World
 from minikafka.quorum.controller_topics import check_topic_name
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.quorum.records import decode, encode
-from minikafka.types import METADATA_TOPIC, NO_EPOCH, NO_NODE, Epoch, EpochEnd, NodeId, Offset
+from minikafka.types import INTERNAL_TOPICS, METADATA_TOPIC, NO_EPOCH, NO_NODE, Epoch, EpochEnd, NodeId, Offset
 from minikafka.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -46,8 +46,6 @@ ImageSubscriber: TypeAlias = Callable[[MetadataImage, MetadataImage], None]
 
 LeaderSubscriber: TypeAlias = Callable[[NodeId, Epoch, bool], None]
 """(leader's id or -1, epoch, whether this node leads)."""
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 REMOVED_TOPICS_MAX = 10_000

@@ -38,10 +38,8 @@ from minikafka.cli.tables import (
 )
 from minikafka.client.structs import ConfigResource, NewTopic
 from minikafka.errors import TopicAlreadyExists, UnknownTopicOrPartition
-from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.replication.high_watermark import effective_min_isr
-from minikafka.transactions.records import TRANSACTIONS_TOPIC
-from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.types import INTERNAL_TOPICS, NO_NODE, NodeId, TopicPartition
 from minikafka.wire.admin import DescribedConfig
 from minikafka.wire.messages import EARLIEST, LATEST, MAX_TIMESTAMP, DescribedPartition, DescribedTopic, ListedOffset
 
@@ -55,7 +53,6 @@ PARTITION_COLUMNS = (
     "PartitionEpoch",
     "ControllerEpoch",
 )
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 exclude_internal_option = click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 

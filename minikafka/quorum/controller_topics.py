@@ -52,7 +52,7 @@ from minikafka.quorum.records import (
     TopicRecord,
 )
 from minikafka.replication.high_watermark import effective_min_isr
-from minikafka.types import METADATA_TOPIC, NO_TOPIC_ID, NodeId, TopicId, TopicPartition
+from minikafka.types import INTERNAL_TOPICS, METADATA_TOPIC, NO_TOPIC_ID, NodeId, TopicId, TopicPartition
 from minikafka.wire.admin import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -310,6 +310,11 @@ def create_partitions(
             topic = image.topics.get(asked.name)
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
+            if asked.name in INTERNAL_TOPICS:
+                raise InvalidPartitions(
+                    f"topic {asked.name!r} keeps its {len(topic.partitions)} partitions: with another number, other "
+                    "coordinators would be responsible for groups or transactional ids, and know nothing of them"
+                )
             placed = _placed_anew(image, topic, asked, partitions_left)
             charge(len(placed))
         except ProtocolError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.types import TopicPartition
+from minikafka.errors import InvalidPartitions
+from minikafka.types import INTERNAL_TOPICS, TopicPartition
 from minikafka.wire.admin import (
     CreatedPartitions,
     CreatePartitionsRequest,
@@ -47,6 +48,16 @@ def test_replicas_may_be_named():
     assert enlarge(cluster, 3, (2, 1), (3, 2)).error_code == 0
     assert replicas_of(cluster)[1:] == [(2, 1), (3, 2)]
     assert cluster.leader(TopicPartition("t", 2)) == (2, (2,))
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_number_of_partitions_of_a_coordinators_log_stays(name: str):
+    """It maps names to coordinators: with another number, groups lose their offsets, and zombies are not fenced."""
+    cluster = Cluster(3)
+    cluster.create(name, partitions=2, factor=2)
+    before = cluster.image
+    assert enlarge(cluster, 5, name=name).error_code == InvalidPartitions.code
+    assert cluster.image == before
 
 
 @pytest.mark.parametrize(

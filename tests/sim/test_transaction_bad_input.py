@@ -14,6 +14,7 @@ from minikafka.errors import (
     InvalidProducerIdMapping,
     InvalidRecord,
     InvalidRequest,
+    InvalidTopic,
     InvalidTransactionTimeout,
     InvalidTxnState,
     NotCoordinator,
@@ -35,6 +36,8 @@ from minikafka.types import NodeId, TopicPartition
 from minikafka.wire.admin import PartitionName
 from minikafka.wire.group_messages import CommitPartition, FindCoordinatorRequest
 from minikafka.wire.messages import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
     DescribeProducersPartition,
     DescribeProducersRequest,
     InitProducerIdRequest,
@@ -157,6 +160,12 @@ def written(producer: Producer, topic: str, partition: int) -> DescribeProducers
     return DescribeProducersRequest(partitions=(DescribeProducersPartition(topic=topic, partition=partition),))
 
 
+def deletion(topic: str, name: str) -> DeleteRecordsRequest:
+    """All that the coordinator of ``name`` has committed."""
+    item = DeleteRecordsPartition(topic=topic, partition=partition_of(name, PARTITIONS), offset=-1)
+    return DeleteRecordsRequest(partitions=(item,))
+
+
 NOWHERE, NO_NUMBER = TopicPartition("nothing", 0), TopicPartition("orders", 9)
 
 WRONG: dict[str, tuple[Callable[[Producer], Any], type[ProtocolError]]] = {
@@ -230,6 +239,8 @@ WRONG: dict[str, tuple[Callable[[Producer], Any], type[ProtocolError]]] = {
         lambda _: DescribeTransactionsRequest(transactional_ids=("nobody",)),
         TransactionalIdNotFound,
     ),
+    "delete records: of the transaction coordinator": (lambda _: deletion(TRANSACTIONS_TOPIC, "tx"), InvalidTopic),
+    "delete records: of the group coordinator": (lambda _: deletion(OFFSETS_TOPIC, "g"), InvalidTopic),
     "producers: unknown topic": (lambda p: written(p, "nothing", 0), UnknownTopicOrPartition),
     "producers: unknown partition": (lambda p: written(p, "orders", 9), UnknownTopicOrPartition),
 }
@@ -240,7 +251,7 @@ def receiver(cluster: SimCluster, request: Any) -> NodeId:
     """The broker that answers for the request: a coordinator, or the leader of the first partition of orders."""
     if isinstance(request, TxnOffsetCommitRequest):
         return asked(cluster, cluster.living()[0], FindCoordinatorRequest(keys=("g",))).coordinators[0].node_id  # type: ignore[no-any-return]
-    if isinstance(request, ProduceRequest):
+    if isinstance(request, ProduceRequest | DeleteRecordsRequest):
         return cluster.leader_of(TopicPartition(request.partitions[0].topic, request.partitions[0].partition))
     if isinstance(request, WriteTxnMarkersRequest | DescribeProducersRequest):
         return cluster.leader_of(FIRST)

@@ -16,6 +16,7 @@ from minikafka.broker.purgatory import Condition, Mark
 from minikafka.errors import (
     UNKNOWN,
     InvalidRequest,
+    InvalidTopic,
     NotLeaderOrFollower,
     OffsetNotAvailable,
     OffsetOutOfRange,
@@ -24,7 +25,7 @@ from minikafka.errors import (
 )
 from minikafka.log.disk_reader import TimestampHit, first_at_or_after
 from minikafka.replication.leader import LeaderReplica
-from minikafka.types import Offset, TopicPartition
+from minikafka.types import INTERNAL_TOPICS, Offset, TopicPartition
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX
 from minikafka.wire.messages import (
     EARLIEST,
@@ -264,6 +265,8 @@ def _begin_deletion(
 ) -> _Deletion | DeletedRecords:
     name = TopicPartition(item.topic, item.partition)
     try:
+        if name.topic in INTERNAL_TOPICS:
+            raise InvalidTopic(f"{name}: a coordinator needs the records of its log, they are not deleted on request")
         partition = replicas.get(name)
         leader = partition.as_leader()
         if not session_alive():

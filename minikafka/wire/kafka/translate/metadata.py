@@ -18,8 +18,6 @@ from minikafka.wire.kafka.translate.common import (
 from minikafka.wire.kafka.translate.shapes import plain
 from minikafka.wire.messages import MetadataPartition, MetadataRequest, MetadataResponse, MetadataTopic
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-
 
 def _asked(message: Message, exchange: Exchange) -> tuple[str, ...] | None:
     topics = message["topics"]

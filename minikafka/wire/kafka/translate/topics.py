@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from minikafka.errors import InvalidConfig, TopicAuthorizationFailed
+from minikafka.types import INTERNAL_TOPICS
 from minikafka.wire.acls import ResourceType
 from minikafka.wire.admin import (
     AlterPartitionReassignmentsRequest,
@@ -18,7 +19,6 @@ from minikafka.wire.admin import (
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import NOT_ASKED, UNKNOWN_TOPIC_ID, Exchange, Translation, id_bytes, id_text
-from minikafka.wire.kafka.translate.metadata import INTERNAL_TOPICS
 from minikafka.wire.kafka.translate.shapes import (
     each_answer,
     error_of,
