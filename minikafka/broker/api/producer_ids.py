@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from minikafka.errors import LeaderNotAvailable, error_of
+from minikafka.errors import LeaderNotAvailable
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -59,8 +59,6 @@ class ProducerIds:
         if not isinstance(answer, AllocateProducerIdsResponse):
             raise LeaderNotAvailable("no active controller answers at present: try again")
         if answer.error_code:
-            error = error_of(answer.error_code, answer.error_message)
-            if error.retriable:
-                raise error
+            # The controller's own code means something else to the client of this broker.
             raise LeaderNotAvailable(f"the controller refused a block of producer ids: {answer.error_message}")
         self._next, self._end = answer.producer_id_start, answer.producer_id_start + answer.producer_id_len

@@ -6,7 +6,14 @@ import struct
 from functools import lru_cache
 from typing import Any
 
-from minikafka.errors import InvalidProducerEpoch, InvalidTxnState, ProducerFenced, TransactionAbortable
+from minikafka.errors import (
+    CoordinatorLoadInProgress,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    LeaderNotAvailable,
+    ProducerFenced,
+    TransactionAbortable,
+)
 from minikafka.wire.kafka.codec import Message, encode, read_varint
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import (
@@ -240,7 +247,12 @@ def _init_response(_message: Message, response: InitProducerIdResponse, exchange
     return {**plain(response), "error_code": code_for(response.error_code, exchange.version, _INIT_CODES)}
 
 
-_INIT_CODES = {ProducerFenced.code: (4, InvalidProducerEpoch.code)}
+_INIT_CODES = {
+    ProducerFenced.code: (4, InvalidProducerEpoch.code),
+    # No controller gives the broker producer ids at present. Java's producers before 3.4 repeat the request after this
+    # code only, any other one is fatal for them (KAFKA-14417).
+    LeaderNotAvailable.code: (99, CoordinatorLoadInProgress.code),
+}
 
 INIT_PRODUCER_ID = Translation("InitProducerId", 0, 5, request_of(InitProducerIdRequest), _init_response)
 
