@@ -27,7 +27,7 @@ from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
 from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
-from minikafka.transactions.records import check_transactional_id
+from minikafka.transactions.records import check_producer, check_transactional_id
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.group_messages import (
     CommitPartition,
@@ -265,6 +265,7 @@ class GroupManager:
     ) -> TxnOffsetCommitResponse:
         shard = self._shard(request.group_id)
         check_transactional_id(request.transactional_id)
+        check_producer(request.producer_id, request.producer_epoch)
         # A topic may be deleted, and created again, while the transaction's coordinator is asked.
         request = replace(request, partitions=tuple(map(self._of_present_topic, request.partitions)))
         guard = await self._verified(shard, request)

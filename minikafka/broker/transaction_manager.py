@@ -24,7 +24,7 @@ from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.transactions.coordinator import TransactionCoordinator, id_pattern_of
-from minikafka.transactions.records import TRANSACTIONS_TOPIC, State, check_transactional_id
+from minikafka.transactions.records import TRANSACTIONS_TOPIC, State, check_transactional_id, check_version
 from minikafka.transactions.settings import TransactionSettings
 from minikafka.types import NO_PRODUCER, TopicPartition
 from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -174,6 +174,7 @@ class TransactionManager:
     async def _add_partitions(
         self, request: AddPartitionsToTxnRequest, _: RequestContext
     ) -> AddPartitionsToTxnResponse:
+        check_version(request.transaction_version)
         return AddPartitionsToTxnResponse(
             transactions=tuple([await self._added(each, request.transaction_version) for each in request.transactions])
         )
@@ -236,6 +237,7 @@ class TransactionManager:
 
     def _end(self, request: EndTxnRequest, _: RequestContext) -> Any:
         check_transactional_id(request.transactional_id)
+        check_version(request.transaction_version)
         shard = self.shards.of(request.transactional_id)
         coordinator = shard.coordinator
         if coordinator.knows(request.transactional_id) and coordinator.needs_producer_id(request.transactional_id):

@@ -17,6 +17,7 @@ from typing import Final
 from minikafka.coordination.packing import Packer, Unpacker
 from minikafka.errors import InvalidRequest
 from minikafka.types import NO_PRODUCER, TopicPartition
+from minikafka.wire.markers import TRANSACTION_V2
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
@@ -24,7 +25,8 @@ KEY_VERSION = 0
 VALUE_VERSION = 1
 """The versions that are written."""
 
-ID_BYTES_MAX = 2**15 - 1
+_INT16_MAX = 2**15 - 1
+ID_BYTES_MAX = _INT16_MAX
 """Bytes of a transactional id: a key has its length as an int16."""
 
 NO_PRODUCER_EPOCH = -1
@@ -102,6 +104,23 @@ def check_transactional_id(name: str) -> None:
         raise InvalidRequest(
             f"transactional_id has {size} bytes, {ID_BYTES_MAX} at most: choose a shorter one",
             member="transactional_id",
+        )
+
+
+def check_producer(producer_id: int, epoch: int) -> None:
+    """Raise InvalidRequest for what cannot be a producer id and its epoch: no batch could hold them."""
+    if producer_id < 0:
+        raise InvalidRequest(f"producer_id={producer_id} is negative", member="producer_id")
+    if not 0 <= epoch <= _INT16_MAX:
+        raise InvalidRequest(f"producer_epoch={epoch}: from 0 to {_INT16_MAX} is allowed", member="producer_epoch")
+
+
+def check_version(transaction_version: int) -> None:
+    """Raise InvalidRequest for a transaction version that is not known: a record keeps it in an int16."""
+    if not 0 <= transaction_version <= TRANSACTION_V2:
+        raise InvalidRequest(
+            f"transaction_version={transaction_version}: from 0 to {TRANSACTION_V2} is allowed",
+            member="transaction_version",
         )
 
 

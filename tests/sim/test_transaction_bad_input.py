@@ -92,7 +92,9 @@ def initialized(_: Producer, **changed: Any) -> InitProducerIdRequest:
     return InitProducerIdRequest(**{"transactional_id": "tx", "transaction_timeout_ms": 60_000, **changed})
 
 
-def added(producer: Producer, *partitions: TopicPartition, **changed: Any) -> AddPartitionsToTxnRequest:
+def added(
+    producer: Producer, *partitions: TopicPartition, transaction_version: int = 0, **changed: Any
+) -> AddPartitionsToTxnRequest:
     fields: dict[str, Any] = {
         "transactional_id": "tx",
         "producer_id": producer.id,
@@ -100,7 +102,9 @@ def added(producer: Producer, *partitions: TopicPartition, **changed: Any) -> Ad
         "partitions": tuple(PartitionName(topic=each.topic, partition=each.partition) for each in partitions),
         **changed,
     }
-    return AddPartitionsToTxnRequest(transactions=(TransactionPartitions(**fields),))
+    return AddPartitionsToTxnRequest(
+        transactions=(TransactionPartitions(**fields),), transaction_version=transaction_version
+    )
 
 
 def of_group(producer: Producer, **changed: Any) -> AddOffsetsToTxnRequest:
@@ -187,6 +191,8 @@ WRONG: dict[str, tuple[Callable[[Producer], Any], type[ProtocolError]]] = {
     "add: unknown topic": (lambda p: added(p, NOWHERE), UnknownTopicOrPartition),
     "add: unknown partition": (lambda p: added(p, NO_NUMBER), UnknownTopicOrPartition),
     "add: one unknown partition": (lambda p: added(p, SECOND, NOWHERE), OperationNotAttempted),
+    "add: unknown version": (lambda p: added(p, SECOND, transaction_version=1 << 15), InvalidRequest),
+    "add: negative version": (lambda p: added(p, SECOND, transaction_version=-1), InvalidRequest),
     "verify: partition of no transaction": (lambda p: added(p, SECOND, verify_only=True), TransactionAbortable),
     "verify: older epoch": (lambda p: added(p, FIRST, verify_only=True, producer_epoch=0), ProducerFenced),
     # AddOffsetsToTxn
@@ -199,6 +205,10 @@ WRONG: dict[str, tuple[Callable[[Producer], Any], type[ProtocolError]]] = {
     "commit: another producer": (lambda p: offsets(p, producer_id=STRANGER), InvalidProducerIdMapping),
     "commit: unknown id": (lambda p: offsets(p, transactional_id="nobody"), InvalidProducerIdMapping),
     "commit: older epoch": (lambda p: offsets(p, producer_epoch=0), InvalidProducerEpoch),
+    "commit: epoch out of range": (lambda p: offsets(p, producer_epoch=1 << 15), InvalidRequest),
+    "commit: negative epoch": (lambda p: offsets(p, producer_epoch=-1), InvalidRequest),
+    "commit: negative producer id": (lambda p: offsets(p, producer_id=-1), InvalidRequest),
+    "commit: unknown version": (lambda p: offsets(p, transaction_version=1 << 15), InvalidRequest),
     # EndTxn
     "end: empty id": (lambda p: ended(p, transactional_id=""), InvalidRequest),
     "end: unknown id": (lambda p: ended(p, transactional_id="nobody"), InvalidProducerIdMapping),
@@ -207,6 +217,8 @@ WRONG: dict[str, tuple[Callable[[Producer], Any], type[ProtocolError]]] = {
     "end: newer epoch": (lambda p: ended(p, producer_epoch=2), ProducerFenced),
     "end: older epoch, version 2": (lambda p: ended(p, producer_epoch=0, transaction_version=2), ProducerFenced),
     "end: newer epoch, version 2": (lambda p: ended(p, producer_epoch=2, transaction_version=2), ProducerFenced),
+    "end: unknown version": (lambda p: ended(p, transaction_version=1 << 15), InvalidRequest),
+    "end: negative version": (lambda p: ended(p, transaction_version=-(1 << 15) - 1), InvalidRequest),
     # Produce
     "produce: older epoch": (lambda p: sent(p, epoch=0, sequence=0), InvalidProducerEpoch),
     "produce: gap in the sequence": (lambda p: sent(p, sequence=5), OutOfOrderSequenceNumber),
@@ -218,6 +230,7 @@ WRONG: dict[str, tuple[Callable[[Producer], Any], type[ProtocolError]]] = {
         lambda p: sent(p, producer_id=STRANGER, sequence=0, transactional_id="nobody", transaction_version=2),
         InvalidProducerIdMapping,
     ),
+    "produce: unknown version": (lambda p: sent(p, SECOND, sequence=0, transaction_version=1 << 15), InvalidRequest),
     # WriteTxnMarkers
     "marker: unregistered broker": (
         lambda p: marked(p, sender={"broker_id": 99, "broker_epoch": 1}),
@@ -337,6 +350,23 @@ def test_the_transaction_commits_after_all_that(running: Producer):
     assert [(each.producer_epoch, each.is_commit) for each in markers(running.cluster, FIRST)] == [
         (running.epoch, True)
     ]
+
+
+def test_offsets_of_no_possible_producer_are_refused_without_verification_too():
+    """No coordinator of transactions compares the producer then: the batch could not be written, or never ended."""
+    unverified = {**SETTINGS, "transaction_partition_verification_enable": "false"}
+    with simulated_orders(**unverified) as cluster:
+        while (found := asked(cluster, 1, FindCoordinatorRequest(keys=("g",))).coordinators[0]).error_code:
+            cluster.run_for(0.1)
+        for producer_id, epoch in ((4000, 1 << 15), (4000, -1), (-1, 0)):
+            request = TxnOffsetCommitRequest(
+                transactional_id="tx",
+                group_id="g",
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                partitions=(CommitPartition(topic="orders", partition=0, offset=1),),
+            )
+            assert codes(asked(cluster, found.node_id, request)) == [InvalidRequest.code]
 
 
 # ---- transactions that outlive every limit ---------------------------------------------------------------------------
