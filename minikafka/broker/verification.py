@@ -21,6 +21,7 @@ from minikafka.errors import (
     InvalidProducerEpoch,
     NotCoordinator,
     NotEnoughReplicas,
+    OperationNotAttempted,
     ProducerFenced,
     ProtocolError,
     WorldError,
@@ -44,7 +45,9 @@ ANSWER_WAIT_S = 10.0
 BUSY_WAIT_S, BUSY_PAUSE_S = 0.1, 0.02
 """The coordinator is still ending the producer's last transaction: how long it is repeated."""
 
-_TEMPORARY = (CoordinatorNotAvailable, CoordinatorLoadInProgress, NotCoordinator)
+_TEMPORARY = (CoordinatorNotAvailable, CoordinatorLoadInProgress, NotCoordinator, OperationNotAttempted)
+"""Another attempt may succeed. A partition is not added while the coordinator does not know another one of the request,
+which may just have been created; Kafka passes that code on, and its producers abort."""
 
 
 class Verifier:
