@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypedDict
 
 from minikafka.coordination.regexes import compiled
@@ -56,6 +57,10 @@ from minikafka.wire.transaction_messages import (
 
 RETRY_PAUSE_S = 0.1
 """Pause before a Complete record that the log refused is written again."""
+
+EXPIRED_COUNT_MAX, EXPIRED_PAUSE_S = 100, 0.1
+"""Transactional ids that expire in one step, and the pause before the next one. Each is a record of its own: for ten
+thousand that were used at the same time, the broker would do nothing else for a second."""
 
 BUSY_WAIT_S = 0.1
 """How long partitions wait for the change of their transaction that is under way, before CONCURRENT_TRANSACTIONS."""
@@ -423,9 +428,16 @@ class TransactionCoordinator:
 
     def _expire(self, step: Step) -> None:
         oldest_ms = step.wall_ms - self._settings.id_expiration_ms
-        for each in list(self._transactions.values()):
-            if each.value.state.is_idle and not each.is_busy and each.value.updated_ms <= oldest_ms:
-                self._forget(each, step)
+        expired = (
+            each
+            for each in self._transactions.values()
+            if each.value.state.is_idle and not each.is_busy and each.value.updated_ms <= oldest_ms
+        )
+        some = list(islice(expired, EXPIRED_COUNT_MAX))
+        for each in some:
+            self._forget(each, step)
+        if len(some) == EXPIRED_COUNT_MAX:
+            self._expiration_at = step.now + EXPIRED_PAUSE_S
 
     def _forget(self, transaction: Transaction, step: Step) -> None:
         name = transaction.transactional_id

@@ -321,6 +321,23 @@ def test_producer_id_changes_when_its_epochs_are_exhausted():
     assert desk.producer() == (4002, 0)
 
 
+def test_many_ids_expire_in_several_steps():
+    """The broker does something else in between; the last ones do not wait for the next interval."""
+    desk = Desk(TransactionSettings(id_expiration_ms=1000, expiration_check_ms=5000))
+    for number in range(250):
+        desk.producer(f"id-{number}")
+    desk.commits_at_once = False
+    steps = []
+    for _ in range(4):
+        desk.pass_time(desk.coordinator.next_deadline() - desk.now)
+        steps.append(len(desk.in_flight))
+        while desk.in_flight:
+            desk.commit()
+    assert steps == [100, 100, 50, 0]
+    assert desk.now < 1010.0 + desk.settings.expiration_check_ms / 1000
+    assert not desk.coordinator.values()
+
+
 @pytest.mark.parametrize("version", [0, 2])
 def test_nobody_uses_the_epoch_with_which_the_coordinator_fences(version: int):
     """A transaction at 32767 could not be fenced, nor end with version 2: its producer is refused before (KAFKA-20090)."""
