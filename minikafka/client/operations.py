@@ -174,9 +174,10 @@ class Operations(AdminCalls):
                 return None
             return a.CreatePartitionsResponse(results=tuple(a.CreatedPartitions(name=name) for name in asked))
 
-        response: a.CreatePartitionsResponse = await self._change(
-            request, deadline, happened=None if validate_only else happened, repeated=InvalidPartitions
-        )
+        if validate_only:  # nothing can have happened
+            response: a.CreatePartitionsResponse = await self._change(request, deadline)
+        else:
+            response = await self._change(request, deadline, happened=happened, repeated=InvalidPartitions)
         _raise_first(response.results)
         if wait and not validate_only:
             await self._wait_for(list(asked), response.metadata_offset, deadline)

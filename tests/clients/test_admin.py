@@ -15,6 +15,7 @@ from minikafka.client.structs import NewTopic
 from minikafka.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
+    InvalidPartitions,
     InvalidRequest,
     NotController,
     NotLeaderOrFollower,
@@ -25,6 +26,7 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.types import NO_NODE, TopicPartition
+from minikafka.wire import admin as a
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire import transaction_messages as t
@@ -140,6 +142,24 @@ def test_a_creation_that_is_refused_after_a_lost_answer_is_unknown():
             with pytest.raises(PolicyViolation) as caught:
                 await client.create_topics([NewTopic("t")])
             assert caught.value.outcome == "unknown"
+
+    play(story)
+
+
+def test_a_check_of_new_partitions_that_is_refused_after_a_lost_answer_is_refused():
+    """It changes nothing, so that no earlier attempt can be the reason of the refusal."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        refused = a.CreatePartitionsResponse(
+            results=(a.CreatedPartitions(name="t", error_code=InvalidPartitions.code, error_message="it has 1"),)
+        )
+        cluster.faults.append(once("CreatePartitions", RESET_REQUEST))
+        cluster.faults.append(once("CreatePartitions", refused))
+        async with admin(cluster) as client:
+            with pytest.raises(InvalidPartitions):
+                await client.create_partitions({"t": 1}, validate_only=True)
 
     play(story)
 
