@@ -26,10 +26,13 @@ class Flusher:
         partition: TopicPartition,
         log: PartitionLog,
         spawn: Spawn,
-        on_failure: Callable[[TopicPartition, str], None],
-        on_synced: Callable[[TopicPartition], None] = lambda _: None,
+        on_failure: Callable[[str], None],
+        on_synced: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_synced`` is called after each sync: a leader's acknowledged end may have moved."""
+        """``on_synced`` is called after each sync: a leader's acknowledged end may have moved.
+
+        Neither receives the partition's name: the topic may have been deleted and created again meanwhile.
+        """
         self.partition = partition
         self.log = log
         self._spawn = spawn
@@ -65,10 +68,10 @@ class Flusher:
             await self.log.sync()
         except (DiskFailed, DiskFull) as error:
             self._failed = str(error)
-            self._on_failure(self.partition, self._failed)
+            self._on_failure(self._failed)
         else:
             wanted_end, self._wanted_end = self._wanted_end, 0
             if not self.log.is_closed and self.log.synced_end < min(wanted_end, self.log.end_offset):
                 self._running = None
                 self.start(wanted_end)
-            self._on_synced(self.partition)
+            self._on_synced()

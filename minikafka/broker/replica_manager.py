@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from minikafka.broker.alter_partition_manager import AlterPartitionManager
@@ -255,11 +256,14 @@ class ReplicaManager:
         remotes = [remote.start_offset for node, remote in leader.remotes.items() if image.alive(node)]
         return min([leader.log.start_offset, *remotes])
 
-    def _on_synced(self, name: TopicPartition) -> None:
+    def _on_synced(self, partition: Partition) -> None:
         """A log has become durable up to some end: under sync-before-acknowledge the watermark may follow."""
-        partition = self.partitions.get(name)
-        if partition is not None and isinstance(partition.role, LeaderReplica):
+        if self.hosts(partition) and isinstance(partition.role, LeaderReplica):
             self.advance(partition, partition.role)
+
+    def _sync_failed(self, partition: Partition, why: str) -> None:
+        if self.hosts(partition):
+            self.storage_failed(partition.partition, why)
 
     def sync_if_due(self, partition: Partition) -> None:
         """flush.messages above 1: begin a sync when so many records are not yet durable."""
@@ -417,7 +421,9 @@ class ReplicaManager:
             truncation=self._truncation,
         )
         self.partitions[name] = partition
-        self.flushers[name] = Flusher(name, log, self._spawn, self.storage_failed, self._on_synced)
+        self.flushers[name] = Flusher(
+            name, log, self._spawn, partial(self._sync_failed, partition), partial(self._on_synced, partition)
+        )
         return partition
 
     def _forget(self, name: TopicPartition) -> None:

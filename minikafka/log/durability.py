@@ -149,15 +149,18 @@ class Durability:
             for path, change in small_files:
                 await self._sync_small_file(path, change)
             await self._sync_folders(changes)
-            if self._abandoned:
-                return
+        except (DiskFailed, DiskFull):
+            # The folder was renamed while its sync waited for the disk's thread, which did not find it.
+            if not self._abandoned:
+                raise
         finally:
             self._claims.remove(claim)
             if not self._claims:
                 for file in self._retired:
                     file.close()
                 self._retired.clear()
-        self.synced_end = max(self.synced_end, claim.end)
+        if not self._abandoned:
+            self.synced_end = max(self.synced_end, claim.end)
 
     async def _sync_small_file(self, path: str, change: int) -> None:
         if self._abandoned or self._small_files.get(path) != change or not self._disk.exists(path):

@@ -93,6 +93,8 @@ class LogDirectory:
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._former: dict[TopicPartition, None] = {}
         """Partitions that checkpoints may name though their log is gone."""
+        self._taken_out = 0
+        """How often the name of a former log was taken out of the checkpoints."""
         self._publications = 0
         self._newest: dict[str, int] = {}
         """Of each file, the number of the publication that was begun last."""
@@ -284,9 +286,13 @@ class LogDirectory:
         return self._high_watermarks.get(partition, 0)
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """replication-offset-checkpoint; a lost one is harmless, it is learned again."""
-        self._high_watermarks = dict(high_watermarks)
-        await self._publish(REPLICATION_OFFSET_CHECKPOINT, format_offsets(high_watermarks))
+        """replication-offset-checkpoint. A lost one is learned again, once enough replicas are in sync.
+
+        A log that is not among ``high_watermarks`` keeps its own: before the metadata comes no log has a role.
+        """
+        kept = {name: mark for name, mark in self._high_watermarks.items() if name in self._logs}
+        self._high_watermarks = {**kept, **high_watermarks}
+        await self._publish(REPLICATION_OFFSET_CHECKPOINT, format_offsets(self._high_watermarks))
 
     async def checkpoint_recovery_points(self) -> None:
         """recovery-point-offset-checkpoint: from where each log is walked after a crash."""
@@ -299,9 +305,12 @@ class LogDirectory:
                 log.recovery_point_checkpointed(point, done=True)
 
     async def checkpoint_start_offsets(self) -> None:
-        """log-start-offset-checkpoint of all logs that do not begin at 0."""
-        starts = {partition: log.start_offset for partition, log in self._logs.items() if log.start_offset > 0}
-        await self._publish(LOG_START_OFFSET_CHECKPOINT, format_offsets(starts))
+        """log-start-offset-checkpoint of all logs that do not begin at 0; durable when this returns."""
+        taken_out = -1
+        while taken_out != self._taken_out:  # else what was published is not there, or not durable
+            taken_out = self._taken_out
+            starts = {partition: log.start_offset for partition, log in self._logs.items() if log.start_offset > 0}
+            await self._publish(LOG_START_OFFSET_CHECKPOINT, format_offsets(starts))
 
     async def checkpoint_clean_ends(self) -> None:
         """cleaner-offset-checkpoint: where compaction goes on; a lost one costs reading the logs once more."""
@@ -313,6 +322,7 @@ class LogDirectory:
 
         A power cut may leave one torn, which counts as lost. Publications under way were begun before: they come late.
         """
+        self._taken_out += 1
         for name in (
             RECOVERY_POINT_CHECKPOINT,
             LOG_START_OFFSET_CHECKPOINT,

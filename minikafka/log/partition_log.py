@@ -747,6 +747,8 @@ class PartitionLog:
         except (DiskFailed, DiskFull) as error:
             self._sync_failure = self._health.failed("sync", error).message
             raise
+        if self._health.is_closed:
+            return  # a new log may have its folder's name
         invariant(self.synced_end <= max(self.end_offset, 0), "nothing beyond the end is synced", log=self)
         self._store.roll_is_put_off = False
         if self._durability.start_is_saved:

@@ -426,6 +426,8 @@ class SimDisk:
         sequence = self._sequence
         fails = self._fails(folder)
         await self._after_latency(folder, lambda: None if fails else self._names_synced(folder, sequence))
+        if folder and not self.exists(folder):
+            raise DiskFailed(f"{self._node}:{folder}: sync failed: No such file or directory")
         if fails:
             raise DiskFailed(f"{self._node}:{folder}: sync failed")
 

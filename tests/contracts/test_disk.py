@@ -142,6 +142,17 @@ async def test_remove_takes_files_and_whole_folders(arm: Arm):
 
 
 @contract
+async def test_the_names_of_a_folder_that_is_gone_cannot_be_synced(arm: Arm):
+    """A topic is deleted while the sync of its folder waits for the disk."""
+    disk = arm.world("n1").disk
+    disk.open("orders-0/log").close()
+    await disk.sync_folder("orders-0")
+    disk.replace("orders-0", "orders-0.abc-delete")
+    with pytest.raises(DiskFailed, match="No such file or directory"):
+        await disk.sync_folder("orders-0")
+
+
+@contract
 async def test_paths_stay_inside_the_data_directory(arm: Arm):
     """A topic named .. must not reach another directory."""
     disk = arm.world("n1").disk

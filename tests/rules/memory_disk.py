@@ -200,6 +200,8 @@ class MemoryDisk:
         names = {path: inode for path, inode in self.inodes.items() if path.startswith(start)}
         gone = [path for path in self.durable_names if path.startswith(start) and path not in names]
         await self.pause(folder)
+        if folder and not self.exists(folder):
+            raise DiskFailed(f"{folder}: sync failed: No such file or directory")
         for path in gone:
             self.durable_names.pop(path, None)
         self.durable_names.update(names)

@@ -498,6 +498,41 @@ def test_a_checkpoint_under_way_does_not_bring_them_back():
     assert again.checkpointed_high_watermark(ORDERS) == 0
 
 
+def test_a_start_that_was_being_saved_is_saved_again_when_a_topic_is_created_again():
+    """The checkpoint under way is dropped, and that of the disk lacks the new start: the segments below it were removed,
+    and a power cut that kept some of these removals left a hole in front of records that had been synced.
+    """
+    disk = MemoryDisk()
+    directory = deleted(disk)
+    flights = directory.logs[OTHER]
+    fill(flights, *"abcdefghijkl")
+    run(flights.sync())
+    old = flights._store.segments[:3]
+    disk.held = True
+    deletion = flights.delete_segments(old)
+    while flights.start_offset == 0:
+        deletion.send(None)
+    fill(directory.create(ORDERS, topic_id=SECOND_ID, config=SMALL), "A", "B")
+    disk.held = False
+    assert len(run(deletion)) > 0
+    starts = parse_offsets(bytes(disk.durable_names[STARTS].content))
+    assert starts == {OTHER: flights.start_offset}
+
+
+def test_marks_of_logs_without_a_role_are_kept():
+    """A broker whose metadata comes late, or that stops before it comes, has no replica to ask for its watermark."""
+    disk = MemoryDisk()
+    directory, *_ = with_logs(disk)
+    run(directory.close(high_watermarks={ORDERS: 5, OTHER: 1}))
+    again = opened(disk)
+    run(again.checkpoint_high_watermarks({OTHER: 1}))
+    assert again.checkpointed_high_watermark(ORDERS) == 5
+    assert parse_offsets(disk.read_file(MARKS)) == {ORDERS: 5, OTHER: 1}
+    again.delete(OTHER)
+    run(again.close(high_watermarks={}))
+    assert parse_offsets(disk.read_file(MARKS)) == {ORDERS: 5}
+
+
 @given(st.integers(0, 200))
 def test_a_power_cut_after_a_topic_was_created_anew(seed: int):
     """Whatever the disk keeps: of the new log a prefix, and of the other what was synced."""

@@ -169,3 +169,31 @@ def test_a_topic_is_created_again_while_records_of_another_partition_are_deleted
         answers = {each.topic: (each.error_code, each.outcome) for each in client.run(deleted()).partitions}
         assert values(cluster, node, GONE) == [b"4", b"5", b"6"]
         assert answers == {KEPT.topic: (0, ""), GONE.topic: (NotLeaderOrFollower.code, "unknown")}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_topic_is_created_again_while_its_former_log_is_synced(fails: bool) -> None:
+    """The folder of a deleted log has another name when the disk comes to it, or its sync fails: the broker stopped, and
+    the new topic's replica, which has the same name, went offline.
+    """
+    with simulated(brokers=1, log_flush_interval_messages="1", min_insync_replicas="1") as cluster:
+        client = Client(cluster)
+        cluster.create_topic(GONE.topic)
+        disk = cluster.sim.disk("n1")
+
+        async def created_again() -> None:
+            disk.sync_mean_s = 0.5
+            asked = asyncio.ensure_future(client.producer.send_and_wait(GONE.topic, b"former", partition=0))
+            while cluster.brokers[1].replicas.get(GONE).log.end_offset == 0:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+            if fails:
+                disk.fail_next_sync(str(GONE))
+            await client.admin.delete_topics([GONE.topic])
+            await client.admin.create_topics([NewTopic(GONE.topic, 1, 1)])
+            asked.cancel()
+            await asyncio.sleep(20.0)
+            disk.sync_mean_s = 0.002
+
+        client.run(created_again())
+        assert not facts_of(cluster, "broker_failed")
+        assert cluster.brokers[1].replicas.get(GONE).failed is None
