@@ -154,8 +154,9 @@ class LogMaintenance:
                 await asyncio.sleep(0)
             # The topic may be deleted while this waits for the disk, for this partition or for one before it.
             if self.replicas.hosts(partition) and not partition.failed:
-                # The guard reports what the disk did, and takes this replica offline; the others go on.
-                with contextlib.suppress(KafkaStorageError), self.replicas.storage_guard(partition):
+                # The guard reports what the disk did, and takes this replica offline; damaged segments stay, and the
+                # log has reported the damage. The others go on.
+                with contextlib.suppress(KafkaStorageError, CorruptMessage), self.replicas.storage_guard(partition):
                     await self._retain_one(partition, now_ms)
 
     async def _retain_one(self, partition: Partition, now_ms: int) -> None:
@@ -229,13 +230,24 @@ class LogCleaner:
         self._live = live
 
     def dirty_ranges(self) -> dict[TopicPartition, DirtyRange]:
-        """What is dirty of every replica here that is compacted."""
+        """What is dirty of every replica here that is compacted, and neither offline nor damaged."""
         now_ms = self._replicas.clock.wall_ms()
-        return {
-            name: each.log.dirty_range(high_watermark=each.high_watermark, now_ms=now_ms)
-            for name, each in self._replicas.partitions.items()
-            if each.config.compacts and not each.failed and each.log.failure is None
-        }
+        found: dict[TopicPartition, DirtyRange] = {}
+        for name, each in list(self._replicas.partitions.items()):
+            if not each.config.compacts or each.failed or each.log.failure is not None or each in self.uncleanable:
+                continue
+            try:
+                with self._replicas.storage_guard(each):
+                    found[name] = each.log.dirty_range(high_watermark=each.high_watermark, now_ms=now_ms)
+            except CorruptMessage as error:
+                self._leave_alone(each, error)
+            except KafkaStorageError:
+                continue  # the guard has taken the replica offline and reported it to the broker
+        return found
+
+    def _leave_alone(self, partition: Partition, error: CorruptMessage) -> None:
+        self.uncleanable[partition] = error.message
+        self._replicas.events("log_uncleanable", partition=str(partition.partition), why=error.message)
 
     async def run(self) -> None:
         """Compact for as long as the broker runs."""
@@ -248,9 +260,7 @@ class LogCleaner:
         self.meter.last_look_at = self._replicas.clock.now()
         partitions = self._replicas.partitions
         self.uncleanable = {each: why for each, why in self.uncleanable.items() if self._replicas.hosts(each)}
-        ranges = {
-            name: found for name, found in self.dirty_ranges().items() if partitions[name] not in self.uncleanable
-        }
+        ranges = self.dirty_ranges()
         self.meter.max_dirty_percent = 100 * max((found.ratio for found in ranges.values()), default=0.0)
         name = dirtiest({name: (found, partitions[name].config) for name, found in ranges.items()})
         if name is None:
@@ -271,10 +281,11 @@ class LogCleaner:
                     pause=self._pause,
                 )
         except CorruptMessage as error:
-            self.uncleanable[partition] = error.message
-            self._replicas.events("log_uncleanable", partition=str(partition.partition), why=error.message)
+            self._leave_alone(partition, error)
             return False
-        await self._replicas.logs.checkpoint_clean_ends()
+        # Without room for the checkpoint, a start reads what is clean once more.
+        with self._replicas.storage_guard(partition), contextlib.suppress(DiskFull):
+            await self._replicas.logs.checkpoint_clean_ends()
         self._note(partition, dirty, cleaned, self._replicas.clock.now() - began)
         return not cleaned.was_interrupted
 

@@ -386,7 +386,12 @@ class _LeaderLoop:
         for partition, role, step, _ in extended:
             if partition.role is role:
                 heard[partition.partition] = None
-                if role.on_durable(step.leader_high_watermark, step.leader_start_offset):
+                try:
+                    has_moved = role.on_durable(step.leader_high_watermark, step.leader_start_offset)
+                except KafkaStorageError as error:
+                    self.owner.on_storage_failure(partition.partition, str(error))
+                    continue
+                if has_moved:
                     self.owner.purgatory.wake_committed(partition.partition, role)
         for answer in response.partitions:
             name = TopicPartition(answer.topic, answer.partition)

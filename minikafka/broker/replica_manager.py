@@ -213,7 +213,6 @@ class ReplicaManager:
 
     def storage_error(self, partition: Partition, error: Exception) -> KafkaStorageError:
         """Take the replica offline, whose log raised one of ``STORAGE_ERRORS``. The caller raises the result."""
-        # The log names its partition, and so does each sentence that says why.
         why = str(error).removeprefix(f"{partition.partition}: ")
         if self.hosts(partition):
             self.storage_failed(partition.partition, why)
@@ -225,6 +224,8 @@ class ReplicaManager:
 
     def storage_failed(self, name: TopicPartition, why: str) -> None:
         """The replica's disk failed: nothing more is read, written or acknowledged here."""
+        # The log names its partition, and so does each sentence that says why.
+        why = why.removeprefix(f"{name}: ")
         partition = self.partitions.get(name)
         if partition is not None:
             if partition.failed:

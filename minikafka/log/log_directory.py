@@ -178,9 +178,7 @@ class LogDirectory:
 
     async def _set_aside(self, partition: TopicPartition, why: str) -> None:
         """Rename the folder of a log that cannot be this cluster's; the replica then begins without records."""
-        target = retired_folder(partition, topic_id_of(self._disk, partition), STRAY_FOLDER)
-        while self._disk.exists(target):
-            target += STRAY_FOLDER
+        target = self._stray_folder(partition, topic_id_of(self._disk, partition))
         self._disk.replace(str(partition), target)
         await self._disk.sync_folder("")
         self._events("log_set_aside", partition=str(partition), folder=target, why=why)
@@ -257,16 +255,22 @@ class LogDirectory:
 
     def delete(self, partition: TopicPartition) -> str:
         """Take a log out of service and rename its folder; pass what is returned to :meth:`remove` later."""
-        return self._retire(partition, DELETED_FOLDER)
+        return self._retire(partition, retired_folder(partition, self._logs[partition].topic_id, DELETED_FOLDER))
 
     def retire_stray(self, partition: TopicPartition) -> str:
         """Set a log aside that the metadata does not place here; nothing is deleted."""
-        return self._retire(partition, STRAY_FOLDER)
+        return self._retire(partition, self._stray_folder(partition, self._logs[partition].topic_id))
 
-    def _retire(self, partition: TopicPartition, suffix: str) -> str:
-        log = self._logs.pop(partition)
-        log.retire(f"set aside as {suffix}")
-        target = retired_folder(partition, log.topic_id, suffix)
+    def _stray_folder(self, partition: TopicPartition, topic_id: TopicId) -> str:
+        """A name that is free: the replica may have been set aside before, and come back in between."""
+        target, number = retired_folder(partition, topic_id, STRAY_FOLDER), 1
+        while self._disk.exists(target):
+            number += 1
+            target = retired_folder(partition, topic_id, f"-{number}{STRAY_FOLDER}")
+        return target
+
+    def _retire(self, partition: TopicPartition, target: str) -> str:
+        self._logs.pop(partition).retire(f"set aside as {target}")
         self._disk.remove(target)
         self._disk.replace(str(partition), target)
         self._high_watermarks.pop(partition, None)

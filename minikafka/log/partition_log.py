@@ -622,7 +622,8 @@ class PartitionLog:
 
         ``may_start_move`` is asked right before the start moves, for this may wait for the disk until then, and what
         made the segments expire may no longer hold.
-        Gives the ``.deleted`` paths, to be removed after ``file.delete.delay.ms``. Raises DiskFailed.
+        Gives the ``.deleted`` paths, to be removed after ``file.delete.delay.ms``. Raises DiskFailed and
+        KafkaStorageError; CorruptMessage, and nothing goes, if damage hides what idempotent producers wrote last.
         """
         held = self._store.segments
         doomed = [segment for segment in held if any(segment is other for other in segments)]
@@ -655,19 +656,22 @@ class PartitionLog:
         1. A record's response is lost. 2. Its segment is rolled and deleted. 3. Power cut, with the snapshot of the
         roll not synced. 4. The record's retry would be appended again.
         """
-        try:
-            self._store.make_snapshot_at(base)
-        except (DiskFull, DiskFailed) as error:
-            raise self._health.failed("snapshot", error) from error
+        with self._reader.reading():
+            try:
+                self._store.make_snapshot_at(base)
+            except (DiskFull, DiskFailed) as error:
+                raise self._health.failed("snapshot", error) from error
         if not self._durability.all_names_synced:
             await self.sync()
 
     # ------------------------------------------------------------------------------------- compaction
 
     def dirty_range(self, *, high_watermark: Offset, now_ms: int) -> DirtyRange:
-        """What compaction may clean now; see ``compaction.py``."""
+        """What compaction may clean now; see ``compaction.py``. Raises CorruptMessage and KafkaStorageError."""
+        with self._reader.reading():
+            facts = [self._facts(segment) for segment in self._store.segments]
         return compaction.dirty_range(
-            [self._facts(segment) for segment in self._store.segments],
+            facts,
             self.config,
             checkpoint=self.clean_end,
             start_offset=self.start_offset,
@@ -747,7 +751,7 @@ class PartitionLog:
         except (DiskFailed, DiskFull) as error:
             self._sync_failure = self._health.failed("sync", error).message
             raise
-        if self._health.is_closed:
+        if self.is_closed:
             return  # a new log may have its folder's name
         invariant(self.synced_end <= max(self.end_offset, 0), "nothing beyond the end is synced", log=self)
         self._store.roll_is_put_off = False

@@ -244,7 +244,8 @@ class FollowerReplica:
     def on_durable(self, leader_high_watermark: Offset, leader_start_offset: Offset) -> bool:
         """The answer's records are in (and synced, under that policy). True if the watermark moved.
 
-        The watermark is assigned, not maxed: after a change of leader it may go down (KAFKA-FACTS 3.4).
+        The watermark is assigned, not maxed: after a change of leader it may go down (KAFKA-FACTS 3.4). Raises
+        KafkaStorageError when the log cannot begin at the leader's start.
         """
         old = self.high_watermark
         bounded = max(self.log.start_offset, min(leader_high_watermark, self.log.end_offset))

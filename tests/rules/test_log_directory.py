@@ -15,6 +15,7 @@ from minikafka.errors import DiskFailed, InvalidConfig, KafkaStorageError
 from minikafka.invariant import InvariantViolation
 from minikafka.log.checkpoint import BadCheckpoint, parse_offsets
 from minikafka.log.log_directory import LOGS_SYNCED_AT_ONCE, LogDirectory
+from minikafka.log.names import FOLDER_NAME_SIZE_MAX
 from minikafka.log.partition_log import PartitionLog
 from minikafka.types import TopicPartition
 from tests.rules.log_words import ORDERS, SMALL, TIME, TOPIC_ID, fill, on_disk, values
@@ -322,6 +323,21 @@ def test_a_stray_log_is_set_aside_not_deleted():
     assert path.endswith("-stray")
     assert ORDERS not in opened(disk).logs
     assert disk.names(path)
+
+
+def test_a_log_that_is_set_aside_again_leaves_the_former_one():
+    """A replica that moved away, came back and moved away again: what was set aside first is the older, fuller log."""
+    disk = MemoryDisk()
+    long = TopicPartition("t" * 249, 0)
+    directory = opened(disk)
+    paths = []
+    for value in "abc":
+        fill(directory.create(long, topic_id=TOPIC_ID, config=SMALL), value)
+        paths.append(directory.retire_stray(long))
+    assert len(set(paths)) == 3
+    assert all(disk.names(path) for path in paths)
+    assert max(map(len, paths)) <= FOLDER_NAME_SIZE_MAX
+    assert not opened(disk).logs
 
 
 def test_a_log_is_created_once():

@@ -12,8 +12,8 @@ from minikafka.log.names import RECOVERY_POINT_CHECKPOINT, offset_name
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.plan import Fault
 from minikafka.sim.run import Run
-from minikafka.types import NodeId
-from tests.sim.cluster_kit import ORDERS, Client, simulated, values
+from minikafka.types import NodeId, TopicPartition
+from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
 from tests.sim.test_sim_clients import quick
 
 LETTERS = [bytes([letter]) for letter in b"abcdefgh"]
@@ -164,3 +164,30 @@ def test_a_plan_with_a_rotten_bit(folder: float) -> None:
     assert report.marks["bit_rotten"] == report.marks["rot_repaired"] == report.marks["bit_rotten_on_leader"] == 1
     assert report.marks["damage_refused_by_reader"] > 0
     assert report.outcomes["ok"] >= 55
+
+
+def test_damage_keeps_its_own_segments_from_retention_only() -> None:
+    """Before segments go, a snapshot has their producers; an unclean start removes it, and making it reads their headers.
+    Damage there stopped the broker, and again after each start.
+    """
+    retained = {**FROM_FILES, "log_retention_bytes": "100", "log_retention_check_interval_ms": "20000"}
+    with simulated(brokers=1, min_insync_replicas="1", **retained) as cluster:
+        cluster.create_topic("orders")
+        cluster.create_topic("payments")
+        client = Client(cluster, linger_ms=0)
+        payments = TopicPartition("payments", 0)
+        for name in (ORDERS, payments):
+            client.send_all(LETTERS, name)
+        cluster.crash(1)
+        cluster.boot(1)
+        cluster.settle()
+        cluster.sim.disk(node_name(1)).bit_rot(f"{ORDERS}/{offset_name(0, '.log')}", 16)
+        kept = cluster.replica(1, payments)
+        assert kept is not None
+        cluster.until(lambda: kept.log.start_offset > 0, 60.0, "the other log's retention")
+        cluster.run_for(5.0)
+        assert not facts_of(cluster, "broker_failed")
+        assert facts_of(cluster, "damage_read")
+        replica = cluster.replica(1, ORDERS)
+        assert replica is not None
+        assert (replica.failed, replica.log.start_offset) == (None, 0)

@@ -236,3 +236,50 @@ def test_a_topic_that_is_created_again_is_compacted_although_its_former_log_was_
         cluster.create_topic("orders", **COMPACT)
         put(client, 60)
         cluster.until(lambda: bool(facts_of(cluster, "log_compacted")), 30.0, "the new log to be compacted")
+
+
+def test_a_rotten_header_stops_the_compaction_of_its_own_log_only() -> None:
+    """With max.compaction.lag.ms the cleaner reads the first header of each segment, also of those that it will leave alone:
+    the broker stopped, and stopped again after each start.
+    """
+    with simulated(brokers=1, min_insync_replicas="1", **SOON) as cluster:
+        client = Client(cluster)
+        cluster.create_topic("rotten", **COMPACT, max_compaction_lag_ms="100000000", index_interval_bytes="100")
+        rotten = TopicPartition("rotten", 0)
+        for number in range(60):
+            client.run(client.producer.send_and_wait("rotten", bytes(60), key=b"%d" % number, partition=0))
+        cluster.stop(1)
+        disk = cluster.sim.disk("n1")
+        disk.bit_rot(f"rotten-0/{0:020d}.log", 16)
+        cluster.boot(1)
+        cluster.settle()
+        cluster.until(lambda: bool(facts_of(cluster, "log_uncleanable")), 30.0, "the damage to be noticed")
+        cluster.create_topic("orders", **COMPACT)
+        put(client, 60)
+        cluster.until(lambda: bool(facts_of(cluster, "log_compacted")), 30.0, "the other log to be compacted")
+        assert len(facts_of(cluster, "log_uncleanable")) == 1
+        assert not facts_of(cluster, "broker_failed")
+        assert cluster.brokers[1].replicas.get(rotten).failed is None
+
+
+def test_a_full_disk_puts_compaction_off_and_stops_no_broker() -> None:
+    """Deletions elsewhere may make room. The checkpoint of where compaction goes on found none either: the broker stopped."""
+    later = {**SOON, "log_cleaner_backoff_ms": "60000"}
+    with simulated(brokers=1, min_insync_replicas="1", **later) as cluster:
+        client = Client(cluster)
+        cluster.create_topic("orders", **COMPACT)
+        put(client, 60)
+        disk = cluster.sim.disk("n1")
+        broker = cluster.brokers[1]
+        assert broker is not None
+
+        async def clean_when_full() -> None:
+            await broker.replicas.get(ORDERS).log.sync()
+            disk.capacity_bytes = disk.used_bytes()
+            assert not await broker.cleaner.clean_one()
+            disk.capacity_bytes = None
+
+        cluster.run(clean_when_full(), node="n1")
+        assert facts_of(cluster, "compaction_put_off")
+        assert not facts_of(cluster, "broker_failed")
+        cluster.until(lambda: broker.replicas.get(ORDERS).log.clean_end is not None, 90.0, "the log to be compacted")

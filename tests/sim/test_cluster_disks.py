@@ -441,3 +441,21 @@ def test_an_operator_gives_up_what_only_a_lost_disk_had() -> None:
         cluster.settle(60.0)
         assert cluster.leader_of(name) == 3
         assert values(cluster, 3, name) == values(cluster, 4, name) == [b"on both"]
+
+
+def test_a_follower_that_cannot_follow_the_log_start_leaves_in_good_order() -> None:
+    """Its file of leader epochs begins at the log start, and cannot be written: its whole fetch loop ended with an exception,
+    and the broker halted without moving its leaders.
+    """
+    with simulated_orders() as cluster:
+        client = Client(cluster)
+        client.send_all([b"a", b"b", b"c"])
+        cluster.settle()
+        follower = a_follower(cluster)
+        disk = cluster.sim.disk(f"n{follower}")
+        disk.capacity_bytes = disk.used_bytes()
+        client.run(client.admin.delete_records({ORDERS: 2}))
+        cluster.until(lambda: follower not in cluster.living(), 60.0, "the broker to stop")
+        failed = facts_of(cluster, "broker_failed", follower)[0]
+        assert str(failed["why"]).startswith("the disk failed: orders-0: epoch checkpoint failed")
+        assert facts_of(cluster, "replica_failed", follower)
