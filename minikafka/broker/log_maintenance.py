@@ -71,7 +71,8 @@ class LogMaintenance:
         self._on_disk_failure = on_disk_failure
         self._spawn = spawn
         self._unsynced: dict[TopicPartition, float] = {}
-        """Logs that the latest look found unsynced, and the time of the look before that."""
+        """Logs that the latest look found unsynced, and since when: their last sync that began here, or the look before
+        the first that found them so."""
         self._looked_at = replicas.clock.now()
         self._news = asyncio.Event()
         """A turn has ended, or a setting has moved."""
@@ -191,6 +192,7 @@ class LogMaintenance:
             since = unsynced[name] = self._unsynced.get(name, self._looked_at)
             if now - since >= partition.config.flush_ms / 1000 or log.wants_sync:
                 self.replicas.flushers[name].start()
+                unsynced[name] = now  # what is there now is being synced
         self._unsynced, self._looked_at = unsynced, now
 
     async def _unlink(self) -> None:

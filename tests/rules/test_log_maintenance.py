@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.log_maintenance import RETENTION_FIRST_S, LogMaintenance
-from minikafka.config import BrokerConfig
+from minikafka.config import BrokerConfig, TopicConfig
 from minikafka.errors import DiskFailed
 from minikafka.ports import no_events
 from minikafka.quorum.image import MetadataImage
@@ -43,6 +44,7 @@ class Replicas:
     def __init__(self, sim: SimWorld) -> None:
         self.clock = sim.of("n1").clock
         self.partitions: dict[Any, Any] = {}
+        self.flushers: dict[Any, Any] = {}
         self.logs = Logs()
         self.shrunk: list[float] = []
 
@@ -50,6 +52,9 @@ class Replicas:
         self.shrunk.append(self.clock.now())
 
     def unlink_due(self) -> None:
+        """Not looked at here."""
+
+    def sync_if_due(self, _partition: object) -> None:
         """Not looked at here."""
 
 
@@ -143,5 +148,35 @@ def test_the_first_retention_check_does_not_wait_for_its_interval():
         cared.replicas.partitions = Expiring()
         await asyncio.sleep(RETENTION_FIRST_S + 301.0)
         assert looked == [RETENTION_FIRST_S, RETENTION_FIRST_S + 300.0]
+
+    run(body)
+
+
+def test_a_log_that_is_always_appended_to_is_synced_every_flush_ms():
+    """Kafka counts from the last flush. Counted from when it was last found synced, it was synced every second."""
+
+    async def body(sim):
+        synced_at: list[float] = []
+
+        class Busy:
+            """A log with one new record at each look."""
+
+            failed, config = None, TopicConfig(flush_ms=10_000)
+            synced_end, wants_sync = 0, False
+            log = property(lambda self: self)
+            end_offset = property(lambda self: int(sim.loop.now * 10))
+
+            def start(self) -> None:
+                synced_at.append(sim.loop.now)
+                self.synced_end = self.end_offset
+
+        cared = Cared(sim)
+        busy = Busy()
+        cared.replicas.partitions = {"busy": busy}
+        cared.replicas.flushers = {"busy": busy}
+        await asyncio.sleep(60.5)
+        gaps = [round(later - earlier) for earlier, later in pairwise(synced_at)]
+        assert len(gaps) >= 4
+        assert set(gaps) <= {10, 11}, gaps
 
     run(body)
