@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from minikafka.errors import CoordinatorLoadInProgress, RebalanceInProgress
 from minikafka.wire.acls import ResourceType
 from minikafka.wire.group_messages import (
     CommitPartition,
@@ -17,6 +18,7 @@ from minikafka.wire.group_messages import (
     FindCoordinatorRequest,
     GroupPartition,
     HeartbeatRequest,
+    HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -28,6 +30,7 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     SyncGroupRequest,
+    SyncGroupResponse,
 )
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import (
@@ -44,7 +47,6 @@ from minikafka.wire.kafka.translate.shapes import (
     in_request_order,
     nested,
     plain,
-    plain_response,
     request_of,
     typed,
 )
@@ -96,8 +98,27 @@ def _join_response(message: Message, response: JoinGroupResponse, exchange: Exch
 
 
 JOIN_GROUP = Translation("JoinGroup", 0, 9, _join_request, _join_response)
-SYNC_GROUP = Translation("SyncGroup", 0, 5, request_of(SyncGroupRequest), plain_response)
-HEARTBEAT = Translation("Heartbeat", 0, 4, request_of(HeartbeatRequest), plain_response)
+
+# A coordinator that reads its log knows nothing yet of the member, nor of the rebalance that it was in. Clients do not
+# expect COORDINATOR_LOAD_IN_PROGRESS from these two: aiokafka's consumer stops for good, Java's fails in poll. As in
+# Kafka, a heartbeat has no error; and as in Kafka 3, a member that syncs joins again, which it does until there is a
+# coordinator.
+
+
+def _loading(code: int, substitute: int) -> int:
+    return substitute if code == CoordinatorLoadInProgress.code else code
+
+
+def _sync_response(_message: Message, response: SyncGroupResponse, _exchange: Exchange) -> Message:
+    return {**plain(response), "error_code": _loading(response.error_code, RebalanceInProgress.code)}
+
+
+def _heartbeat_response(_message: Message, response: HeartbeatResponse, _exchange: Exchange) -> Message:
+    return {**plain(response), "error_code": _loading(response.error_code, 0)}
+
+
+SYNC_GROUP = Translation("SyncGroup", 0, 5, request_of(SyncGroupRequest), _sync_response)
+HEARTBEAT = Translation("Heartbeat", 0, 4, request_of(HeartbeatRequest), _heartbeat_response)
 
 SEVERAL_LEAVE_FROM = 3
 
