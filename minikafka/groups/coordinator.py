@@ -350,7 +350,7 @@ class GroupCoordinator:
         if self._consumers.get(request.group_id) is not None:
             if self._consumers.converted(request.group_id) is None:
                 raise CoordinatorNotAvailable(f"group {request.group_id} is being changed: try again")
-            response = self._consumers.classic_leave(request, step)
+            response = self._consumers.classic_leave(request)
         else:
             response = self._rebalance.leave(group, request, step)
         self._touched(group, step)

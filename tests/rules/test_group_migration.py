@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from minikafka.errors import (
@@ -10,6 +12,7 @@ from minikafka.errors import (
     IllegalGeneration,
     InconsistentGroupProtocol,
     NotEnoughReplicas,
+    ProtocolError,
     RebalanceInProgress,
     RequestTimedOut,
 )
@@ -182,3 +185,34 @@ def test_a_classic_member_needs_an_assignor_in_common():
     desk.enter("new")
     with pytest.raises(InconsistentGroupProtocol, match="share none"):
         desk.join(names=("other",))
+
+
+def test_a_classic_member_that_leaves_is_removed_whatever_becomes_of_the_write_in_flight():
+    """LeaveGroup was answered without an error: neither that write nor a late heartbeat brings its session back."""
+    desk = desk_of()
+    [member] = desk.stable(1)
+    desk.enter("new")
+    desk.join(member)
+    desk.commits_at_once = False
+    desk.beat("new", 2, None, subscribed_topic_names=("t", "u"))
+    desk.refuse_one(RequestTimedOut("late", outcome="unknown"))
+    assert desk.leave(member).members[0].error_code == 0
+    with contextlib.suppress(ProtocolError):
+        desk.heartbeat(member, 2)
+    desk.commit_all()
+    desk.pass_time(0)
+    desk.commit_all()
+    assert [each.member_id for each in desk.group().members] == ["new"]
+
+
+def test_a_static_member_that_returns_with_the_classic_protocol_drops_its_regular_expression():
+    """It names its topics: those that the expression of its former process matched would have no reader."""
+    desk = desk_of()
+    desk.topic(4, "other", "BBECAwQFBgcICQoLDA0ODw")
+    desk.enter("stays")
+    desk.enter("new", instance_id="i", subscribed_topic_names=(), subscribed_topic_regex="other")
+    desk.send(member_id="new", member_epoch=-2, instance_id="i")
+    back = desk.answers[desk.join(instance="i")].member_id
+    [shown] = [each for each in desk.group().members if each.member_id == back]
+    assert (shown.subscribed_topic_names, shown.subscribed_topic_regex) == (("t",), None)
+    assert {each.topic for each in shown.target_assignment} == {"t"}

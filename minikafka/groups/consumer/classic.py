@@ -184,12 +184,15 @@ def join(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: str)
         client_id=request.client_id,
         client_host=request.client_host,
         topics=tuple(sorted(set(subscription.topics))),
+        # Of a static member that used the consumer protocol before: classic members name their topics.
+        regex=None,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         classic=_session(request.session_timeout_ms, request.protocols),
     )
     if now != old:
         draft.set(now, member_id)
-    current = rules.advance(draft, member_id, owned, is_changed=old is None or old.topics != now.topics)
+    is_changed = old is None or (old.topics, old.regex) != (now.topics, now.regex)
+    current = rules.advance(draft, member_id, owned, is_changed=is_changed)
     return JoinGroupResponse(
         generation_id=current.epoch, protocol_type=PROTOCOL_TYPE, protocol_name=names[0], member_id=member_id
     )

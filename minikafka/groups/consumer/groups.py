@@ -53,6 +53,9 @@ from minikafka.wire.group_messages import (
 RETRY_S = 1.0
 """Between a fencing that was not written and the next attempt."""
 
+LEFT = -math.inf
+"""When the session of a member ends that has left and is yet to be removed: nothing makes it longer."""
+
 Records = tuple[ConsumerRecord | GroupRecord, ...]
 Waiting = tuple[Ticket, ConsumerGroupHeartbeatRequest]
 
@@ -225,7 +228,7 @@ class ConsumerGroups:
             return HeartbeatResponse()
         return HeartbeatResponse.with_error(asked)
 
-    def classic_leave(self, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
+    def classic_leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """LeaveGroup: the members' sessions end now; they are removed with the next write."""
         held = self._held[request.group_id]
         left = []
@@ -238,7 +241,7 @@ class ConsumerGroups:
             elif each.group_instance_id is not None and holder != member_id:
                 error = FencedInstanceId(f"instance {each.group_instance_id} is another member now")
             else:
-                held.sessions[member_id] = step.now
+                held.sessions[member_id] = LEFT
             left.append(
                 LeftMember(
                     member_id=each.member_id,
@@ -346,6 +349,8 @@ class ConsumerGroups:
             self._arm(held, request.member_id, step)
 
     def _arm(self, held: Held, member_id: str, step: Step) -> None:
+        if held.sessions.get(member_id) == LEFT:
+            return
         member = held.group.members[member_id]
         session_ms = self._settings.consumer_session_timeout_ms
         session_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
@@ -372,7 +377,11 @@ class ConsumerGroups:
     def tick(self, held: Held, step: Step) -> None:
         """Fence the members whose time has run out."""
         group = held.group
-        fenced = {each: "its session ended" for each, at in held.sessions.items() if at <= step.now}
+        fenced = {
+            each: "it left" if at == LEFT else "its session ended"
+            for each, at in held.sessions.items()
+            if at <= step.now
+        }
         for member_id, (epoch, at) in list(held.revocations.items()):
             if at > step.now:
                 continue
