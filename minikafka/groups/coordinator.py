@@ -42,7 +42,7 @@ from minikafka.groups.consumer.heartbeat import check_committer, check_member
 from minikafka.groups.consumer.records import ConsumerRecord
 from minikafka.groups.group import Group, State, failed_join
 from minikafka.groups.limits import GroupSettings, check_commit, check_group_id, metadata_refusal
-from minikafka.groups.offsets import CommittedOffsets, Placed
+from minikafka.groups.offsets import CommittedOffsets, Placed, batches
 from minikafka.groups.rebalance import Rebalance
 from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord, packed, unpacked
 from minikafka.log.verification import VerificationGuard
@@ -583,10 +583,7 @@ class GroupCoordinator:
             results = tuple(_outcome(each, refused.get(each, error)) for each in asked)
             then.answer(ticket, OffsetDeleteResponse(partitions=results))
 
-        if records:
-            self._write_offsets(records, answer, step)
-        else:
-            answer(None, step)
+        self._write_tombstones(records, answer, step)
 
     def expire_offsets(self, step: Step) -> None:
         """Forget what is too old; an empty group of which nothing is left is deleted."""
@@ -785,7 +782,28 @@ class GroupCoordinator:
             if answer is not None:
                 answer(error, then)
 
-        self._write_offsets(records, ended, step, also=also)
+        self._write_tombstones(records, ended, step, also=also)
+
+    def _write_tombstones(
+        self,
+        records: tuple[OffsetRecord, ...],
+        answer: Callable[[ProtocolError | None, Step], None],
+        step: Step,
+        *,
+        also: tuple[ConsumerRecord | GroupRecord, ...] = (),
+    ) -> None:
+        """Write tombstones for offsets in as many batches as they need; ``also`` is in the last.
+
+        All batches are appended in one step. So if the last one is committed, all are; if one is refused, so are those
+        after it.
+        """
+        *first, last = batches(records)
+        for batch in first:
+            self._write_offsets(batch, lambda *_: None, step)
+        if last or also:
+            self._write_offsets(last, answer, step, also=also)
+        else:
+            answer(None, step)
 
 
 def _outcome(partition: TopicPartition, error: ProtocolError | None) -> PartitionOutcome:

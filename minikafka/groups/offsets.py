@@ -38,6 +38,30 @@ class Placed(NamedTuple):
     offset: Offset
 
 
+TOMBSTONES_BYTES_MAX = 1 << 19
+"""Of one batch of tombstones: half of what a batch may have by default (max.message.bytes). A group that has committed
+offsets of thousands of partitions could never be deleted otherwise.
+"""
+
+TOMBSTONE_BYTES = 32
+"""Of a tombstone beside the names in its key, at most: lengths, numbers, and what a record has in front."""
+
+
+def batches(records: tuple[OffsetRecord, ...]) -> list[tuple[OffsetRecord, ...]]:
+    """Divide tombstones of one group into batches that may be appended; at least one, which may be empty."""
+    divided: list[list[OffsetRecord]] = [[]]
+    size = 0
+    group_size = len(records[0].group.encode()) if records else 0
+    for each in records:
+        own = TOMBSTONE_BYTES + group_size + len(each.partition.topic.encode())
+        if divided[-1] and size + own > TOMBSTONES_BYTES_MAX:
+            divided.append([])
+            size = 0
+        divided[-1].append(each)
+        size += own
+    return [tuple(each) for each in divided]
+
+
 class TransactionalOffsets:
     """Of all groups of one coordinator."""
 

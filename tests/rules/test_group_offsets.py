@@ -17,7 +17,14 @@ from minikafka.errors import (
 )
 from minikafka.groups.limits import GroupSettings
 from minikafka.quorum.image import TopicImage
-from minikafka.wire.group_messages import GroupPartition, ListGroupsRequest, OffsetDeleteRequest, OffsetFetchRequest
+from minikafka.wire.group_messages import (
+    CommitPartition,
+    GroupPartition,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
 from tests.rules.group_kit import Desk
 
 DAY_S = 86_400.0
@@ -385,3 +392,39 @@ def test_an_empty_group_that_somebody_is_about_to_join_is_not_deleted():
     assert desk.state() == "Empty"
     desk.pass_time(30 * DAY_S)
     assert desk.state() == "Dead"
+
+
+@pytest.mark.parametrize("how", ["delete", "expire", "delete the topic"])
+def test_the_offsets_of_a_group_that_read_very_much_are_forgotten(how: str):
+    """One batch with all tombstones would exceed max.message.bytes: the group could never be deleted."""
+    desk = Desk(settings=GroupSettings(offsets_retention_ms=1000, expiry_interval_ms=1000))
+    topic = "t" * 249
+    for number in range(0, 6_000, 500):
+        commit_many(desk, topic, range(number, number + 500))
+    desk.commits_at_once = False
+    if how == "delete":
+        ticket = delete_group(desk)
+    elif how == "expire":
+        desk.pass_time(2)
+    else:
+        step = desk.step()
+        desk.coordinator.topics_deleted([topic], step)
+        desk.done(step)
+    writes = list(desk.in_flight)
+    sizes = [sum(len(desk.coordinator.packed(each)[0]) for each in write.records) for write in writes]
+    assert sum(len(write.records) for write in writes) >= 6_000
+    assert max(sizes) < 2**20 * 0.8
+    assert desk.state() == ("Empty" if how == "delete the topic" else "Dead")
+    desk.commit_all()
+    if how == "delete":
+        assert desk.answers[ticket].error_code == 0
+    assert desk.committed(topic=topic) == -1
+    assert desk.coordinator.standings() == []
+
+
+def commit_many(desk: Desk, topic: str, numbers: range) -> None:
+    step = desk.step()
+    partitions = tuple(CommitPartition(topic=topic, partition=each, offset=1) for each in numbers)
+    request = OffsetCommitRequest(group_id="g", generation_id=-1, member_id="", partitions=partitions)
+    desk.coordinator.commit(next(desk.tickets), request, step)
+    desk.done(step)
