@@ -31,6 +31,7 @@ from minikafka.errors import (
     NotCoordinator,
     ProtocolError,
     RebalanceInProgress,
+    StaleMemberEpoch,
     UnknownMemberId,
     UnstableOffsetCommit,
 )
@@ -446,7 +447,11 @@ class GroupCoordinator:
             return
         held = self._consumers.converted(request.group_id)
         if held is not None:
-            check_committer(held.group, request, self._topics())
+            try:
+                check_committer(held.group, request, self._topics())
+            except StaleMemberEpoch as error:
+                # Producers know no STALE_MEMBER_EPOCH. Java's would be in a fatal state; this makes it abort.
+                raise IllegalGeneration(f"{error.message}; nothing was committed, abort the transaction") from error
             return
         self._rebalance.member_of(group, request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:

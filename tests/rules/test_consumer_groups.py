@@ -9,6 +9,7 @@ import pytest
 from minikafka.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
+    IllegalGeneration,
     InvalidRegularExpression,
     InvalidRequest,
     NonEmptyGroup,
@@ -374,6 +375,16 @@ def test_offsets_are_fenced_by_member_epochs(desk: ConsumerDesk):
     assert fetch(OffsetFetchRequest(group_id="g", member_id="a", member_epoch=2)).partitions[0].offset == 5
     with pytest.raises(StaleMemberEpoch):
         fetch(OffsetFetchRequest(group_id="g", member_id="a", member_epoch=1))
+
+
+def test_a_stale_epoch_in_a_transaction_is_an_illegal_generation(desk: ConsumerDesk):
+    """As in Kafka: producers know no STALE_MEMBER_EPOCH here, and Java's would never send again."""
+    desk.enter("a")
+    desk.commit_in_transaction(5, member_id="a", generation=1)
+    with pytest.raises(IllegalGeneration):
+        desk.commit_in_transaction(5, member_id="a", generation=2)
+    with pytest.raises(UnknownMemberId):
+        desk.commit_in_transaction(5, member_id="x", generation=1)
 
 
 def test_a_commit_at_an_older_epoch_passes_for_a_partition_that_is_being_revoked(desk: ConsumerDesk):
