@@ -42,7 +42,7 @@ from minikafka.groups.consumer.groups import ConsumerGroups, Held
 from minikafka.groups.consumer.heartbeat import check_committer, check_member
 from minikafka.groups.consumer.records import ConsumerRecord
 from minikafka.groups.group import Group, State, failed_join
-from minikafka.groups.limits import GroupSettings, check_commit, check_group_id, metadata_refusal
+from minikafka.groups.limits import GroupSettings, check_commit, check_group_id, check_producer, metadata_refusal
 from minikafka.groups.offsets import CommittedOffsets, Placed, batches
 from minikafka.groups.rebalance import Rebalance
 from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord, packed, unpacked
@@ -386,6 +386,7 @@ class GroupCoordinator:
             guard: The proof that the producer's transaction contains this coordinator's partition; None: not needed.
         """
         check_group_id(request.group_id)
+        check_producer(request)
         self._check_transactional_committer(request)
         transaction = InTransaction(request.producer_id, request.producer_epoch, guard)
         self._commit(ticket, request, step, TxnOffsetCommitResponse, transaction)

@@ -19,6 +19,7 @@ from minikafka.errors import (
     OffsetMetadataTooLarge,
 )
 from minikafka.wire.group_messages import CommitPartition, JoinGroupRequest
+from minikafka.wire.transaction_messages import TxnOffsetCommitRequest
 
 CONSUMER_INTERVAL_MS_MIN: Final = 500
 """Shortest interval between heartbeats that a coordinator chooses by itself, for groups of any size.
@@ -84,7 +85,7 @@ TEXT_BYTES_MAX = 2**15 - 1
 NAME_BYTES_MAX = TEXT_BYTES_MAX - 64
 """Of a client's or an instance's name: a member id is made of it and 33 characters more."""
 
-INT32_MAX = 2**31 - 1
+INT16_MAX, INT32_MAX = 2**15 - 1, 2**31 - 1
 
 
 def check_group_id(group: str) -> None:
@@ -138,4 +139,12 @@ def check_commit(item: CommitPartition) -> None:
     if not -1 <= item.leader_epoch <= INT32_MAX:
         raise InvalidRequest(
             f"{item.topic}-{item.partition}: leader_epoch={item.leader_epoch} is no epoch; -1: not known"
+        )
+
+
+def check_producer(request: TxnOffsetCommitRequest) -> None:
+    """INVALID_REQUEST for a producer epoch that no batch can hold."""
+    if not -1 <= request.producer_epoch <= INT16_MAX:
+        raise InvalidRequest(
+            f"producer_epoch={request.producer_epoch}: from -1 to {INT16_MAX} is allowed", member="producer_epoch"
         )

@@ -17,6 +17,7 @@ from minikafka.errors import (
     FencedInstanceId,
     InconsistentGroupProtocol,
     InvalidGroupId,
+    InvalidRequest,
     InvalidSessionTimeout,
     OffsetMetadataTooLarge,
 )
@@ -123,6 +124,22 @@ async def test_a_member_that_cannot_be_has_its_error_at_the_next_call(cluster, g
     async with consumer(cluster, group, **more) as member:
         with pytest.raises(error, match=told):
             await joined(member)
+
+
+async def test_a_timeout_that_no_record_can_hold_is_refused_and_the_broker_lives(cluster):
+    """INVALID_REQUEST. Before, the record of the member could not be written, and that stopped the broker."""
+    member = Consumer(
+        "t",
+        bootstrap_servers=cluster.bootstrap,
+        group_id="slow",
+        group_protocol="consumer",
+        max_poll_interval_ms=2**31,
+        request_timeout_ms=3_000,
+    )
+    async with member:
+        with pytest.raises(InvalidRequest, match="send 1 to 2147483647"):
+            await joined(member)
+    assert (await ask(cluster, g.ListGroupsRequest())).error_code == 0
 
 
 async def test_an_assignor_that_nobody_shares_and_an_instance_that_is_taken(cluster):

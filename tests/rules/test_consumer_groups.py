@@ -316,6 +316,7 @@ def test_a_regular_expression_survives_the_coordinator(desk: ConsumerDesk):
         ({"member_epoch": -3}, InvalidRequest),
         ({"member_epoch": -2}, InvalidRequest),
         ({"rebalance_timeout_ms": -1}, InvalidRequest),
+        ({"rebalance_timeout_ms": 2**31}, InvalidRequest),
         ({"topic_partitions": None}, InvalidRequest),
         ({"subscribed_topic_names": None}, InvalidRequest),
         ({"instance_id": ""}, InvalidRequest),

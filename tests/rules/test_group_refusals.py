@@ -64,6 +64,14 @@ def test_a_commit_that_no_record_can_hold_is_refused_by_name(wrong, error, told)
     assert desk.log == []
 
 
+def test_a_producer_epoch_that_no_batch_can_hold_is_refused_by_name():
+    """Else the offset stays pending for ever: members that require stable offsets could not read on."""
+    desk = Desk()
+    with pytest.raises(InvalidRequest, match="from -1 to 32767"):
+        desk.commit_in_transaction(5, producer_epoch=2**15)
+    assert desk.stable_code() == 0
+
+
 def test_metadata_beside_an_offset_has_a_limit():
     """offset.metadata.max.bytes, in bytes of UTF-8; never more than a record can hold."""
     desk = Desk(GroupSettings(offset_metadata_size_max=10))

@@ -53,7 +53,7 @@ from minikafka.groups.consumer.records import (
     TopicIdPartition,
     by_topic_id,
 )
-from minikafka.groups.limits import NAME_BYTES_MAX, GroupSettings, check_group_id
+from minikafka.groups.limits import INT32_MAX, NAME_BYTES_MAX, GroupSettings, check_group_id
 from minikafka.wire.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -149,9 +149,9 @@ def _check_texts(request: ConsumerGroupHeartbeatRequest) -> None:
     for name, text in texts:
         if len(text.encode()) > NAME_BYTES_MAX:
             raise InvalidRequest(f"{name} has {len(text.encode())} bytes, {NAME_BYTES_MAX} at most; shorten it")
-    if request.rebalance_timeout_ms < -1 or request.rebalance_timeout_ms == 0:
+    if not -1 <= request.rebalance_timeout_ms <= INT32_MAX or request.rebalance_timeout_ms == 0:
         raise InvalidRequest(
-            f"rebalance_timeout_ms={request.rebalance_timeout_ms}; send 1 or more, or -1 for unchanged"
+            f"rebalance_timeout_ms={request.rebalance_timeout_ms}; send 1 to {INT32_MAX}, or -1 for unchanged"
         )
 
 
