@@ -165,7 +165,8 @@ class Rebalance:
         """The same instance came back: its old id is fenced; in a stable group nobody else notices (KIP-345)."""
         self._let_go(group.members[old_id], FencedInstanceId(f"{request.group_instance_id} has joined again"), step)
         member = group.rename(old_id, new_id)
-        # A static member is answered from here on by its session; its new id was never heard of.
+        # Its session begins with its new id. While it is parked it cannot heartbeat, so it is not bounded as a new one.
+        member.is_new = False
         member.expires_at = step.now + member.session_timeout_ms / 1000
         same = group.protocol is not None and member.metadata(group.protocol) == _metadata(request, group.protocol)
         self._events("group_member_replaced", group=group.group_id, instance=member.instance_id, old=old_id, new=new_id)

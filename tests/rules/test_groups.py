@@ -435,3 +435,19 @@ def test_whoever_comes_while_the_first_join_phase_is_left_by_all_may_join():
     desk.pass_time(6)
     assert desk.answers[ticket].protocol_name == "cooperative-sticky"
     assert desk.answers[ticket].leader == second
+
+
+def test_a_static_member_that_joins_again_while_it_is_parked_waits_for_the_end_of_the_join_phase():
+    """It waits for the coordinator, so it cannot heartbeat: its session does not end meanwhile."""
+    desk = Desk()
+    (member,) = desk.stable(1)
+    first = desk.join(instance="i")
+    again = desk.join(instance="i")
+    assert desk.answers[first].error_code == FencedInstanceId.code
+    for _ in range(4):
+        desk.pass_time(5)
+        with pytest.raises(RebalanceInProgress):
+            desk.heartbeat(member, 1)
+    assert again not in desk.answers, "its session lasts 10 s, the join phase 60 s"
+    desk.join(member)
+    assert desk.answers[again].error_code == 0
