@@ -285,14 +285,19 @@ class GroupCoordinator:
             raise CoordinatorNotAvailable(f"group {request.group_id} is being changed: try again")
         draft = Draft(held.group)
         draft.delete_all()
+        is_answered = False
 
         def done(error: ProtocolError | None, then: Step) -> None:
+            nonlocal is_answered
             if error is None and held.waiting:
                 error = CoordinatorNotAvailable(f"group {request.group_id} has a new member of the consumer protocol")
             if error is not None:
+                is_answered = True
                 then.answer(ticket, failed_join(error))
                 return
             self._consumers.forget(request.group_id)
+            if is_answered:
+                return  # the write was late: its client joins again
             try:
                 self.join(ticket, request, then)
             except ProtocolError as refusal:

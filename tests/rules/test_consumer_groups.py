@@ -21,6 +21,7 @@ from minikafka.errors import (
     UnsupportedAssignor,
     UnsupportedVersion,
 )
+from minikafka.groups.consumer.group import REGEXES_MAX, Regexes
 from minikafka.groups.limits import GroupSettings
 from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.wire.group_messages import (
@@ -515,6 +516,31 @@ def test_group_changes_its_protocol_while_it_is_empty():
     desk.take_over()
     assert desk.state() == "Stable"
     assert desk.committed() == 7
+
+
+def test_a_join_that_was_refused_leaves_no_member_when_its_write_is_committed_late():
+    """Its client has its answer and joins again: a member from the first join would keep partitions from it."""
+    desk = ConsumerDesk(GroupSettings(initial_rebalance_delay_ms=0))
+    desk.topic(1)
+    desk.enter("a")
+    desk.beat("a", -1)
+    desk.commits_at_once = False
+    ticket = desk.join(instance="i")
+    desk.refuse_one(RequestTimedOut("late", outcome="unknown"))
+    assert desk.answers[ticket].error_code == CoordinatorNotAvailable.code
+    desk.commit_all()
+    assert desk.coordinator.standings() == []
+    again = desk.join(instance="i")
+    desk.pass_time(0)
+    assert desk.answers[again].error_code == 0
+
+
+def test_the_memory_of_regular_expressions_is_bounded():
+    """A member may send another expression with each heartbeat, while the topics stay."""
+    regexes, topics = Regexes(), {}
+    for number in range(3 * REGEXES_MAX):
+        assert regexes.matched(f"t{number}", topics) == ()
+    assert len(regexes._found) <= REGEXES_MAX
 
 
 def test_offsets_of_topics_that_members_read_do_not_expire():

@@ -248,6 +248,10 @@ def check_regex(text: str) -> None:
     compiled(text, FIELD)
 
 
+REGEXES_MAX: Final = 1_000
+"""Expressions whose matches are remembered: a client may send another one with each heartbeat."""
+
+
 class Regexes:
     """What expressions match among the present topics, remembered until the topics change."""
 
@@ -261,6 +265,8 @@ class Regexes:
             self._topics, self._found = topics, {}
         found = self._found.get(text)
         if found is None:
+            if len(self._found) >= REGEXES_MAX:
+                self._found.clear()
             pattern = compiled(text, FIELD)
             found = self._found[text] = tuple(sorted(name for name in topics if pattern.fullmatch(name)))
         return found
