@@ -101,6 +101,7 @@ def check_group_id(group: str) -> None:
 def check_join(request: JoinGroupRequest, *, session_ms_min: int, session_ms_max: int) -> None:
     """INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, INVALID_REQUEST."""
     check_group_id(request.group_id)
+    session_ms_max = min(session_ms_max, INT32_MAX)
     if not session_ms_min <= request.session_timeout_ms <= session_ms_max:
         raise InvalidSessionTimeout(
             f"session.timeout.ms={request.session_timeout_ms}: from {session_ms_min} to {session_ms_max} is allowed "

@@ -387,7 +387,7 @@ def test_an_empty_group_that_somebody_is_about_to_join_is_not_deleted():
     assert desk.state() == "Dead"
     (member,) = desk.stable(1)
     desk.leave(member)
-    desk.join(session_ms=30 * 86_400_000)
+    desk.join(session_ms=20 * 86_400_000)
     desk.pass_time(8 * DAY_S)
     assert desk.state() == "Empty"
     desk.pass_time(30 * DAY_S)

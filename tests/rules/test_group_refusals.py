@@ -48,6 +48,13 @@ def test_a_join_that_no_record_can_hold_is_refused_by_name(wrong, error, told):
     assert desk.log == []
 
 
+def test_a_session_that_no_record_can_hold_is_refused_whatever_the_broker_is_configured_with():
+    """group.max.session.timeout.ms may be larger than Kafka's."""
+    desk = Desk(GroupSettings(session_timeout_ms_max=2**40))
+    with pytest.raises(InvalidSessionTimeout, match="to 2147483647"):
+        desk.join(session_ms=2**31)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "told"),
     [
