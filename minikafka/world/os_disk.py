@@ -324,7 +324,12 @@ class OsDisk:
         return sorted(name for name in found if folder or name != LOCK_NAME)
 
     def modified_ms(self, path: str) -> int:
-        return os.stat(self._full(path)).st_mtime_ns // 1_000_000
+        try:
+            return os.stat(self._full(path)).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            _fail(error, path)
 
     def size_of(self, path: str) -> int:
         """Bytes in the file, without opening it; FileNotFoundError when it is missing."""

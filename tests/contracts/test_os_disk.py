@@ -77,6 +77,20 @@ def test_write_errors_tell_full_from_failed(disk: OsDisk, monkeypatch: pytest.Mo
     file.close()
 
 
+def test_a_file_whose_time_cannot_be_read_is_a_failed_disk(disk: OsDisk, monkeypatch: pytest.MonkeyPatch):
+    """Retention asks for it where records have no timestamps: another error would pass the guard of the replica."""
+    disk.open("log").close()
+
+    def stat(_path: object, **_options: object) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched, pytest.raises(DiskFailed):
+        patched.setattr(os, "stat", stat)
+        disk.modified_ms("log")
+    with pytest.raises(FileNotFoundError):
+        disk.modified_ms("other")
+
+
 def test_short_writes_are_continued(disk: OsDisk, monkeypatch: pytest.MonkeyPatch):
     """writev may write less than it was given, also ending inside a buffer."""
     file = disk.open("log")
