@@ -372,7 +372,6 @@ class Run:
             lives.tell(self._recorder)
             if TopicPartition(lives.topic, 0) not in names:
                 self.watch.report("created_topic_missing", f"{lives.topic} was created, and is not in the metadata")
-        self.sim_clients.tell_fates()
         for name in names:
             self._compare(name)
         wrong = [report for name in names for report in self._look_at_logs(name)]
@@ -384,6 +383,8 @@ class Run:
             }
         )
         self._judge_transactions()
+        # Time has passed, in which clients may have sent more and the last reader may have read it.
+        self.sim_clients.tell_fates()
         self._recover()
         self.checker_verdict(complete=True)
         for report in wrong:  # behind what it made readers see
