@@ -509,10 +509,28 @@ class Segment:
         start = max(start, self.index.position_before(offset))
         for position, header in headers(self.file, start, self.size):
             if header.base_offset + header.last_offset_delta >= offset:
+                if header.base_offset < offset and self._is_overrun(position, header.size, offset):
+                    continue
                 if header.last_offset >= self.next_offset:
                     raise CorruptMessage(f"{self.path(LOG)}: batch at byte {position} ends at {header.last_offset}")
                 return position, header
         raise CorruptMessage(f"{self.path(LOG)}: no batch holds offset {offset} below {self.next_offset}")
+
+    def _is_overrun(self, position: int, size: int, offset: Offset) -> bool:
+        """Return True if the batch at ``position`` only seems to reach ``offset``: it is damaged, and the next one begins
+        there or before. Who has read the damaged one already, such as an in-sync follower, can go on.
+        """
+        try:
+            following = next(headers(self.file, position + size, self.size), None)
+        except CorruptMessage:
+            return False
+        if following is None or following[1].base_offset > offset:
+            return False
+        try:
+            verify(self.read(position, size))
+        except CorruptMessage:
+            return True
+        return False
 
     def extent(self, offset: Offset, *, end_offset: Offset, max_bytes: int, min_one_batch: bool) -> Extent | None:
         """The whole batches to read; None when there is none.

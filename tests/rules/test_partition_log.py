@@ -593,6 +593,37 @@ def test_no_damaged_bit_of_a_header_makes_a_read_pass_over_its_batch(segment_byt
     assert log.read(4, max_bytes=1000).first_offset == 3
 
 
+@pytest.mark.parametrize("segment_bytes", [100, 1000], ids=["at a segment's end", "in a segment"])
+def test_a_reader_that_has_read_a_batch_goes_on_behind_it_though_it_is_damaged(segment_bytes: int):
+    """Seed 940003834: a rotten lastOffsetDelta seemed to hold the next offset; no in-sync follower could read on."""
+    config = replace(SMALL, segment_bytes=segment_bytes)
+    disk = MemoryDisk()
+    log = on_disk(open_log(disk, config))
+    batch = build_batch([Record(offset, TIME, value=b"v") for offset in range(3)])
+    for _ in range(3):
+        log.append_as_leader(verify_client(batch), leader_epoch=0, wall_ms=TIME)
+    log.tail.clear()
+    path, start = (LOG, len(batch)) if segment_bytes > 100 else (f"orders-0/{offset_name(3, '.log')}", 0)
+    for at in range(CHECKED_START - 4, HEADER_SIZE):
+        for bit in range(8):
+            disk.inodes[path].content[start + at] ^= 1 << bit
+            found = log.read(6, max_bytes=1000)
+            assert (found.first_offset, found.next_offset) == (6, 9), (at, bit)
+            disk.inodes[path].content[start + at] ^= 1 << bit
+
+
+def test_a_damaged_base_offset_of_the_next_batch_hides_no_record_of_the_one_before():
+    """No checksum covers it, so the batch that seems to be overrun has to be damaged itself."""
+    disk = MemoryDisk()
+    log = on_disk(open_log(disk, SMALL))
+    batch = build_batch([Record(offset, TIME, value=b"v") for offset in range(3)])
+    for _ in range(2):
+        log.append_as_leader(verify_client(batch), leader_epoch=0, wall_ms=TIME)
+    log.tail.clear()
+    disk.inodes[LOG].content[len(batch) + 7] ^= 2  # 3 becomes 1
+    assert log.read(2, max_bytes=1000).first_offset == 0
+
+
 def test_a_damaged_header_at_the_end_of_a_segment_is_not_a_gap_after_a_restart():
     """A sealed segment ends where the next one begins, whatever its last header says."""
     config = replace(SMALL, segment_bytes=100)
