@@ -517,7 +517,7 @@ class Segment:
         raise CorruptMessage(f"{self.path(LOG)}: no batch holds offset {offset} below {self.next_offset}")
 
     def _is_overrun(self, position: int, size: int, offset: Offset) -> bool:
-        """Return True if the batch at ``position`` only seems to reach ``offset``: it is damaged, and the next one begins
+        """Return True if the batch at ``position`` only seems to reach ``offset``: it is damaged, and the next begins
         there or before. Who has read the damaged one already, such as an in-sync follower, can go on.
         """
         try:
