@@ -57,6 +57,9 @@ def test_a_late_heartbeat_does_not_leave_a_partition_to_a_replica_that_has_died(
         address = cluster.address_of(cluster.controller())
         assert not cluster.run(call(world.network, address, late, world.clock.now() + 5.0)).error_code
         cluster.run_for(1.0)
+        cluster.boot(follower)  # the next incarnation answers as well, and may not register yet
+        cluster.run_for(1.0)
+        assert facts_of(cluster, "registration_refused", follower)
         assert cluster.leader_of(ORDERS) == leader
         assert facts_of(cluster, "controlled_shutdown_begun") == []
 
