@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minikafka.config import BrokerConfig, to_settings
-from minikafka.errors import InvalidConfig
 from minikafka.ports import Events
 from minikafka.quorum.decision import effective
 from minikafka.quorum.image import MetadataImage
@@ -33,11 +32,9 @@ class LiveSettings:
         """The metadata has changed. A value that this build cannot read changes nothing, and is an event."""
         if old.broker_configs is new.broker_configs:
             return
-        try:
-            settings = effective(new, self.started_with.node_id, self.started_with)
-        except InvalidConfig as error:
+        settings, unreadable = effective(new, self.started_with.node_id, self.started_with)
+        for error in unreadable:
             self._events("broker_config_unusable", node=self.started_with.node_id, why=str(error))
-            return
         if settings == self.now:
             return
         before, after = to_settings(self.now), to_settings(settings)

@@ -19,19 +19,18 @@ from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
 from minikafka.broker.purgatory import Mark, Purgatory
 from minikafka.broker.replica_fetcher import ReplicaFetchers
-from minikafka.config import LONG_MAX, BrokerConfig, TopicConfig, parse_topic
+from minikafka.config import LONG_MAX, BrokerConfig, TopicConfig
 from minikafka.errors import (
     UNKNOWN,
     DiskFailed,
     DiskFull,
-    InvalidConfig,
     KafkaStorageError,
     ReplicaNotAvailable,
     UnknownTopicOrPartition,
 )
 from minikafka.log.log_directory import LogDirectory
 from minikafka.ports import World
-from minikafka.quorum.decision import topic_defaults
+from minikafka.quorum.decision import of_topic, topic_defaults
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage, changes
 from minikafka.replication.fetch_session import EPOCH_MAX, FetchSessions
 from minikafka.replication.follower import TruncationRule
@@ -304,10 +303,8 @@ class ReplicaManager:
         known = self._topic_configs.get(topic.name)
         if known is not None and known[0] is topic.configs and known[1] is image.broker_configs:
             return known[2]
-        config = base = topic_defaults(image, self.config.node_id, self._started_with)
-        try:
-            config = parse_topic(topic.configs, base=base)
-        except InvalidConfig as error:
+        config, unreadable = of_topic(topic.configs, topic_defaults(image, self.config.node_id, self._started_with))
+        for error in unreadable:
             self.events("topic_config_unusable", topic=topic.name, why=str(error))
         self._topic_configs[topic.name] = topic.configs, image.broker_configs, config
         return config

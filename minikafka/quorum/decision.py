@@ -3,7 +3,8 @@
 Brokers' settings with those that they were given at run time laid over them (KIP-226).
 
 Order, the first one that says something counts: the broker's own setting in the metadata, the one for all brokers
-there, what the broker was started with, Kafka's default.
+there, what the broker was started with, Kafka's default. A setting that this build cannot read does not count: another
+build has written it, and a controller or a broker that ended for it would end again at each start.
 
 What a controller decides with: the cluster's policy, and a decision as records plus an answer (DESIGN D5).
 
@@ -13,11 +14,12 @@ the controller as on every other node, and only then is the answer given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from minikafka.config import TOPIC_NAME_OF, BrokerConfig, TopicConfig, parse_broker, parse_topic
+from minikafka.errors import InvalidConfig
 from minikafka.quorum.image import MetadataImage, TopicImage
 from minikafka.quorum.records import MetadataRecord
 from minikafka.types import NO_NODE, NodeId
@@ -38,15 +40,34 @@ def topic_defaults(image: MetadataImage, node: NodeId, base: TopicConfig) -> Top
     """
     settings = broker_settings(image, node)
     given = {TOPIC_NAME_OF[name]: settings[name] for name in settings if name in TOPIC_NAME_OF}
-    return parse_topic(given, base=base) if given else base
+    return of_topic(given, base)[0] if given else base
 
 
-def effective(image: MetadataImage, node: NodeId, base: BrokerConfig) -> BrokerConfig:
-    """``base`` (what the broker was started with) with the settings from the metadata. InvalidConfig when they cannot
-    stand together.
-    """
+def of_topic(settings: Mapping[str, str], base: TopicConfig) -> tuple[TopicConfig, list[InvalidConfig]]:
+    """``base`` with a topic's settings, and why some of them do not count."""
+    return _readable(settings, lambda each: parse_topic(each, base=base))
+
+
+def effective(image: MetadataImage, node: NodeId, base: BrokerConfig) -> tuple[BrokerConfig, list[InvalidConfig]]:
+    """``base`` (what the broker was started with) with the settings from the metadata, and why some do not count."""
     settings = broker_settings(image, node)
-    return parse_broker(settings, base=base).config if settings else base
+    return _readable(settings, lambda each: parse_broker(each, base=base).config if each else base)
+
+
+C = TypeVar("C")
+
+
+def _readable(settings: Mapping[str, str], parse: Callable[[Mapping[str, str]], C]) -> tuple[C, list[InvalidConfig]]:
+    left, unreadable = dict(settings), []
+    while True:
+        try:
+            return parse(left), unreadable
+        except InvalidConfig as error:
+            if not left:
+                raise
+            unreadable.append(error)
+            if left.pop(str(error.facts.get("setting")), None) is None:
+                left.clear()  # they cannot stand together
 
 
 R_co = TypeVar("R_co", covariant=True)
@@ -100,7 +121,7 @@ class ClusterPolicy:
         defaults = topic_defaults(image, self.node_id, self.topic_defaults)
         if self.started_with is None:
             return replace(self, topic_defaults=defaults)
-        config = effective(image, self.node_id, self.started_with)
+        config, _ = effective(image, self.node_id, self.started_with)
         return replace(
             self,
             topic_defaults=defaults,
