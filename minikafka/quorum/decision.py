@@ -58,7 +58,8 @@ C = TypeVar("C")
 
 
 def _readable(settings: Mapping[str, str], parse: Callable[[Mapping[str, str]], C]) -> tuple[C, list[InvalidConfig]]:
-    left, unreadable = dict(settings), []
+    left = dict(settings)
+    unreadable: list[InvalidConfig] = []
     while True:
         try:
             return parse(left), unreadable
