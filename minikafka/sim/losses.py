@@ -11,6 +11,8 @@
   leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed). So between two places of a record
   some replica has begun its log. If the second copy, which is acknowledged, is deleted unread as well, the record seems
   to stand lower than where it was acknowledged.
+- A consumer whose position a leader has deleted goes on at that leader's log start. A later leader that had not heard
+  of the deletion has the records still: the consumer seems to have passed over them.
 - A record whose request a link delivered twice may stand though its producer reported *not written*: one copy was
   written, and the other one's refusal was heard first. A retrying proxy sends a request again by itself; if the disk is
   full at that very moment, the copy that is refused is truly not written. TCP doubles nothing, and no broker can know
@@ -35,6 +37,7 @@ from minikafka.check.findings import (
     LostWrite,
     NonmonotonicPoll,
     NonmonotonicSend,
+    PollSkip,
     Shifted,
     Unseen,
 )
@@ -104,11 +107,14 @@ class Losses:
         begun_anew_at: Callable[[TopicPartition], Collection[Offset]] = lambda _: (),
         doubled: Container[str] = (),
         time_of: Callable[[int], float] = lambda _: 0.0,
+        deleted_below: Callable[[TopicPartition, float], Offset] = lambda _name, _by: 0,
     ) -> None:
         self._unclean_elections = unclean_elections
         """Those that a partition has had, as its topic allows: epoch -> time."""
         self._begun_anew_at = begun_anew_at
         """Where replicas began their logs behind what was deleted."""
+        self._deleted_below = deleted_below
+        """Where some replica's log began at a time."""
         self._time_of = time_of
         """When a line of the history was written."""
         self._doubled = doubled
@@ -135,6 +141,8 @@ class Losses:
             offsets = sorted(offset for _, offset in finding.places)
             if self._is_of_a_deletion(name, [offsets]):
                 return True
+        if type(finding) is PollSkip and finding.until <= self._deleted_below(name, self._time_of(finding.lines[0])):
+            return True
         if isinstance(finding, AbortedRead) and finding.value in self._doubled:
             return True
         if isinstance(finding, InconsistentOffsets):

@@ -182,6 +182,7 @@ class Run:
             self.watch.begun_anew_at,
             DoubledRecords(self.sim.network.doubled),
             lambda line: self._told_at[line - 1],
+            self.watch.deleted_below,
         )
         self._recorder = Recorder(self._record, self.sim.loop.time)
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)

@@ -9,6 +9,7 @@ hold stands in ``invariants.py`` and ``metadata_invariants.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Container, Mapping
 
 from minikafka.broker.broker import Broker
@@ -105,7 +106,8 @@ class Watch:
         self._names: dict[str, TopicPartition] = {}
         self._new: list[Event] = []
         self._begun_anew: dict[str, dict[Offset, None]] = {}
-        self._deleted_below: dict[str, Offset] = {}
+        self._deleted: dict[str, list[tuple[float, Offset]]] = {}
+        """Name -> when a replica raised its log start, and to where."""
         cluster.sim.observers.append(self._on_event)
         cluster.sim.network.observers.append(self._sent.observe)
         cluster.sim.loop.after_step.append(self._after_step)
@@ -144,7 +146,7 @@ class Watch:
                 self._begun_anew.setdefault(name, {})[number_of(event, "new")] = None
             elif event.kind == "log_start_raised":
                 name = str(event.facts["partition"])
-                self._deleted_below[name] = max(number_of(event, "start"), self._deleted_below.get(name, 0))
+                self._deleted.setdefault(name, []).append((self.cluster.sim.loop.time(), number_of(event, "start")))
 
     def _look_at_fencing(self, event: Event) -> None:
         """No broker is fenced for a refused connection whose process of that registration lives and listens."""
@@ -161,9 +163,11 @@ class Watch:
         """The offsets at which replicas began their logs, since the leader's started there."""
         return self._begun_anew.get(str(name), ())
 
-    def deleted_below(self, name: TopicPartition) -> Offset:
-        """Below it some leader or follower had deleted: another that leads later may have it still, as in Kafka."""
-        return self._deleted_below.get(str(name), 0)
+    def deleted_below(self, name: TopicPartition, by: float = math.inf) -> Offset:
+        """Below it some leader or follower had deleted at that time: another that leads later may have it still, as in
+        Kafka.
+        """
+        return max((start for time, start in self._deleted.get(str(name), ()) if time <= by), default=0)
 
     def unclean_elections(self, name: TopicPartition) -> Mapping[Epoch, float]:
         """In which epochs its leader was elected uncleanly, as its topic allows, and since when that was known."""

@@ -20,8 +20,10 @@ from minikafka.check.findings import (
     Finding,
     InconsistentOffsets,
     IntNonmonotonicPoll,
+    IntPollSkip,
     LostWrite,
     NonmonotonicPoll,
+    PollSkip,
     Shifted,
     Unseen,
 )
@@ -331,6 +333,24 @@ def test_a_double_of_what_was_deleted_is_allowed_where_a_replica_began_behind_it
         assert losses.allows(twice) is allowed, begun
     elsewhere = Duplicate(topic="orders", partition=0, offset=1, value="p1.1", places=((0, 1), (1, 2)), sends=1)
     assert not Losses(Plan(seed=0), never, lambda name: range(99)).allows(elsewhere)
+
+
+def test_a_consumer_may_pass_over_what_a_leader_had_deleted() -> None:
+    """Seed 941001163: its position was deleted there; the next leader had not heard of it, and had the records still."""
+    place = {"topic": "orders", "partition": 0, "offset": 14, "lines": (0,), "process": "w1", "until": 18, "count": 4}
+    for kind, start, time, allowed in (
+        (PollSkip, 18, 1.0, True),
+        (PollSkip, 17, 1.0, False),
+        (PollSkip, 18, 3.0, False),  # deleted later
+        (IntPollSkip, 18, 1.0, False),
+    ):
+        losses = Losses(
+            Plan(seed=0),
+            never,
+            time_of=lambda _line: 2.0,
+            deleted_below=lambda _name, by, start=start, time=time: start if time <= by else 0,  # type: ignore[misc]
+        )
+        assert losses.allows(kind(**place)) is allowed  # type: ignore[arg-type]
 
 
 def test_a_record_that_was_deleted_twice_stands_where_it_was_first_read() -> None:
