@@ -18,6 +18,7 @@ from minikafka.errors import (
 )
 from minikafka.invariant import InvariantViolation
 from minikafka.log.names import offset_name
+from minikafka.log.partition_log import PartitionLog
 from minikafka.types import EpochEnd
 from minikafka.wire.batch import CHECKED_START, HEADER_SIZE, RecordBatch, split, verify, verify_client
 from minikafka.wire.records import Record, build_batch, decode_batch
@@ -566,17 +567,22 @@ def test_a_file_that_became_shorter_is_an_error_not_an_answer():
         log.read(0, max_bytes=1000)
 
 
-@pytest.mark.parametrize("segment_bytes", [1 << 20, 100])
-def test_no_damaged_bit_of_a_header_makes_a_read_pass_over_its_batch(segment_bytes: int):
-    """Seed 651803867: a rotten lastOffsetDelta looked like one of compaction's gaps; the fetch began behind the batch."""
-    config = replace(SMALL, segment_bytes=segment_bytes)
+def three_batches(segment_bytes: int) -> tuple[MemoryDisk, PartitionLog, str, int]:
+    """A log of three batches of three records, and where the second one stands: its file, and the byte."""
     disk = MemoryDisk()
-    log = on_disk(open_log(disk, config))
+    log = on_disk(open_log(disk, replace(SMALL, segment_bytes=segment_bytes)))
     batch = build_batch([Record(offset, TIME, value=b"v") for offset in range(3)])
     for _ in range(3):
         log.append_as_leader(verify_client(batch), leader_epoch=0, wall_ms=TIME)
     log.tail.clear()
     path, start = (LOG, len(batch)) if segment_bytes > 100 else (f"orders-0/{offset_name(3, '.log')}", 0)
+    return disk, log, path, start
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 100])
+def test_no_damaged_bit_of_a_header_makes_a_read_pass_over_its_batch(segment_bytes: int):
+    """Seed 651803867: a rotten lastOffsetDelta looked like one of compaction's gaps; the fetch began behind the batch."""
+    disk, log, path, start = three_batches(segment_bytes)
     refused = 0
     for at in range(CHECKED_START - 4, HEADER_SIZE):
         for bit in range(8):
@@ -596,14 +602,7 @@ def test_no_damaged_bit_of_a_header_makes_a_read_pass_over_its_batch(segment_byt
 @pytest.mark.parametrize("segment_bytes", [100, 1000], ids=["at a segment's end", "in a segment"])
 def test_a_reader_that_has_read_a_batch_goes_on_behind_it_though_it_is_damaged(segment_bytes: int):
     """Seed 940003834: a rotten lastOffsetDelta seemed to hold the next offset; no in-sync follower could read on."""
-    config = replace(SMALL, segment_bytes=segment_bytes)
-    disk = MemoryDisk()
-    log = on_disk(open_log(disk, config))
-    batch = build_batch([Record(offset, TIME, value=b"v") for offset in range(3)])
-    for _ in range(3):
-        log.append_as_leader(verify_client(batch), leader_epoch=0, wall_ms=TIME)
-    log.tail.clear()
-    path, start = (LOG, len(batch)) if segment_bytes > 100 else (f"orders-0/{offset_name(3, '.log')}", 0)
+    disk, log, path, start = three_batches(segment_bytes)
     for at in range(CHECKED_START - 4, HEADER_SIZE):
         for bit in range(8):
             disk.inodes[path].content[start + at] ^= 1 << bit
