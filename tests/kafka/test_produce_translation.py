@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from minikafka.errors import ProtocolError
+from minikafka.errors import ProtocolError, TopicAuthorizationFailed
 from minikafka.wire.kafka.codec import decode, encode
 from minikafka.wire.kafka.translate.common import Directory, Exchange
 from minikafka.wire.kafka.translate.produce import PRODUCE
@@ -151,3 +151,47 @@ def test_a_damaged_request_is_read_as_the_codec_reads_it_or_left_to_it(version: 
         assert quick is None or quick == plain, frame
         seen += quick is not None
     assert seen > 100, "most damage is in the records, the topic or the numbers"
+
+
+NAMES = {bytes([number] * 16): name for number, name in ((1, "denied"), (2, "allowed"))}
+
+
+class TwoTopics:
+    """A directory with the topics of NAMES."""
+
+    def topic_name(self, topic_id: str) -> str | None:
+        return NAMES.get(base64.urlsafe_b64decode(topic_id + "=="))
+
+    def topic_id(self, name: str) -> str:
+        (raw,) = (raw for raw, each in NAMES.items() if each == name)
+        return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_results_go_to_their_own_topics_whatever_their_order(version: int) -> None:
+    """The authorizer's refusals come behind the results of what was appended, also for a topic that was named first."""
+    exchange = Exchange(version, cast("Directory", TwoTopics()), "client")
+    asked_for = {
+        "acks": 1,
+        "timeout_ms": 1,
+        "topic_data": [
+            {
+                "name": "" if version >= 13 else name,
+                "topic_id": raw if version >= 13 else bytes(16),
+                "partition_data": [{"index": 0, "records": b""}],
+            }
+            for raw, name in NAMES.items()
+        ],
+    }
+    refused = ProducedPartition.with_error(
+        TopicAuthorizationFailed("User:ann has no permission for WRITE on TOPIC denied."), topic="denied", partition=0
+    )
+    response = ProduceResponse(partitions=(ProducedPartition(topic="allowed", partition=0, base_offset=7), refused))
+    rows = [
+        row
+        for topic in PRODUCE.response(asked_for, response, exchange)["responses"]
+        for row in topic["partition_responses"]
+    ]
+    assert [(row["error_code"], row["base_offset"]) for row in rows] == [(TopicAuthorizationFailed.code, -1), (0, 7)]
+    # A client that may not write to a topic does not learn its name from its id.
+    assert bool(rows[0]["error_message"]) == (version < 13)

@@ -12,6 +12,7 @@ from minikafka.errors import (
     InvalidTxnState,
     LeaderNotAvailable,
     ProducerFenced,
+    TopicAuthorizationFailed,
     TransactionAbortable,
 )
 from minikafka.wire.kafka.codec import Message, encode, read_varint
@@ -76,18 +77,23 @@ def _request(message: Message, exchange: Exchange) -> ProduceRequest:
 def _response(message: Message, response: ProduceResponse, exchange: Exchange) -> Message:
     version = exchange.version
     by_id = version >= BY_ID_FROM
-    answers = iter(response.partitions)
+    # By name: what the authorizer refuses comes behind the results of the others.
+    answers = {(each.topic, each.partition): each for each in response.partitions}
     topics = []
     for topic in message["topic_data"]:
-        is_known = not by_id or exchange.topic_name(topic["topic_id"]) is not None
+        name = exchange.topic_name(topic["topic_id"]) if by_id else topic["name"]
         partitions = []
         for each in topic["partition_data"]:
-            if not is_known:
-                partitions.append(_refused(each["index"], UNKNOWN_TOPIC_ID, None, version))
+            index = each["index"]
+            if name is None:
+                partitions.append(_refused(index, UNKNOWN_TOPIC_ID, None, version))
             elif response.error_code:
-                partitions.append(_refused(each["index"], response.error_code, response.error_message, version))
+                partitions.append(_refused(index, response.error_code, response.error_message, version))
+            elif by_id and answers[name, index].error_code == TopicAuthorizationFailed.code:
+                # A client that may not write to a topic does not learn its name from its id.
+                partitions.append(_refused(index, TopicAuthorizationFailed.code, None, version))
             else:
-                partitions.append(_partition(next(answers), version))
+                partitions.append(_partition(answers[name, index], version))
         topics.append({"name": topic["name"], "topic_id": topic["topic_id"], "partition_responses": partitions})
     answer: Message = {"responses": topics}
     if any(each.current_leader is not None for each in response.partitions):
