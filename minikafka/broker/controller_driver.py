@@ -2,7 +2,7 @@
 
 Active only while this node leads the quorum and has applied all that was committed before its epoch. The loop takes
 what is waiting, decides each request on the committed image plus what the batch holds so far, appends all records as
-one batch, and answers when they are committed and applied here: a caller whose request has succeeded finds its change.
+one batch (several, if they do not fit one), and answers when they are committed and applied here: a caller whose request has succeeded finds its change.
 
 Rules for this file:
 
@@ -37,6 +37,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from minikafka.broker.metadata import MetadataCache
+from minikafka.broker.quorum_driver import METADATA_BATCH_BYTES_MAX
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -46,6 +47,7 @@ from minikafka.errors import (
     KafkaStorageError,
     NotController,
     Outcome,
+    PolicyViolation,
     ProtocolError,
     RequestTimedOut,
     WorldError,
@@ -90,6 +92,9 @@ WAITING_REQUESTS_MAX = 10_000
 
 # A batch is closed when it holds so many records: about a megabyte, an eighth of what one append may be.
 BATCH_RECORDS_MAX = 10_000
+
+RECORD_OVERHEAD = 32
+"""More than a batch holds of a record beside its value, and more than its own header for each record."""
 
 # After an append that failed for the disk: the next one may succeed when space was freed.
 RETRY_PAUSE_S = 1.0
@@ -184,6 +189,10 @@ class _Batch:
     """Every request that was taken from the queue for this batch: decided, or not because of a bug."""
     decided: list[_Decided] = field(default_factory=list)
     records: list[MetadataRecord] = field(default_factory=list)
+    appends: list[list[bytes]] = field(default_factory=list)
+    """The encoded records, as few batches of the log as they fit; nearly always one."""
+    size: int = 0
+    """Bytes of the last of these."""
 
     @property
     def registering(self) -> list[NodeId]:
@@ -192,7 +201,7 @@ class _Batch:
 
     def takes(self, request: object = None) -> bool:
         """Return True if there is room for the decision about ``request`` (None: a decision without a request)."""
-        if len(self.records) >= BATCH_RECORDS_MAX:
+        if len(self.records) >= BATCH_RECORDS_MAX or len(self.appends) > 1:
             return False
         known = self.registering
         return not known or (isinstance(request, BrokerRegistrationRequest) and request.broker_id not in known)
@@ -210,14 +219,45 @@ class _Batch:
     def add(
         self, decision: Decision[Any], asked: _Asked | None = None, on_commit: Callable[[Offset], None] | None = None
     ) -> None:
+        """Add a decision. Raises PolicyViolation if its records do not fit one batch and must not be divided."""
         before = self.image
         if decision.records:
+            self._encode(decision)
             self.image = before.staged(decision.records, self.epoch)
             self.records.extend(decision.records)
         self.decided.append(_Decided(decision, None, asked, before, self.image, on_commit))
 
+    def _encode(self, decision: Decision[Any]) -> None:
+        payloads = [encode(record) for record in decision.records]
+        if self._size_with(payloads) <= METADATA_BATCH_BYTES_MAX:
+            self._extend(payloads)
+            return
+        for part in ([each] for each in payloads) if decision.divisible else (payloads,):
+            if self._size_with(part) > METADATA_BATCH_BYTES_MAX:
+                if sum(map(_size_of, part)) > METADATA_BATCH_BYTES_MAX:
+                    raise PolicyViolation(
+                        f"The {len(part)} records of this change exceed the {METADATA_BATCH_BYTES_MAX} bytes that are "
+                        "recorded at once; send several smaller requests."
+                    )
+                self.appends.append([])
+                self.size = 0
+            self._extend(part)
+
+    def _size_with(self, payloads: Sequence[bytes]) -> int:
+        return self.size + sum(map(_size_of, payloads))
+
+    def _extend(self, payloads: list[bytes]) -> None:
+        if not self.appends:
+            self.appends.append([])
+        self.appends[-1] += payloads
+        self.size = self._size_with(payloads)
+
     def refuse(self, asked: _Asked, error: ProtocolError) -> None:
         self.decided.append(_Decided(None, error, asked, self.image, self.image))
+
+
+def _size_of(payload: bytes) -> int:
+    return len(payload) + RECORD_OVERHEAD
 
 
 def _records(decided: _Decided) -> tuple[MetadataRecord, ...]:
@@ -448,7 +488,7 @@ class ControllerDriver:
         living = [node for node in sorted(image.brokers) if image.alive(node)]
         for name in (topic.name for topic in request.topics if topic.name not in image.topics):
             is_being_removed = name in self.metadata.image.topics
-            removed_below = NOT_YET if is_being_removed else self.metadata.removed_below.get(name, NO_OFFSET)
+            removed_below = NOT_YET if is_being_removed else self.metadata.removed_below_of(name)
             behind = [node for node in living if (self.sessions.lowest_offset((node,)) or 0) < removed_below]
             if behind:
                 brokers = ", ".join(map(str, behind))
@@ -523,6 +563,8 @@ class ControllerDriver:
             self.sessions.ended(node)
         elif decision.records and self.metadata.image.brokers[node].in_controlled_shutdown:
             self.sessions.shutting_down(node, end)
+        elif decision.records:
+            self.sessions.not_shutting_down(node)
 
     # ---- which addresses answer --------------------------------------------------------------------------------------
 
@@ -680,12 +722,13 @@ class ControllerDriver:
 
     async def _carry_out(self, batch: _Batch) -> None:
         """Record, then answer. Raises NotController when the reign is over."""
-        end = self.metadata.image.offset
+        end = before = self.metadata.image.offset
         if batch.records:
             try:
-                end = await self.quorum.append([encode(record) for record in batch.records], epoch=batch.epoch)
+                for payloads in batch.appends:
+                    end = await self.quorum.append(payloads, epoch=batch.epoch)
             except ProtocolError as error:
-                self._fail(batch, error)
+                self._fail(batch, error, error.outcome if end == before else UNKNOWN)
                 if isinstance(error, NotController | KafkaStorageError):
                     # A quorum's log that has failed stays so: who cannot write down what it decides must not reign on.
                     raise
@@ -721,10 +764,10 @@ class ControllerDriver:
         finally:
             CAUSE.reset(token)
 
-    def _fail(self, batch: _Batch, error: ProtocolError) -> None:
+    def _fail(self, batch: _Batch, error: ProtocolError, outcome_of_recorded: Outcome = UNKNOWN) -> None:
         """No caller gets the decisions. Those whose request recorded nothing can be sure that nothing was written."""
         recorded = {each.asked for each in batch.decided if _records(each)}
         for asked in batch.taken:
             if not asked.answer.done():
-                outcome = error.outcome if asked in recorded else NOT_WRITTEN
+                outcome = outcome_of_recorded if asked in recorded else NOT_WRITTEN
                 asked.answer.set_exception(type(error)(error.message, outcome=outcome, **error.facts))

@@ -21,7 +21,17 @@ from minikafka.ports import Events, RequestContext, World
 from minikafka.quorum.controller_topics import check_topic_name
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.quorum.records import decode, encode
-from minikafka.types import INTERNAL_TOPICS, METADATA_TOPIC, NO_EPOCH, NO_NODE, Epoch, EpochEnd, NodeId, Offset
+from minikafka.types import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    NO_EPOCH,
+    NO_NODE,
+    NO_OFFSET,
+    Epoch,
+    EpochEnd,
+    NodeId,
+    Offset,
+)
 from minikafka.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -60,6 +70,8 @@ class MetadataCache:
         self.image = MetadataImage(cluster_id=cluster_id)
         self.removed_below: dict[str, Offset] = {}
         """By name, an offset of the metadata log below which its last topic was deleted, as far as seen here."""
+        self._any_removed_below: Offset = NO_OFFSET
+        """Below this offset topics of any other name may have been deleted: a snapshot does not say which."""
         self.leader_id: NodeId = NO_NODE
         self.leader_epoch: Epoch = NO_EPOCH
         self.i_lead = False
@@ -88,6 +100,10 @@ class MetadataCache:
             return False
         return True
 
+    def removed_below_of(self, name: str) -> Offset:
+        """An offset of the metadata log below which the last topic of this name was deleted, if there was one."""
+        return self.removed_below.get(name, self._any_removed_below)
+
     # ---- the quorum's listener ----
 
     def on_commit(self, base_offset: Offset, leader_epoch: Epoch, payloads: Sequence[bytes]) -> None:
@@ -100,6 +116,7 @@ class MetadataCache:
         records = [decode(payload) for payload in payloads]
         empty = MetadataImage(cluster_id=self.cluster_id)
         self._events("snapshot_loaded", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(records))
+        self._any_removed_below = snapshot.end_offset
         self._show(empty.replay_all(records, snapshot.end_offset, snapshot.epoch))
 
     def on_leader(self, leader_id: NodeId, epoch: Epoch, i_lead: bool) -> None:  # noqa: FBT001 - the listener's form
@@ -118,7 +135,8 @@ class MetadataCache:
             self.removed_below.pop(name, None)
             self.removed_below[name] = new.offset
         while len(self.removed_below) > REMOVED_TOPICS_MAX:
-            del self.removed_below[next(iter(self.removed_below))]
+            forgotten = self.removed_below.pop(next(iter(self.removed_below)))
+            self._any_removed_below = max(self._any_removed_below, forgotten)
         self._moved.set()
         for callback in tuple(self._image_subscribers):
             callback(old, new)

@@ -102,7 +102,10 @@ def create_acls(
         used.add(acl_id)
         records.append(acl_record(acl_id, acl))
     return Decision(
-        records=tuple(records), response=CreateAclsResponse(results=tuple(results)), cause="ACLs were created"
+        records=tuple(records),
+        divisible=True,
+        response=CreateAclsResponse(results=tuple(results)),
+        cause="ACLs were created",
     )
 
 
@@ -116,6 +119,7 @@ def delete_acls(image: MetadataImage, request: DeleteAclsRequest) -> Decision[De
         )
     return Decision(
         records=tuple(RemoveAccessControlEntry(id=acl_id) for acl_id in sorted(removed)),
+        divisible=True,
         response=DeleteAclsResponse(filter_results=tuple(results)),
         cause="ACLs were deleted",
     )
@@ -162,6 +166,7 @@ def alter_user_scram_credentials(
         records.insert(0, ClusterSecret(secret=entropy(SECRET_SIZE)))
     return Decision(
         records=tuple(records),
+        divisible=True,
         response=AlterUserScramCredentialsResponse(results=tuple(results.values())),
         cause="SCRAM credentials were altered",
     )

@@ -66,6 +66,7 @@ def alter_client_quotas(image: MetadataImage, request: AlterClientQuotasRequest)
         known[entity] = changed
     return Decision(
         records=() if request.validate_only else tuple(records),
+        divisible=True,
         response=AlterClientQuotasResponse(entries=tuple(results)),
         cause="client quotas were altered",
     )

@@ -17,7 +17,7 @@ Which settings of brokers may change, and which of them are the cluster's and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from minikafka.addresses import is_number
@@ -185,7 +185,8 @@ def _altered(
         answers.append(AlteredConfigs(resource_type=asked.resource_type, resource_name=asked.resource_name))
         changed: list[MetadataRecord] = list(_difference(resource, wanted))
         after = staged.staged(changed)
-        changed.extend(_consequences(policy, staged, after))
+        names = [asked.resource_name] if asked.resource_type == TOPIC else sorted(after.topics)
+        changed.extend(_consequences(policy, staged, after, names))
         records.extend(changed)
         staged = staged.staged(changed)
     return tuple(records), tuple(answers)
@@ -265,10 +266,12 @@ def _difference(resource: _Resource, wanted: Mapping[str, str]) -> Iterator[Conf
             yield resource.record(name, wanted.get(name))
 
 
-def _consequences(policy: ClusterPolicy, before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord]:
-    """What must change with the settings, see the file's head."""
+def _consequences(
+    policy: ClusterPolicy, before: MetadataImage, after: MetadataImage, topics: Iterable[str]
+) -> Iterator[MetadataRecord]:
+    """What must change with the settings of these topics, see the file's head."""
     old, new = policy.under(before), policy.under(after)
-    for name in sorted(after.topics):
+    for name in topics:
         was, topic = before.topics[name], after.topics[name]
         minimum_moved = old.min_insync_replicas(was) != new.min_insync_replicas(topic)
         now_unclean = new.elects_unclean(topic) and not old.elects_unclean(was)

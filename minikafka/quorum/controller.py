@@ -173,7 +173,7 @@ class Controller:
     def elect_leaderless(self, image: MetadataImage) -> Decision[None]:
         """S20: try again for every partition without a leader."""
         records = tuple(leaders_for_leaderless(self.policy.under(image), image))
-        return Decision(records=records, response=None, cause="leaderless partitions are tried again")
+        return Decision(records=records, divisible=True, response=None, cause="leaderless partitions are tried again")
 
     def prefer_leaders(self, image: MetadataImage) -> Decision[None]:
         """Move leaders home: to the first replica of the assignment, where it is in the ISR."""
@@ -213,6 +213,7 @@ class Controller:
                 answers.append(_not_elected(tp, error))
         return Decision(
             records=tuple(records),
+            divisible=True,
             response=ElectLeadersResponse(partitions=tuple(answers)),
             cause=f"a client asked for a {request.election_type} election",
         )

@@ -208,6 +208,12 @@ class Sessions:
         if session is not None and session.shutdown_offset is None:
             session.shutdown_offset = offset
 
+    def not_shutting_down(self, node: NodeId) -> None:
+        """The broker was fenced or unfenced: where its leaders moved before does not count for its next shutdown."""
+        session = self._sessions.get(node)
+        if session is not None:
+            session.shutdown_offset = None
+
     def shutdown_offset(self, node: NodeId) -> Offset | None:
         """The end of the records that moved this broker's leaders; None when this controller did not move them."""
         session = self._sessions.get(node)
@@ -337,22 +343,26 @@ def register(
             "session has not ended"
         )
     after = image.staged((registration,))
+    # First what follows from it: if the rest is never recorded, the broker registers again.
     return Decision(
-        records=(registration, *without_broker(policy, after, request.broker_id, unclean_stop=not clean, was=present)),
+        records=(*without_broker(policy, after, request.broker_id, unclean_stop=not clean, was=present), registration),
+        divisible=True,
         response=BrokerRegistrationResponse(),
         cause=f"broker {request.broker_id} registered again after {'a clean' if clean else 'an unclean'} stop",
     )
 
 
 def fence(policy: ClusterPolicy, image: MetadataImage, broker: BrokerImage) -> tuple[MetadataRecord, ...]:
-    """Records that fence ``broker``: out of every ISR, its leaders moved, in one batch."""
+    """Records that fence ``broker``: out of every ISR, its leaders moved, and then fenced. Until it is, a controller
+    that finds only some of them waits for its session or a refused connection, and fences it again.
+    """
     fenced = BrokerRegistrationChange(
         broker_id=broker.node_id,
         broker_epoch=broker.broker_epoch,
         fenced=True,
         in_controlled_shutdown=False if broker.in_controlled_shutdown else None,
     )
-    return fenced, *without_broker(policy, image.staged((fenced,)), broker.node_id)
+    return *without_broker(policy, image.staged((fenced,)), broker.node_id), fenced
 
 
 def broker_lost(policy: ClusterPolicy, image: MetadataImage, node: NodeId) -> Decision[None]:
@@ -361,7 +371,10 @@ def broker_lost(policy: ClusterPolicy, image: MetadataImage, node: NodeId) -> De
     if broker is None or broker.fenced:
         return Decision(response=None)
     return Decision(
-        records=fence(policy, image, broker), response=None, cause=f"broker {node} was silent for its session timeout"
+        records=fence(policy, image, broker),
+        divisible=True,
+        response=None,
+        cause=f"broker {node} was silent for its session timeout",
     )
 
 
@@ -378,6 +391,7 @@ def broker_refused(
         return Decision(response=None)
     return Decision(
         records=fence(policy, image, broker),
+        divisible=True,
         response=None,
         cause=f"the process of broker {broker.node_id} has ended: connection refused by {broker.address}",
     )
@@ -438,7 +452,10 @@ def _unfence(
 ) -> Decision[BrokerHeartbeatResponse]:
     unfenced = BrokerRegistrationChange(broker_id=broker.node_id, broker_epoch=broker.broker_epoch, fenced=False)
     after = image.staged((unfenced,))
-    records = (unfenced, *with_broker(policy, after, broker.node_id, missing))
+    changes = list(with_broker(policy, after, broker.node_id, missing))
+    # Nothing may rest on a log that is lost once the broker may lead.
+    lost = [each for each in changes if (each.topic_id, each.partition) in missing]
+    records = (*lost, unfenced, *(each for each in changes if (each.topic_id, each.partition) not in missing))
     return _answer(records, f"broker {broker.node_id} has caught up", caught_up=True, fenced=False)
 
 
@@ -468,7 +485,7 @@ def _begin_shutdown(
         broker_id=broker.node_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=True
     )
     after = image.staged((leaving,))
-    records = (leaving, *without_broker(policy, after, broker.node_id))
+    records = (*without_broker(policy, after, broker.node_id), leaving)
     return _answer(records, f"broker {broker.node_id} shuts down", caught_up=caught_up, fenced=False)
 
 
@@ -476,4 +493,4 @@ def _answer(
     records: tuple[MetadataRecord, ...] = (), cause: str = "", *, caught_up: bool, fenced: bool, stop: bool = False
 ) -> Decision[BrokerHeartbeatResponse]:
     response = BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=stop)
-    return Decision(records=records, response=response, cause=cause)
+    return Decision(records=records, divisible=True, response=response, cause=cause)

@@ -108,6 +108,7 @@ def alter_partition_reassignments(
         answers.append(ReassignmentAnswer(topic=tp.topic, partition=tp.partition))
     return Decision(
         records=tuple(records),
+        divisible=True,
         response=AlterPartitionReassignmentsResponse(responses=tuple(answers)),
         cause="a client asked for a reassignment",
     )
@@ -184,7 +185,8 @@ def _check_what_is_dropped(
         )
 
 
-# One request is one batch of the metadata log: 10,000 partition records stay below 2 MiB. Kafka has the same limit.
+# What a request creates is one batch of the metadata log: 10,000 partition records with few replicas stay below 2 MiB.
+# Kafka has the same limit.
 PARTITIONS_PER_REQUEST_MAX = 10_000
 
 TOPIC_NAME_LENGTH_MAX = 249
@@ -291,7 +293,10 @@ def delete_topics(
         records.append(RemoveTopic(topic_id=topic.topic_id))
         answers.append(DeletedTopic(name=name, topic_id=topic.topic_id))
     return Decision(
-        records=tuple(records), response=DeleteTopicsResponse(topics=tuple(answers)), cause="at a client's request"
+        records=tuple(records),
+        divisible=True,
+        response=DeleteTopicsResponse(topics=tuple(answers)),
+        cause="at a client's request",
     )
 
 
@@ -387,7 +392,7 @@ def _placed(
     policy: ClusterPolicy, image: MetadataImage, topic: NewTopic, partitions_left: int
 ) -> Iterator[tuple[NodeId, ...]]:
     if topic.assignments:
-        yield from _assigned(image, topic)
+        yield from _assigned(image, topic, partitions_left)
         return
     partitions = policy.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     if not 1 <= partitions <= partitions_left:
@@ -399,7 +404,7 @@ def _placed(
     yield from place(image.eligible_brokers(), partitions=partitions, replication_factor=factor)
 
 
-def _assigned(image: MetadataImage, topic: NewTopic) -> Iterator[tuple[NodeId, ...]]:
+def _assigned(image: MetadataImage, topic: NewTopic, partitions_left: int) -> Iterator[tuple[NodeId, ...]]:
     """A manual assignment, checked: partitions 0 to n-1, known brokers, one replication factor, someone to lead."""
     if topic.num_partitions != -1 or topic.replication_factor != -1:
         raise InvalidRequest(
@@ -408,8 +413,8 @@ def _assigned(image: MetadataImage, topic: NewTopic) -> Iterator[tuple[NodeId, .
     by_number = sorted(topic.assignments, key=lambda each: each.partition)
     if [each.partition for each in by_number] != list(range(len(by_number))):
         raise InvalidReplicaAssignment(f"topic {topic.name!r}: partitions are numbered from 0 without gap or repeat")
-    if len(by_number) > PARTITIONS_PER_REQUEST_MAX:
-        raise InvalidPartitions(f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions are allowed")
+    if len(by_number) > partitions_left:
+        raise InvalidPartitions(f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions in one request")
     for each in by_number:
         brokers, where = each.broker_ids, f"topic {topic.name!r}, partition {each.partition}"
         check_replicas(image, brokers, where)

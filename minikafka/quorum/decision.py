@@ -8,7 +8,7 @@ build has written it, and a controller or a broker that ended for it would end a
 
 What a controller decides with: the cluster's policy, and a decision as records plus an answer (DESIGN D5).
 
-A decision changes nothing. Its records are appended to the metadata log; the state changes when they are replayed, on
+A decision changes nothing. Its records are appended to the metadata log, in one batch if they fit; the state changes when they are replayed, on
 the controller as on every other node, and only then is the answer given.
 """
 
@@ -76,9 +76,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[R_co]):
-    """Records to append, in one batch, and the answer to give once they are committed and applied."""
+    """Records to append, and the answer to give once they are committed and applied."""
 
     records: tuple[MetadataRecord, ...] = ()
+    divisible: bool = False
+    """Records that do not fit one batch may be appended in several, in their order. After each of them the next
+    controller can decide the rest. All others are applied as a whole or not at all."""
     response: R_co
     cause: str = ""
     """Why, in a few words: it goes into the events that tell what became of the records (D9)."""

@@ -185,7 +185,7 @@ def leaders_for_leaderless(policy: ClusterPolicy, image: MetadataImage) -> Itera
 
 def with_broker(
     policy: ClusterPolicy, image: MetadataImage, node: NodeId, missing: frozenset[tuple[TopicId, int]]
-) -> Iterator[MetadataRecord]:
+) -> Iterator[PartitionChange]:
     """Changes for a broker that has been unfenced: it may lead partitions that have no leader.
 
     ``missing`` are the replicas whose logs its process had to create. Where the metadata says that the broker held one
@@ -369,6 +369,7 @@ def alter_partition(
             answers.append(AlteredPartition.failed(error, topic=item.topic, partition=item.partition))
     return Decision(
         records=tuple(records),
+        divisible=True,
         response=AlterPartitionResponse(partitions=tuple(answers)),
         cause=f"leader {request.broker_id} proposed the ISR",
     )

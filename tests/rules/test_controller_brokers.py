@@ -9,7 +9,12 @@ from minikafka.quorum.controller_brokers import Sessions
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import RegisterBroker, decode, encode
 from minikafka.quorum.roles import NEVER
-from minikafka.wire.messages import AllocateProducerIdsRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
+from minikafka.wire.messages import (
+    AllocateProducerIdsRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    MissingReplica,
+)
 from tests.rules.controller_kit import CLUSTER_ID, Cluster
 
 # ---- registration ----------------------------------------------------------------------------------------------------
@@ -491,12 +496,31 @@ def test_producer_ids_are_handed_out_once():
         cluster.controller.allocate_producer_ids(cluster.image, stale)
 
 
-def test_a_registration_comes_first_in_its_batch():
-    """Its own offset is its epoch, and what follows is decided on the broker as registered."""
+def test_a_registration_comes_after_what_follows_from_it():
+    """If the records do not fit one batch and only some are recorded, the broker registers again."""
     cluster = Cluster()
     cluster.create("t", (1, 2, 3))
     request = BrokerRegistrationRequest(broker_id=1, cluster_id=CLUSTER_ID, incarnation_id="new", host="h", port=1)
     records = cluster.controller.register(cluster.image, request, may_live=False).records
-    assert [type(record).__name__ for record in records] == ["RegisterBroker", "PartitionChange"]
-    assert isinstance(records[0], RegisterBroker)
-    assert records[0].broker_epoch is None
+    assert [type(record).__name__ for record in records] == ["PartitionChange", "RegisterBroker"]
+    assert isinstance(records[1], RegisterBroker)
+    assert records[1].broker_epoch is None
+
+
+def test_a_broker_is_unfenced_after_its_lost_logs_have_been_recorded():
+    """If the records do not fit one batch and only some are recorded, no partition rests on a log that is lost."""
+    cluster = Cluster(3, elr=False)
+    cluster.create("t", (1, 2, 3))
+    cluster.create("u", (1,))
+    cluster.create("v", (2,))
+    cluster.lose(1)
+    cluster.register(1, clean=True)
+    request = BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=cluster.image.brokers[1].broker_epoch,
+        current_metadata_offset=cluster.image.offset,
+        missing_replicas=(MissingReplica(topic_id=cluster.image.topics["u"].topic_id, partition=0),),
+    )
+    decision = cluster.controller.heartbeat(cluster.image, request, lowest_other_offset=None, shutdown_offset=0)
+    assert decision.divisible
+    assert [type(record).__name__ for record in decision.records] == ["PartitionChange", "BrokerRegistrationChange"]

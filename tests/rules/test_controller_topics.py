@@ -79,6 +79,13 @@ def test_the_limit_of_partitions_holds_for_the_whole_request():
     assert [each.error_code for each in answers] == [0, 37]
 
 
+def test_the_limit_of_partitions_holds_for_assignments_of_several_topics():
+    """Thousands of partitions with an assignment of their own are as many records."""
+    assignments = tuple(ReplicaAssignment(partition=number, broker_ids=(1,)) for number in range(6_000))
+    topics = [NewTopic(name=name, assignments=assignments) for name in "ab"]
+    assert [each.error_code for each in Cluster(1).create_all(*topics)] == [0, 37]
+
+
 def test_too_few_brokers_are_told_by_number():
     """The message says what would work."""
     cluster = Cluster(3)

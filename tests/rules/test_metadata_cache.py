@@ -71,8 +71,27 @@ def test_names_of_deleted_topics_are_remembered_with_an_offset(cache: MetadataCa
     assert cache.removed_below == {}
     cache.on_commit(3, 1, [encode(RemoveTopic(topic_id="aa")), encode(TopicRecord(name="a", topic_id="a3"))])
     assert cache.removed_below == {"a": 5}
+    assert (cache.removed_below_of("a"), cache.removed_below_of("never")) == (5, -1)
     cache.on_snapshot(EpochEnd(epoch=1, end_offset=9), [encode(TopicRecord(name="b", topic_id="b3"))])
     assert cache.removed_below == {"c": 9, "a": 9}
+
+
+def test_any_other_name_may_have_been_deleted_below_a_snapshot(cache: MetadataCache):
+    """A snapshot does not say which topics were deleted before it."""
+    cache.on_snapshot(EpochEnd(epoch=1, end_offset=9), [])
+    assert cache.removed_below_of("t") == 9
+    cache.on_commit(9, 1, [encode(TopicRecord(name="t", topic_id="tt"))])
+    cache.on_commit(10, 1, [encode(RemoveTopic(topic_id="tt"))])
+    assert (cache.removed_below_of("t"), cache.removed_below_of("u")) == (11, 9)
+
+
+def test_any_name_may_be_one_of_those_that_were_forgotten(cache: MetadataCache, monkeypatch: pytest.MonkeyPatch):
+    """With more deleted topics than are remembered, the oldest offset that was forgotten counts for all names."""
+    monkeypatch.setattr("minikafka.broker.metadata.REMOVED_TOPICS_MAX", 1)
+    cache.on_commit(0, 1, [encode(TopicRecord(name=name, topic_id=name * 2)) for name in "ab"])
+    cache.on_commit(2, 1, [encode(RemoveTopic(topic_id="aa"))])
+    cache.on_commit(3, 1, [encode(RemoveTopic(topic_id="bb"))])
+    assert [cache.removed_below_of(name) for name in "abc"] == [3, 4, 3]
 
 
 def test_a_record_from_the_future_stops_the_broker(cache: MetadataCache):

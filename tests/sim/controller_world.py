@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
+from minikafka.broker import controller_driver
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.metadata import MetadataCache
 from minikafka.config import BrokerConfig
-from minikafka.errors import NotController, ProtocolError
+from minikafka.errors import NotController, ProtocolError, RecordListTooLarge
 from minikafka.quorum.image import BrokerImage, PartitionImage
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address, Epoch, NodeId, Offset, TopicPartition
@@ -71,8 +72,12 @@ class FakeQuorum:
         self.metadata.on_leader(leader, self.epoch, i_lead=False)
 
     async def append(self, payloads: Sequence[bytes], *, epoch: Epoch) -> Offset:
+        if self.epoch != epoch:
+            raise NotController("deposed")
         if self.failure is not None:
             raise self.failure
+        if sum(map(len, payloads)) > controller_driver.METADATA_BATCH_BYTES_MAX:
+            raise RecordListTooLarge(f"{len(payloads)} metadata records are too large")
         base, self.end = self.end, self.end + len(payloads)
         self.batches.append(len(payloads))
         await asyncio.sleep(COMMIT_S)

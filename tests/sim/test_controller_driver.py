@@ -20,7 +20,7 @@ from minikafka.errors import (
     StaleBrokerEpoch,
 )
 from minikafka.ports import CAUSE
-from minikafka.types import Address
+from minikafka.types import Address, EpochEnd
 from minikafka.wire.admin import CreatePartitionsRequest, NewPartitions
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
@@ -402,6 +402,70 @@ def test_a_bug_in_a_decision_leaves_nobody_waiting():
     play(story)
 
 
+# ---- more records than a batch may hold ------------------------------------------------------------------------------
+
+
+def test_a_broker_is_fenced_whose_leaders_do_not_fit_one_batch(monkeypatch: pytest.MonkeyPatch):
+    """In several batches, the fencing itself in the last: whoever takes over in between begins again."""
+    monkeypatch.setattr("minikafka.broker.controller_driver.METADATA_BATCH_BYTES_MAX", 4096)
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        for number in range(6):
+            await world.create(f"t{number}", partitions=15, factor=2)
+        world.quorum.batches.clear()
+        states: list[tuple[bool, int]] = []
+        world.metadata.subscribe(
+            lambda _, new: states.append((new.alive(1), sum(1 in each.isr for _, each in new.sorted_partitions())))
+        )
+        await keep_alive(world, 2, until=world.now() + 9.5)
+        assert len(world.quorum.batches) > 1
+        assert sum(world.quorum.batches) == 91
+        assert [is_alive for is_alive, _ in states] == [True] * (len(states) - 1) + [False]
+        assert states[-1][1] == 0
+        assert {each.leader for _, each in world.metadata.image.sorted_partitions()} == {2}
+
+    sim = play(story)
+    assert sim.marks["broker_fenced"] == 1
+
+
+def test_a_controller_that_is_deposed_between_two_batches_does_not_know_the_outcome(monkeypatch: pytest.MonkeyPatch):
+    """Some of what it decided is recorded."""
+    monkeypatch.setattr("minikafka.broker.controller_driver.METADATA_BATCH_BYTES_MAX", 1024)
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        await world.create(*(f"t{number}" for number in range(2)))
+        for number in range(2, 40):
+            await world.create(f"t{number}")
+        names = tuple(f"t{number}" for number in range(40))
+        world.metadata.subscribe(lambda _, new: world.quorum.lose() if len(new.topics) < 40 else None)
+        deleting = world.driver.handle(DeleteTopicsRequest(topics=names))
+        assert await outcome(deleting) == ("NOT_CONTROLLER", "unknown")
+        assert 0 < len(world.metadata.image.topics) < 40
+
+    play(story)
+
+
+def test_a_request_whose_records_do_not_fit_one_batch_is_refused_alone(monkeypatch: pytest.MonkeyPatch):
+    """A topic is created as a whole. What else was decided in the same turn is recorded."""
+    monkeypatch.setattr("minikafka.broker.controller_driver.METADATA_BATCH_BYTES_MAX", 4096)
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        large = asyncio.ensure_future(outcome(world.create("large", partitions=100)))
+        answers = await asyncio.gather(world.create("a"), world.create("b", partitions=10), world.create("c"))
+        assert [each.topics[0].error_code for each in answers] == [0, 0, 0]
+        assert await large == ("POLICY_VIOLATION", "not_written")
+        assert sorted(world.metadata.image.topics) == ["a", "b", "c"]
+
+    sim = play(story)
+    assert "metadata_append_failed" not in sim.marks
+
+
 # ---- sessions --------------------------------------------------------------------------------------------------------
 
 
@@ -637,6 +701,34 @@ def test_controlled_shutdown_survives_a_change_of_controller():
     play(story)
 
 
+def test_a_shutdown_that_was_called_off_does_not_shorten_the_next_one():
+    """A broker may stop when the others have read where its leaders moved the last time."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        await world.create("t", factor=2)
+
+        async def leave() -> int:
+            await world.beat(1, leaving=True)
+            world.driver.sessions.lives(2, world.now())
+            await world.beat(1, leaving=True)
+            assert world.broker(1).in_controlled_shutdown
+            return world.metadata.image.offset
+
+        await leave()
+        await world.beat(2)
+        assert not (await world.beat(1)).should_shut_down
+        assert not (await world.beat(1)).is_fenced
+        moved = await leave()
+        await world.beat(2, offset=moved - 1)
+        assert not (await world.beat(1, leaving=True)).should_shut_down
+        await world.beat(2)
+        assert (await world.beat(1, leaving=True)).should_shut_down
+
+    play(story)
+
+
 # ---- timers ----------------------------------------------------------------------------------------------------------
 
 
@@ -800,6 +892,33 @@ def test_a_new_controller_remembers_deletions_and_hears_the_brokers_first():
         assert (await creating_again).topics[0].error_code == 0
 
     play(story)
+
+
+def test_a_controller_that_began_with_a_snapshot_hears_the_brokers_before_it_creates_a_topic():
+    """The snapshot does not say that the name was a deleted topic's, which a broker may still lead."""
+    snapshot: list[Any] = []
+
+    async def before(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        await world.create("t", factor=2)
+        await world.driver.handle(DeleteTopicsRequest(topics=("t",)))
+        snapshot.extend((world.metadata.image.offset, world.metadata.snapshot_payloads()))
+
+    async def after(world: ControllerWorld) -> None:
+        world.quorum.end, payloads = snapshot
+        world.metadata.on_snapshot(EpochEnd(epoch=1, end_offset=world.quorum.end), payloads)
+        world.quorum.lead(2)
+        creating = asyncio.ensure_future(world.create("t"))
+        await world.beat(1)
+        await world.beat(2, offset=world.quorum.end - 2)
+        await asyncio.sleep(0.1)
+        assert not creating.done()
+        await world.beat(2)
+        assert (await creating).topics[0].error_code == 0
+
+    play(before)
+    play(after)
 
 
 # ---- advertised addresses --------------------------------------------------------------------------------------------
