@@ -2,7 +2,8 @@
 
 Active only while this node leads the quorum and has applied all that was committed before its epoch. The loop takes
 what is waiting, decides each request on the committed image plus what the batch holds so far, appends all records as
-one batch (several, if they do not fit one), and answers when they are committed and applied here: a caller whose request has succeeded finds its change.
+one batch (several, if they do not fit one), and answers when they are committed and applied here: a caller whose
+request has succeeded finds its change.
 
 Rules for this file:
 
@@ -63,7 +64,7 @@ from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
 from minikafka.quorum.story import happenings
 from minikafka.rpc import call
-from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, Offset, TopicId
+from minikafka.types import NO_NODE, Address, Epoch, NodeId, Offset, TopicId
 from minikafka.wire.acls import CreateAclsRequest, DeleteAclsRequest
 from minikafka.wire.admin import (
     AlterConfigsRequest,

@@ -455,7 +455,8 @@ def _unfence(
     changes = list(with_broker(policy, after, broker.node_id, missing))
     # Nothing may rest on a log that is lost once the broker may lead.
     lost = [each for each in changes if (each.topic_id, each.partition) in missing]
-    records = (*lost, unfenced, *(each for each in changes if (each.topic_id, each.partition) not in missing))
+    others = [each for each in changes if (each.topic_id, each.partition) not in missing]
+    records: tuple[MetadataRecord, ...] = (*lost, unfenced, *others)
     return _answer(records, f"broker {broker.node_id} has caught up", caught_up=True, fenced=False)
 
 
@@ -485,7 +486,7 @@ def _begin_shutdown(
         broker_id=broker.node_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=True
     )
     after = image.staged((leaving,))
-    records = (*without_broker(policy, after, broker.node_id), leaving)
+    records: tuple[MetadataRecord, ...] = (*without_broker(policy, after, broker.node_id), leaving)
     return _answer(records, f"broker {broker.node_id} shuts down", caught_up=caught_up, fenced=False)
 
 

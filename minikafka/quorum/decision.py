@@ -8,8 +8,8 @@ build has written it, and a controller or a broker that ended for it would end a
 
 What a controller decides with: the cluster's policy, and a decision as records plus an answer (DESIGN D5).
 
-A decision changes nothing. Its records are appended to the metadata log, in one batch if they fit; the state changes when they are replayed, on
-the controller as on every other node, and only then is the answer given.
+A decision changes nothing. Its records are appended to the metadata log, in one batch if they fit; the state changes
+when they are replayed, on the controller as on every other node, and only then is the answer given.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from minikafka.rest.groups import (
     partitions_out,
 )
 from minikafka.rest.host import WAIT_MS_MAX, Host
-from minikafka.rest.leaders import check_known, from_coordinator, look_up
+from minikafka.rest.leaders import check_known, check_may, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
 from minikafka.rest.route import Json, Reply, Routes, Visit
@@ -45,6 +45,7 @@ from minikafka.rest.schemas import Place
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.problems import Refused
 from minikafka.wire import group_messages as g
+from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import failure_of
 from minikafka.world.connections import identity_of
@@ -176,6 +177,7 @@ async def post_member(visit: Visit) -> Json:
     """
     group = visit[GROUP]
     wish = await Wish.sent(visit)
+    check_may(visit, AclOperation.DESCRIBE, ResourceType.TOPIC, *wish.topics)
     for topic in wish.topics:
         check_known(visit, topic)
     until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000

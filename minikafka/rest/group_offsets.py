@@ -24,7 +24,7 @@ from minikafka.rest.groups import (
     lags_of,
     partitions_in,
 )
-from minikafka.rest.leaders import first_error, from_coordinator, look_up, partition_of, unknown_topic
+from minikafka.rest.leaders import check_may, first_error, from_coordinator, look_up, partition_of, unknown_topic
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
@@ -36,6 +36,7 @@ from minikafka.web.accept import JSON
 from minikafka.web.problems import problem_of
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
+from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.outcomes import failure_of
 
 ROUTES = Routes("groups", also=(FORWARD,))
@@ -246,6 +247,7 @@ async def post_reset(visit: Visit) -> Json:
     says where. Every offset is brought between the log's start and its end. Only for a group without members.
     """
     group, reset = visit[GROUP], await _Reset.sent(visit)
+    check_may(visit, AclOperation.READ, ResourceType.TOPIC, *(each.topic for each in reset.topics))
     await _check_empty(visit, group)
     before = await committed_of(visit, group)
     wanted = partitions_in(reset.topics) or sorted(before)
@@ -326,6 +328,7 @@ class _Forgotten(OfGroup):
 async def delete_offsets(visit: Visit) -> Json:
     """Forget what the group has committed for a topic that no member reads."""
     group, topic = visit[GROUP], visit[TOPIC_QUERY]
+    check_may(visit, AclOperation.READ, ResourceType.TOPIC, topic)
     if visit.gives(PARTITION_QUERY):
         partitions = [TopicPartition(topic, visit[PARTITION_QUERY])]
     else:

@@ -312,7 +312,8 @@ class _PartitionChannel(_Channel):
 
     async def read(self) -> dict[str, Any]:
         host, name = self._host, self._name
-        check_seen(self._permit(), name.topic)
+        permit = self._permit()
+        check_seen(permit, name.topic)
         metadata: m.MetadataResponse = await host.answer("Metadata", m.MetadataRequest(topics=()))
         image = partition_of(host, name)
         self._read_from({host.node_id, *image.replicas, metadata.controller_id} - {NO_NODE})
@@ -320,7 +321,8 @@ class _PartitionChannel(_Channel):
             # The first snapshot waits for the brokers, so that it is not empty, but not for one that is late.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_heard.wait(), PERIOD_S)
-        return partition_state(host, name, partition_of(host, name), self._views)
+        reads = permit is None or permit.allows((Action(AclOperation.READ, ResourceType.TOPIC, name.topic),))
+        return partition_state(host, name, partition_of(host, name), self._views, shows_producers=reads)
 
     def _read_from(self, nodes: set[NodeId]) -> None:
         """One reader for each of these brokers, and for no other."""
@@ -362,8 +364,13 @@ class _PartitionChannel(_Channel):
         return view
 
 
-def partition_state(host: Scene, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
-    """The state of a partition that viewers receive, of what is recorded in ``image`` and reported in ``views``."""
+def partition_state(
+    host: Scene, name: TopicPartition, image: PartitionImage, views: Views, *, shows_producers: bool = True
+) -> dict[str, Any]:
+    """The state of a partition that viewers receive, of what is recorded in ``image`` and reported in ``views``.
+
+    ``shows_producers``: the viewer may read the topic, as DescribeProducers needs it.
+    """
     shown = partition_out(host, name, image, views)
     # By id, so that a difference names the replica that changed. Objects have no order of numbers of their own.
     shown["order"] = list(image.replicas)
@@ -379,8 +386,10 @@ def partition_state(host: Scene, name: TopicPartition, image: PartitionImage, vi
         "why_stable_offset": f"{why_stable[:1].upper()}{why_stable[1:]}." if why_stable else "",
         "partition": shown,
         # By id, as the replicas.
-        "producers": {} if view is None else {str(each.producer_id): producer_out(each) for each in view.producers},
-        "producer_count": 0 if view is None else view.producer_count,
+        "producers": {str(each.producer_id): producer_out(each) for each in view.producers}
+        if view is not None and shows_producers
+        else {},
+        "producer_count": view.producer_count if view is not None and shows_producers else 0,
     }
 
 

@@ -29,6 +29,7 @@ from minikafka.rest.leaders import (
     Coordinated,
     ErrorOf,
     broker_members,
+    check_may,
     coordinator_of,
     first_error,
     from_all,
@@ -42,7 +43,6 @@ from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, an
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import one_of, whole
 from minikafka.rest.schemas import Leader, Place
-from minikafka.security.authorizer import Action
 from minikafka.transactions.records import State
 from minikafka.types import NodeId, Offset
 from minikafka.wire import messages as m
@@ -275,7 +275,8 @@ async def post_transaction(visit: Visit) -> Json:
     The transaction begins with its first records or offsets. To go on after its end, take the epoch of that answer.
     """
     wanted = await _Wanted.sent(visit)
-    _check(visit, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, wanted.transactional_id)
+    # Before a coordinator is looked for: the first one of a cluster creates an internal topic.
+    check_may(visit, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, wanted.transactional_id)
     request = m.InitProducerIdRequest(
         transactional_id=wanted.transactional_id, transaction_timeout_ms=wanted.timeout_ms
     )
@@ -318,7 +319,7 @@ async def put_transaction_offsets(visit: Visit) -> Json:
     error the transaction has to be aborted.
     """
     sent, name = await _Offsets.sent(visit), visit[TRANSACTIONAL_ID]
-    _check(visit, AclOperation.READ, ResourceType.GROUP, sent.group)
+    check_may(visit, AclOperation.READ, ResourceType.GROUP, sent.group)
     request = TxnOffsetCommitRequest(
         transactional_id=name,
         group_id=sent.group,
@@ -374,17 +375,6 @@ async def _end(visit: Visit, *, is_commit: bool) -> Json:
     )
     response: EndTxnResponse = await _asked(visit, name, request, TRANSACTIONAL_IDS)
     return _Ended.out_of(response, transactional_id=name, committed=is_commit, note=visit.note)
-
-
-def _check(visit: Visit, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
-    """Raise the error of a client that may not use what the body names, before a coordinator is looked for.
-
-    The first coordinator of a cluster creates an internal topic.
-    """
-    permit = visit.permit
-    error = None if permit is None else permit.denial((Action(operation, resource_type, name),))
-    if error is not None:
-        raise error
 
 
 async def _asked(visit: Visit, name: str, request: Any, kind: Coordinated, *, failed: ErrorOf = whole_error) -> Any:

@@ -465,6 +465,14 @@ def _describe_log(request: m.DescribeLogRequest, permit: Permit) -> Screened:
     return Whole(cluster(CLUSTER_ACTION) if internal else topic(READ))(request, permit)
 
 
+def _explain_partition(request: m.ExplainPartitionRequest, permit: Permit) -> Screened:
+    """DESCRIBE of the topic. Its producers are shown with READ only, as in DescribeProducers."""
+    Whole(topic(DESCRIBE))(request, permit)
+    if permit.allows(topic(READ)(request)):
+        return Screened(request)
+    return Screened(request, (lambda response: replace(response, producers=(), producer_count=0),))
+
+
 def _read_history(request: m.ReadHistoryRequest, permit: Permit) -> Screened:
     """DESCRIBE of the topic; events of all partitions and brokers need CLUSTER_ACTION, as events do in ``/v1``."""
     return Whole(cluster(CLUSTER_ACTION) if request.topic is None else topic(DESCRIBE))(request, permit)
@@ -608,7 +616,7 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     ),
     "DescribeReplicas": (Listed("replicas", topic(DESCRIBE)),),
     "DescribeLog": (_describe_log,),
-    "ExplainPartition": (Whole(topic(DESCRIBE)),),
+    "ExplainPartition": (_explain_partition,),
     "AwaitStop": _BROKERS,
     "ReadHistory": (_read_history,),
     # Its sender needs it. The request in it is checked as one of the client that it names (``broker/envelopes.py``).

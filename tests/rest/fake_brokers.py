@@ -135,6 +135,8 @@ class FakeBroker:
         """API -> errors for the whole of the next requests."""
         self.refuse_parts: dict[TopicPartition, list[ProtocolError]] = {}
         """Partition -> errors for it in the next requests."""
+        self.producers: tuple[m.ActiveProducer, ...] = ()
+        """Of every partition."""
         self.asked: list[Any] = []
         self.envelopes: list[m.EnvelopeRequest] = []
         self.was_asked = asyncio.Event()
@@ -317,7 +319,9 @@ class FakeBroker:
         described = await self.on_DescribeReplicas(m.DescribeReplicasRequest())
         asked = (request.topic, request.partition)
         replica = next((each for each in described.replicas if (each.topic, each.partition) == asked), None)
-        return m.ExplainPartitionResponse(broker_id=self.node_id, replica=replica)
+        return m.ExplainPartitionResponse(
+            broker_id=self.node_id, replica=replica, producers=self.producers, producer_count=len(self.producers)
+        )
 
     async def on_DescribeLog(self, request: m.DescribeLogRequest) -> m.DescribeLogResponse:
         name = TopicPartition(request.topic, request.partition)

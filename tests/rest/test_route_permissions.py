@@ -13,6 +13,7 @@ from minikafka.quorum.image import MetadataImage, acl_record
 from minikafka.rest.permissions import NEEDS
 from minikafka.rest.routes import ROUTES
 from minikafka.types import ANONYMOUS
+from minikafka.wire import messages as m
 from minikafka.wire.acls import Acl, AclOperation, ResourceType
 from tests.rest.fake_brokers import FakeCluster
 from tests.rest.test_doors import Curl
@@ -108,6 +109,40 @@ async def test_offsets_in_a_transaction_need_the_group_as_well(curl: Curl, monke
     assert "FindCoordinatorRequest" not in asked
 
 
+def allow(curl: Curl, monkeypatch: pytest.MonkeyPatch, *allowed: tuple[ResourceType, str, AclOperation]) -> None:
+    """Everybody may do exactly this at all brokers."""
+    entries = [
+        Acl(resource_type=kind, resource_name=name, principal=ANONYMOUS, operation=operation)
+        for kind, name, operation in allowed
+    ]
+    image = MetadataImage().replay_all([acl_record(str(n), each) for n, each in enumerate(entries)], len(entries), 1)
+    access = Access(BrokerConfig(), lambda: image, lambda _kind, /, **_facts: None, lambda: 0.0)  # type: ignore[arg-type]
+    for broker in curl.cluster.brokers.values():
+        monkeypatch.setattr(broker, "access", access)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/groups/g/members", {"topics": ["{topic}"]}),
+        ("POST", "/v1/groups/g/offsets:reset", {"to": "earliest", "topics": [{"topic": "{topic}", "partitions": [9]}]}),
+        ("DELETE", "/v1/groups/g/offsets?topic={topic}", None),
+        ("DELETE", "/v1/groups/g/offsets?topic={topic}&partition=0", None),
+    ],
+)
+async def test_a_members_permissions_show_no_topic(
+    curl: Curl, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: object
+):
+    """All permissions of a group, and none of its topics: a denied topic looks the same whether it exists or not."""
+    allow(curl, monkeypatch, (ResourceType.GROUP, "g", AclOperation.ALL))
+    messages = []
+    for topic in ("secret", "absent"):
+        sent = json.loads(json.dumps(body).replace("{topic}", topic))
+        answer = await curl(method, path.replace("{topic}", topic), **({} if body is None else {"json": sent}))
+        messages.append(answer.problem(403, "TOPIC_AUTHORIZATION_FAILED")["message"])
+    assert messages[0].replace("secret", "absent") == messages[1]
+
+
 async def test_health_and_addresses_are_free(curl: Curl):
     """Supervisors and clients need them before they have any permission."""
     for path in ("/healthz", "/readyz", "/v1/cluster", "/openapi.json"):
@@ -126,3 +161,22 @@ async def test_live_streams_show_only_topics_that_the_client_may_describe(curl: 
         state = json.loads(line.removeprefix(b"data: "))
     assert list(state["topics"]) == ["orders"]
     assert "Partitions: 2;" in state["summary"]
+
+
+_PRODUCER = m.ActiveProducer(producer_id=4000, producer_epoch=3, last_sequence=6, last_offset=41, last_timestamp=1)
+
+
+@pytest.mark.parametrize(("operation", "shown"), [(AclOperation.DESCRIBE, 0), (AclOperation.READ, 1)])
+async def test_a_live_partition_shows_its_producers_to_readers_only(
+    curl: Curl, monkeypatch: pytest.MonkeyPatch, operation: AclOperation, shown: int
+):
+    """As DescribeProducers, which needs READ of the topic."""
+    allow(curl, monkeypatch, (ResourceType.TOPIC, "orders", operation))
+    for broker in curl.cluster.brokers.values():
+        broker.producers = (_PRODUCER,)
+    async with curl.session.get(f"{curl.cluster.brokers[1].url}/v1/live?scope=orders-0") as response:
+        async for line in response.content:
+            if line.startswith(b'data: {"summary"'):
+                break
+        state = json.loads(line.removeprefix(b"data: "))
+    assert (len(state["producers"]), state["producer_count"]) == (shown, shown)

@@ -114,6 +114,16 @@ def fetch(*names: str, **members: Any) -> m.FetchRequest:
     return m.FetchRequest(partitions=wanted, **members)
 
 
+@pytest.mark.parametrize(("operation", "shown"), [(DESCRIBE, 0), (READ, 1)])
+def test_explain_partition_shows_producers_to_readers_only(operation: AclOperation, shown: int):
+    """As DescribeProducers, which needs READ of the topic."""
+    asked = m.ExplainPartitionRequest(topic="a", partition=0)
+    producer = m.ActiveProducer(producer_id=1, producer_epoch=0, last_sequence=0, last_offset=0, last_timestamp=0)
+    found = m.ExplainPartitionResponse(broker_id=1, producers=(producer,), producer_count=1)
+    response = screen("ExplainPartition", asked, permit((DESCRIBE, TOPIC, "a"), (operation, TOPIC, "a"))).amend(found)
+    assert (len(response.producers), response.producer_count) == (shown, shown)
+
+
 def test_a_denied_fetch_does_not_reach_the_handler():
     """Without anything left there is nothing to wait for."""
     screened = screen("Fetch", fetch("a"), permit())
