@@ -16,8 +16,8 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import ProtocolError
 from minikafka.ports import INTERNAL, Events, RequestContext
 from minikafka.quorum.image import MetadataImage
-from minikafka.security.audit import ADMINISTRATIVE, AuditLimiter, resource_text, rule_text
-from minikafka.security.authorizer import Action, Authorizer, Caller
+from minikafka.security.audit import ADMINISTRATIVE, TEXT_SIZE_MAX, AuditLimiter, resource_text, rule_text
+from minikafka.security.authorizer import REMEMBERED_LENGTH_MAX, Action, Authorizer, Caller
 from minikafka.security.permissions import Permit, Screened, screen
 from minikafka.wire.acls import OPERATIONS, AclOperation, ResourceType, bit_field
 
@@ -65,6 +65,8 @@ class Access:
         if self.is_trusted(context):
             return None
         image = self._image()
+        if len(api) > REMEMBERED_LENGTH_MAX or len(context.client_id) > REMEMBERED_LENGTH_MAX:
+            return self._permit(context, api, image)
         if image is not self._permits_of or len(self._permits) >= PERMITS_MAX:
             self._permits.clear()
             self._permits_of = image
@@ -108,7 +110,7 @@ class Access:
     def _denied(
         self, api: str, context: RequestContext, image: MetadataImage, error: ProtocolError, action: Action
     ) -> None:
-        self._audit("request_denied", api, context, image, action, {"why": error.message})
+        self._audit("request_denied", api, context, image, action, {"why": error.message[:TEXT_SIZE_MAX]})
 
     def _allowed(self, api: str, context: RequestContext, image: MetadataImage, action: Action) -> None:
         self._audit("request_allowed", api, context, image, action, {})
@@ -128,11 +130,11 @@ class Access:
         verdict = self._authorizer.authorize(image.acl_index, Caller(context.principal, context.remote), action)
         self._events(
             kind,
-            api=api,
+            api=api[:TEXT_SIZE_MAX],
             principal=context.principal,
             remote=context.remote,
             listener=context.listener,
-            client=context.software or context.client_id,
+            client=(context.software or context.client_id)[:TEXT_SIZE_MAX],
             operation=action.operation.name,
             resource=resource_text(action),
             rule=rule_text(verdict),

@@ -47,6 +47,7 @@ from minikafka.errors import (
 )
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext, SessionState
+from minikafka.security.authorizer import REMEMBERED_LENGTH_MAX
 from minikafka.security.quotas import FETCH, PRODUCE
 from minikafka.security.sasl import Stage
 from minikafka.tasks import ForTask
@@ -830,11 +831,12 @@ class KafkaSession:
     def _context_of(self, header: Header) -> RequestContext:
         known = self._contexts.get((header.version, header.client_id))
         if known is None:
-            if len(self._contexts) >= CONTEXTS_MAX:
-                self._contexts.clear()
             client_id = _client_id_of(header)
             known = replace(self._context, client_id=client_id, api_version=header.version)
-            self._contexts[header.version, header.client_id] = known
+            if len(client_id) <= REMEMBERED_LENGTH_MAX:
+                if len(self._contexts) >= CONTEXTS_MAX:
+                    self._contexts.clear()
+                self._contexts[header.version, header.client_id] = known
         return known
 
 

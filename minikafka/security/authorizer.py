@@ -35,6 +35,9 @@ from minikafka.wire.acls import (
 VERDICTS_MAX = 10_000
 """Cached decisions of one index. Clients choose names, so the number must be bounded."""
 
+REMEMBERED_LENGTH_MAX = 255
+"""Longer texts of clients (names, client ids, paths) are not remembered: each of thousands may have 32 KB."""
+
 IMPLIED_BY: Mapping[int, frozenset[int]] = {
     AclOperation.DESCRIBE: frozenset(
         {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER},
@@ -131,9 +134,11 @@ class AclIndex:
         """Decide by the entries alone (rules 2 to 6), without super users."""
         known = self._cached.get((caller, action))
         if known is None:
-            if len(self._cached) >= VERDICTS_MAX:
-                self._cached.clear()
-            known = self._cached[caller, action] = self._decided(caller, action)
+            known = self._decided(caller, action)
+            if len(action.resource_name) <= REMEMBERED_LENGTH_MAX:
+                if len(self._cached) >= VERDICTS_MAX:
+                    self._cached.clear()
+                self._cached[caller, action] = known
         return known
 
     def _decided(self, caller: Caller, action: Action) -> Verdict:

@@ -30,7 +30,7 @@ from minikafka.errors import (
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
 )
-from minikafka.security.authorizer import Action
+from minikafka.security.authorizer import REMEMBERED_LENGTH_MAX, Action
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire import admin as a
 from minikafka.wire import group_messages as g
@@ -93,7 +93,7 @@ class Permit:
             if self.may(action):
                 if action.operation in self.reported:
                     self.on_allowed(action)
-                elif len(self.allowed) < ALLOWED_MAX:
+                elif len(self.allowed) < ALLOWED_MAX and len(action.resource_name) <= REMEMBERED_LENGTH_MAX:
                     self.allowed.add(action)
                 return None
         if not actions:

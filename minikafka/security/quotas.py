@@ -15,6 +15,7 @@ Rules for this file: no I/O and no clock; ``now`` is seconds of a monotonic cloc
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
@@ -49,6 +50,9 @@ SAMPLES, SAMPLE_S = 11, 1.0
 
 KNOWN_MAX = 10_000
 """Clients whose quotas are remembered, and buckets that are kept."""
+
+CLIENT_ID_LENGTH_MAX = 255
+"""Longer client ids, which no quota can name, are remembered by their hash: each may have 32 KB."""
 
 FORGOTTEN_AFTER_S = 3600.0
 """A bucket that is not used for so long is dropped, as in Kafka."""
@@ -106,6 +110,8 @@ class QuotaIndex:
             user: Name of the principal, without its type.
             client_id: As the client sent it, or empty.
         """
+        if len(client_id) > CLIENT_ID_LENGTH_MAX:
+            client_id = hashlib.sha256(client_id.encode("utf-8", "surrogatepass")).hexdigest()
         asked = (key, user, client_id)
         try:
             return self._known[asked]

@@ -517,6 +517,17 @@ async def test_coroutine_of_a_request_is_closed_only_if_it_was_never_awaited(has
     assert answer.steps == (["awaited"] if has_run else ["closed"])
 
 
+async def test_contexts_of_long_client_ids_are_not_kept():
+    """Each may have 32 KB, on each of thousands of connections."""
+    line = Line()
+    line.prompt["Metadata"] = MetadataResponse()
+    for client in (b"short", b"x" * 32_000, b"y" * 32_000):
+        line.ask("Metadata", 1, {"topics": []}, client=client)
+        await settle()
+    assert [context.client_id[:5] for _, _, context in line.asked] == ["short", "xxxxx", "yyyyy"]
+    assert [client for _, client in line.session._contexts] == [b"short"]
+
+
 async def test_contexts_name_the_client():
     """A connection may carry requests of several client ids."""
     line = Line()

@@ -229,6 +229,15 @@ def test_the_cache_of_verdicts_is_bounded(monkeypatch: pytest.MonkeyPatch):
         assert len(index._cached) <= 3
 
 
+def test_decisions_about_long_names_are_not_cached():
+    """No topic has such a name, and ten thousand of 32 KB would be a third of a gigabyte."""
+    index = AclIndex([acl(READ, "t", pattern=PREFIXED)])
+    assert NO_SUPER_USERS.authorize(index, ALICE, Action(READ, TOPIC, "t" * 256)).is_allowed
+    assert not index._cached
+    assert NO_SUPER_USERS.authorize(index, ALICE, Action(READ, TOPIC, "t" * 255)).is_allowed
+    assert len(index._cached) == 1
+
+
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [

@@ -370,6 +370,27 @@ def test_a_request_of_a_client_is_checked_by_principal_and_address():
     assert screened.request is None
 
 
+def test_long_names_that_clients_choose_are_not_remembered():
+    """Of topics that do not exist, client ids and paths: each may have 32 KB, and thousands are remembered."""
+    checked, _ = access(read_acl())
+    long = "x" * 32_000
+    for api, context in (("Fetch", replace(CLIENT, client_id=long)), (f"GET /v1/topics/{long}", CLIENT)):
+        assert checked.permit(context, api) is not checked.permit(context, api)
+    anything = topics_for(READ, "t", long)
+    assert screen("Fetch", fetch("t", long), anything).request is not None
+    assert {action.resource_name for action in anything.allowed} == {"t"}
+
+
+def test_a_denial_is_short_in_the_audit_log():
+    """The name in it is the client's."""
+    told: list[dict[str, Any]] = []
+    image = MetadataImage()
+    checked = Access(BrokerConfig(), lambda: image, lambda _kind, /, **facts: told.append(facts), lambda: 0.0)  # type: ignore[arg-type]
+    checked.screen("Fetch", fetch("x" * 32_000), CLIENT)
+    (facts,) = told
+    assert all(len(each) < 300 for each in facts.values() if isinstance(each, str))
+
+
 def test_what_is_remembered_of_callers_ends_with_the_metadata():
     """Contexts are looked up by all of their members, and newer metadata decides from the next request on."""
     allowed = MetadataImage().replay_all([acl_record("1", read_acl())], 1, 1)

@@ -88,6 +88,16 @@ def test_what_applies_is_remembered_for_a_bounded_number_of_clients(monkeypatch:
         assert len(index._known) <= 10
 
 
+def test_long_client_ids_are_remembered_by_their_hash() -> None:
+    """Each may have 32 KB, and shares its rate with nobody."""
+    index = QuotaIndex({((CLIENT_ID, None),): {PRODUCE: 5.0}})
+    bounds = [index.bound(PRODUCE, "ann", text * 32_000) for text in "xxy"]
+    assert bounds[0] == bounds[1] != bounds[2]
+    assert all(each is not None and each.limit == 5.0 for each in bounds)
+    assert all(len(name or "") < 100 for key in index._known for name in key)
+    assert all(each is not None and len(each.bucket.client_id or "") < 100 for each in bounds)
+
+
 STEPS = st.lists(st.tuples(st.floats(min_value=0, max_value=4), st.integers(min_value=0, max_value=1000)), max_size=40)
 
 
