@@ -14,6 +14,7 @@ when they are replayed, on the controller as on every other node, and only then 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -46,6 +47,21 @@ def topic_defaults(image: MetadataImage, node: NodeId, base: TopicConfig) -> Top
 def of_topic(settings: Mapping[str, str], base: TopicConfig) -> tuple[TopicConfig, list[InvalidConfig]]:
     """``base`` with a topic's settings, and why some of them do not count."""
     return _readable(settings, lambda each: parse_topic(each, base=base))
+
+
+def setting_of(topic: TopicImage, name: str, base: TopicConfig) -> TopicConfig:
+    """``base``, or settings in which the topic's own setting ``name`` counts, and nothing else of the topic's."""
+    text = topic.configs.get(name)
+    return base if text is None else _with_one(name, text) or base
+
+
+@functools.lru_cache(64)
+def _with_one(name: str, text: str) -> TopicConfig | None:
+    """The defaults with one setting; None: this build cannot read it. Decisions ask for each partition."""
+    try:
+        return parse_topic({name: text})
+    except InvalidConfig:
+        return None
 
 
 def effective(image: MetadataImage, node: NodeId, base: BrokerConfig) -> tuple[BrokerConfig, list[InvalidConfig]]:
@@ -137,12 +153,13 @@ class ClusterPolicy:
 
     def min_insync_replicas(self, topic: TopicImage) -> int:
         """The topic's min.insync.replicas, not yet bounded by its number of replicas."""
-        return int(topic.configs.get("min.insync.replicas", self.topic_defaults.min_insync_replicas))
+        known = setting_of(topic, "min.insync.replicas", self.topic_defaults)
+        return known.min_insync_replicas
 
     def elects_unclean(self, topic: TopicImage) -> bool:
         """S20: True if a replica outside ISR and ELR may lead when no other is alive."""
-        text = topic.configs.get("unclean.leader.election.enable")
-        return self.topic_defaults.unclean_leader_election_enable if text is None else text.strip().lower() == "true"
+        known = setting_of(topic, "unclean.leader.election.enable", self.topic_defaults)
+        return known.unclean_leader_election_enable
 
 
 def _rebalance_interval_s(config: BrokerConfig) -> float | None:

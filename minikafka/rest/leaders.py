@@ -23,6 +23,7 @@ from minikafka.broker.throttle import STRICT_SINCE
 from minikafka.config import BrokerConfig
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import INTERNAL
+from minikafka.quorum.decision import setting_of
 from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.rest.host import FORWARD_SLACK_S, Host, Scene
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
@@ -151,7 +152,7 @@ def unknown_topic(host: Scene, topic: str) -> kafka.ProtocolError:
 
 def min_isr(config: BrokerConfig, topic: TopicImage, partition: PartitionImage) -> int:
     """How many replicas must be in sync for acks=all."""
-    minimum = int(topic.configs.get("min.insync.replicas", config.min_insync_replicas))
+    minimum = setting_of(topic, "min.insync.replicas", config.topic_defaults()).min_insync_replicas
     return min(minimum, len(partition.replicas))
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from minikafka.config import AT_RUN_TIME, OF_THE_CLUSTER, BrokerConfig, table
 from minikafka.errors import BY_CODE
-from minikafka.quorum.decision import ClusterPolicy, broker_settings, effective, topic_defaults
+from minikafka.quorum.decision import ClusterPolicy, Decision, broker_settings, effective, topic_defaults
+from minikafka.quorum.records import ConfigRecord
 from minikafka.wire.admin import (
     APPEND,
     BROKER,
@@ -289,3 +290,18 @@ def test_a_topic_created_later_gets_the_brokers_new_defaults():
     cluster.create("u", (1, 2, 3))
     policy = cluster.controller.policy.under(cluster.image)
     assert policy.min_insync_replicas(cluster.image.topics["u"]) == 2
+
+
+@pytest.mark.parametrize(("minimum", "unclean"), [("two", "perhaps"), ("0", ""), ("", "yes")])
+def test_a_topics_settings_that_this_build_cannot_read_do_not_count_in_decisions(minimum: str, unclean: str):
+    """As at brokers, where the defaults count in their place. Each controller that had to fence a broker ended."""
+    cluster = Cluster(3, min_isr=2, unclean=True)
+    cluster.create("t", (1, 2, 3))
+    values = {"min.insync.replicas": minimum, "unclean.leader.election.enable": unclean}
+    records = tuple(ConfigRecord(resource_name="t", name=name, value=value) for name, value in values.items())
+    cluster.commit(Decision(records=records, response=None))
+    policy, topic = cluster.controller.policy, cluster.image.topics["t"]
+    assert (policy.min_insync_replicas(topic), policy.elects_unclean(topic)) == (2, True)
+    cluster.lose(1)
+    cluster.lose(2)
+    assert cluster.image.topics["t"].partitions[0].elr == (2,)
