@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from minikafka.config import BrokerConfig
-from minikafka.errors import ProtocolError
+from minikafka.errors import BrokerNotAvailable, ProtocolError
 from minikafka.ports import INTERNAL, Events, RequestContext
 from minikafka.quorum.image import MetadataImage
 from minikafka.security.audit import ADMINISTRATIVE, TEXT_SIZE_MAX, AuditLimiter, resource_text, rule_text
@@ -29,9 +29,16 @@ class Access:
     """The authorizer of one broker, on the metadata that it has applied."""
 
     def __init__(
-        self, config: BrokerConfig, image: Callable[[], MetadataImage], events: Events, now: Callable[[], float]
+        self,
+        config: BrokerConfig,
+        image: Callable[[], MetadataImage],
+        events: Events,
+        now: Callable[[], float],
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``now`` is monotonic, in seconds."""
+        """``now`` is monotonic, in seconds. ``is_current``: the image has what was committed when the broker started;
+        until then only super users are answered.
+        """
         self._authorizer = Authorizer(
             super_users=config.super_principals, allows_without_acl=config.allow_everyone_if_no_acl_found
         )
@@ -42,6 +49,7 @@ class Access:
         self._image = image
         self._events = events
         self._now = now
+        self._is_current = is_current
         self._limiter = AuditLimiter()
         self._permits: dict[tuple[str, RequestContext], Permit] = {}
         """By API and context, of ``_permits_of``: most requests of a connection have the same."""
@@ -144,9 +152,16 @@ class Access:
         )
 
     def _may(self, image: MetadataImage, caller: Caller, action: Action) -> bool:
+        self._check_current(caller)
         return self._authorizer.authorize(image.acl_index, caller, action).is_allowed
 
     def _may_by_type(
         self, image: MetadataImage, caller: Caller, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
+        self._check_current(caller)
         return self._authorizer.authorize_by_type(image.acl_index, caller, operation, resource_type)
+
+    def _check_current(self, caller: Caller) -> None:
+        """Raise BrokerNotAvailable, after which clients ask another broker, or this one again."""
+        if not self._is_current() and caller.principal not in self._authorizer.super_users:
+            raise BrokerNotAvailable("the broker has just started and has not read the ACLs yet")

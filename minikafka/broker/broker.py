@@ -158,7 +158,7 @@ class Broker:
             return None
         from minikafka.broker.access import Access  # noqa: PLC0415 - brokers without an authorizer do without
 
-        return Access(config, self.parts.image, self.world.events, self.world.clock.now)
+        return Access(config, self.parts.image, self.world.events, self.world.clock.now, self._is_current)
 
     # ---- what others may ask -----------------------------------------------------------------------------------------
 
@@ -233,6 +233,12 @@ class Broker:
             ) from None
         if self.failure is not None:
             raise BrokerNotAvailable(f"broker {self.node_id} stopped: {self.failure}")
+
+    def _is_current(self) -> bool:
+        """Return True if this broker has applied what was committed before its start: its own registration, or, as the
+        active controller, a record of its own epoch.
+        """
+        return self._has_caught_up or (self.is_open and self.quorum.is_leader)
 
     def check_caught_up(self) -> None:
         """Raise BrokerNotAvailable until this broker has applied its own registration, and so all that came before."""
@@ -480,6 +486,7 @@ class Broker:
                 throttle=self.throttle,
                 ticks_ns=self.world.clock.ticks_ns,
                 operations=all_operations if self.access is None else self.access.operations,
+                is_current=self._is_current,
                 logins=login_rules(
                     self.config, lambda: self.image, self.world.entropy, self._tokens, self.world.clock.wall_ms
                 ),

@@ -256,10 +256,12 @@ class KafkaDoor:
         throttle: Throttle | None = None,
         ticks_ns: Callable[[], int] = lambda: 0,
         operations: Operations = all_operations,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
         """``logins`` has the rules of listeners that demand a login, by name. ``throttle`` has the quotas of clients,
-        ``ticks_ns`` measures how long the loop was used for a request.
+        ``ticks_ns`` measures how long the loop was used for a request. ``is_current``: the image has all users.
         """
+        self.is_current = is_current
         self.throttle = throttle
         self.ticks_ns = ticks_ns
         self.operations = operations
@@ -510,6 +512,10 @@ class KafkaSession:
         """Answer later and close, so that guessing is slow. Until then nothing is read."""
         login, context = self._login, self._context
         failure = None if login is None else login.sasl.failure
+        if isinstance(error, SaslAuthenticationFailed) and not self._door.is_current():
+            # Clients take the error of a login for final, and a closed connection for a broker that starts.
+            self.malformed(BrokerNotAvailable("the broker has just started and has not read the cluster's users yet"))
+            return
         self._door.events(
             "client_login_failed",
             remote=context.remote,

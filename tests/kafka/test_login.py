@@ -153,6 +153,23 @@ async def test_a_failed_login_is_answered_late_and_closed():
     assert (len(it.sent), it.is_closed, it.asked) == (2, True, [])
 
 
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_login_fails_without_an_answer_while_the_broker_may_not_know_the_user(version: int):
+    """Its image has no users before it has read the metadata. Clients take the error of a login for final."""
+    it = line()
+    it.is_current = False
+    handshake(it, version=version)
+    if version:
+        token(it, WRONG)
+    else:
+        it.session.received(memoryview(WRONG))
+    assert it.is_closed
+    assert len(it.sent) == 1, "the answer to the handshake"
+    assert [(kind, facts["error"]) for kind, facts in it.events] == [
+        ("client_connection_refused", "BROKER_NOT_AVAILABLE")
+    ]
+
+
 async def test_the_log_says_why_a_login_failed_and_has_no_password():
     """The client gets one text for all reasons."""
     it = line()

@@ -48,6 +48,8 @@ class Line:
         self.begins_at_once = True
         """Do Produce requests count as appended when they have begun?"""
         self.image = MetadataImage()
+        self.is_current = True
+        """The broker has read the metadata."""
         self.door = door = KafkaDoor(
             answering=self.answering,
             meters=RequestMeters(),
@@ -55,6 +57,7 @@ class Line:
             wall_ms=lambda: 0,
             events=EventLimiter(lambda kind, /, **facts: self.events.append((kind, facts)), lambda: 0.0),
             logins=None if logins is None else {"CLIENTS": logins},
+            is_current=lambda: self.is_current,
         )
         self.opened_at = 0.0 if logins is None else asyncio.get_running_loop().time() - waited_s
         self.frame_bytes_max: int | None = None

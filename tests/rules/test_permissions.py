@@ -16,6 +16,7 @@ from minikafka.broker.dispatch import Begun, screened_answer, settled
 from minikafka.broker.kafka_session import all_operations
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
+    BrokerNotAvailable,
     ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
     ProtocolError,
@@ -389,6 +390,33 @@ def test_a_denial_is_short_in_the_audit_log():
     checked.screen("Fetch", fetch("x" * 32_000), CLIENT)
     (facts,) = told
     assert all(len(each) < 300 for each in facts.values() if isinstance(each, str))
+
+
+def test_a_broker_that_has_not_read_the_metadata_decides_about_super_users_only():
+    """It knows no entries yet: clients would be denied what they may do, or allowed what an entry denies."""
+    is_current = False
+    image = MetadataImage().replay_all([acl_record("1", read_acl())], 1, 1)
+    config = BrokerConfig(super_users="User:admin", allow_everyone_if_no_acl_found=True)
+    told: list[str] = []
+    checked = Access(
+        config,
+        lambda: image if is_current else MetadataImage(),  # type: ignore[arg-type]
+        lambda kind, /, **_facts: told.append(kind),
+        lambda: 0.0,
+        lambda: is_current,
+    )
+    admin = replace(CLIENT, principal="User:admin")
+    for name in ("t", "u"):
+        with pytest.raises(BrokerNotAvailable):
+            checked.screen("Fetch", fetch(name), CLIENT)
+        assert checked.screen("Fetch", fetch(name), admin) is None
+    with pytest.raises(BrokerNotAvailable):
+        checked.screen("InitProducerId", m.InitProducerIdRequest(), CLIENT)
+    assert checked.screen("ApiVersions", m.ApiVersionsRequest(), CLIENT) is None
+    assert checked.screen("Fetch", fetch("t"), INTERNAL) is None
+    assert told == []
+    is_current = True
+    assert checked.screen("Fetch", fetch("t"), CLIENT) is None
 
 
 def test_what_is_remembered_of_callers_ends_with_the_metadata():
