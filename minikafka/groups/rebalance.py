@@ -105,10 +105,7 @@ class Rebalance:
         if request.group_instance_id is None and request.needs_member_id:
             # The id first, so that a join that is sent twice does not leave a ghost (KIP-394).
             if len(group.pending) >= PENDING_MAX:
-                raise CoordinatorNotAvailable(
-                    f"group {group.group_id} has given out {PENDING_MAX} member ids that nobody has joined with yet: "
-                    "join again in a while, and join with the id that you are given"
-                )
+                raise too_many_pending(group.group_id)
             group.pending[new_id] = step.now + request.session_timeout_ms / 1000
             error = MemberIdRequired("join again with this member id")
             step.answer(ticket, failed_join(error, member_id=new_id))
@@ -473,6 +470,14 @@ class Rebalance:
 
     def _tell_left(self, group: Group, member: Member, why: str) -> None:
         self._events("group_member_left", group=group.group_id, member=member.member_id, why=why)
+
+
+def too_many_pending(name: str) -> CoordinatorNotAvailable:
+    """Return the refusal of a newcomer while :data:`PENDING_MAX` member ids are given out."""
+    return CoordinatorNotAvailable(
+        f"group {name} has given out {PENDING_MAX} member ids that nobody has joined with yet: "
+        "join again in a while, and join with the id that you are given"
+    )
 
 
 def _check_generation(group: Group, generation: int) -> None:

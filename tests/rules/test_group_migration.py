@@ -8,17 +8,21 @@ import pytest
 
 from minikafka.errors import (
     CoordinatorNotAvailable,
+    FencedInstanceId,
     GroupIdNotFound,
     IllegalGeneration,
     InconsistentGroupProtocol,
+    MemberIdRequired,
     NotEnoughReplicas,
     ProtocolError,
     RebalanceInProgress,
     RequestTimedOut,
+    UnknownMemberId,
 )
 from minikafka.groups.consumer.records import ClassicSession, MemberMetadata, packed, record, unpacked
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment
+from minikafka.groups.rebalance import PENDING_MAX
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import ListGroupsRequest
 from tests.rules.group_kit import assignment
@@ -216,3 +220,86 @@ def test_a_static_member_that_returns_with_the_classic_protocol_drops_its_regula
     [shown] = [each for each in desk.group().members if each.member_id == back]
     assert (shown.subscribed_topic_names, shown.subscribed_topic_regex) == (("t",), None)
     assert {each.topic for each in shown.target_assignment} == {"t"}
+
+
+@pytest.mark.parametrize("is_empty", [False, True], ids=["upgrade", "empty classic group"])
+def test_a_refused_conversion_refuses_the_joins_that_waited_for_it(is_empty: bool):
+    """The classic members still have their partitions: a second joiner would have received all of them at once."""
+    desk = desk_of()
+    [member] = desk.stable(1)
+    if is_empty:
+        desk.leave(member)
+    desk.commits_at_once = False
+    desk.enter("first")
+    waiting = desk.send(
+        member_id="second",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=("t",),
+        topic_partitions=(),
+    )
+    desk.refuse_one(NotEnoughReplicas("too few"))
+    assert desk.answers[waiting].error_code == CoordinatorNotAvailable.code
+    assert desk.in_flight == []
+    assert desk.coordinator.describe("g").state == ("Empty" if is_empty else "Stable")
+    if not is_empty:
+        assert desk.heartbeat(member, 1).error_code == 0
+    desk.commits_at_once = True
+    assert desk.enter("second").error_code == 0
+    desk.take_over()
+    assert desk.coordinator.describe("g").error_code == GroupIdNotFound.code, "nothing is left of the classic group"
+
+
+def test_a_lost_response_to_a_classic_newcomer_leaves_no_member_without_a_client():
+    """KIP-394 in a group of the consumer protocol: partitions of such a member had no reader until its session ended."""
+    desk = desk_of()
+    desk.enter("new")
+    lost = desk.answers[desk.join()]
+    assert lost.error_code == MemberIdRequired.code
+    again = desk.answers[desk.join()]
+    assert again.error_code == MemberIdRequired.code
+    assert again.member_id not in ("", lost.member_id)
+    joined = desk.answers[desk.join(again.member_id)]
+    assert (joined.error_code, joined.member_id) == (0, again.member_id)
+    assert sorted(each.member_id for each in desk.group().members) == sorted(["new", again.member_id])
+    repeated = desk.answers[desk.join(again.member_id)]
+    assert (repeated.error_code, repeated.generation_id) == (0, joined.generation_id)
+    desk.pass_time(11)
+    with pytest.raises(UnknownMemberId):
+        desk.join(lost.member_id)
+
+
+def test_a_classic_newcomer_gives_its_member_id_back():
+    """LeaveGroup with an id that nobody has joined with yet succeeds, as in a classic group."""
+    desk = desk_of()
+    desk.enter("new")
+    given = desk.answers[desk.join()].member_id
+    assert desk.leave(given).members[0].error_code == 0
+    with pytest.raises(UnknownMemberId):
+        desk.join(given)
+
+
+def test_member_ids_for_classic_newcomers_are_bounded():
+    """A client that only ever asks for ids must not fill the coordinator's memory; time frees it."""
+    desk = desk_of()
+    desk.enter("new")
+    for _ in range(PENDING_MAX):
+        desk.join()
+    with pytest.raises(CoordinatorNotAvailable, match="join again in a while"):
+        desk.join()
+    desk.beat("new", 1)
+    desk.now += 11
+    assert desk.answers[desk.join()].error_code == MemberIdRequired.code
+
+
+def test_a_replaced_instance_that_leaves_is_fenced():
+    """Its old process must not believe that the instance is unknown: FENCED_INSTANCE_ID, as in a classic group."""
+    desk = desk_of()
+    desk.enter("new")
+    old = desk.answers[desk.join(instance="i")].member_id
+    new = desk.answers[desk.join(instance="i")].member_id
+    assert old != new
+    left = desk.leave(old, instance="i")
+    assert left.members[0].error_code == FencedInstanceId.code
+    assert desk.leave("", instance="i").members[0].error_code == 0
+    assert [each.member_id for each in desk.group().members] == ["new"]

@@ -163,18 +163,8 @@ def record_of(classic: Group) -> GroupRecord:
 
 def join(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: str) -> JoinGroupResponse:
     """JoinGroup: the member reports what it owns, and reconciles. ``new_id`` is for a member without an id."""
-    group, name = draft.group, draft.group.group_id
-    names = [each.name for each in request.protocols]
-    if request.protocol_type != PROTOCOL_TYPE or not _shared(group, names):
-        raise InconsistentGroupProtocol(
-            f"group {name} is of type {PROTOCOL_TYPE!r}, and its classic members share none of {names}"
-        )
-    try:
-        subscription = Subscription.unpacked(request.protocols[0].metadata)
-    except ValueError as error:
-        raise InconsistentGroupProtocol(
-            f"the subscription for {names[0]} cannot be read ({error}): group {name} uses the consumer protocol"
-        ) from error
+    group = draft.group
+    subscription = _subscription(group, request)
     member_id, is_back = _enter(rules, draft, request, new_id)
     owned = frozenset() if is_back else _with_ids(subscription.owned, rules.topics)
     old = group.members.get(member_id)
@@ -194,8 +184,32 @@ def join(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: str)
     is_changed = old is None or (old.topics, old.regex) != (now.topics, now.regex)
     current = rules.advance(draft, member_id, owned, is_changed=is_changed)
     return JoinGroupResponse(
-        generation_id=current.epoch, protocol_type=PROTOCOL_TYPE, protocol_name=names[0], member_id=member_id
+        generation_id=current.epoch,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=request.protocols[0].name,
+        member_id=member_id,
     )
+
+
+def check_newcomer(rules: Heartbeat, group: ConsumerGroup, request: JoinGroupRequest) -> None:
+    """Raise what keeps a client from joining that has no member id yet."""
+    _subscription(group, request)
+    rules.check_size(group)
+
+
+def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscription:
+    """What a classic member subscribes to. Raises InconsistentGroupProtocol."""
+    name, names = group.group_id, [each.name for each in request.protocols]
+    if request.protocol_type != PROTOCOL_TYPE or not _shared(group, names):
+        raise InconsistentGroupProtocol(
+            f"group {name} is of type {PROTOCOL_TYPE!r}, and its classic members share none of {names}"
+        )
+    try:
+        return Subscription.unpacked(request.protocols[0].metadata)
+    except ValueError as error:
+        raise InconsistentGroupProtocol(
+            f"the subscription for {names[0]} cannot be read ({error}): group {name} uses the consumer protocol"
+        ) from error
 
 
 def _enter(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: str) -> tuple[str, bool]:

@@ -19,8 +19,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from msgspec import structs
+
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
-from minikafka.errors import CoordinatorNotAvailable, FencedInstanceId, ProtocolError, UnknownMemberId
+from minikafka.errors import (
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    MemberIdRequired,
+    ProtocolError,
+    UnknownMemberId,
+)
 from minikafka.groups.consumer import classic
 from minikafka.groups.consumer.group import JOIN, ConsumerGroup, Draft, MemberState, Regexes, Topics
 from minikafka.groups.consumer.heartbeat import Heartbeat, check_heartbeat
@@ -28,6 +36,7 @@ from minikafka.groups.consumer.records import ConsumerRecord, TopicIdPartition
 from minikafka.groups.group import Group, failed_join
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment, Subscription
+from minikafka.groups.rebalance import PENDING_MAX, too_many_pending
 from minikafka.groups.records import GroupRecord
 from minikafka.invariant import invariant
 from minikafka.ports import Events
@@ -75,6 +84,8 @@ class Held:
     is_upgrading: bool = False
     """The write in flight takes the members of a classic group over: until it is committed, they are that group's."""
     waiting: deque[Waiting] = field(default_factory=deque)
+    pending: dict[str, float] = field(default_factory=dict)
+    """Member ids that classic newcomers received and have not joined with, and when these ids end."""
     matched: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What each regular expression matched when this coordinator resolved it last."""
     not_before: float = -math.inf
@@ -199,10 +210,20 @@ class ConsumerGroups:
     def classic_join(self, ticket: Ticket, request: JoinGroupRequest, new_id: str, step: Step) -> None:
         """JoinGroup of a classic member: answered when what it changes is committed."""
         held = self._free(request.group_id)
+        rules = self._rules(held.matched)
+        held.pending = {each: until for each, until in held.pending.items() if until > step.now}
+        if not request.member_id and request.group_instance_id is None and request.needs_member_id:
+            classic.check_newcomer(rules, held.group, request)
+            self._give_id(held, ticket, request, new_id, step)
+            return
+        if request.member_id in held.pending and request.group_instance_id is None:
+            request, new_id = structs.replace(request, member_id=""), request.member_id
         draft = Draft(held.group)
-        response = classic.join(self._rules(held.matched), draft, request, new_id)
+        response = classic.join(rules, draft, request, new_id)
 
         def done(error: ProtocolError | None, then: Step) -> None:
+            if error is None:
+                held.pending.pop(response.member_id, None)
             if error is None and response.member_id in held.group.members:
                 self._arm(held, response.member_id, then)
             then.answer(ticket, response if error is None else failed_join(error))
@@ -211,6 +232,13 @@ class ConsumerGroups:
             self.write(held, draft, done, step)
         else:
             done(None, step)
+
+    def _give_id(self, held: Held, ticket: Ticket, request: JoinGroupRequest, new_id: str, step: Step) -> None:
+        """MEMBER_ID_REQUIRED: a join that is sent twice must not leave a member that no client knows of (KIP-394)."""
+        if len(held.pending) >= PENDING_MAX:
+            raise too_many_pending(request.group_id)
+        held.pending[new_id] = step.now + request.session_timeout_ms / 1000
+        step.answer(ticket, failed_join(MemberIdRequired("join again with this member id"), member_id=new_id))
 
     def classic_sync(self, request: SyncGroupRequest, step: Step) -> SyncGroupResponse:
         """SyncGroup of a classic member."""
@@ -236,10 +264,11 @@ class ConsumerGroups:
             holder = held.group.holder_of(each.group_instance_id) if each.group_instance_id is not None else None
             member_id = each.member_id or holder or ""
             error: ProtocolError | None = None
-            if member_id not in held.group.members:
-                error = UnknownMemberId(f"group {request.group_id} has no member {member_id!r}")
-            elif each.group_instance_id is not None and holder != member_id:
+            if holder is not None and holder != member_id:
                 error = FencedInstanceId(f"instance {each.group_instance_id} is another member now")
+            elif member_id not in held.group.members or (each.group_instance_id is not None and holder is None):
+                if each.group_instance_id is not None or held.pending.pop(member_id, None) is None:
+                    error = UnknownMemberId(f"group {request.group_id} has no member {member_id!r}")
             else:
                 held.sessions[member_id] = LEFT
             left.append(
@@ -310,14 +339,20 @@ class ConsumerGroups:
             held.is_unclear = is_unknown(error)
             done(as_coordinator(error), then)
             if held.is_unclear:
-                while held.waiting:
-                    then.answer(held.waiting.popleft()[0], failed_heartbeat(_unclear(held)))
+                self._refuse_waiting(held, then)
                 return
             held.is_writing = held.is_upgrading = False
+            if held.group.is_nothing:
+                # The classic group of this name goes on. A join must be decided with its members in view.
+                self._refuse_waiting(held, then)
             self._answer_waiting(held, then)
             self._forget_if_nothing(held)
 
         step.writes.append(Write((*also, *draft.records), committed, refused))
+
+    def _refuse_waiting(self, held: Held, step: Step) -> None:
+        while held.waiting:
+            step.answer(held.waiting.popleft()[0], failed_heartbeat(_unclear(held)))
 
     def _answer_waiting(self, held: Held, step: Step) -> None:
         while held.waiting and not held.is_writing:
