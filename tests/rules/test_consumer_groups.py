@@ -213,6 +213,29 @@ def test_static_member_returns_to_its_partitions(desk: ConsumerDesk):
     assert desk.beat("a", 1, instance_id="i").error_code == FENCED_INSTANCE
 
 
+def test_a_static_member_that_returns_without_a_regular_expression_drops_it(desk: ConsumerDesk):
+    """A join says all: what the former process asked for would be assigned to one that does not read it."""
+    desk.topic(4, "other", "BBECAwQFBgcICQoLDA0ODw")
+    desk.enter(
+        "a",
+        instance_id="i",
+        subscribed_topic_names=(),
+        subscribed_topic_regex="other",
+        server_assignor="range",
+        rack_id="r",
+    )
+    desk.beat("a", -2, instance_id="i")
+    assert assigned(desk.enter("a2", instance_id="i")) == {0, 1, 2, 3}
+    (member,) = desk.group().members
+    assert (member.subscribed_topic_names, member.subscribed_topic_regex, member.rack_id) == (("t",), None, None)
+    assert {each.topic for each in member.target_assignment} == {"t"}
+    assert desk.group().assignor == "uniform"
+    desk.beat("a2", -2, instance_id="i")
+    desk.enter("a3", instance_id="i", subscribed_topic_names=None, subscribed_topic_regex="other")
+    (member,) = desk.group().members
+    assert (member.subscribed_topic_names, member.subscribed_topic_regex) == ((), "other")
+
+
 def test_a_static_member_that_leaves_has_revoked_what_it_was_to_revoke(desk: ConsumerDesk):
     """Only what is still its own waits for it: a process that has ended reads nothing."""
     desk.enter("a", instance_id="i")

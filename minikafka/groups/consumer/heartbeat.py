@@ -268,6 +268,10 @@ class Heartbeat:
         """Record what the member says of itself; return True if its subscription is another now."""
         old = draft.group.members.get(request.member_id)
         was = old if old is not None else MemberMetadata()
+        if request.member_epoch == JOIN:
+            # A join says all. What it leaves out is not unchanged: a static member's former process said it. Kafka
+            # keeps that, and assigns topics which the new process does not read.
+            was = replace(was, rack_id=None, topics=(), regex=None, server_assignor=None)
         names = request.subscribed_topic_names
         now = replace(
             was,
@@ -284,7 +288,7 @@ class Heartbeat:
         )
         if now != old:
             draft.set(now, request.member_id)
-        return old is None or now.topics != was.topics or now.regex != was.regex
+        return old is None or (now.topics, now.regex) != (old.topics, old.regex)
 
     def _resolve(self, draft: Draft, hidden: frozenset[str]) -> bool:
         """Record what the group's regular expressions match now; True: it is something else than before.
