@@ -459,6 +459,9 @@ class GroupCoordinator:
                 # Producers know no STALE_MEMBER_EPOCH. Java's would be in a fatal state; this makes it abort.
                 raise IllegalGeneration(f"{error.message}; nothing was committed, abort the transaction") from error
             return
+        if request.generation_id < 0 and group.state is State.EMPTY:
+            # A consumer that assigns its partitions itself, as in _check_committer.
+            return
         self._rebalance.member_of(group, request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise IllegalGeneration(

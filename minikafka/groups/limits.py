@@ -85,7 +85,7 @@ TEXT_BYTES_MAX = 2**15 - 1
 NAME_BYTES_MAX = TEXT_BYTES_MAX - 64
 """Of a client's or an instance's name: a member id is made of it and 33 characters more."""
 
-INT16_MAX, INT32_MAX = 2**15 - 1, 2**31 - 1
+INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 
 
 def check_group_id(group: str) -> None:
@@ -133,9 +133,10 @@ def metadata_refusal(item: CommitPartition, *, size_max: int) -> OffsetMetadataT
 
 def check_commit(item: CommitPartition) -> None:
     """INVALID_REQUEST for numbers that are no offset or no epoch."""
-    if item.offset < 0:
+    if not 0 <= item.offset <= INT64_MAX:
         raise InvalidRequest(
-            f"{item.topic}-{item.partition}: offset={item.offset} is negative; commit the next offset to read"
+            f"{item.topic}-{item.partition}: offset={item.offset}: from 0 to {INT64_MAX} is allowed; commit the next "
+            "offset to read"
         )
     if not -1 <= item.leader_epoch <= INT32_MAX:
         raise InvalidRequest(
@@ -144,7 +145,11 @@ def check_commit(item: CommitPartition) -> None:
 
 
 def check_producer(request: TxnOffsetCommitRequest) -> None:
-    """INVALID_REQUEST for a producer epoch that no batch can hold."""
+    """INVALID_REQUEST for a producer id or epoch that no batch can hold."""
+    if not 0 <= request.producer_id <= INT64_MAX:
+        raise InvalidRequest(
+            f"producer_id={request.producer_id}: from 0 to {INT64_MAX} is allowed", member="producer_id"
+        )
     if not -1 <= request.producer_epoch <= INT16_MAX:
         raise InvalidRequest(
             f"producer_epoch={request.producer_epoch}: from -1 to {INT16_MAX} is allowed", member="producer_epoch"

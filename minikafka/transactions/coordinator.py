@@ -32,6 +32,7 @@ from minikafka.errors import (
 from minikafka.ports import Events
 from minikafka.transactions.markers import MarkerId, OwedMarkers
 from minikafka.transactions.records import (
+    TIMEOUT_MS_MAX,
     State,
     TransactionRecord,
     TransactionValue,
@@ -188,10 +189,11 @@ class TransactionCoordinator:
     ) -> None:
         """InitProducerId with a transactional id: fences the producer before, and aborts its open transaction."""
         name = _checked_id(request.transactional_id)
-        if not 0 < request.transaction_timeout_ms <= self._settings.timeout_ms_max:
+        timeout_ms_max = min(self._settings.timeout_ms_max, TIMEOUT_MS_MAX)
+        if not 0 < request.transaction_timeout_ms <= timeout_ms_max:
             raise InvalidTransactionTimeout(
                 f"transaction.timeout.ms={request.transaction_timeout_ms} is not within 1 and the broker's "
-                f"transaction.max.timeout.ms={self._settings.timeout_ms_max}"
+                f"transaction.max.timeout.ms={timeout_ms_max}"
             )
         has_expected = request.producer_id >= 0 and request.producer_epoch >= 0
         expected = (request.producer_id, request.producer_epoch) if has_expected else None

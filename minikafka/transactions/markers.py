@@ -25,9 +25,16 @@ from minikafka.types import NO_NODE, NodeId, TopicPartition
 
 RETRY_PAUSE_S = 0.1
 
+FENCED_PAUSE_S = 10.0
+"""After an error of ``_FENCED``. Kafka gives the whole transaction up then; if no newer coordinator ends it, its
+transactional id stays busy, and readers of committed records stay before it in every partition that has no marker.
+"""
+
 _DONE = frozenset({0, UnsupportedForMessageFormat.code, UnsupportedVersion.code})
-_SUPERSEDED = frozenset({InvalidProducerEpoch.code, TransactionCoordinatorFenced.code})
-"""A newer producer or a newer coordinator has written to the partition: its coordinator ends the transaction."""
+_FENCED = frozenset({InvalidProducerEpoch.code, TransactionCoordinatorFenced.code})
+"""A newer producer or a newer coordinator has written to the partition. Most likely this coordinator has been replaced,
+and its successor ends the transaction; each partition rejects the markers of the former one by itself.
+"""
 
 
 class MarkerId(NamedTuple):
@@ -43,7 +50,6 @@ class _Ending:
     """In state PrepareCommit or PrepareAbort."""
     left: dict[TopicPartition, float]
     """Partitions without the marker, and when to send it next; infinity while it is under way."""
-    is_superseded: bool = False
 
 
 class OwedMarkers:
@@ -86,8 +92,6 @@ class OwedMarkers:
         by_leader: dict[NodeId, list[MarkerId]] = {}
         done = []
         for name, ending in list(self._endings.items()):
-            if ending.is_superseded:
-                continue
             for partition, due in list(ending.left.items()):
                 if due > now:
                     continue
@@ -106,15 +110,10 @@ class OwedMarkers:
         return by_leader, done
 
     def answered(self, marker: MarkerId, error_code: int, now: float) -> bool:
-        """The leader answered; True: it was the last marker of its transaction.
-
-        A code that says that a newer coordinator or producer is at work stops all sending for the transaction.
-        """
+        """The leader answered; True: it was the last marker of its transaction."""
         ending = self._endings[marker.transactional_id]
-        if error_code in _SUPERSEDED:
-            ending.is_superseded = True
         if error_code not in _DONE:
-            return self._retry(ending, marker, now)
+            return self._retry(ending, marker, now + (FENCED_PAUSE_S if error_code in _FENCED else RETRY_PAUSE_S))
         del ending.left[marker.partition]
         if ending.left:
             return False
@@ -123,18 +122,15 @@ class OwedMarkers:
 
     def unanswered(self, marker: MarkerId, now: float) -> None:
         """It is not known whether the leader has written it: it is sent again."""
-        self._retry(self._endings[marker.transactional_id], marker, now)
+        self._retry(self._endings[marker.transactional_id], marker, now + RETRY_PAUSE_S)
 
-    def _retry(self, ending: _Ending, marker: MarkerId, now: float) -> bool:
-        ending.left[marker.partition] = now + RETRY_PAUSE_S
+    def _retry(self, ending: _Ending, marker: MarkerId, due: float) -> bool:
+        ending.left[marker.partition] = due
         self._plan()
         return False
 
     def _plan(self) -> None:
-        self._next_at = min(
-            (due for each in self._endings.values() if not each.is_superseded for due in each.left.values()),
-            default=math.inf,
-        )
+        self._next_at = min((due for each in self._endings.values() for due in each.left.values()), default=math.inf)
 
 
 def is_commit(value: TransactionValue) -> bool:

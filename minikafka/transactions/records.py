@@ -25,9 +25,12 @@ KEY_VERSION = 0
 VALUE_VERSION = 1
 """The versions that are written."""
 
-_INT16_MAX = 2**15 - 1
+_INT16_MAX, _INT64_MAX = 2**15 - 1, 2**63 - 1
 ID_BYTES_MAX = _INT16_MAX
 """Bytes of a transactional id: a key has its length as an int16."""
+
+TIMEOUT_MS_MAX = 2**31 - 1
+"""Of a transaction, as its record has it."""
 
 NO_PRODUCER_EPOCH = -1
 NO_TIMESTAMP = -1
@@ -109,8 +112,8 @@ def check_transactional_id(name: str) -> None:
 
 def check_producer(producer_id: int, epoch: int) -> None:
     """Raise InvalidRequest for what cannot be a producer id and its epoch: no batch could hold them."""
-    if producer_id < 0:
-        raise InvalidRequest(f"producer_id={producer_id} is negative", member="producer_id")
+    if not 0 <= producer_id <= _INT64_MAX:
+        raise InvalidRequest(f"producer_id={producer_id}: from 0 to {_INT64_MAX} is allowed", member="producer_id")
     if not 0 <= epoch <= _INT16_MAX:
         raise InvalidRequest(f"producer_epoch={epoch}: from 0 to {_INT16_MAX} is allowed", member="producer_epoch")
 

@@ -160,8 +160,14 @@ class Transaction:
         if expected is None or self.is_new:
             return
         producer_id, epoch = expected
-        has_rotated = producer_id == self.value.previous_producer_id and self._is_exhausted(epoch)
-        if producer_id != self.value.producer_id and not has_rotated:
+        if self.value.state is State.ONGOING:
+            # Its producer has received this epoch, so any other caller is a former producer, or a late copy of a
+            # request. Kafka looks at the epoch only later, and lets them abort a transaction that is not their own.
+            is_present = expected == (self.value.producer_id, self.value.producer_epoch)
+        else:
+            has_rotated = producer_id == self.value.previous_producer_id and self._is_exhausted(epoch)
+            is_present = producer_id == self.value.producer_id or has_rotated
+        if not is_present:
             raise self._fenced(producer_id, epoch)
 
     def initialize(

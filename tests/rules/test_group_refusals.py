@@ -60,6 +60,7 @@ def test_a_session_that_no_record_can_hold_is_refused_whatever_the_broker_is_con
     [
         ({"group": TOO_LONG}, InvalidGroupId, "choose a shorter one"),
         ({"offset": -1}, InvalidRequest, "commit the next offset to read"),
+        ({"offset": 2**63}, InvalidRequest, "from 0 to 9223372036854775807"),
         ({"generation": 7}, IllegalGeneration, "join again"),
     ],
 )
@@ -76,6 +77,15 @@ def test_a_producer_epoch_that_no_batch_can_hold_is_refused_by_name():
     desk = Desk()
     with pytest.raises(InvalidRequest, match="from -1 to 32767"):
         desk.commit_in_transaction(5, producer_epoch=2**15)
+    assert desk.stable_code() == 0
+
+
+@pytest.mark.parametrize("wrong", [{"producer_id": 2**63}, {"producer_id": -1}, {"offset": 2**63}])
+def test_a_transactional_commit_that_no_batch_can_hold_is_refused_by_name(wrong):
+    """As above; the broker would stop, for such a batch cannot be packed."""
+    desk = Desk()
+    with pytest.raises(InvalidRequest, match="from 0 to 9223372036854775807"):
+        desk.commit_in_transaction(**{"offset": 5, **wrong})
     assert desk.stable_code() == 0
 
 

@@ -157,6 +157,19 @@ def test_commit_without_a_member_is_not_fenced():
     assert desk.committed() == 5
 
 
+def test_a_consumer_that_assigns_itself_may_name_a_member():
+    """librdkafka's group metadata may have a member id without a generation: taken while the group is empty."""
+    desk = Desk()
+    (member,) = desk.stable(1)
+    desk.leave(member)
+    desk.commit_in_transaction(5, member_id="rdkafka-1")
+    desk.end_transaction(7)
+    assert desk.committed() == 5
+    desk.stable(1)
+    with pytest.raises(UnknownMemberId):
+        desk.commit_in_transaction(6, member_id="rdkafka-1")
+
+
 ACTIONS = st.lists(
     st.tuples(
         st.sampled_from(["plain", "in", "in", "commit", "abort", "delete"]),

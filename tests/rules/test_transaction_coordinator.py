@@ -24,7 +24,7 @@ from minikafka.errors import (
     UnsupportedForMessageFormat,
 )
 from minikafka.transactions.coordinator import BUSY_WAIT_S
-from minikafka.transactions.markers import MarkerId
+from minikafka.transactions.markers import FENCED_PAUSE_S, RETRY_PAUSE_S, MarkerId
 from minikafka.transactions.records import State, TransactionRecord, TransactionValue, packed
 from minikafka.transactions.settings import TransactionSettings
 from minikafka.transactions.transaction import EPOCH_MAX
@@ -238,6 +238,29 @@ def test_init_fences_an_open_transaction():
             request()
 
 
+@pytest.mark.parametrize("stale", [(4000, 0), (4000, 2), (3999, 1)])
+def test_init_of_a_former_producer_does_not_abort_its_successors_transaction(stale: tuple[int, int]):
+    """It is fenced, as it would be a moment later; the transaction that it is not part of stays open."""
+    desk = Desk()
+    assert desk.producer() == (4000, 0)
+    present = desk.producer()
+    assert present == (4000, 1)
+    desk.add(present, P0)
+    with pytest.raises(ProducerFenced):
+        desk.init(expected=stale)
+    assert desk.value().state is State.ONGOING
+    assert desk.init(expected=present).error_code == ConcurrentTransactions.code
+    assert desk.value().state is State.PREPARE_ABORT
+
+
+def test_timeout_that_no_record_can_hold_is_refused():
+    """transaction.max.timeout.ms may be set to more than a record's int32."""
+    desk = Desk(TransactionSettings(timeout_ms_max=2**40))
+    with pytest.raises(InvalidTransactionTimeout, match="2147483647"):
+        desk.init(timeout_ms=2**31)
+    assert desk.init(timeout_ms=2**31 - 1).error_code == 0
+
+
 def test_refused_fence_does_not_raise_the_epoch():
     """KAFKA-9666: the epoch must not run away while the log refuses, nor be taken back if the record may commit."""
     desk = Desk()
@@ -420,19 +443,26 @@ def test_unsupported_partition_counts_as_done():
 
 
 @pytest.mark.parametrize("error", [InvalidProducerEpoch, TransactionCoordinatorFenced])
-def test_superseded_coordinator_stops_sending(error: type[ProtocolError]):
-    """A newer coordinator has written there: it finishes the transaction, and this one does not complete it."""
+def test_marker_that_a_partition_fences_holds_up_no_other_one(error: type[ProtocolError]):
+    """A newer coordinator may have written there, or a stranger with this producer's id. In the latter case nobody else
+    ends the transaction in the other partitions, and readers of committed records would never get past it there.
+    """
     desk = Desk()
     producer = desk.producer()
     desk.add(producer, P0, P1)
     desk.end(producer)
-    desk.take()
+    assert desk.take() == {1: [A0], 2: [A1]}
     desk.answer([A0], error.code)
+    desk.answer([A1], None)
+    desk.now += RETRY_PAUSE_S
+    assert desk.take() == {2: [A1]}
     desk.answer([A1])
-    assert desk.coordinator.markers.next_at == float("inf")
-    desk.now += 60
-    assert desk.take() == {}
     assert desk.value().state is State.PREPARE_COMMIT
+    assert desk.coordinator.markers.next_at > desk.now + 1
+    desk.now += FENCED_PAUSE_S
+    assert desk.take() == {1: [A0]}, "the id would be busy for good"
+    desk.answer([A0])
+    assert desk.value().state is State.COMPLETE_COMMIT
 
 
 def test_complete_record_that_was_refused_is_written_again():

@@ -243,6 +243,7 @@ WRONG: dict[str, tuple[Callable[[Producer], Any], type[ProtocolError]]] = {
     "marker: older epoch": (lambda p: marked(p, producer_epoch=0), InvalidProducerEpoch),
     "marker: epoch of the data, version 2": (lambda p: marked(p, transaction_version=2), InvalidProducerEpoch),
     "marker: negative producer id": (lambda p: marked(p, producer_id=-1), InvalidRequest),
+    "marker: producer id out of range": (lambda p: marked(p, producer_id=1 << 63), InvalidRequest),
     "marker: epoch out of range": (lambda p: marked(p, producer_epoch=1 << 15), InvalidRequest),
     "marker: negative coordinator epoch": (lambda p: marked(p, coordinator_epoch=-1), InvalidRequest),
     "marker: unknown topic": (lambda p: marked(p, NOWHERE), UnknownTopicOrPartition),

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 COMMIT_WAIT_S = 30.0
 """How long a response waits for the in-sync replicas: Kafka's default of ``request.timeout.ms``."""
 
-INT16_MAX, INT32_MAX = 2**15 - 1, 2**31 - 1
+INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -124,11 +124,11 @@ def _check_sender(replicas: ReplicaManager, request: WriteTxnMarkersRequest) -> 
 
 def _end_of(marker: TransactionMarker) -> EndTransaction:
     for member, value, largest in (
-        ("producer_id", marker.producer_id, None),
+        ("producer_id", marker.producer_id, INT64_MAX),
         ("producer_epoch", marker.producer_epoch, INT16_MAX),
         ("coordinator_epoch", marker.coordinator_epoch, INT32_MAX),
     ):
-        if value < 0 or (largest is not None and value > largest):
+        if not 0 <= value <= largest:
             raise InvalidRequest(f"{member}={value} is out of range", member=member)
     return EndTransaction(
         marker.producer_id,
