@@ -73,6 +73,20 @@ class CoordinatorShards(Generic[C]):
         """Those that are, whether or not they answer already; a copy, which may be kept over a wait."""
         return iter(list(self._shards.values()))
 
+    def all_answering(self) -> list[CoordinatorShard[C]]:
+        """Return every shard, for a list of all that this broker coordinates. Raises what keeps one from answering.
+
+        A list without the names of one partition would be wrong. Clients repeat the request for each of these errors,
+        but not for NOT_COORDINATOR.
+        """
+        shards = list(self)
+        for shard in shards:
+            try:
+                shard.check()
+            except NotCoordinator as error:
+                raise CoordinatorNotAvailable(f"{error.message}: ask again") from error
+        return shards
+
     def at(self, name: TopicPartition) -> CoordinatorShard[C] | None:
         """The shard of a partition; None: another broker leads it."""
         return self._shards.get(name)

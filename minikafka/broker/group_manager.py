@@ -342,8 +342,7 @@ class GroupManager:
         if not self._session_alive():
             raise CoordinatorNotAvailable("this broker has no session with the controller: ask again")
         found: list[ListedGroup] = []
-        for shard in self.shards:
-            shard.check()
+        for shard in self.shards.all_answering():
             found += shard.coordinator.list_groups(request)
         return ListGroupsResponse(groups=tuple(sorted(found, key=lambda group: group.group_id)))
 

@@ -273,8 +273,7 @@ class TransactionManager:
         id_pattern_of(request)  # refused also by a broker without transactional ids
         found = []
         wall_ms = self._world.clock.wall_ms()
-        for shard in self.shards:
-            shard.check()
+        for shard in self.shards.all_answering():
             found += shard.coordinator.list_transactions(request, wall_ms)
         return ListTransactionsResponse(
             unknown_states=tuple(each for each in request.states if each not in _STATE_NAMES),

@@ -17,6 +17,7 @@ from minikafka.errors import (
     InvalidTxnState,
     NotCoordinator,
     NotEnoughReplicas,
+    NotLeaderOrFollower,
     OperationNotAttempted,
     ProducerFenced,
     TransactionAbortable,
@@ -30,7 +31,7 @@ from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire.admin import PartitionName
 from minikafka.wire.batch import iterate
-from minikafka.wire.group_messages import FindCoordinatorRequest
+from minikafka.wire.group_messages import FindCoordinatorRequest, ListGroupsRequest
 from minikafka.wire.markers import EndTransaction, marker_of
 from minikafka.wire.messages import DeleteTopicsRequest, InitProducerIdRequest, ProducePartition, ProduceRequest
 from minikafka.wire.transaction_messages import (
@@ -251,6 +252,45 @@ def test_batch_whose_transaction_ends_during_verification_is_not_appended(cluste
     assert log_of(cluster, node, FIRST).end_offset == 1
 
 
+def test_batch_for_another_leader_aborts_no_transaction_if_the_partition_moves_here(cluster: SimCluster):
+    """The other batch of the request is verified meanwhile. This one was not: INVALID_TXN_STATE made producers abort."""
+    producer = Producer(cluster)
+    assert not producer.add(FIRST, SECOND).error_code
+    image = cluster.image()
+    assert image is not None
+    moving, staying = next(
+        (moving, staying)
+        for moving, staying in ((FIRST, SECOND), (SECOND, FIRST))
+        if cluster.leader_of(staying) == image.topics["orders"].partitions[moving.partition].replicas[1]
+    )
+    node = cluster.leader_of(staying)
+    assert cluster.leader_of(moving) != node
+    verifier = cluster.brokers[node].transactions.verifier
+    verify = verifier.verify
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        found = await verify(*args, **options)
+        cluster.crash(cluster.leader_of(moving))
+        while cluster.brokers[node].replicas.get(moving).leader != node:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+        return found
+
+    items = tuple(
+        ProducePartition(
+            topic=each.topic, partition=each.partition, records=(batch(producer.id, 0, b"v", epoch=producer.epoch),)
+        )
+        for each in (staying, moving)
+    )
+    request = ProduceRequest(transactional_id="tx", timeout_ms=5000, partitions=items)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verifier, "verify", slow)
+        answer = asked(cluster, node, request)
+    assert [each.error_code for each in answer.partitions] == [0, NotLeaderOrFollower.code]
+    assert log_of(cluster, node, moving).end_offset == 0
+    assert producer.send(moving, b"v") == 0
+    assert not producer.end().error_code
+
+
 def test_batch_waits_for_a_coordinator(cluster: SimCluster):
     """While the coordinator's partition has no leader, producers repeat: NOT_ENOUGH_REPLICAS, and nothing is written."""
     producer = Producer(cluster)
@@ -400,6 +440,23 @@ def test_leader_verifies_a_partition(cluster: SimCluster):
     answer = tell(cluster, "tx", AddPartitionsToTxnRequest(transactions=(asking,))).transactions[0]
     assert [each.error_code for each in answer.partitions] == [0, TransactionAbortable.code]
     assert len(described(cluster).partitions) == 1
+
+
+def test_lists_are_retried_while_a_partition_has_lost_its_role(cluster: SimCluster):
+    """Its disk failed, and the metadata does not say so yet. Java's clients retry COORDINATOR_NOT_AVAILABLE for a list,
+    and give up for NOT_COORDINATOR.
+    """
+    Producer(cluster)
+    while asked(cluster, 1, FindCoordinatorRequest(keys=("g",))).coordinators[0].error_code:
+        cluster.run_for(0.1)
+    for kind, request in (("transactions", ListTransactionsRequest()), ("groups", ListGroupsRequest())):
+        node, shards = next(
+            (node, shards) for node, broker in cluster.brokers.items() if list(shards := getattr(broker, kind).shards)
+        )
+        (shard, *_) = shards
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shard.partition, "role", None)
+            assert asked(cluster, node, request).error_code == CoordinatorNotAvailable.code
 
 
 def test_list_and_describe(cluster: SimCluster):

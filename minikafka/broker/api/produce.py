@@ -131,11 +131,11 @@ def handle_produce(
         _check_transactional(request)
         if verifier is not None and not verifier.must_ask(request.transaction_version):
             verifier = None
-        guards = {} if verifier is None else _guards(replicas, request)
+        guards, refused = ({}, {}) if verifier is None else _guards(replicas, request)
         unverified = {name: each for name, each in guards.items() if each is not OPEN_TRANSACTION}
         if verifier is not None and unverified:
-            return _verified(replicas, request, session_alive, context, verifier, guards)
-        return _produce_all(replicas, request, session_alive, context, guards, {})
+            return _verified(replicas, request, session_alive, context, verifier, guards, refused)
+        return _produce_all(replicas, request, session_alive, context, guards, refused)
     if len(request.partitions) == 1:
         answer = _produce_one(replicas, request, session_alive, context)
         if answer is not None:
@@ -166,12 +166,17 @@ def _produce_all(
     return production.acknowledge() if production.append() else production.append_rest()
 
 
-def _guards(replicas: ReplicaManager, request: ProduceRequest) -> dict[TopicPartition, VerificationGuard]:
+def _guards(
+    replicas: ReplicaManager, request: ProduceRequest
+) -> tuple[dict[TopicPartition, VerificationGuard], dict[TopicPartition, ProtocolError]]:
     """Begin the verification of each transactional batch.
 
-    Left out: what will be refused anyway when it is to be appended.
+    Returns:
+        The guards, and why batches are refused that cannot be verified here. What will be refused when it is to be
+        appended, whatever happens until then, is in neither.
     """
-    guards = {}
+    guards: dict[TopicPartition, VerificationGuard] = {}
+    refused: dict[TopicPartition, ProtocolError] = {}
     for item in request.partitions:
         name = TopicPartition(item.topic, item.partition)
         if len(item.records) != 1 or len(item.records[0]) < HEADER_SIZE:
@@ -184,10 +189,10 @@ def _guards(replicas: ReplicaManager, request: ProduceRequest) -> dict[TopicPart
             guards[name] = log.producers.begin_verification(
                 batch, begins_at_zero=request.transaction_version >= TRANSACTION_V2
             )
-        except ProtocolError:
-            # The append refuses it for the same reason, and reports it.
-            guards[name] = OPEN_TRANSACTION
-    return guards
+        except ProtocolError as error:
+            # Not left to the append: while other batches are verified, this broker may become the leader.
+            refused[name] = error
+    return guards, refused
 
 
 async def _verified(
@@ -197,6 +202,7 @@ async def _verified(
     context: RequestContext,
     verifier: Verifier,
     guards: dict[TopicPartition, VerificationGuard],
+    refused: dict[TopicPartition, ProtocolError],
 ) -> ProduceResponse | Begun:
     """Have the coordinator confirm what no open transaction confirms, then append the rest."""
     by_epoch: dict[tuple[int, int], list[TopicPartition]] = {}
@@ -205,7 +211,6 @@ async def _verified(
         if guards.get(name, OPEN_TRANSACTION) is not OPEN_TRANSACTION:
             batch = RecordBatch.of(item.records[0])
             by_epoch.setdefault((batch.producer_id, batch.producer_epoch), []).append(name)
-    refused: dict[TopicPartition, ProtocolError] = {}
     for producer, names in by_epoch.items():
         refused |= await verifier.verify(
             request.transactional_id or "", producer, names, transaction_version=request.transaction_version
