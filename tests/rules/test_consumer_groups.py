@@ -660,3 +660,23 @@ def check(desk: ConsumerDesk, clients: dict[str, Client]) -> None:
         # What a client owns at an epoch that the coordinator would accept, and what it may own.
         for number in numbers | (client.owned if client.epoch else set()):
             assert owners.setdefault(number, member.member_id) == member.member_id, f"partition {number} is owned twice"
+
+
+def test_members_that_are_gone_together_are_removed_in_batches_that_a_log_takes(desk: ConsumerDesk):
+    """A batch above max.message.bytes would be refused again and again, and their partitions would stay theirs."""
+    for number in range(40):
+        desk.enter(f"{number:02}" + "m" * 16_000)
+    desk.pass_time(40)
+    desk.enter("alive")
+    before = len(desk.log)
+    desk.commits_at_once = False
+    desk.pass_time(6)
+    sizes = []
+    while desk.in_flight:
+        (write,) = desk.in_flight
+        sizes.append(sum(len(key) + len(value or b"") for key, value in map(desk.coordinator.packed, write.records)))
+        desk.commit_one()
+    assert [each.member_id for each in desk.group().members] == ["alive"]
+    assert len(sizes) > 1
+    assert max(sizes) < 1 << 20
+    assert sum(key.count(b"m" * 16_000) for key, _ in desk.log[before:]) == 3 * 40

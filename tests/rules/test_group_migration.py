@@ -303,3 +303,13 @@ def test_a_replaced_instance_that_leaves_is_fenced():
     assert left.members[0].error_code == FencedInstanceId.code
     assert desk.leave("", instance="i").members[0].error_code == 0
     assert [each.member_id for each in desk.group().members] == ["new"]
+
+
+def test_a_classic_member_that_joins_with_the_consumer_protocol_under_its_id_is_classic_no_more():
+    """Its JoinGroup would be waited for, and a downgrade would take it for a member that can go on."""
+    desk = desk_of()
+    desk.enter("stays")
+    member, _ = desk.join_new()
+    assert {each.member_id: each.is_classic for each in desk.group().members} == {"stays": False, member: True}
+    assert desk.enter(member).error_code == 0
+    assert {each.member_id: each.is_classic for each in desk.group().members} == {"stays": False, member: False}

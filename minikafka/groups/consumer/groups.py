@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -35,6 +35,7 @@ from minikafka.groups.consumer.heartbeat import Heartbeat, check_heartbeat
 from minikafka.groups.consumer.records import ConsumerRecord, TopicIdPartition
 from minikafka.groups.group import Group, failed_join
 from minikafka.groups.limits import GroupSettings
+from minikafka.groups.offsets import TOMBSTONE_BYTES, TOMBSTONES_BYTES_MAX
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.rebalance import PENDING_MAX, too_many_pending
 from minikafka.groups.records import GroupRecord
@@ -427,8 +428,9 @@ class ConsumerGroups:
                 del held.revocations[member_id]
         if not fenced:
             return
+        fenced = {each: fenced[each] for each in _of_one_batch(group.group_id, sorted(fenced))}
         draft = Draft(group)
-        self._rules().remove(draft, sorted(fenced))
+        self._rules().remove(draft, fenced)
 
         def done(error: ProtocolError | None, then: Step) -> None:
             if error is not None:
@@ -510,6 +512,18 @@ class ConsumerGroups:
                 for each in described.members
             ),
         )
+
+
+def _of_one_batch(group_id: str, member_ids: Iterable[str]) -> list[str]:
+    """The first members, whose tombstones fit into one batch; at least one. The others follow when it is committed."""
+    some: list[str] = []
+    left = TOMBSTONES_BYTES_MAX
+    for each in member_ids:
+        left -= 3 * (TOMBSTONE_BYTES + len(group_id.encode()) + len(each.encode()))
+        if some and left < 0:
+            break
+        some.append(each)
+    return some
 
 
 def failed_heartbeat(error: ProtocolError) -> ConsumerGroupHeartbeatResponse:

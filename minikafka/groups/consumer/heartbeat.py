@@ -260,7 +260,7 @@ class Heartbeat:
                 "or wait until its session ends"
             )
         draft.remove(old_id)
-        draft.set(replace(member, classic=None), new_id)
+        draft.set(member, new_id)
         draft.set(Target(partitions=target), new_id)
         draft.move(new_id, _rejoining(current))
 
@@ -285,6 +285,7 @@ class Heartbeat:
                 was.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
             ),
             server_assignor=was.server_assignor if request.server_assignor is None else request.server_assignor,
+            classic=None,
         )
         if now != old:
             draft.set(now, request.member_id)
