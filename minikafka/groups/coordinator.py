@@ -606,7 +606,9 @@ class GroupCoordinator:
             gone = self._offsets.expired(group, step.wall_ms, self._settings.offsets_retention_ms)
             held = self._consumers.converted(group.group_id)
             if held is not None:
-                gone = [each for each in gone if each.topic not in held.group.topics()]
+                topics, retention_ms = held.group.topics(), self._settings.offsets_retention_ms
+                is_kept = step.wall_ms - held.group.emptied_ms < retention_ms
+                gone = [] if is_kept else [each for each in gone if each.topic not in topics]
             is_empty = held is None or not (held.group.members or held.is_writing)
             is_over = is_empty and group.state is State.EMPTY and set(gone) == set(self._offsets.known(group.group_id))
             is_over = is_over and not self._offsets.transactional.is_open(group.group_id)

@@ -255,7 +255,7 @@ def facts_of(group: ConsumerGroup) -> dict[tuple[int, str], ConsumerValue]:
     facts |= {(TARGET, name): Target(partitions=each) for name, each in group.targets.items()}
     facts |= {(CURRENT, name): each for name, each in group.currents.items()}
     if group.epoch:
-        facts[GROUP, ""] = GroupEpoch(epoch=group.epoch, metadata_hash=group.metadata_hash)
+        facts[GROUP, ""] = GroupEpoch(epoch=group.epoch, metadata_hash=group.metadata_hash, emptied_ms=group.emptied_ms)
     if group.assignment_epoch:
         facts[TARGET_EPOCH, ""] = TargetEpoch(epoch=group.assignment_epoch)
     return facts

@@ -34,6 +34,11 @@ CURRENT = Current(epoch=3, previous_epoch=2, state=1, assigned={P0: 1, P2: 3})
 CASES = [
     (record("g", GroupEpoch(epoch=7)), b"\0\3\0\1g", b"\0\0" + b"\0\0\0\7" + b"\0"),
     (
+        record("g", GroupEpoch(epoch=7, emptied_ms=258)),
+        b"\0\3\0\1g",
+        b"\0\0" + b"\0\0\0\7" + b"\1\x64\x08\0\0\0\0\0\0\1\2",
+    ),
+    (
         record("g", GroupEpoch(epoch=7, metadata_hash=258)),
         b"\0\3\0\1g",
         b"\0\0" + b"\0\0\0\7" + b"\1\0\x08" + b"\0\0\0\0\0\0\1\2",

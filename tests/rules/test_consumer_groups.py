@@ -582,6 +582,31 @@ def test_offsets_of_topics_that_members_read_do_not_expire():
     assert desk.coordinator.list_groups(ListGroupsRequest()) == ()
 
 
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_offsets_of_a_group_that_became_empty_are_kept_for_their_whole_time(takes_over: bool):
+    """Its member read a quiet topic for longer than that: a restart of the application must find what it committed."""
+    desk = ConsumerDesk(GroupSettings(offsets_retention_ms=100_000, expiry_interval_ms=1000))
+    desk.topic(1)
+    desk.enter("a")
+    desk.commit_as("a", 1)
+    for _ in range(5):
+        desk.pass_time(40)
+        desk.beat("a", 1)
+    desk.beat("a", -1)
+    if takes_over:
+        desk.take_over()
+    desk.pass_time(95)
+    assert desk.committed() == 5
+    back = desk.enter("b")
+    desk.beat("b", -1)
+    assert back.error_code == 0
+    desk.pass_time(95)
+    assert desk.committed() == 5
+    desk.pass_time(10)
+    assert desk.committed() == -1
+    assert desk.coordinator.list_groups(ListGroupsRequest()) == ()
+
+
 class Client:
     """A member as clients are: it owns what it was last assigned, and gives up the rest before it reports."""
 

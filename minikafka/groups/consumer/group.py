@@ -40,6 +40,7 @@ from minikafka.groups.consumer.records import (
 from minikafka.groups.group import State
 from minikafka.invariant import invariant
 from minikafka.types import TopicId
+from minikafka.wire.batch import NO_TIMESTAMP
 
 LEAVE, LEAVE_STATIC, JOIN = -1, -2, 0
 """Member epochs that are not epochs."""
@@ -78,6 +79,8 @@ class ConsumerGroup:
     group_id: str
     epoch: int = 0
     metadata_hash: int = 0
+    emptied_ms: int = NO_TIMESTAMP
+    """Wall clock when the last member went; -1: there are members, or it is not known."""
     assignment_epoch: int = 0
     members: dict[str, MemberMetadata] = field(default_factory=dict)
     targets: dict[str, frozenset[TopicIdPartition]] = field(default_factory=dict)
@@ -93,6 +96,7 @@ class ConsumerGroup:
             self.group_id,
             self.epoch,
             self.metadata_hash,
+            self.emptied_ms,
             self.assignment_epoch,
             dict(self.members),
             dict(self.targets),
@@ -156,7 +160,7 @@ class ConsumerGroup:
         """One record, of the log or of a request. A tombstone of what is not there changes nothing."""
         value = each.value
         if isinstance(value, GroupEpoch):
-            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            self.epoch, self.metadata_hash, self.emptied_ms = value.epoch, value.metadata_hash, value.emptied_ms
         elif isinstance(value, TargetEpoch):
             self.assignment_epoch = value.epoch
         elif isinstance(value, MemberMetadata):
@@ -173,6 +177,7 @@ class ConsumerGroup:
     def _delete(self, kind: int, name: str) -> None:
         if kind == GROUP:
             self.epoch = self.metadata_hash = 0
+            self.emptied_ms = NO_TIMESTAMP
         elif kind == TARGET_EPOCH:
             self.assignment_epoch = 0
         elif kind == MEMBER:

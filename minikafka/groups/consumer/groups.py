@@ -42,6 +42,7 @@ from minikafka.groups.records import GroupRecord
 from minikafka.invariant import invariant
 from minikafka.ports import Events
 from minikafka.types import TopicPartition
+from minikafka.wire.batch import NO_TIMESTAMP
 from minikafka.wire.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -109,8 +110,8 @@ class ConsumerGroups:
         self._regexes = Regexes()
         self._held: dict[str, Held] = {}
 
-    def _rules(self, matched: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> Heartbeat:
-        return Heartbeat(self._settings, self._topics(), self._regexes, matched)
+    def _rules(self, wall_ms: int, matched: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> Heartbeat:
+        return Heartbeat(self._settings, self._topics(), self._regexes, wall_ms, matched)
 
     # ---- life ----
 
@@ -190,7 +191,7 @@ class ConsumerGroups:
     ) -> None:
         draft = Draft(held.group) if prepared is None else prepared
         try:
-            response = self._rules(held.matched).answer(draft, request)
+            response = self._rules(step.wall_ms, held.matched).answer(draft, request)
         except ProtocolError as error:
             step.answer(ticket, failed_heartbeat(error))
             self._forget_if_nothing(held)
@@ -211,7 +212,7 @@ class ConsumerGroups:
     def classic_join(self, ticket: Ticket, request: JoinGroupRequest, new_id: str, step: Step) -> None:
         """JoinGroup of a classic member: answered when what it changes is committed."""
         held = self._free(request.group_id)
-        rules = self._rules(held.matched)
+        rules = self._rules(step.wall_ms, held.matched)
         held.pending = {each: until for each, until in held.pending.items() if until > step.now}
         if not request.member_id and request.group_instance_id is None and request.needs_member_id:
             classic.check_newcomer(rules, held.group, request)
@@ -430,7 +431,7 @@ class ConsumerGroups:
             return
         fenced = {each: fenced[each] for each in _of_one_batch(group.group_id, sorted(fenced))}
         draft = Draft(group)
-        self._rules().remove(draft, fenced)
+        self._rules(step.wall_ms).remove(draft, fenced)
 
         def done(error: ProtocolError | None, then: Step) -> None:
             if error is not None:
@@ -445,7 +446,7 @@ class ConsumerGroups:
 
     def assignor_of(self, group: ConsumerGroup) -> str:
         """The assignor that is in use."""
-        return self._rules().assignor_of(group)
+        return self._rules(NO_TIMESTAMP).assignor_of(group)
 
     def describe(self, group: ConsumerGroup) -> DescribedConsumerGroup:
         """ConsumerGroupDescribe, one of its groups."""

@@ -54,6 +54,7 @@ from minikafka.groups.consumer.records import (
     by_topic_id,
 )
 from minikafka.groups.limits import INT32_MAX, NAME_BYTES_MAX, GroupSettings, check_group_id
+from minikafka.wire.batch import NO_TIMESTAMP
 from minikafka.wire.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -165,6 +166,7 @@ class Heartbeat:
     settings: GroupSettings
     topics: Topics
     regexes: Regexes
+    wall_ms: int = NO_TIMESTAMP
     matched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What each of the group's regular expressions matched when it was resolved last, hidden topics among it."""
 
@@ -373,7 +375,9 @@ class Heartbeat:
         group = draft.group
         for member_id in member_ids:
             draft.remove(member_id)
-        draft.set(GroupEpoch(epoch=group.epoch + 1, metadata_hash=hash_of(group.topics(), self.topics)))
+        emptied_ms = NO_TIMESTAMP if group.members else self.wall_ms
+        metadata_hash = hash_of(group.topics(), self.topics)
+        draft.set(GroupEpoch(epoch=group.epoch + 1, metadata_hash=metadata_hash, emptied_ms=emptied_ms))
         if not group.members:
             draft.set(TargetEpoch(epoch=group.epoch))
 

@@ -17,11 +17,15 @@ from typing import Final, NamedTuple
 
 from minikafka.coordination.packing import Packer, Unpacker
 from minikafka.types import TopicId
+from minikafka.wire.batch import NO_TIMESTAMP
 
 GROUP, TOPICS, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
 """The types of keys."""
 KEY_TYPES: Final = frozenset({GROUP, TOPICS, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX})
 VALUE_VERSION = 0
+_HASH_TAG = 0
+_EMPTIED_TAG = 100
+"""Ours. Kafka's coordinators forget offsets by the age of their commits only; its readers skip unknown tags."""
 _UUID = struct.Struct(">qq")
 
 
@@ -38,6 +42,8 @@ class GroupEpoch:
 
     epoch: int
     metadata_hash: int = 0
+    emptied_ms: int = NO_TIMESTAMP
+    """Wall clock when the last member went; -1: there are members, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +190,10 @@ def unpacked(key: bytes, value: bytes | None) -> ConsumerRecord | None:
 
 def _pack(out: Packer, value: ConsumerValue) -> None:
     if isinstance(value, GroupEpoch):
-        out.int32(value.epoch).tags({0: Packer().int64(value.metadata_hash).packed()} if value.metadata_hash else {})
+        tags = {_HASH_TAG: Packer().int64(value.metadata_hash).packed()} if value.metadata_hash else {}
+        if value.emptied_ms != NO_TIMESTAMP:
+            tags[_EMPTIED_TAG] = Packer().int64(value.emptied_ms).packed()
+        out.int32(value.epoch).tags(tags)
     elif isinstance(value, MemberMetadata):
         out.text(value.instance_id).text(value.rack_id).text(value.client_id).text(value.client_host)
         out.array(value.topics, out.text).text(value.regex).int32(value.rebalance_timeout_ms)
@@ -241,7 +250,11 @@ def _pack_partitions(out: Packer, given: Mapping[TopicIdPartition, int], *, with
 
 def _read_group(read: Unpacker) -> GroupEpoch:
     epoch, tags = read.int32(), read.tags()
-    return GroupEpoch(epoch=epoch, metadata_hash=Unpacker(tags[0]).int64() if 0 in tags else 0)
+    return GroupEpoch(
+        epoch=epoch,
+        metadata_hash=Unpacker(tags[_HASH_TAG]).int64() if _HASH_TAG in tags else 0,
+        emptied_ms=Unpacker(tags[_EMPTIED_TAG]).int64() if _EMPTIED_TAG in tags else NO_TIMESTAMP,
+    )
 
 
 def _read_member(read: Unpacker) -> MemberMetadata:
