@@ -62,6 +62,7 @@ from minikafka.wire.group_messages import (
     JoinGroupRequest,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    LeftMember,
     ListedGroup,
     ListGroupsRequest,
     OffsetCommitRequest,
@@ -351,7 +352,16 @@ class GroupCoordinator:
         return self._rebalance.heartbeat(group, request, step, software)
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
-        """LeaveGroup."""
+        """LeaveGroup: an error for each member, also if there is no group."""
+        check_group_id(request.group_id)
+        if request.group_id not in self._groups:
+            unknown = UnknownMemberId(f"there is no group {request.group_id}")
+            return LeaveGroupResponse(
+                members=tuple(
+                    LeftMember.failed(unknown, member_id=each.member_id, group_instance_id=each.group_instance_id)
+                    for each in request.members
+                )
+            )
         group = self._member_group(request.group_id)
         if self._consumers.get(request.group_id) is not None:
             if self._consumers.converted(request.group_id) is None:

@@ -188,6 +188,17 @@ def test_leaving_rebalances_at_once_and_the_last_one_leaves_an_empty_group():
     assert desk.leave("who").members[0].error_code == UnknownMemberId.code
 
 
+def test_members_of_a_group_that_is_unknown_leave_with_an_error_each():
+    """As in Kafka: an administrator that removes several members learns of each one."""
+    desk = Desk()
+    left = desk.leave("one", "two", group="nothing")
+    assert left.error_code == 0
+    assert [(each.member_id, each.error_code) for each in left.members] == [
+        ("one", UnknownMemberId.code),
+        ("two", UnknownMemberId.code),
+    ]
+
+
 def test_a_follower_that_joins_again_unchanged_gets_the_generation_that_there_is():
     """KAFKA-FACTS 5: no rebalance; the leader's joining again is one."""
     desk = Desk()
