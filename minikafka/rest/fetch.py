@@ -10,11 +10,12 @@ The long poll:
 
 The stream keeps a reader's place from poll to poll. Its events, each a kind and its data:
 
-- ``record``: one committed record. Its ``id`` is the offset: a browser that reconnects sends ``Last-Event-ID``, and the
-  stream continues behind it.
+- ``record``: one committed record. Its ``id`` is the topic's id and the offset: a browser that reconnects sends it as
+  ``Last-Event-ID``, and the stream continues behind it.
 - ``hw``: the high watermark, when it moved. ``leader``: the leader, when it changed.
 - ``truncated``: an unclean election cut the log, and reading continues where the log now ends; or the topic was deleted
-  and created again, and reading continues with its first record.
+  and created again, and reading continues with its first record. Its ``id`` is that of the record before, so that a
+  reader that leaves then does not continue behind what is gone. A stream that is resumed may begin with it.
 - ``problem``: nothing can be read at present; the reader retries while that can help. ``end``: the broker stops.
 
 A comment comes every ``heartbeat_ms`` without news, so that proxies and readers know that the connection works. For a
@@ -24,6 +25,7 @@ slow reader the records of one poll are held: the next poll waits until it has t
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, NamedTuple
 
@@ -43,7 +45,7 @@ from minikafka.rest.host import (
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.model import Model, many_of, member, one
-from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
+from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Parsed, Text, Wrong
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Stream, Visit, text_answer
 from minikafka.rest.schemas import Place, RecordOut
@@ -52,6 +54,7 @@ from minikafka.web.problems import Refused, malformed, problem_of
 from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, from_offset, iterate
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompression_limit
+from minikafka.wire.limits import shown
 from minikafka.wire.markers import AbortedFilter, filter_of
 from minikafka.wire.records import RecordView, records_one_by_one
 
@@ -304,6 +307,30 @@ class Change(NamedTuple):
     number: Offset | None = None
 
 
+class Mark(NamedTuple):
+    """A place in a partition of one topic, which another topic of the same name does not have."""
+
+    topic_id: TopicId | None
+    """None: not known. Then it is taken for a place in the present topic."""
+    offset: Offset
+
+
+_MARK = re.compile(r"(?:([A-Za-z0-9_-]{22}):(?=-1$|[0-9]))?(-1|[0-9]{1,19})", re.ASCII)
+
+
+def _read_mark(given: str) -> Mark:
+    found = _MARK.fullmatch(given)
+    if found is None or not -(found[1] is not None) <= int(found[2]) < INT64_MAX:
+        raise Wrong(f"{shown(given)}: the id of an event is needed, TOPIC_ID:OFFSET or OFFSET alone")
+    return Mark(found[1], int(found[2]))
+
+
+def present_id(visit: Visit, topic: str) -> TopicId | None:
+    """Id of the topic that has this name now; None: there is none."""
+    known = visit.host.image.topics.get(topic)
+    return None if known is None else known.topic_id
+
+
 async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> Offset:
     """ListOffsets at the leader: EARLIEST, LATEST or a time; -1: no record is that new. Refused, ProtocolError."""
     wanted = m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
@@ -315,23 +342,42 @@ async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> O
 class PartitionReader:
     """Reads from ``next_offset`` on. ``wait_ms``: the longest that a poll waits for news."""
 
-    def __init__(self, visit: Visit, name: TopicPartition, next_offset: Offset, *, wait_ms: int, form: str) -> None:
+    def __init__(
+        self,
+        visit: Visit,
+        name: TopicPartition,
+        next_offset: Offset,
+        *,
+        wait_ms: int,
+        form: str,
+        topic_id: TopicId | None = None,
+    ) -> None:
         self.visit = visit
         self.name = name
         self.next_offset = next_offset
+        self.topic_id = topic_id
+        """Of the topic that ``next_offset`` is in; None: it is in the one that the first fetch finds."""
         self._wait_ms = wait_ms
         self._form = form
         self._read_epoch: Epoch = NO_EPOCH
         """The leader epoch of the last batch that was read."""
         self._leader: m.CurrentLeader | None = None
         self._high_watermark: Offset = -1
-        self._topic_id: TopicId | None = None
-        """Of the topic that ``next_offset`` is in."""
 
-    async def at_once(self) -> list[Change]:
-        """What there is now; raises Refused or ProtocolError when it cannot be read."""
-        answer, leader = await self._fetch(wait_ms=0)
-        return await self._changes(answer, leader)
+    async def at_once(self, *, resumes: bool) -> list[Change]:
+        """What there is now; raises Refused or ProtocolError when it cannot be read.
+
+        ``resumes``: what lies before ``next_offset`` was read, so it is reported if the log does not hold it.
+        """
+        begun = [self._begins_again()] if self._is_created_again() else []
+        try:
+            answer, leader = await self._fetch(wait_ms=0)
+        except Refused as refused:
+            cut = self._end_of_shorter_log(refused) if resumes else None
+            if cut is None:
+                raise
+            return [*begun, self._truncated(cut)]
+        return [*begun, *await self._changes(answer, leader)]
 
     async def events(self) -> AsyncGenerator[list[Change], None]:
         """The events of each poll; empty when there was no news. Ends with a problem that no repetition helps."""
@@ -368,9 +414,9 @@ class PartitionReader:
         self.visit.served_by.clear()
         self.visit.leaders.clear()
         # The offset is one in this topic: another one of the same name is not read from there.
-        self._topic_id = self._topic_id or self._present_id()
+        self.topic_id = self.topic_id or self._present_id()
         request = fetch_of(
-            self.visit, self.name, self.next_offset, max_bytes=POLL_BYTES, max_wait_ms=wait_ms, topic_id=self._topic_id
+            self.visit, self.name, self.next_offset, max_bytes=POLL_BYTES, max_wait_ms=wait_ms, topic_id=self.topic_id
         )
         return await from_leader(self.visit, self.name, request, wait_s=wait_ms / 1000)
 
@@ -409,14 +455,13 @@ class PartitionReader:
         return None
 
     def _present_id(self) -> TopicId | None:
-        topic = self.visit.host.image.topics.get(self.name.topic)
-        return None if topic is None else topic.topic_id
+        return present_id(self.visit, self.name.topic)
 
     def _is_created_again(self) -> bool:
-        return None not in (self._topic_id, present := self._present_id()) and present != self._topic_id
+        return None not in (self.topic_id, present := self._present_id()) and present != self.topic_id
 
     def _begins_again(self) -> Change:
-        self._topic_id = self._present_id()
+        self.topic_id = self._present_id()
         return self._truncated(0, "the topic was deleted and created again: what was read is gone with the former one")
 
     def _truncated(self, cut: Offset, why: str = LOST_IN_ELECTION) -> Change:
@@ -427,7 +472,7 @@ class PartitionReader:
             "why": why,
         }
         self.next_offset, self._read_epoch, self._high_watermark = cut, NO_EPOCH, -1
-        return Change("truncated", document)
+        return Change("truncated", document, cut - 1)
 
 
 START = Integer(
@@ -435,11 +480,16 @@ START = Integer(
     "Where to begin; left out: at the next record that is committed, or behind `Last-Event-ID`.",
     high=INT64_MAX,
 )
-LAST_EVENT_ID = Integer(
+LAST_EVENT_ID: Parsed[Mark] = Parsed(
     "Last-Event-ID",
-    "The offset of the last record that was read; it wins over `offset`.",
+    "The `id` of the last event that was read, `TOPIC_ID:OFFSET`: the stream continues behind it, or with the first "
+    "record if the topic was deleted and created again. An offset alone is one in the present topic. It wins over "
+    "`offset`.",
     place="header",
-    high=INT64_MAX - 1,
+    default=Mark(None, -1),
+    reader=_read_mark,
+    described={"type": "string", "pattern": "^(?:[A-Za-z0-9_-]{22}:(?:-1|[0-9]{1,18})|[0-9]{1,18})$"},
+    example="41",
 )
 
 # Events that are written before other requests have their turn: some milliseconds.
@@ -447,7 +497,8 @@ EVENTS_AT_ONCE = 500
 HEARTBEAT_MS = Integer("heartbeat_ms", "A comment after so long without news.", default=15_000, low=100, high=30_000)
 EXAMPLE = (
     'retry: 1000\n\nevent: leader\ndata: {"id": 1, "epoch": 3, "url": "http://127.0.0.1:9092"}\n\n'
-    'id: 41\nevent: record\ndata: {"offset": 41, "timestamp": 1795000000000, "leader_epoch": 3, "key": "ann", '
+    "id: MDEyMzQ1Njc4OWFiY2RlZg:41\nevent: record\n"
+    'data: {"offset": 41, "timestamp": 1795000000000, "leader_epoch": 3, "key": "ann", '
     '"value": {"item": "tea"}, "encoding": "json", "headers": []}\n\n'
     'event: hw\ndata: {"high_watermark": 42, "log_end_offset": 42}\n\n: heartbeat\n\n'
 )
@@ -467,29 +518,35 @@ EXAMPLE = (
 async def get_stream(visit: Visit) -> Stream:
     """Committed records as they come; see ``/docs`` for the kinds of events."""
     name = name_of(visit)
-    start = visit[LAST_EVENT_ID] + 1 if visit.gives(LAST_EVENT_ID) else visit[START]
+    resumes, last = visit.gives(LAST_EVENT_ID), visit[LAST_EVENT_ID]
+    # Before the offset is looked up: that is one in this topic.
+    topic_id = last.topic_id or present_id(visit, name.topic)
+    start = last.offset + 1 if resumes else visit[START]
     if start < 0:
         start = await listed_offset(visit, name, m.LATEST)
-    reader = PartitionReader(visit, name, start, wait_ms=visit[HEARTBEAT_MS], form=visit[FORMAT])
+    reader = PartitionReader(visit, name, start, wait_ms=visit[HEARTBEAT_MS], form=visit[FORMAT], topic_id=topic_id)
     # The first look is taken before the answer begins: what is wrong with the request gets a status.
-    first = await reader.at_once()
+    first = await reader.at_once(resumes=resumes)
     return Stream(chunks=_chunks(reader, first), media_type=json_text.EVENT_STREAM, farewell=json_text.FAREWELL)
 
 
 async def _chunks(reader: PartitionReader, first: list[Change]) -> AsyncGenerator[bytes, None]:
     """What each poll found, some events a chunk; a heartbeat when there is none."""
     yield json_text.RETRY
-    for chunk in _chunks_of(first):
+    for chunk in _chunks_of(reader, first):
         yield chunk
     async for changes in reader.events():
-        for chunk in _chunks_of(changes):
+        for chunk in _chunks_of(reader, changes):
             yield chunk
             await asyncio.sleep(0)  # a write that the system takes at once gives nobody a turn
         if not changes:
             yield json_text.HEARTBEAT
 
 
-def _chunks_of(changes: list[Change]) -> Iterator[bytes]:
+def _chunks_of(reader: PartitionReader, changes: list[Change]) -> Iterator[bytes]:
     for start in range(0, len(changes), EVENTS_AT_ONCE):
         some = changes[start : start + EVENTS_AT_ONCE]
-        yield b"".join(json_text.event(each.kind, each.data, each.number) for each in some)
+        yield b"".join(
+            json_text.event(each.kind, each.data, None if each.number is None else f"{reader.topic_id}:{each.number}")
+            for each in some
+        )

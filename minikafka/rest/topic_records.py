@@ -8,7 +8,9 @@ The stream does not end. It is lines of JSON for ``curl -N``, and Server-Sent Ev
 text/event-stream``). Each partition has a reader of its own; records of several partitions come in the order in which
 they were read.
 
-- ``id`` of an event, for ``Last-Event-ID``, has the next offset of each partition: ``0:42,1:17``.
+- ``id`` of an event, for ``Last-Event-ID``, has the topic's id and the next offset of each partition:
+  ``TOPIC_ID:0:42,1:17``. A partition that it does not name is read from its beginning, also after the topic was deleted
+  and created again: what an ``id`` says of partitions then is true of the new topic, or left out.
 - Partitions that are added are read from their beginning.
 - A line that is not a record has one member, ``problem`` or ``truncated``, which names the partition; an empty line
   shows that the connection works.
@@ -28,6 +30,7 @@ from minikafka.rest.fetch import (
     HEARTBEAT_MS,
     ISOLATION_LEVEL,
     Change,
+    Mark,
     PartitionReader,
     fetch_of,
     form_of,
@@ -42,7 +45,7 @@ from minikafka.rest.records import time_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Contents, Reply, Routes, Stream, Visit
 from minikafka.rest.schema import PartitionNumber, ref, text
 from minikafka.rest.schemas import PROBLEM_EXAMPLE, OfTopic, TopicRecord
-from minikafka.types import Offset, TopicPartition
+from minikafka.types import Offset, TopicId, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
 from minikafka.web.problems import Refused, problem_of
 from minikafka.wire.limits import shown
@@ -56,25 +59,38 @@ NEWS_S = 1.0
 Positions: TypeAlias = Mapping[int, Offset]
 
 
-def _positions(given: str) -> Positions:
+class Marks(NamedTuple):
+    """Places in partitions of one topic, which another topic of the same name does not have."""
+
+    topic_id: TopicId | None
+    """None: not known. Then they are taken for places in the present topic."""
+    positions: Positions
+
+
+def _marks(given: str) -> Marks:
     found: dict[int, Offset] = {}
-    for each in given.split(","):
+    topic = re.match("([A-Za-z0-9_-]{22}):", given, re.ASCII)
+    for each in given[topic.end() if topic else 0 :].split(","):
         partition, colon, offset = each.partition(":")
         numbers = [text for text in (partition, offset) if text.isascii() and text.isdigit() and len(text) <= 18]
         if not colon or len(numbers) < 2 or int(offset) > INT64_MAX or int(partition) in found:
-            raise Wrong(f"{given[:40]!r}: PARTITION:OFFSET with commas is needed, as in 0:42,1:17")
+            raise Wrong(
+                f"{given[:40]!r}: PARTITION:OFFSET with commas is needed, as in 0:42,1:17, or TOPIC_ID:0:42,1:17"
+            )
         found[int(partition)] = int(offset)
-    return found
+    return Marks(topic[1] if topic else None, found)
 
 
-LAST_EVENT_ID: Parsed[Positions] = Parsed(
+LAST_EVENT_ID: Parsed[Marks] = Parsed(
     "Last-Event-ID",
-    "With `follow`: where each partition goes on, as the last event's `id` said; wins over `from`.",
+    "With `follow`: the `id` of the last event that was read, which has the topic's id and where each partition goes "
+    "on. If the topic was deleted and created again, its partitions are read from their beginning. Positions without "
+    "the topic's id are taken for those of the present topic. It wins over `from`.",
     place="header",
-    default={},
+    default=Marks(None, {}),
     default_shown=None,
-    reader=_positions,
-    described={"type": "string", "pattern": "^[0-9]{1,10}:[0-9]{1,18}$"},
+    reader=_marks,
+    described={"type": "string", "pattern": "^(?:[A-Za-z0-9_-]{22}:)?[0-9]{1,10}:[0-9]{1,18}$"},
     example="0:42",
 )
 
@@ -88,14 +104,14 @@ def refuse_too_many(partition_count: int) -> None:
         )
 
 
-def followed(visit: Visit, topic: str, starts: Positions) -> Stream:
-    """The stream that begins with these offsets."""
+def followed(visit: Visit, topic: str, starts: Positions, begun: Marks) -> Stream:
+    """The stream that begins with ``starts``; those of the partitions that ``begun`` names are in that topic."""
     accept = visit.accept
     wishes = {each: accept.quality(each) for each in (json_text.NDJSON, json_text.EVENT_STREAM)}
     if not max(wishes.values()):
         raise unacceptable_type(accept, wishes)
     as_events = wishes[json_text.EVENT_STREAM] > wishes[json_text.NDJSON]
-    follower = _Follower(visit, topic, starts, _event if as_events else _line)
+    follower = _Follower(visit, topic, starts, begun, _event if as_events else _line)
     head, silence = (json_text.RETRY, json_text.HEARTBEAT) if as_events else (b"", b"\n")
     return Stream(
         chunks=follower.chunks(head, silence),
@@ -117,13 +133,24 @@ class _Follower:
     """All readers of one stream; they hand over one poll at a time."""
 
     def __init__(
-        self, visit: Visit, topic: str, starts: Positions, written: Callable[[Change, int, str], bytes]
+        self,
+        visit: Visit,
+        topic: str,
+        starts: Positions,
+        begun: Marks,
+        written: Callable[[Change, int, str], bytes],
     ) -> None:
         self._visit = visit
         self._topic = topic
         self._written = written
+        self._starts = starts
+        self._begun = begun
+        self._topic_id = begun.topic_id
+        """Of the topic that the positions are in."""
+        self._former_ids: set[TopicId | None] = set()
+        """Of topics that were deleted and created again while this was read."""
         self._positions = dict(starts)
-        self._polls: asyncio.Queue[tuple[int, list[Change], Offset]] = asyncio.Queue(maxsize=1)
+        self._polls: asyncio.Queue[tuple[int, list[Change], Mark]] = asyncio.Queue(maxsize=1)
         self._readers: dict[int, asyncio.Task[None]] = {}
 
     async def chunks(self, head: bytes, silence: bytes) -> AsyncGenerator[bytes, None]:
@@ -159,21 +186,34 @@ class _Follower:
 
     async def _read(self, partition: int) -> None:
         name = TopicPartition(self._topic, partition)
-        start = self._positions.setdefault(partition, 0)
+        start, topic_id = self._starts.get(partition, 0), None
+        if partition in self._begun.positions:
+            topic_id = self._begun.topic_id
         visit = self._visit
-        reader = PartitionReader(visit, name, start, wait_ms=visit[HEARTBEAT_MS], form=visit[FORMAT])
+        reader = PartitionReader(visit, name, start, wait_ms=visit[HEARTBEAT_MS], form=visit[FORMAT], topic_id=topic_id)
         async for changes in reader.events():
-            await self._polls.put((partition, changes, reader.next_offset))
+            await self._polls.put((partition, changes, Mark(reader.topic_id, reader.next_offset)))
 
-    def _chunk(self, partition: int, changes: list[Change], next_offset: Offset) -> bytes:
+    def _chunk(self, partition: int, changes: list[Change], mark: Mark) -> bytes:
         """The events of one poll: the position stands at the last one, for before it the poll is incomplete."""
-        self._positions[partition] = next_offset
         kept = [each for each in changes if each.kind in {"record", "problem", "truncated"}]
-        position = ",".join(f"{each}:{offset}" for each, offset in sorted(self._positions.items()))
+        position = self._moved(partition, mark)
         last = len(kept) - 1
         return b"".join(
             self._written(each, partition, position if number == last else "") for number, each in enumerate(kept)
         )
+
+    def _moved(self, partition: int, mark: Mark) -> str:
+        """The id of an event after which a partition is read from ``mark`` on; empty if it has none."""
+        if mark.topic_id is None or mark.topic_id in self._former_ids:
+            return ""  # this reader has not yet noticed what another one has
+        if mark.topic_id != self._topic_id:
+            # Positions in the former topic are none in this one: what is not named is read from its beginning.
+            self._former_ids.add(self._topic_id)
+            self._topic_id = mark.topic_id
+            self._positions.clear()
+        self._positions[partition] = mark.offset
+        return f"{self._topic_id}:" + ",".join(f"{each}:{offset}" for each, offset in sorted(self._positions.items()))
 
 
 LOOK_WAIT_S = 1.0
@@ -264,8 +304,14 @@ FOLLOWED: Contents = {
         '{"partition": 2, "offset": 41, "timestamp": 1795000000000, "key": "ann", "value": "tea", "headers": []}\n',
     ),
     json_text.EVENT_STREAM: (
-        text("Events until the reader leaves: `record`, `truncated`, `problem`, `end`; `id` has all positions."),
-        'retry: 1000\n\nid: 0:0,1:7,2:42\nevent: record\ndata: {"partition": 2, "offset": 41, "value": "tea"}\n\n',
+        text(
+            "Events until the reader leaves: `record`, `truncated`, `problem`, `end`; "
+            "`id` has the topic's id and all positions."
+        ),
+        (
+            "retry: 1000\n\nid: MDEyMzQ1Njc4OWFiY2RlZg:0:0,2:42\n"
+            'event: record\ndata: {"partition": 2, "offset": 41, "value": "tea"}\n\n'
+        ),
     ),
 }
 
@@ -294,7 +340,7 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
     gate = asyncio.Semaphore(SIDE_BY_SIDE_MAX)
     names = [TopicPartition(topic.name, each.partition) for each in topic.partitions]
     if visit[FOLLOW]:
-        return await _follow(visit, names, gate)
+        return await _follow(visit, topic.topic_id, names, gate)
     if not visit.accept.quality(JSON) and not max(map(visit.accept.quality, MSGPACK_TYPES)):
         raise unacceptable_type(visit.accept, (JSON, *MSGPACK_TYPES[:1]))
     parts = await asyncio.gather(*(_look(visit, name, gate) for name in names))
@@ -310,10 +356,11 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
     return Reply(_Records(topic=topic.name, records=records, next=next_offsets).out())
 
 
-async def _follow(visit: Visit, names: list[TopicPartition], gate: asyncio.Semaphore) -> Stream:
+async def _follow(visit: Visit, topic_id: TopicId, names: list[TopicPartition], gate: asyncio.Semaphore) -> Stream:
     """What is wrong with the request gets a status: the starts are found before the answer begins."""
     refuse_too_many(len(names))
-    positions = visit[LAST_EVENT_ID]
+    last = visit[LAST_EVENT_ID]
+    positions = last.positions
 
     async def start_of(name: TopicPartition) -> Offset:
         if name.partition in positions:
@@ -326,7 +373,8 @@ async def _follow(visit: Visit, names: list[TopicPartition], gate: asyncio.Semap
             return found if found >= 0 else await listed_offset(visit, name, LATEST)
 
     offsets = await asyncio.gather(*map(start_of, names))
-    return followed(visit, names[0].topic, dict(zip((name.partition for name in names), offsets, strict=True)))
+    starts = dict(zip((name.partition for name in names), offsets, strict=True))
+    return followed(visit, names[0].topic, starts, Marks(last.topic_id or topic_id, positions or starts))
 
 
 async def _start_of(visit: Visit, name: TopicPartition) -> Offset:

@@ -40,6 +40,8 @@ from tests.rest.fake_brokers import FakeCluster
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
+FORMER_ID, PRESENT_ID = "A" * 21 + "Q", "B" * 21 + "Q"
+"""Of ``orders``, before and after it was deleted and created again."""
 
 
 @dataclass
@@ -284,6 +286,103 @@ async def test_a_stream_of_a_topic_that_was_created_again_begins_with_its_first_
         assert (told["from"], told["to"]) == (0, 3)
         assert "deleted and created again" in told["why"]
         assert [(await next_of(lines, "record"))["value"] for _ in range(5)] == [0, 1, 2, 3, 4]
+
+
+async def create_again(curl, values: list[Any], *, partitions: int = 1) -> None:
+    """The topic of the tests is replaced by another one of its name, with these records in each partition."""
+    curl.cluster.topics["orders"] = replace(curl.cluster.topics["orders"], topic_id=PRESENT_ID)
+    curl.cluster.batches.clear()
+    curl.cluster.ends.clear()
+    for partition in range(partitions):
+        for value in values:
+            await curl.post(f"/v1/topics/orders/partitions/{partition}/records", {"value": value})
+
+
+@pytest.mark.parametrize(
+    ("last_event_id", "begins", "values"),
+    [
+        (f"{FORMER_ID}:2", (0, 3), [0, 1, 2, 3, 4]),
+        (f"{FORMER_ID}:-1", (0, 0), [0, 1, 2, 3, 4]),
+        (f"{PRESENT_ID}:2", None, [3, 4]),
+        (f"{PRESENT_ID}:-1", None, [0, 1, 2, 3, 4]),
+        ("2", None, [3, 4]),
+        (f"{PRESENT_ID}:8", (5, 9), [5]),
+        ("8", (5, 9), [5]),
+    ],
+)
+async def test_a_reader_of_a_stream_that_reconnects_misses_no_record_of_a_topic_created_again(
+    curl, last_event_id, begins, values
+):
+    """The id of an event names its topic, so that records of another topic are not taken for those that were read."""
+    await create_again(curl, [0, 1, 2, 3, 4])
+    url = f"{curl.cluster.brokers[1].url}/v1/topics/orders/partitions/0/stream?heartbeat_ms=100"
+    async with (
+        curl.session.get(url, headers={"Last-Event-ID": last_event_id}) as response,
+        asyncio.timeout(30),
+    ):
+        assert response.status == 200
+        if begins is not None:
+            event_id, told = await event_of(response.content, "truncated")
+            assert (told["from"], told["to"]) == begins
+            # Who leaves now continues here, and not where the former id was.
+            assert event_id == f"{PRESENT_ID}:{begins[0] - 1}"
+        if values == [5]:
+            await curl.post("/v1/topics/orders/partitions/0/records", {"value": 5})
+        for value in values:
+            event_id, told = await event_of(response.content, "record")
+            assert (event_id, told["value"]) == (f"{PRESENT_ID}:{value}", value)
+
+
+async def test_a_reader_of_all_partitions_that_reconnects_misses_no_record_of_a_topic_created_again(curl):
+    """Neither when it left before, nor when it leaves while some partitions are still read in the former topic."""
+    for partition in range(2):
+        for value in range(3):
+            await curl.post(f"/v1/topics/orders/partitions/{partition}/records", {"value": value})
+    url = f"{curl.cluster.brokers[1].url}/v1/topics/orders/records?follow=true&from=earliest&heartbeat_ms=100"
+    as_events = {"Accept": "text/event-stream"}
+    async with curl.session.get(url, headers=as_events) as response, asyncio.timeout(30):
+        ids = [(await event_of(response.content, "record"))[0] for _ in range(6)]
+        assert ids[-1] == f"{FORMER_ID}:0:3,1:3"
+        await create_again(curl, [10, 11, 12, 13, 14], partitions=2)
+        event_id, told = await event_of(response.content, "truncated")
+        assert (told["from"], told["to"]) == (0, 3)
+        # Nothing is said of the other partition, whose position is still in the former topic.
+        assert event_id == f"{PRESENT_ID}:{told['partition']}:0"
+    for last_event_id in (f"{FORMER_ID}:0:3,1:3", event_id):
+        headers = {**as_events, "Last-Event-ID": last_event_id}
+        async with curl.session.get(url, headers=headers) as response, asyncio.timeout(30):
+            read = [(await event_of(response.content, "record"))[1] for _ in range(10)]
+            assert sorted((each["partition"], each["value"]) for each in read) == [
+                (partition, 10 + value) for partition in range(2) for value in range(5)
+            ]
+    for last_event_id in ("0:3,1:4", f"{PRESENT_ID}:0:3,1:4"):
+        headers = {**as_events, "Last-Event-ID": last_event_id}
+        async with curl.session.get(url, headers=headers) as response, asyncio.timeout(30):
+            read = [(await event_of(response.content, "record"))[1] for _ in range(3)]
+            assert sorted((each["partition"], each["value"]) for each in read) == [(0, 13), (0, 14), (1, 14)]
+
+
+@pytest.mark.parametrize(
+    "last_event_id", ["x", "-1", f"{FORMER_ID}", f"{FORMER_ID}:", f"{FORMER_ID}:-2", "A:1", "9" * 19]
+)
+async def test_an_id_of_no_event_is_refused_with_its_form(curl, last_event_id):
+    """Nothing is ignored: a reader that sends another id would begin somewhere else in silence."""
+    told = await curl.get("/v1/topics/orders/partitions/0/stream", headers={"Last-Event-ID": last_event_id})
+    assert "TOPIC_ID:OFFSET" in told.problem(400, "INVALID_REQUEST")["detail"]
+
+
+async def event_of(lines: aiohttp.StreamReader, kind: str) -> tuple[str | None, Any]:
+    """Id and data of the next event of this kind."""
+    event_id: str | None = None
+    async for line in lines:
+        name, _, text = line.decode().strip().partition(": ")
+        if name == "id":
+            event_id = text
+        elif (name, text) == ("event", kind):
+            return event_id, json.loads((await lines.readline()).decode().removeprefix("data: "))
+        elif not name:
+            event_id = None
+    raise AssertionError(f"the stream ended without {kind}")
 
 
 async def next_of(lines: aiohttp.StreamReader, kind: str) -> Any:
