@@ -344,6 +344,8 @@ async def _partitioned(
 
     ``chosen`` has each record's partition, or None where the partitioner chooses.
     """
+    # Again: it may have been deleted while the body was read.
+    check_known(visit, topic)
     partitions = visit.host.image.topics[topic].partitions
     led = [each.partition for each in partitions if each.leader != NO_NODE] or list(range(len(partitions)))
     without_key = visit.host.world.random.choice(led)

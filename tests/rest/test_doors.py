@@ -888,6 +888,33 @@ async def test_a_body_that_never_ends_is_408(curl, monkeypatch):
     await writer.wait_closed()
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/topics/orders/records", "/v1/topics/orders/partitions/1/records", "/topics/orders"]
+)
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_a_topic_that_is_deleted_while_a_body_is_read_is_404_and_not_written(curl, path, is_gone):
+    """It was a 500 with an unknown outcome, though nothing had been sent; also a partition that the next one lacks."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"records": [{"value": 1},'
+        while not curl.cluster.brokers[1].doors.held_bytes:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0.001)
+        former = curl.cluster.topics.pop("orders")
+        if not is_gone:
+            curl.cluster.topics["orders"] = replace(former, topic_id=PRESENT_ID, partitions=former.partitions[:1])
+        yield b'{"value": 2}]}'
+
+    kind = "application/vnd.kafka.json.v2+json" if path.startswith("/topics") else "application/json"
+    told = await curl("POST", path, data=body(), headers={"Content-Type": kind})
+    if not is_gone and "partitions" not in path:
+        assert told.status == 200, told.text
+    elif path.startswith("/topics"):
+        assert (told.status, told.json["error_code"]) == (404, 40401)
+    else:
+        assert told.problem(404, "UNKNOWN_TOPIC_OR_PARTITION")["outcome"] == "not_written"
+    assert not [facts for kind, facts in curl.cluster.brokers[1].told if kind == "rest_failed"]
+
+
 async def test_a_bug_is_a_500_without_a_traceback_and_an_event_with_one(curl, monkeypatch):
     """The person gets an answer, the developer the story."""
 
