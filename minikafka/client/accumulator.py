@@ -63,6 +63,8 @@ from minikafka.wire.records import BatchBuilder, Headers, RecordView, Rows, deco
 
 PRODUCER_EPOCH_MAX = 32_767
 
+NO_IDENTITY = "no broker has given a producer id"
+
 LeaderOf = Callable[[str, int], NodeId]
 
 
@@ -105,6 +107,8 @@ class Accumulator(Generic[Sink]):
         """Batch number -> how many batches carry it (a split one is two), oldest first."""
         self._number = 0
         self.identity: Identity | None = None
+        self.why_no_identity = ""
+        """What the last request for a producer id met; empty if none failed."""
         self.size = 0
         """Bytes held, for buffer.memory."""
         self.urgent = 0
@@ -296,15 +300,19 @@ class Accumulator(Generic[Sink]):
         node = leader_of(queue.topic, queue.partition)
         if node == NO_NODE:
             drained.leaderless = True
+            queue.waits_for = "no leader is known"
             return False
         call = open_calls.get(node)
         if call is None or call.size + head.size > self._request_size_max:
-            if self._calls_of.get(node, 0) >= self._calls_per_node_max:
+            if (waiting := self._calls_of.get(node, 0)) >= self._calls_per_node_max:
+                queue.waits_for = f"broker {node} has not answered {waiting} requests before it"
                 return False
             call = None
         if self._idempotent and queue.identity is None and self.identity is None:
             drained.wants_identity = True
+            queue.waits_for = NO_IDENTITY
             return False
+        queue.waits_for = ""
         if call is None:
             call = open_calls[node] = Call(node)
             drained.calls.append(call)
@@ -358,7 +366,10 @@ class Accumulator(Generic[Sink]):
         last = batch.last_error
         story = f"{batch.topic_partition}: not acknowledged within delivery_timeout_ms"
         if last is None or isinstance(last, NetworkException):
-            why = f" ({last.message})" if last is not None else ""
+            reason = last.message if last is not None else batch.queue.waits_for
+            if reason == NO_IDENTITY and self.why_no_identity:
+                reason = f"{reason}: {self.why_no_identity}"
+            why = f" ({reason})" if reason else ""
             return RequestTimedOut(story + why, outcome=outcome, attempts=batch.attempts)
         return type(last)(f"{story}: {last.message}", outcome=outcome, **last.facts)
 
@@ -556,8 +567,11 @@ class Accumulator(Generic[Sink]):
     def drop_unsent(self, error: ProtocolError) -> list[Failure[Sink]]:
         """Fail every batch that is not in flight; those that are get no further attempt."""
         self._dropping = error
+        return self._drop(self._active, error)
+
+    def _drop(self, queues: Iterable[PartitionQueue[Sink]], error: ProtocolError) -> list[Failure[Sink]]:
         failures = []
-        for queue in list(self._active):
+        for queue in list(queues):
             while queue.batches and queue.batches[-1] not in queue.in_flight:
                 batch = queue.batches.pop()
                 if queue.open is batch:
@@ -566,6 +580,10 @@ class Accumulator(Generic[Sink]):
                 failures.append(Failure(batch, type(error)(error.message, outcome=outcome, **error.facts)))
                 self._finished(batch)
         return failures
+
+    def refuse_identity(self, error: ProtocolError) -> list[Failure[Sink]]:
+        """No producer id will come: fail every batch that cannot be sent without one. Later ones request it again."""
+        return self._drop([queue for queue in self._active if queue.identity is None], error)
 
     # ---------------------------------------------------------------------------------------- state
 
@@ -578,6 +596,14 @@ class Accumulator(Generic[Sink]):
     def oldest_unfinished(self) -> int | None:
         """Number of the oldest batch that still waits for its fate; None when there is none."""
         return next(iter(self._unfinished), None)
+
+    @property
+    def oldest_unanswered(self) -> int | None:
+        """Number of the oldest batch whose waiters have no answer; None when there is none. A batch past its delivery
+        timeout that is still in flight has one.
+        """
+        oldest = (next((each.number for each in queue.batches if not each.reported), None) for queue in self._active)
+        return min((number for number in oldest if number is not None), default=None)
 
     def abandon(self) -> list[Batch[Sink]]:
         """Forget everything, for a producer that ends; the batches whose waiters have no answer yet."""

@@ -198,6 +198,8 @@ class BaseMember(ABC):
         self._is_cancelled = False
         self.reached: dict[TopicPartition, tuple[Offset, Epoch]] = {}
         """Where it stood when it was cancelled: the consumer may read something else by hand since."""
+        self._processed: dict[TopicPartition, tuple[Offset, Epoch]] = {}
+        """What the application was done with by then."""
         self._awaits_poll = False
         """It joins when the application asks for records, not before: what that works on may be another's by now, and
         would be committed in the name of a member that has the partition again."""
@@ -245,19 +247,21 @@ class BaseMember(ABC):
             self._metadata.listeners.remove(self._on_metadata)
         self._subscription = copy(self._subscription)  # the next one has a listener of its own
         self.reached = self._positions.consumed()
+        self._processed = self._positions.processed()
         self._gate.release()
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_done: bool = True) -> None:
         """Commit, give up everything and leave, so that the others need not wait for the session to end.
 
-        A static member does not leave: it is expected back (KIP-345).
+        ``is_done``: the application is done with what it was handed last. A static member does not leave: it is
+        expected back (KIP-345).
         """
         self.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.membership() is not None and self._config.enable_auto_commit:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_WAIT_S):
-                    await self.offsets.commit_reached(self.reached)
+                    await self.offsets.commit_reached(self.reached if is_done else self._processed)
         await self.offsets.stop()
         await in_turn(self._give_up_all, self._say_goodbye)
 

@@ -121,6 +121,8 @@ class PartitionQueue(Generic[Sink]):
     next_sequence: int = 0
     sent: int = 0
     """Attempts so far."""
+    waits_for: str = ""
+    """Why its next batch was not sent when it was due; empty if nothing was in the way."""
 
     def __repr__(self) -> str:
         return f"<queue {self.topic}-{self.partition} batches={len(self.batches)} next_seq={self.next_sequence}>"

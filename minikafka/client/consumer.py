@@ -111,16 +111,24 @@ class Consumer:
             raise
 
     async def stop(self) -> None:
-        """End what is under way and close; who waits for a record gets an error, ``async for`` ends."""
+        """End what is under way and close; who waits for a record gets an error, ``async for`` ends.
+
+        With ``enable_auto_commit`` all positions are committed: everything that was handed out counts as done with.
+        """
+        await self._stop()
+
+    async def _stop(self, *, is_done: bool = True) -> None:
+        """``is_done``: the application is done with what it was handed last."""
         if self._stopped:
             return
         self._stopped = True
         steps: list[Step] = [lambda: self._tasks.end(but="consumer-leave")]
         if self._member is not None:
-            steps.append(self._member.stop)
+            member = self._member
+            steps.append(lambda: member.stop(is_done=is_done))
         elif self._offsets is not None:
             if self.config.enable_auto_commit:
-                steps.append(self._offsets.commit_positions)
+                steps.append(self._offsets.commit_positions if is_done else self._offsets.commit_processed)
             steps.append(self._offsets.stop)
         if self._fetcher is not None:
             steps.append(self._fetcher.stop)
@@ -135,7 +143,8 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        # What the application was working on when it failed is read again: it was not committed by itself.
+        await self._stop(is_done=error is None)
 
     # ------------------------------------------------------------------------------------------------- assignment
 
@@ -396,7 +405,7 @@ class Consumer:
         return self._offsets
 
     def wakeup(self) -> None:
-        """Have the ``getone`` or ``getmany`` that waits, or else the next one, raise WakeUp."""
+        """Have the ``getone`` or ``getmany`` that waits, or else the next one, raise WakeUp. Other calls go on."""
         self._woken = True
         self._tell()
 
@@ -522,14 +531,14 @@ class Consumer:
         Raises what stands in its place: CorruptMessage, OffsetOutOfRange, LogTruncation, NoOffsetForPartition.
         InvalidRequest while nothing is subscribed or assigned.
         """
-        self._running()
+        self._polling()
         if not self._subscription and not self._positions.states:
             raise InvalidRequest("the consumer has nothing to read: call subscribe() or assign() first")
         only = as_dict(partitions) if partitions else None
         gate = self._ask_for_records()
         try:
             while True:
-                fetcher = self._running()
+                fetcher = self._polling()
                 if gate is None or not gate.holding:
                     try:
                         record = self._positions.take_one(only)
@@ -557,7 +566,7 @@ class Consumer:
         gate = self._ask_for_records()
         try:
             while True:
-                fetcher = self._running()
+                fetcher = self._polling()
                 taken = self._take(gate, fetcher, limit, only)
                 if taken:
                     return taken
@@ -573,7 +582,7 @@ class Consumer:
 
     def _ask_for_records(self) -> PollGate | None:
         """The application asks: what it had is done with, and a rebalance that waits for this may go ahead."""
-        self._running()
+        self._polling()
         if self._offsets is None or self._gate is None:
             return None
         self._positions.asked()
@@ -635,10 +644,15 @@ class Consumer:
         broken = self._fetcher.broken or (self._member.failed if self._member is not None else None) or self._broken
         if broken is not None:
             raise broken
+        return self._fetcher
+
+    def _polling(self) -> Fetcher:
+        """As :meth:`_running`, for a call that :meth:`wakeup` ends."""
+        fetcher = self._running()
         if self._woken:
             self._woken = False
             raise WakeUp("the consumer was woken up")
-        return self._fetcher
+        return fetcher
 
     def _running_world(self) -> World:
         if self._world is None:

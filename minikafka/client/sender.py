@@ -210,9 +210,11 @@ class Sender:
     # ---------------------------------------------------------------------------------------- for the producer
 
     async def flushed(self) -> None:
-        """Return when every record added before the call has its answer."""
+        """Return when every record added before the call has its answer; in a transaction, when none of them is in
+        flight either.
+        """
         newest = self._accumulator.newest
-        oldest = self._accumulator.oldest_unfinished
+        oldest = self._oldest_awaited()
         if self.broken is not None or oldest is None or oldest > newest:
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -226,6 +228,12 @@ class Sender:
             self._accumulator.urgent -= 1
             if entry in self._flushes:
                 self._flushes.remove(entry)
+
+    def _oldest_awaited(self) -> int | None:
+        """Number of the oldest batch that a flush waits for; None: there is none."""
+        accumulator = self._accumulator
+        is_transactional = self._config.transactional_id is not None
+        return accumulator.oldest_unfinished if is_transactional else accumulator.oldest_unanswered
 
     async def space_for(self, size: int, deadline: float) -> None:
         """Wait for buffer memory; RequestTimedOut (not written) at ``deadline``."""
@@ -419,7 +427,9 @@ class Sender:
         refuse(batch, error)
 
     async def _init_producer_id(self) -> None:
-        """Get a producer id from any broker; batches wait for it, within their delivery timeout."""
+        """Get a producer id from any broker; batches wait for it, within their delivery timeout. A refusal that no
+        other attempt can mend fails them.
+        """
         attempts = 0
         try:
             while True:
@@ -431,8 +441,14 @@ class Sender:
                         )
                     except ProtocolError as error:
                         self._world.events("init_producer_id_failed", error=error.name, message=error.message)
-                        continue
+                        self._accumulator.why_no_identity = error.message
+                        if error.retriable:
+                            continue
+                        for failure in self._accumulator.refuse_identity(error):
+                            self._refuse(failure.batch, failure.error)
+                        return
                     self._accumulator.identity = Identity(answer.producer_id, answer.producer_epoch)
+                    self._accumulator.why_no_identity = ""
                     return
                 attempts += 1
                 await asyncio.sleep(self._backoff.pause_s(attempts))
@@ -457,7 +473,7 @@ class Sender:
     def _settle(self) -> None:
         """Release flushes that are done and senders for whom there is memory."""
         if self._flushes:
-            oldest = self._accumulator.oldest_unfinished
+            oldest = self._oldest_awaited()
             for newest, waiting in self._flushes:
                 if (oldest is None or oldest > newest) and not waiting.done():
                     waiting.set_result(None)

@@ -161,8 +161,14 @@ class Transactions:
         """
         if self.state not in (State.OPEN, State.COMMITTING):
             raise self._refusal("there is nothing to commit")
-        self.state = State.COMMITTING
-        await self._sender.flushed()
+        before, self.state = self.state, State.COMMITTING
+        try:
+            await self._sender.flushed()
+        except BaseException:
+            # The caller gave up before a commit was requested: the transaction may still be aborted.
+            if self.state is State.COMMITTING:
+                self.state = before
+            raise
         self._sender.check()
         if self.state is not State.COMMITTING:
             raise self._refusal("there is nothing to commit")

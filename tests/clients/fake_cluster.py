@@ -63,9 +63,9 @@ class FakePartition:
     too_large: int = TOO_LARGE
     grown: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def append(self, data: bytes) -> tuple[int, int, bool]:
+    def append(self, data: bytes, *, transactional: bool = False) -> tuple[int, int, bool]:
         """(error code, base offset, duplicate)."""
-        batch = verify_client(data)
+        batch = verify_client(data, transactional)
         if batch.size > self.size_max:
             return self.too_large, -1, False
         if batch.has_producer:
@@ -288,7 +288,8 @@ class FakeCluster:
             if refusal is not None or found is None:
                 answers.append(m.ProducedPartition(**where, **(refusal or {})))
                 continue
-            code, base, duplicate = found.append(b"".join(bytes(b) for b in each.records))
+            data = b"".join(bytes(b) for b in each.records)
+            code, base, duplicate = found.append(data, transactional=request.transactional_id is not None)
             outcome = "not_written" if code else ""
             answers.append(
                 m.ProducedPartition(

@@ -15,7 +15,7 @@ from minikafka.client.positions import Positions
 from minikafka.client.producer import Producer
 from minikafka.client.routing import Coordinator
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
-from minikafka.client.structs import CommitFailed, LogTruncation, NoOffsetForPartition, OffsetAndTimestamp
+from minikafka.client.structs import CommitFailed, LogTruncation, NoOffsetForPartition, OffsetAndTimestamp, WakeUp
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
@@ -848,5 +848,89 @@ def test_the_position_in_a_partition_that_does_not_exist_is_an_error_once_metada
                 with pytest.raises(UnknownTopicOrPartition, match="t has 3 partitions, numbers 0 to 2; there is no 7"):
                     await look_up(missing)
                 assert ABSENT_S <= cluster.now() - before < ABSENT_S + 2.0
+
+    play(story)
+
+
+def committing(cluster: FakeCluster) -> list[int]:
+    """A group's coordinator, which has committed nothing yet; the offsets that it is given, in order."""
+    given: list[int] = []
+
+    def commit(_node: int, request: Any) -> Any:
+        given.extend(each.offset for each in request.partitions)
+        return g.OffsetCommitResponse(
+            partitions=tuple(
+                g.PartitionOutcome(topic=each.topic, partition=each.partition) for each in request.partitions
+            )
+        )
+
+    coordinated(cluster, -1)
+    cluster._on_OffsetCommit = commit  # type: ignore[attr-defined]
+    return given
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_record_in_work_when_the_application_fails_is_not_committed(one_by_one: bool, fails: bool):
+    """S34: at least once. `async with` commits the records before it at the end, and a restart reads this one again."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        await fill(cluster, "t", 10)
+        given = committing(cluster)
+
+        async def work(reading: Consumer) -> None:
+            for at in range(2):
+                found = (
+                    [await reading.getone()]
+                    if one_by_one
+                    else (await reading.getmany(timeout_ms=1000, max_records=3))[T0]
+                )
+                assert found
+                if at and fails:
+                    raise RuntimeError(found)
+
+        async def application() -> None:
+            async with consumer(cluster, group_id="g", auto_commit_interval_ms=600_000) as reading:
+                reading.assign([T0])
+                await work(reading)
+
+        if fails:
+            with pytest.raises(RuntimeError):
+                await application()
+        else:
+            await application()
+        assert given == [(1 if one_by_one else 3) * (1 if fails else 2)]
+
+    play(story)
+
+
+def test_a_wakeup_ends_a_poll_and_no_other_call():
+    """A commit raised WakeUp and committed nothing, though only getone and getmany were to be woken."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        await fill(cluster, "t", 10)
+        given = committing(cluster)
+        async with consumer(cluster, group_id="g", enable_auto_commit=False) as reading:
+            reading.assign([T0])
+            assert (await reading.getone()).offset == 0
+            reading.wakeup()
+            await reading.commit()
+            assert given == [1]
+            assert await reading.position(T0) == 1
+            assert await reading.end_offsets([T0]) == {T0: 10}
+            await reading.seek_to_beginning(T0)
+            with pytest.raises(WakeUp):
+                await reading.getone()
+            waiting = asyncio.ensure_future(reading.getmany(timeout_ms=60_000))
+            assert [each.offset for each in (await waiting)[T0]] == list(range(10))
+            waiting = asyncio.ensure_future(reading.getmany(timeout_ms=60_000))
+            await asyncio.sleep(1.0)
+            reading.wakeup()
+            with pytest.raises(WakeUp):
+                await waiting
 
     play(story)

@@ -16,6 +16,7 @@ from minikafka.client.sender import Part, Unwatched
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata
 from minikafka.errors import (
+    ClusterAuthorizationFailed,
     InvalidConfig,
     InvalidRequest,
     MessageTooLarge,
@@ -27,7 +28,9 @@ from minikafka.errors import (
     UnsupportedCompressionType,
 )
 from minikafka.types import TopicPartition
+from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
+from minikafka.wire import transaction_messages as t
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.records import decode_batch
 from tests.clients.fake_cluster import (
@@ -996,5 +999,144 @@ def test_a_producer_starts_once():
         async with sending:
             with pytest.raises(InvalidRequest, match="starts once: make a new one"):
                 await sending.start()
+
+    play(story)
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 5.0])
+def test_a_refused_producer_id_fails_what_waits_for_it_at_once(idle_s: float):
+    """KIP-679: without the permission to write, a producer waited for its delivery timeout and did not say why."""
+
+    async def story():
+        async with one_partition() as (cluster, partition, sending):
+            await asyncio.sleep(idle_s)
+            refusal = once("InitProducerId", m.InitProducerIdResponse(error_code=31, error_message="not permitted"))
+            cluster.faults.append(refusal)
+            began = cluster.now()
+            first, second = [await sending.send("t", value) for value in (b"a", b"b")]
+            for each in (first, second):
+                with pytest.raises(ClusterAuthorizationFailed, match="not permitted") as caught:
+                    await each
+                assert caught.value.outcome == "not_written"
+            assert cluster.now() - began < 1.0
+            assert (await sending.send_and_wait("t", b"c")).offset == 0, "it was granted meanwhile"
+            assert partition.values() == [b"c"]
+        assert "delivery_failed" in cluster.kinds()
+
+    play(story)
+
+
+@pytest.mark.parametrize("what", ["leader", "producer id"])
+def test_the_delivery_timeout_of_what_was_never_sent_says_what_it_waited_for(what: str):
+    """The error named the timeout only, and nobody could see what to mend."""
+
+    async def story():
+        async with one_partition(delivery_timeout_ms=2000) as (cluster, partition, sending):
+            if what == "leader":
+                partition.leader = -1
+            else:
+                cluster.faults.append(once("InitProducerId", UNREACHABLE, count=1000))
+            waiting = [await sending.send("t", value) for value in (b"a", b"b" * 200_000)]
+            for each in waiting:
+                with pytest.raises(
+                    RequestTimedOut, match=f"{what}.*" + ("refused" if what != "leader" else "")
+                ) as caught:
+                    await each
+                assert caught.value.outcome == "not_written"
+
+    play(story)
+
+
+def test_flush_and_stop_do_not_outlast_the_delivery_timeout():
+    """flush waits for answers, and a batch past its delivery timeout has one, though its request still hangs."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        cluster.faults.append(once("Produce", LOSE_REQUEST, count=99))
+        sending = producer(cluster, delivery_timeout_ms=5000, request_timeout_ms=60_000)
+        await sending.start()
+        late = await sending.send("t", b"a")
+        await sending.flush()
+        assert late.done()
+        assert isinstance(late.exception(), RequestTimedOut)
+        assert cluster.now() < 5.1
+        late = await sending.send("t", b"b")
+        await sending.stop()
+        assert late.done()
+        assert late.exception() is not None
+        assert cluster.now() < 10.2
+
+    play(story)
+
+
+def transactional(cluster: FakeCluster) -> list[bool]:
+    """A transaction coordinator; how transactions were ended, in order (True: committed)."""
+    ends: list[bool] = []
+
+    def coordinate(_node: int, api: str, request: Any) -> Any:
+        if api == "FindCoordinator":
+            found = g.Coordinator(key=request.keys[0], node_id=1, host="broker-1", port=9092)
+            return g.FindCoordinatorResponse(coordinators=(found,))
+        return None
+
+    def end(_node: int, request: t.EndTxnRequest) -> t.EndTxnResponse:
+        ends.append(request.committed)
+        return t.EndTxnResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
+
+    cluster.faults.append(coordinate)
+    cluster._on_EndTxn = end  # type: ignore[attr-defined]
+    return ends
+
+
+@pytest.mark.parametrize("how", ["abort", "block", "stop", "commit"])
+def test_a_commit_that_was_given_up_before_it_was_requested_can_be_aborted(how: str):
+    """KIP-98: nothing was committed, and readers waited for the transaction's timeout: only a commit was allowed."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        ends = transactional(cluster)
+        sent: list[asyncio.Future[RecordMetadata]] = []
+        async with producer(cluster, transactional_id="x") as sending:
+            cluster.faults.append(once("Produce", LOSE_REQUEST))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    if how == "block":
+                        async with sending.transaction():
+                            sent.append(await sending.send("t", b"a"))
+                    else:
+                        await sending.begin_transaction()
+                        sent.append(await sending.send("t", b"a"))
+                        await sending.commit_transaction()
+            if how == "abort":
+                await sending.abort_transaction()
+            elif how == "commit":
+                await sending.commit_transaction()
+        assert [each.exception() is None for each in sent] == [how == "commit"]
+        assert ends == [how == "commit"]
+
+    play(story)
+
+
+def test_a_commit_without_an_answer_can_only_be_repeated():
+    """KIP-98: it may have happened, so that an abort is refused, also after a second attempt that was given up."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        ends = transactional(cluster)
+        async with producer(cluster, transactional_id="x") as sending:
+            await sending.begin_transaction()
+            await sending.send("t", b"a")
+            cluster.faults.append(once("EndTxn", LOSE_REQUEST, count=2))
+            for _ in range(2):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await sending.commit_transaction()
+                with pytest.raises(InvalidRequest, match="commit is under way"):
+                    await sending.abort_transaction()
+            await sending.commit_transaction()
+        assert ends == [True]
 
     play(story)

@@ -659,3 +659,29 @@ def test_who_unsubscribes_commits_where_it_was_and_not_what_it_reads_next(cluste
         return committed
 
     assert cluster.run(story(), node="a") == {first: 4, second: 4}
+
+
+def test_what_a_member_works_on_when_its_application_fails_is_read_again(cluster: SimCluster):
+    """S34: at least once. Auto-commit at the end of `async with` leaves out what was in work when an error came."""
+    fill(Client(cluster), 24)
+    config = ConsumerConfig(
+        bootstrap_servers=cluster.bootstrap, group_id="a", auto_offset_reset="earliest", auto_commit_interval_ms=600_000
+    )
+    world = cluster.sim.of("a")
+
+    async def story() -> tuple[set[bytes | None], set[bytes | None]]:
+        done: set[bytes | None] = set()
+        with pytest.raises(RuntimeError):
+            async with Consumer(config, world, ["orders"]) as consumer:
+                async for record in consumer:
+                    if len(done) == 10:
+                        raise RuntimeError("in the middle of its work")
+                    done.add(record.value)
+        rest: set[bytes | None] = set()
+        async with Consumer(config, world, ["orders"]) as consumer:
+            while found := await consumer.getmany(timeout_ms=10_000):
+                rest.update(record.value for records in found.values() for record in records)
+        return done, rest
+
+    done, rest = cluster.run(story(), node="a")
+    assert (len(done), len(rest), done & rest) == (10, 14, set())
