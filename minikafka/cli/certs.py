@@ -97,7 +97,7 @@ def broker(name: str, hosts: tuple[str, ...], subject: str, days: int, folder: P
 @command.command(
     examples="""
   minikafka certs client billing
-  minikafka certs client billing --subject 'CN=billing,OU=finance,O=Example'"""
+  minikafka certs client audit --subject 'CN=audit,OU=finance,O=Example'"""
 )
 @click.argument("name")
 @SUBJECT

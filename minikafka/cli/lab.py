@@ -63,7 +63,7 @@ def command() -> None:
     name="list",
     examples="""
   minikafka lab list
-  minikafka lab list -o json | jq -r '.scenarios[].scenario'""",
+  minikafka lab list -o json | jq -r '.scenarios[].name'""",
 )
 @list_output_option
 def list_(output: str) -> None:
@@ -72,7 +72,14 @@ def list_(output: str) -> None:
     rows = [((*aliases, name)[0], see, text) for name, aliases, text, see, _ in stories]
     if output == "json":
         members = ("scenario", "aliases", "story", "references", "runs")
-        print_json({"scenarios": [dict(zip(members, each, strict=True)) for each in stories]})
+        print_json(
+            {
+                "scenarios": [
+                    {"name": shown, **dict(zip(members, each, strict=True))}
+                    for (shown, _, _), each in zip(rows, stories, strict=True)
+                ]
+            }
+        )
     elif output == "tsv":
         print_table(("scenario", "see", "story"), rows, output)
     else:

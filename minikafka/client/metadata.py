@@ -238,8 +238,10 @@ def no_partition(partition: TopicPartition, count: int) -> UnknownTopicOrPartiti
 
 ANOTHER_PROGRAM_S = 2.0
 """A proxy in front of a broker may answer in its own way while the broker starts."""
-LOG_INTERVAL_S = 5.0
-"""Pause between two log lines about the same address."""
+LOG_INTERVAL_S, LOG_INTERVAL_MAX_S = 5.0, 60.0
+"""Pause between the first two log lines about the same address, which doubles from line to line, and the longest one: a
+broker may be down for days.
+"""
 
 
 @dataclass(slots=True)
@@ -250,7 +252,9 @@ class _Attempts:
     advice: str = ""
     is_about_tls: bool = False
     is_another_program: bool = False
-    logged_at: float = float("-inf")
+    log_at: float = float("-inf")
+    """When the next line for the log is due."""
+    pause_s: float = LOG_INTERVAL_S
 
     def in_words(self, now: float) -> str:
         times = "1 attempt" if self.count == 1 else f"{self.count} attempts in {now - self.since:.1f} s"
@@ -264,7 +268,7 @@ class ConnectionFailures:
         self._failing: dict[Address, _Attempts] = {}
 
     def failed(self, peer: Address, error: BaseException, now: float) -> str | None:
-        """Count a failed attempt. Return a line for the log for the first one, and then every LOG_INTERVAL_S."""
+        """Count a failed attempt. Return a line for the log for the first one, and then more and more rarely."""
         attempts = self._failing.setdefault(peer, _Attempts(since=now))
         attempts.count += 1
         # The network names API and peer in front of the reason; here each line names the peer.
@@ -279,9 +283,10 @@ class ConnectionFailures:
             attempts.advice = "another program listens there: check bootstrap_servers"
         else:
             attempts.advice = "check that the broker runs, and that the port is a minikafka broker's"
-        if now - attempts.logged_at < LOG_INTERVAL_S:
+        if now < attempts.log_at:
             return None
-        attempts.logged_at = now
+        attempts.log_at = now + attempts.pause_s
+        attempts.pause_s = min(2 * attempts.pause_s, LOG_INTERVAL_MAX_S)
         problem = "cannot connect to" if isinstance(error, Unreachable) else "no response from"
         return f"{problem} {peer}: {attempts.in_words(now)}; the client retries"
 

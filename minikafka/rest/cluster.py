@@ -18,7 +18,7 @@ from minikafka.rest.leaders import from_controller, leader_members, url_of
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Page, Routes, Visit, text_answer
-from minikafka.rest.schemas import Broker, BrokerLoad, Leader
+from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE, Broker, BrokerLoad, Leader
 from minikafka.rest.sentences import timestamp_text
 from minikafka.types import NO_NODE, NodeId, Offset
 from minikafka.wire import messages as m
@@ -48,7 +48,7 @@ async def get_metrics(visit: Visit) -> Page:
 class _Cluster(Model):
     """The cluster, as one broker knows it."""
 
-    cluster_id: str = member(example="MkU3OEVBNTcwNTJENDM2Qg")
+    cluster_id: str = member(example=CLUSTER_ID_EXAMPLE)
     node_id: NodeId = member(example=1)
     version: str = member(example=__version__)
     build: str = member(example=compiled.COMPILED, enum=(compiled.COMPILED, compiled.PURE))
@@ -300,7 +300,7 @@ def _known(number: int) -> int | None:
 class _Quorum(Model):
     """The quorum of controllers."""
 
-    cluster_id: str = member(example="MkU3OEVBNTcwNTJENDM2Qg")
+    cluster_id: str = member(example=CLUSTER_ID_EXAMPLE)
     leader: Any = one(Leader)
     high_watermark: Offset = member(example=21)
     voters: list[_Member] = many_of(_Member)

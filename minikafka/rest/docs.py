@@ -26,7 +26,7 @@ from minikafka.rest.leaders import url_of
 from minikafka.rest.parameters import Parameter, Text
 from minikafka.rest.route import Answer, Body, Contents, ErrorForm, Json, Page, Route, Routes, Visit, text_answer
 from minikafka.rest.schema import Schema, many, ref, shape
-from minikafka.rest.schemas import SCHEMAS
+from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE, SCHEMAS
 from minikafka.web.accept import JSON, MSGPACK
 from minikafka.web.problems import (
     PROBLEM_PAGES,
@@ -164,6 +164,8 @@ def _operation(route: Route, examples: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {"operationId": operation_id_of(route), "tags": [route.tag], "summary": summary}
     if more:
         operation["description"] = more
+    if route.query:
+        operation[EXAMPLE_QUERY] = route.query
     if route.parameters:
         operation["parameters"] = [_parameter(each) for each in route.parameters]
     if route.body is not None:
@@ -319,6 +321,8 @@ async def get_docs(visit: Visit) -> Page:
     address = visit.host.address_of(visit.host.node_id)
     if address is not None:  # known once the broker has registered
         page = page.replace(HOST.encode(), html.escape(url_of(visit.host, address)).encode())
+    if cluster_id := visit.host.image.cluster_id:
+        page = page.replace(CLUSTER_ID_EXAMPLE.encode(), html.escape(cluster_id).encode())
     return Page(page, HTML_UTF8, {"Content-Security-Policy": CONTENT_POLICY})
 
 
@@ -347,6 +351,9 @@ CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'
 
 HOST = "http://127.0.0.1:9092"
 """The address in examples; the page is shown with the address of its broker in its place."""
+
+EXAMPLE_QUERY = "x-example-query"
+"""Member of an operation: the query of its command, beside the parameters that are required."""
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --strong: #06c; }
@@ -461,7 +468,8 @@ def curl_of(method: str, path: str, operation: dict[str, Any]) -> str:
     examples = {each["name"]: str(each["example"]) for each in parameters if "example" in each}
     address = HOST + re.sub(r"\{(\w+)\}", lambda found: examples.get(found[1], found[1]), path)
     query = {each["name"]: each["example"] for each in parameters if each["in"] == "query" and each.get("required")}
-    address += f"?{urlencode(query)}" if query else ""
+    shown = urlencode(query) or operation.get(EXAMPLE_QUERY, "")
+    address += f"?{shown}" if shown else ""
     contents = operation.get("requestBody", {}).get("content", {})
     kind = JSON if JSON in contents else next(iter(contents), "")
     words = ["curl"]

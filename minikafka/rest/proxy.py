@@ -27,6 +27,7 @@ from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
 from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Reply, Routes, Visit
 from minikafka.rest.schema import PartitionNumber, TopicName, many, nullable, ref
+from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable
@@ -57,7 +58,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 CLUSTER_ID = Text(
-    "cluster_id", "The cluster's id, from `GET /v1/cluster`.", place="path", pattern=r"[^/]+", needed="an id"
+    "cluster_id",
+    "The cluster's id, from `GET /v1/cluster`.",
+    place="path",
+    pattern=r"[^/]+",
+    needed="an id",
+    example=CLUSTER_ID_EXAMPLE,
 )
 
 
@@ -193,7 +199,7 @@ class _Written(Model):
     """Where the record was written."""
 
     error_code: int = member("200.", 200)
-    cluster_id: str = member("The cluster's id.", "MkU3OEVBNTcwNTJENDM2Qg")
+    cluster_id: str = member("The cluster's id.", CLUSTER_ID_EXAMPLE)
     topic_name: TopicName = member(example="orders")
     partition_id: PartitionNumber = member(example=2)
     offset: Offset = member(example=41)

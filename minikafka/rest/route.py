@@ -215,6 +215,9 @@ class Route:
     answers: Mapping[int, Answer]
     parameters: tuple[Parameter[Any], ...] = ()
     body: Body | None = None
+    query: str = ""
+    """Query of the command on ``/docs``, where a request without one is refused, although none of its parameters is
+    required by itself."""
     problems: tuple[type[kafka.ProtocolError], ...] = ()
     errors: ErrorForm | None = None
     """None: errors are problems."""

@@ -24,6 +24,9 @@ from minikafka.rest.schema import (
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.web.problems import problem_of
 
+CLUSTER_ID_EXAMPLE = "MkU3OEVBNTcwNTJENDM2Qg"
+"""On ``/docs`` the id of the cluster stands in its place, so that commands work."""
+
 OUTCOMES = ("not_written", "written", "unknown")
 
 

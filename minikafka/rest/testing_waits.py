@@ -212,7 +212,13 @@ class _Seen(Model):
     waited_ms: int = member("How long it took.", 812)
 
 
-@ROUTES.at("GET /v1/wait", _Seen.answer("It is so."), parameters=(*AWAITED, TIMEOUT_MS), problems=(RequestTimedOut,))
+@ROUTES.at(
+    "GET /v1/wait",
+    _Seen.answer("It is so."),
+    parameters=(*AWAITED, TIMEOUT_MS),
+    query="topic=orders&leader=any",
+    problems=(RequestTimedOut,),
+)
 async def get_wait(visit: Visit) -> Json:
     """Answer when everything is as asked for; 504 tells what is not, and what was seen last."""
     if not any(visit.gives(each) for each in (*OF_TOPIC, *OF_CLUSTER)):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from itertools import pairwise
 
 import pytest
 
 from minikafka import AdminClient, Consumer, Producer
-from minikafka.client.metadata import ANOTHER_PROGRAM_S, LOG_INTERVAL_S, ConnectionFailures
+from minikafka.client.metadata import ANOTHER_PROGRAM_S, LOG_INTERVAL_MAX_S, LOG_INTERVAL_S, ConnectionFailures
 from minikafka.errors import NetworkException, NotABroker, OutcomeUnknown, Unreachable
 from minikafka.types import Address
 
@@ -21,7 +22,7 @@ def refused(peer: Address) -> Unreachable:
     return Unreachable(f"Metadata to {peer}: Connection refused")
 
 
-def test_failures_are_logged_at_once_and_then_every_few_seconds():
+def test_failures_are_logged_at_once_and_then_more_and_more_rarely():
     """Each address has its own pause, and starts over after it has answered."""
     failures = ConnectionFailures()
     first = f"cannot connect to {BROKER}: Connection refused (1 attempt); the client retries"
@@ -32,6 +33,20 @@ def test_failures_are_logged_at_once_and_then_every_few_seconds():
     assert later == f"cannot connect to {BROKER}: Connection refused (3 attempts in 5.0 s); the client retries"
     failures.answered(BROKER)
     assert failures.failed(BROKER, refused(BROKER), 10.1 + LOG_INTERVAL_S) == first
+
+
+def test_a_broker_that_is_down_for_an_hour_does_not_fill_the_log():
+    """It had a line every five seconds, 720 an hour in each client."""
+    failures = ConnectionFailures()
+    lines = [at for at in range(3_600) if failures.failed(BROKER, refused(BROKER), float(at)) is not None]
+    assert lines[:6] == [0, 5, 15, 35, 75, 135]
+    assert {later - at for at, later in pairwise(lines[4:])} == {LOG_INTERVAL_MAX_S}
+    failures.answered(BROKER)
+    assert [at for at in range(3_600, 3_620) if failures.failed(BROKER, refused(BROKER), float(at))] == [
+        3_600,
+        3_605,
+        3_615,
+    ]
 
 
 def test_summary_names_every_address_with_its_last_reason_and_what_to_do():

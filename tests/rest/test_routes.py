@@ -18,9 +18,12 @@ from minikafka import rest
 from minikafka.config import BrokerConfig, table
 from minikafka.errors import BY_NAME
 from minikafka.rest.docs import curl_of, document, operation_id_of, problem_pages, render
+from minikafka.rest.parameters import values_of
 from minikafka.rest.route import Route
 from minikafka.rest.routes import ROUTES, Doors
+from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE
 from minikafka.web.problems import STATUS
+from minikafka.world.states import ANY
 from tests.rest.conform import check, route_of
 from tests.rest.fake_brokers import FakeCluster
 
@@ -172,7 +175,7 @@ def test_the_command_of_a_route_reaches_it(route):
     required = {
         each["name"] for each in operation.get("parameters", ()) if each["in"] == "query" and "required" in each
     }
-    assert {name for name, _ in parse_qsl(query)} == required
+    assert {name for name, _ in parse_qsl(query)} == required or query == route.query
     assert ("requestBody" in operation) == bool({"--json", "--data"} & set(words))
 
 
@@ -183,14 +186,27 @@ def test_the_command_that_alters_brokers_names_settings_of_brokers(path):
     assert set(json.loads(words[words.index("--json") + 1])["config"]) <= table(BrokerConfig).keys()
 
 
-async def test_the_commands_on_the_page_have_the_address_of_its_broker():
-    """A line copied from the page of a broker on another port went to whatever listens on 9092."""
+def test_the_command_that_waits_says_for_what():
+    """The line on `/docs` had no query and answered 400: there was nothing to wait for."""
+    words = shlex.split(curl_of("GET", "/v1/wait", document(ROUTES)["paths"]["/v1/wait"]["get"]))
+    query = parse_qsl(words[-1].partition("?")[2])
+    route = route_of("GET", "/v1/wait")
+    values, _ = values_of(route.parameters, path={}, query={name: [value] for name, value in query}, headers={})
+    assert (values["topic"], values["leader"]) == ("orders", ANY)
+
+
+async def test_the_commands_on_the_page_have_the_address_and_the_cluster_id_of_its_broker():
+    """A line copied from the page of a broker on another port went to whatever listens on 9092, and the cluster id of
+    the proxy's routes had to be looked up first.
+    """
     async with FakeCluster(1) as cluster, aiohttp.ClientSession() as http:
         url = cluster.brokers[1].url
         async with http.get(f"{url}/docs") as answer:
             page = await answer.text()
         assert f"curl {url}/v1/topics" in page
         assert "127.0.0.1:9092" not in page
+        assert f"{url}/v3/clusters/{cluster.image().cluster_id}/topics/orders/records" in page
+        assert CLUSTER_ID_EXAMPLE not in page
         for method, path, parameter in (
             ("GET", "/v1/history/replay", "partition"),
             ("DELETE", "/v1/groups/g/offsets", "topic"),

@@ -114,9 +114,13 @@ def test_list_as_json_is_a_contract():
     scenarios = {each["scenario"]: each for each in json_of("list")["scenarios"]}
     assert list(scenarios) == [*names(), "rebalance", *STORIES]
     assert scenarios["s23_divergence"]["aliases"] == ["divergence"]
+    assert [each["name"] for each in scenarios.values()] == [
+        line.split()[0] for line in told("list").stdout.splitlines()[1:]
+    ], "the names that people see"
     assert scenarios["s22_data_loss"]["runs"][0] == {"truncation": "high-watermark"}
     for each in scenarios.values():
-        assert each.keys() == {"scenario", "aliases", "story", "references", "runs"}
+        assert each["name"] == (*each["aliases"], each["scenario"])[0]
+        assert each.keys() == {"name", "scenario", "aliases", "story", "references", "runs"}
         assert len(each["story"]) > 15, each
 
 

@@ -18,7 +18,7 @@ interface Summary {
 }
 
 const counted = (value: number | null | undefined): string => value === null || value === undefined ? "unknown" : value.toLocaleString("en");
-const COLUMNS = ["Topic", "Partitions#", "Copies#", "Under-replicated#", "Without leader#", "Records#", "Size#"];
+const COLUMNS = ["Topic", "Partitions#", "Replication factor#", "Under-replicated#", "Without leader#", "Records#", "Size#"];
 
 export function Topics(): JSX.Element {
   const { value, failed } = usePolled(PERIOD_MS, () => request<{ topics: Summary[] }>("/v1/topics?with=summary"));
