@@ -338,7 +338,8 @@ async def _pump(
         if not writing.cancelled():
             writing.result()
         if rest := encode(farewell, is_last=True):
-            await response.write(rest)
+            async with asyncio.timeout(STREAM_WRITE_TIMEOUT_S):
+                await response.write(rest)
     except (ConnectionError, TimeoutError):
         # The reader has left, or has not taken a chunk for so long that it is as good as gone.
         if visit.http.transport is not None:

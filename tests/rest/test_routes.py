@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
+from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import parse_qsl
 
 import aiohttp
@@ -16,10 +20,11 @@ from openapi_spec_validator import validate
 
 from minikafka import rest
 from minikafka.config import BrokerConfig, table
-from minikafka.errors import BY_NAME
+from minikafka.errors import BY_NAME, ProtocolError, TopicAuthorizationFailed
+from minikafka.rest import json_text, routes
 from minikafka.rest.docs import curl_of, document, operation_id_of, problem_pages, render
 from minikafka.rest.parameters import values_of
-from minikafka.rest.route import Route
+from minikafka.rest.route import Route, Stream
 from minikafka.rest.routes import ROUTES, Doors
 from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE
 from minikafka.web.problems import STATUS
@@ -247,3 +252,38 @@ async def test_the_description_is_served_with_what_is_open():
                 assert ("/v1/wait" in await response.text()) == testing
             async with http.get(url + "/docs/problems") as response:
                 assert len((await response.json())["problems"]) == len(BY_NAME)
+
+
+@pytest.mark.parametrize("ends", ["denied", "server stops"])
+async def test_a_reader_that_takes_nothing_does_not_hold_up_the_end_of_its_stream(monkeypatch, ends):
+    """What is written last waited without a limit: a reader that had lost its permission kept one of the streams."""
+    monkeypatch.setattr(routes, "STREAM_WRITE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(routes, "LOOK_S", 0.01)
+    monkeypatch.setattr(routes, "RECHECK_S", 0.0)
+    aborted = asyncio.Event()
+    ending = asyncio.Event()
+
+    async def write(_data: bytes) -> None:
+        await asyncio.Event().wait()
+
+    async def silence() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def refused(*_: Any) -> ProtocolError:
+        return TopicAuthorizationFailed("no more")
+
+    visit = SimpleNamespace(
+        http=SimpleNamespace(transport=SimpleNamespace(abort=aborted.set)),
+        host=SimpleNamespace(world=SimpleNamespace(clock=SimpleNamespace(now=asyncio.get_running_loop().time))),
+        doors=SimpleNamespace(ending=ending),
+        count_bytes=lambda _: 0,
+    )
+    monkeypatch.setattr(routes, "_refusal_now", refused)
+    if ends != "denied":
+        monkeypatch.setattr(routes, "RECHECK_S", 1e9)
+        ending.set()
+    stream = Stream(silence(), json_text.EVENT_STREAM, farewell=json_text.FAREWELL)
+    async with asyncio.timeout(30):
+        await routes._pump(None, visit, SimpleNamespace(write=write), stream, routes._plain)
+    assert aborted.is_set()
