@@ -534,8 +534,9 @@ class Accumulator(Generic[Sink]):
             size += more
         parts.append(self._part(batch, records, start, len(records), size))
         del queue.batches[at]
-        for index, part in enumerate(parts, at):
-            queue.batches.insert(index, part)
+        for index, part in enumerate(parts):
+            part.place = (*batch.place, index)
+            queue.batches.insert(at + index, part)
         if queue.open is batch:
             queue.open = None
         self._unfinished[batch.number] += len(parts) - 1

@@ -69,6 +69,8 @@ class Batch(Generic[Sink]):
     data: bytearray | None = None
     identity: Identity | None = None
     base_sequence: int = -1
+    place: tuple[int, ...] = ()
+    """Which of the parts it is that a batch was split into; parts may be split again."""
     attempts: int = 0
     follows: bool = False
     """It was last sent while the batch before it was in flight."""

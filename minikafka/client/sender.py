@@ -46,40 +46,59 @@ ANSWER_GRACE_S = 1.0
 
 
 class Part:
-    """The records of one ``send_many`` or ``send_batch`` in one batch; a split makes it end in two steps."""
+    """The records of one ``send_many`` or ``send_batch`` in one batch, which may be split. It has its answer when all
+    of them have theirs: what became of some says nothing of the others.
+    """
 
-    __slots__ = ("_left", "_runs", "future", "only_first")
+    __slots__ = ("_error", "_left", "_outcomes", "_runs", "future", "only_first")
 
     def __init__(self, future: asyncio.Future[SentRecords] | asyncio.Future[RecordMetadata], count: int) -> None:
         self.future = future
         self.only_first = False
         """Answer with the first record's RecordMetadata, as ``send_batch`` does."""
         self._left = count
-        self._runs: list[RecordMetadata | tuple[int, int]] = []
+        self._runs: list[tuple[tuple[int, ...], RecordMetadata, int]] = []
+        """Place of the batch among those that one was split into, first record and count of what is in the log."""
+        self._error: ProtocolError | None = None
+        """The first error."""
+        self._outcomes: set[Outcome] = set()
+        """Those of all errors."""
 
     def expect(self, count: int) -> None:
         """How many records the part has, once that is known."""
         self._left = count
 
-    def landed(self, first: RecordMetadata, count: int) -> None:
+    def landed(self, first: RecordMetadata, count: int, place: tuple[int, ...] = ()) -> None:
         """``count`` more records of the part are in the log from ``first`` on."""
-        self._left -= count
-        if self.only_first:
-            self._runs.append(first)
-        else:
-            self._runs.append((first.offset, count))
-        if self._left == 0 and not self.future.done():
-            runs = tuple(self._runs)
-            done = runs[0] if self.only_first else SentRecords(first.topic, first.partition, runs)  # type: ignore[arg-type]
-            self.future.set_result(done)  # type: ignore[arg-type]
+        self._runs.append((place, first, count))
+        self._ended(count)
 
-    def refused(self, error: ProtocolError) -> None:
-        """Some records of the part did not make it."""
-        if self.future.done():
+    def refused(self, error: ProtocolError, count: int) -> None:
+        """``count`` more records did not make it."""
+        self._error = self._error or error
+        self._outcomes.add(error.outcome)
+        self._ended(count)
+
+    def _ended(self, count: int) -> None:
+        self._left -= count
+        if self._left or self.future.done():
             return
-        if self._runs:
-            error = type(error)(f"{error.message} (the first records of the part were written)", outcome=UNKNOWN)
-        self.future.set_exception(error)
+        error = self._error
+        if error is not None:
+            if self._runs:
+                error = type(error)(
+                    f"{error.message} (other records of the part were written)", outcome=UNKNOWN, **error.facts
+                )
+            elif len(self._outcomes) > 1:
+                error = type(error)(error.message, outcome=UNKNOWN, **error.facts)
+            self.future.set_exception(error)
+            return
+        # The answer to a batch may come after that to the next one, if it was lost and the batch was sent again.
+        self._runs.sort(key=lambda each: each[0])
+        _, first, _ = self._runs[0]
+        runs = tuple((metadata.offset, count) for _, metadata, count in self._runs)
+        done = first if self.only_first else SentRecords(first.topic, first.partition, runs)
+        self.future.set_result(done)  # type: ignore[arg-type]
 
 
 class Unwatched:
@@ -140,7 +159,9 @@ def acknowledge(batch: Batch[Waiting], answer: ProducedPartition | None) -> None
         if append_time >= 0:
             timestamp = append_time  # noqa: PLW2901 - LogAppendTime replaces the record's own
         metadata = new(RecordMetadata, (topic, partition, where, offset, timestamp, timestamp_type, log_start))
-        if isinstance(sink, Part | Unwatched):
+        if isinstance(sink, Part):
+            sink.landed(metadata, count, batch.place)
+        elif isinstance(sink, Unwatched):
             sink.landed(metadata, count)
         elif not sink.done():
             sink.set_result(metadata)
@@ -151,10 +172,8 @@ def refuse(batch: Batch[Waiting], error: ProtocolError) -> None:
     """Tell the waiters of a failed batch; each gets an exception of its own, tracebacks grow with every raise."""
     for sink, _, count, _ in batch.waiters:
         each = type(error)(error.message, outcome=error.outcome, **error.facts)
-        if isinstance(sink, Unwatched):
+        if isinstance(sink, Part | Unwatched):
             sink.refused(each, count)
-        elif isinstance(sink, Part):
-            sink.refused(each)
         elif not sink.done():
             sink.set_exception(each)
     batch.waiters = []

@@ -115,8 +115,11 @@ class FakePartition:
     def read(self, offset: int, max_bytes: int) -> bytes:
         data = b""
         for batch in self.batches:
-            if RecordBatch.of(batch).last_offset >= offset and (not data or len(data) + len(batch) <= max_bytes):
-                data += batch
+            if RecordBatch.of(batch).last_offset < offset:
+                continue
+            if data and len(data) + len(batch) > max_bytes:
+                break  # nothing is passed over
+            data += batch
         return data
 
     def end_of(self, epoch: int) -> tuple[int, int]:

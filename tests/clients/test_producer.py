@@ -493,16 +493,73 @@ def test_send_many_reports_by_part():
     play(story)
 
 
-def test_a_part_of_which_some_records_were_written_has_an_unknown_outcome():
-    """A batch that was split: its second half was refused, and sending the part again would double the first."""
+@pytest.mark.parametrize("refused_first", [True, False])
+def test_a_part_of_which_some_records_were_written_has_an_unknown_outcome(refused_first: bool):
+    """A batch that was split: half of it was refused, and sending the part again would double the other half. It was
+    reported as not written if that half was refused first, before the other one was written.
+    """
+
+    async def story():
+        part = Part(asyncio.get_running_loop().create_future(), 3)
+        steps = [
+            lambda: part.landed(RecordMetadata("t", 0, TopicPartition("t", 0), 5, 0, 0, 0), 2),
+            lambda: part.refused(NotEnoughReplicas("too few", outcome="not_written"), 1),
+        ]
+        for step in reversed(steps) if refused_first else steps:
+            assert not part.future.done()
+            step()
+        with pytest.raises(NotEnoughReplicas, match="other records of the part were written") as caught:
+            await part.future
+        assert caught.value.outcome == "unknown"
+
+    play(story)
+
+
+@pytest.mark.parametrize(("other", "outcome"), [("not_written", "not_written"), ("unknown", "unknown")])
+def test_a_part_is_not_written_only_if_none_of_its_records_may_be(other: str, outcome: str):
+    """The first error is raised, with the outcome of all."""
 
     async def story():
         part = Part(asyncio.get_running_loop().create_future(), 2)
-        part.landed(RecordMetadata("t", 0, TopicPartition("t", 0), 5, 0, 0, 0), 1)
-        part.refused(NotEnoughReplicas("too few", outcome="not_written"))
-        with pytest.raises(NotEnoughReplicas, match="first records of the part were written") as caught:
+        part.refused(NotEnoughReplicas("too few", outcome="not_written"), 1)
+        part.refused(RequestTimedOut("late", outcome=other), 1)  # type: ignore[arg-type]
+        with pytest.raises(NotEnoughReplicas) as caught:
             await part.future
-        assert caught.value.outcome == "unknown"
+        assert caught.value.outcome == outcome
+
+    play(story)
+
+
+@pytest.mark.parametrize("way", ["send_many", "send_batch"])
+def test_offsets_of_a_split_batch_belong_to_their_records_when_an_answer_is_lost(way: str):
+    """KIP-126, S25: the answer to one of the parts came after that to the next one, and their offsets were swapped."""
+
+    async def story():
+        async with one_partition(max_batch_size=16384) as (cluster, partition, sending):
+            values = [b"%02d" % number + b"x" * 100 for number in range(12)]
+            partition.size_max = 500
+            produced = 0
+
+            def lose_an_answer(_node: int, api: str, _request: Any) -> Any:
+                nonlocal produced
+                produced += api == "Produce"
+                # The first one is refused, the second makes the partition steady: others follow together.
+                return RESET_ANSWER if api == "Produce" and produced == lost else None
+
+            cluster.faults.append(lose_an_answer)
+            for lost in range(2, 14):  # noqa: B007 - lose_an_answer reads it
+                produced, before = 0, partition.end
+                if way == "send_many":
+                    (part,) = await sending.send_many("t", values, partition=0)
+                    offsets = (await part.future).offsets
+                else:
+                    batch = sending.create_batch()
+                    for value in values:
+                        batch.append(timestamp=None, key=None, value=value)
+                    offsets = [(await (await sending.send_batch(batch, "t", partition=0))).offset]
+                assert offsets == list(range(before, before + len(offsets)))
+                assert partition.values()[before:] == values
+                sending._sender.topics["t"][0].size_max = 16384  # as if the producer were new
 
     play(story)
 
