@@ -484,7 +484,7 @@ class Producer:
         if key is not None:
             return self._hash(key) % len(queues)
         partition, left = self._sticky.get(topic, (-1, 0))
-        if left <= 0:
+        if left <= 0 or partition >= len(queues):  # a topic that is created again may have fewer
             partition, left = self._next_sticky(topic, queues, partition), min(self.config.max_batch_size, STICKY_SIZE)
         self._sticky[topic] = (partition, left - size)
         return partition
@@ -556,6 +556,8 @@ class Producer:
                 if queues is None or self._accumulator.size + size > self._buffer_memory:
                     queues = await self._admitted(topic, size)
                 at = self._partition(topic, queues, None, 0) if partition is None else partition
+                if at >= len(queues):
+                    raise no_partition(TopicPartition(topic, at), len(queues))
             except ProtocolError as error:
                 self._note_refused(topic, partition, [rows[index] for index in range(start, len(rows))], error)
                 future.set_exception(error)

@@ -1197,3 +1197,49 @@ def test_a_commit_without_an_answer_can_only_be_repeated():
         assert ends == [True]
 
     play(story)
+
+
+def test_a_topic_that_was_created_again_with_fewer_partitions_takes_records_at_once():
+    """S26: records without a key went on to the sticky partition, which was gone: IndexError."""
+
+    async def story():
+        cluster = FakeCluster()
+        for number in range(2, 30):
+            cluster.topic("t", number)
+            async with producer(cluster, metadata_max_age_ms=1000) as sending:
+                first = await sending.send_and_wait("t", b"former")
+                cluster.topic("t", 1)
+                cluster.metadata_offset += 1
+                await asyncio.sleep(2.0)
+                assert (await sending.send_and_wait("t", b"a")).partition == 0
+                (part,) = await sending.send_many("t", [b"b", b"c"])
+                assert (part.partition, (await part.future).offsets) == (0, [1, 2])
+                if first.partition:
+                    with pytest.raises(UnknownTopicOrPartition):
+                        await sending.send("t", b"d", partition=first.partition)
+
+    play(story)
+
+
+def test_a_topic_that_loses_partitions_in_the_midst_of_send_many_fails_the_rest_of_its_records():
+    """What was buffered before keeps its future: an IndexError let nobody know of it."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 3)
+        times = {"metadata_max_age_ms": 100, "request_timeout_ms": 500, "delivery_timeout_ms": 2000}
+        async with producer(cluster, **times, buffer_memory=20_000) as sending:
+            rows = [(b"key-%d" % number, b"x" * 1000) for number in range(300)]
+            sends = asyncio.ensure_future(sending.send_many("t", rows))
+            await asyncio.sleep(0.01)
+            assert not sends.done(), "the buffer is full"
+            cluster.topic("t", 1)
+            cluster.metadata_offset += 1
+            parts = await sends
+            assert sorted(index for part in parts for index in part.indexes) == list(range(300))
+            gone = [(await asyncio.gather(part.future, return_exceptions=True))[0] for part in parts if part.partition]
+            refused = [each for each in gone if isinstance(each, UnknownTopicOrPartition)]
+            assert refused
+            assert {each.outcome for each in refused} == {"not_written"}
+
+    play(story)
