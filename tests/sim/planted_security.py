@@ -82,7 +82,7 @@ SECURITY_CLUSTERS = (
         patches=[(Access, "is_trusted", trusts_other_brokers)],
         make=tenant_plan_of,
         drawn="with_tenants",
-        seed=0,
+        seed=24,
     ),
     Planted(
         name="followers_are_not_checked",
