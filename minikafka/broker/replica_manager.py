@@ -402,8 +402,9 @@ class ReplicaManager:
         if log is None:
             log = self.logs.create(name, topic_id=topic.topic_id, config=config)
             # The id is synced with a log's first records. A folder without one lost in a power cut what was never
-            # synced, as the tail of any log may; it does not mean that the folder was removed.
-            never_synced = found is not None and found.topic_id == NO_TOPIC_ID
+            # synced, as the tail of any log may; it does not mean that the folder was removed. Where something was
+            # synced, the file with the id is damaged, and the replica has lost its records.
+            never_synced = found is not None and found.topic_id == NO_TOPIC_ID and not found.was_synced
             if self._missing is not None and not never_synced:
                 self._missing[topic.topic_id, name.partition] = None
         partition = Partition(

@@ -247,6 +247,11 @@ class PartitionLog:
         return self._durability.synced_end
 
     @property
+    def was_synced(self) -> bool:
+        """Return True if a sync had covered it, or some of it, when it was opened."""
+        return self.report.clean or self.report.recovery_point > 0
+
+    @property
     def recovery_point(self) -> Offset:
         """What may be checkpointed: after a crash, only segments from the one before it on are walked."""
         return self._store.recovery_point

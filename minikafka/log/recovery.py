@@ -78,6 +78,8 @@ class RecoveryReport:
     """How a log was opened."""
 
     clean: bool
+    recovery_point: Offset = 0
+    """The checkpointed one; 0: there was none."""
     checked_count: int = 0
     """Batches whose checksum was computed."""
     dropped: list[Dropped] = field(default_factory=list)
@@ -139,7 +141,7 @@ class _Loader:
         self.recovery_point_known = recovery_point is not None
         self.start_offset = start_offset
         self.high_watermark = high_watermark
-        self.report = RecoveryReport(clean=clean)
+        self.report = RecoveryReport(clean=clean, recovery_point=self.recovery_point)
         self.epochs = EpochCache()
         self.segments: list[Segment] = []
         self.restarted_at: Offset | None = None

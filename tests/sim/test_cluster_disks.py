@@ -10,6 +10,7 @@ from minikafka.broker.replica_manager import StorageFailure
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.errors import DiskFailed, KafkaStorageError, OffsetOutOfRange, ProtocolError
+from minikafka.log.names import PARTITION_METADATA, STRAY_FOLDER
 from minikafka.ports import Buffers
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.disk import FencedFile
@@ -394,6 +395,36 @@ def test_the_last_leader_does_not_lead_without_its_folder() -> None:
         assert client.run(client.admin.elect_leaders("unclean", [ORDERS])) == {ORDERS: None}
         cluster.settle(60.0)
         assert cluster.leader_of(ORDERS) == follower
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_last_leader_does_not_lead_without_its_topic_id(is_killed: bool) -> None:
+    """One small file is garbage: the log is set aside, and the empty log that takes its place counts as missing. It
+    counted as one that had never been synced, led, and had the other replica drop what it held.
+    """
+    with simulated(min_insync_replicas="1", log_flush_interval_messages="1") as cluster:
+        cluster.create_topic("orders", partitions=1, replication_factor=2)
+        cluster.settle()
+        leader = cluster.leader_of(ORDERS)
+        follower = a_follower(cluster, ORDERS)
+        client = Client(cluster)
+        client.send(b"on both")
+        cluster.stop(follower)
+        client.send(b"on one")
+        if is_killed:
+            cluster.run_for(70.0)  # a recovery point is checkpointed
+            cluster.crash(leader)
+        else:
+            cluster.stop(leader)
+        disk = cluster.sim.disk(node_name(leader))
+        disk.replace_file(f"{ORDERS}/{PARTITION_METADATA}", b"version: 0\ntopic_id: ?")
+        cluster.restart(leader)
+        cluster.restart(follower)
+        both_are_back(cluster, leader, follower)
+        cluster.run_for(5.0)
+        assert cluster.leader_of(ORDERS) == -1
+        assert values(cluster, follower) == [b"on both"]
+        assert any(folder.endswith(STRAY_FOLDER) for folder in folders(cluster, leader))
 
 
 def test_the_last_leader_leads_again_after_a_power_cut_took_what_was_never_synced() -> None:
