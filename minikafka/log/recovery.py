@@ -143,6 +143,7 @@ class _Loader:
         self.high_watermark = high_watermark
         self.report = RecoveryReport(clean=clean, recovery_point=self.recovery_point)
         self.epochs = EpochCache()
+        self.epochs_are_from_file = False
         self.segments: list[Segment] = []
         self.restarted_at: Offset | None = None
         self.trusted_end = 0
@@ -170,6 +171,7 @@ class _Loader:
         self._check_beginning()
         self._load_epochs()
         self._load_segments()
+        self._check_start()
         if self.segments and self.segments[-1].next_offset < self.start_offset:
             self._drop(0, f"the log ends at {self.segments[-1].next_offset}, below its start {self.start_offset}")
         if not self.segments:
@@ -567,6 +569,22 @@ class _Loader:
             return False
         return True
 
+    def _check_start(self) -> None:
+        """After a clean stop the checkpointed start lies within the log, and not behind the first leader epoch's.
+
+        One that does is damaged. A log that was dropped for it would begin there, empty, and as a leader it would have
+        the other replicas drop what they hold.
+        """
+        if not self.clean or not self.segments:
+            return
+        bounds = [self.segments[-1].next_offset]
+        if self.epochs_are_from_file:
+            bounds += [start for _, start in self.epochs.entries[:1]]
+        if self.start_offset > min(bounds):
+            found = max(min(bounds), self.segments[0].base_offset)
+            self.report.notes.append(f"the checkpointed start {self.start_offset} is wrong: the log begins at {found}")
+            self.start_offset = found
+
     # ------------------------------------------------------------------------------------- epochs and producers
 
     def _load_epochs(self) -> None:
@@ -579,6 +597,7 @@ class _Loader:
             else:
                 first = max(self.start_offset, self.segments[0].base_offset) if self.segments else self.start_offset
                 if self.epochs.epoch_at(first) != NO_EPOCH or not self.segments:
+                    self.epochs_are_from_file = True
                     return
                 self.epochs.clear()
                 self.report.notes.append(f"{path}: nothing covers offset {first}")

@@ -280,6 +280,24 @@ def test_unreadable_checkpoints_cost_time_only(text: bytes | None):
     assert (log.start_offset, values(on_disk(log))) == (5, list("fgh"))
 
 
+@pytest.mark.parametrize("start", [6, 8, 9, 900])
+def test_a_checkpointed_start_that_cannot_be_is_not_believed_after_a_clean_stop(start: int):
+    """One wrong digit in a file without a checksum. The whole log was dropped, or records that nobody had deleted; and
+    the replica counted as one that was stopped cleanly, so that it could lead and have the others drop theirs.
+    """
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    orders.raise_start(5)
+    run(directory.close(broker_epoch=77))
+    assert disk.read_file(STARTS) == b"0\n1\norders 0 5\n"
+    disk.replace_file(STARTS, f"0\n2\nflights 3 {start}\norders 0 {start}\n".encode())
+    again = opened(disk)
+    log = again.logs[ORDERS]
+    assert (log.start_offset, log.end_offset, values(on_disk(log))) == (5, 8, list("fgh"))
+    assert log.report.notes == [f"the checkpointed start {start} is wrong: the log begins at 5"]
+    assert values(on_disk(again.logs[OTHER])) == ["x"]
+
+
 def test_overlapping_publications_leave_the_latest():
     """The older content may be ready later; it must not win, and neither may be half of both."""
     disk = MemoryDisk()
