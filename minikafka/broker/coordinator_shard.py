@@ -37,7 +37,7 @@ from minikafka.errors import (
 from minikafka.parked import Parked, Result
 from minikafka.replication.leader import ACKS_ALL, LeaderReplica
 from minikafka.types import NO_PRODUCER, Offset
-from minikafka.wire.batch import RecordBatch, iterate
+from minikafka.wire.batch import RecordBatch, from_offset, iterate, verify
 from minikafka.wire.markers import EndTransaction, marker_of
 from minikafka.wire.records import BatchBuilder, RecordView, decode_batch
 
@@ -294,9 +294,10 @@ class CoordinatorShard(Generic[C]):
         skipped: Counter[str] = Counter()
         while offset < end:
             part = log.read(max(offset, log.start_offset), max_bytes=READ_SIZE, end_offset=end)
-            if not part.size:
-                break
-            for batch in iterate(b"".join(part.buffers)):
+            begin = offset
+            for batch in from_offset(iterate(b"".join(part.buffers)), offset):
+                verify(batch.data)
+                offset = batch.next_offset
                 if batch.is_control:
                     marker = marker_of(batch)
                     if marker is not None:
@@ -306,7 +307,10 @@ class CoordinatorShard(Generic[C]):
                 for record in decode_batch(batch):
                     if not self._replay(record, producer_id):
                         skipped[versions(record.key, record.value)] += 1
-            offset = part.next_offset
+            if offset == begin:
+                if self._is_over():
+                    return  # and the log was cut
+                raise CorruptMessage(f"{self.partition.partition}: no whole batch holds offset {offset}")
             await asyncio.sleep(0)
         if skipped:
             self._replicas.events(

@@ -43,7 +43,7 @@ def batch_at_or_after(
         if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
             continue
         begin = max(segment.time_index.offset_before(timestamp), start_offset)
-        for at, header in headers(segment.file, segment.index.position_before(begin), segment.size):
+        for at, header in headers(segment.file, segment.position_of(begin), segment.size):
             if header.base_offset >= end_offset:
                 return None
             if header.newest_timestamp >= timestamp and header.last_offset >= start_offset:
@@ -80,7 +80,7 @@ def _newest_of_part(segment: Segment, start_offset: Offset, end_offset: Offset) 
     found, begin = NO_TIMESTAMP, start_offset
     if start_offset <= segment.base_offset:
         found, begin = segment.time_index.newest_before(end_offset)
-    for at, header in headers(segment.file, segment.index.position_before(begin), segment.size):
+    for at, header in headers(segment.file, segment.position_of(begin), segment.size):
         if header.base_offset >= end_offset:
             break
         if header.last_offset < start_offset or header.newest_timestamp <= found:

@@ -13,18 +13,18 @@ Rules for this file:
    ascending.
 6. Missing entries of an index cost time only: a lookup gives the entry at or before what is sought, the reader walks on
    from there. Wrong entries are never believed: an index that is not ascending, or points beyond its segment, is
-   rebuilt.
+   rebuilt; an entry that leads to no batch, or behind what is sought, is passed over.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import ClassVar, NamedTuple
 
-from minikafka.errors import CorruptMessage
-from minikafka.invariant import InvariantViolation
+from minikafka.errors import CorruptMessage, ProtocolError
 from minikafka.log.names import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX, offset_name
 from minikafka.log.transaction_index import TransactionIndex
 from minikafka.ports import Buffers, Disk, File, FileRegion
@@ -89,6 +89,12 @@ class OffsetIndex(_SparseIndex):
         """Where to begin walking for ``offset``: the position of the greatest entry at or below it, else 0."""
         found = bisect_right(range(len(self)), offset - self._base_offset, key=self._first)
         return self._second(found - 1) if found else 0
+
+    def remove_before(self, offset: Offset) -> None:
+        """Remove the entry that :meth:`position_before` found: it is damaged."""
+        found = bisect_right(range(len(self)), offset - self._base_offset, key=self._first)
+        if found:
+            del self._entries[(found - 1) * _OFFSET_ENTRY.size : found * _OFFSET_ENTRY.size]
 
     def boundary_before(self, position: int) -> int:
         """The greatest indexed batch boundary at or below ``position``, else 0."""
@@ -502,33 +508,94 @@ class Segment:
     def locate(self, offset: Offset, *, start: int = 0) -> tuple[int, RecordBatch] | None:
         """Position and header of the first batch whose last offset is at or beyond ``offset``; None: no such.
 
-        ``start``: the position of a batch that does not lie behind it, if one is known.
+        ``start``: the position of a batch that does not lie behind it, if one is known. Raises CorruptMessage when
+        ``offset`` seems to be in a batch, or in a gap, because the offsets of a header are damaged.
         """
         if offset >= self.next_offset:
             return None
-        start = max(start, self.index.position_before(offset))
-        for position, header in headers(self.file, start, self.size):
-            if header.base_offset + header.last_offset_delta >= offset:
-                if header.base_offset < offset and self._is_overrun(position, header.size, offset):
+        index = self.index
+        indexed = index.position_before(offset)
+        if indexed <= start:
+            return self._locate_from(start, offset)
+        try:
+            return self._locate_from(indexed, offset, is_indexed=True)
+        except CorruptMessage:
+            # Nothing tells a damaged entry from a sound one, but the entry before leads to the batch as well.
+            earlier = max(start, index.boundary_before(indexed - 1))
+            found = self._locate_from(earlier, offset, is_indexed=earlier > start)
+        index.remove_before(offset)
+        if self._on_rebuilt is not None:
+            self._on_rebuilt(f"{self.path(LOG)}: the index entry before offset {offset} is damaged")
+        return found
+
+    def position_of(self, offset: Offset) -> int:
+        """Position of the first batch whose last offset is at or beyond ``offset``; the end: no such. CorruptMessage."""
+        found = self.locate(max(offset, self.base_offset))
+        return self.size if found is None else found[0]
+
+    def _locate_from(self, start: int, offset: Offset, *, is_indexed: bool = False) -> tuple[int, RecordBatch]:
+        """Walk from the batch at byte ``start``, which does not lie behind ``offset``. See :meth:`locate`.
+
+        Base offsets have no checksum. One that is damaged contradicts the batch before it, or those behind it.
+        """
+        before: tuple[int, RecordBatch] | None = None
+        for found in headers(self.file, start, self.size):
+            position, header = found
+            base_offset = header.base_offset
+            if before is None and is_indexed and base_offset > offset:
+                raise CorruptMessage(f"{self.path(INDEX)}: offset {offset} lies before byte {position}")
+            if base_offset + header.last_offset_delta >= offset:
+                if base_offset < offset and self._is_overrun(position, header.size, offset):
+                    before = found
                     continue
+                if base_offset > offset and (following := self._truly_behind(position, header)) is not None:
+                    if following <= offset:
+                        before = None
+                        continue
+                    raise CorruptMessage(f"{self.path(LOG)}: batch at byte {position} says that it begins at {base_offset}")
                 if header.last_offset >= self.next_offset:
                     raise CorruptMessage(f"{self.path(LOG)}: batch at byte {position} ends at {header.last_offset}")
-                return position, header
+                if base_offset < self.base_offset or (before is not None and self._is_below(header, before)):
+                    raise CorruptMessage(f"{self.path(LOG)}: batch at byte {position} says that it begins at {base_offset}")
+                return found
+            before = found
         raise CorruptMessage(f"{self.path(LOG)}: no batch holds offset {offset} below {self.next_offset}")
 
     def _is_overrun(self, position: int, size: int, offset: Offset) -> bool:
         """Return True if the batch at ``position`` only seems to reach ``offset``: it is damaged, and the next begins
         there or before. Who has read the damaged one already, such as an in-sync follower, can go on.
         """
+        following = self._header_at(position + size)
+        return following is not None and following.base_offset <= offset and self._is_damaged(position, size)
+
+    def _truly_behind(self, position: int, header: RecordBatch) -> Offset | None:
+        """Return where the batch behind the one at ``position`` begins if both it and the one after it show that
+        ``header`` has a base offset that is too large, else None.
+        """
+        following = self._header_at(position + header.size)
+        if following is None or following.base_offset >= header.next_offset:
+            return None
+        third = self._header_at(position + header.size + following.size)
+        end = self.next_offset if third is None else third.base_offset
+        return following.base_offset if end < header.next_offset else None
+
+    def _is_below(self, header: RecordBatch, before: tuple[int, RecordBatch]) -> bool:
+        """Return True if ``header`` begins before the end of the sound batch in front of it."""
+        position, previous = before
+        return header.base_offset < previous.next_offset and not self._is_damaged(position, previous.size)
+
+    def _header_at(self, position: int) -> RecordBatch | None:
+        """The header of the batch at ``position``; None: there is none, or it cannot be read."""
         try:
-            following = next(headers(self.file, position + size, self.size), None)
+            found = next(headers(self.file, position, self.size), None)
         except CorruptMessage:
-            return False
-        if following is None or following[1].base_offset > offset:
-            return False
+            return None
+        return None if found is None else found[1]
+
+    def _is_damaged(self, position: int, size: int) -> bool:
         try:
             verify(self.read(position, size))
-        except CorruptMessage:
+        except ProtocolError:
             return True
         return False
 
@@ -547,19 +614,37 @@ class Segment:
             self.check_batch_before(start, offset)
         limit, next_offset = self.size, self.next_offset
         if end_offset < self.next_offset:
-            beyond = self.locate(end_offset, start=start)
-            if beyond is not None:
-                limit, next_offset = beyond[0], min(beyond[1].base_offset, end_offset)
+            try:
+                beyond = self.locate(end_offset, start=start)
+            except CorruptMessage:  # where the damage begins is not known, but not in the first batch
+                limit, next_offset = start + header.size, header.next_offset
+            else:
+                if beyond is not None:
+                    limit, next_offset = beyond[0], min(beyond[1].base_offset, end_offset)
         if start + max_bytes >= limit:
             return Extent(start, limit - start, header.base_offset, next_offset)
         if header.size > max_bytes:
             return Extent(start, header.size, header.base_offset, header.next_offset) if min_one_batch else None
-        # Jump to the last indexed boundary within reach and walk on from there.
-        end = max(start, self.index.boundary_before(start + max_bytes))
-        for position, walked in headers(self.file, end, limit):
-            if position + walked.size > start + max_bytes:
-                return Extent(start, position - start, header.base_offset, walked.base_offset)
-        raise InvariantViolation(f"no batch of {self} crosses byte {start + max_bytes}, though {limit} bytes are there")
+        position, next_offset = self._boundary_before(start + max_bytes, start=start, limit=limit)
+        return Extent(start, position - start, header.base_offset, next_offset)
+
+    def _boundary_before(self, stop: int, *, start: int, limit: int) -> tuple[int, Offset]:
+        """The last end of a batch at or before byte ``stop``, and the offset there. The batch at ``start`` fits.
+
+        Ends before a header that is damaged: what stands in front of it can be read.
+        """
+        end, next_offset = start, self.base_offset
+        # Jump to the last indexed boundary within reach, unless it is none.
+        for begin in (max(start, self.index.boundary_before(stop)), start):
+            end = begin
+            with contextlib.suppress(CorruptMessage):
+                for position, walked in headers(self.file, begin, limit):
+                    if position + walked.size > stop:
+                        return position, walked.base_offset
+                    end, next_offset = position + walked.size, walked.next_offset
+            if end > begin:
+                break
+        return end, next_offset
 
     def check_batch_before(self, position: int, offset: Offset) -> None:
         """Verify the batch in front of ``position``, which seems to end before ``offset``. Raises CorruptMessage.
@@ -568,13 +653,21 @@ class Segment:
         it would pass over that batch's records, and a follower would lose them.
         """
         before = None
-        for at, header in headers(self.file, self.index.position_before(offset), position):
+        # From the entry before: a batch at an indexed byte has one in front of it that shows where it begins.
+        start = self.index.boundary_before(max(self.index.position_before(offset) - 1, 0))
+        end = self.base_offset
+        for at, header in headers(self.file, start, position):
+            if before is not None:
+                end = before[1].next_offset
             before = at, header
-        if before is not None:
-            try:
-                verify(self.read(before[0], before[1].size))
-            except CorruptMessage as error:
-                raise CorruptMessage(f"{self.path(LOG)}: batch at byte {before[0]}: {error.message}") from error
+        if before is None:
+            return
+        try:
+            if before[1].base_offset < end:
+                raise CorruptMessage(f"it says that it begins at {before[1].base_offset}, before {end}")
+            verify(self.read(before[0], before[1].size))
+        except CorruptMessage as error:
+            raise CorruptMessage(f"{self.path(LOG)}: batch at byte {before[0]}: {error.message}") from error
 
     def region(self, position: int, size: int) -> FileRegion | None:
         """These bytes, to be sent from the log file; None: read them instead."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from minikafka.errors import (
     RecordListTooLarge,
 )
 from minikafka.invariant import InvariantViolation
+from minikafka.log.disk_reader import TimestampHit
 from minikafka.log.names import offset_name
 from minikafka.log.partition_log import PartitionLog
 from minikafka.types import EpochEnd
@@ -597,6 +599,71 @@ def test_no_damaged_bit_of_a_header_makes_a_read_pass_over_its_batch(segment_byt
             disk.inodes[path].content[start + at] ^= 1 << bit
     assert refused >= 5  # the sign makes it end before 3, other bits before 4 or 5
     assert log.read(4, max_bytes=1000).first_offset == 3
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 100])
+def test_no_damaged_bit_of_a_base_offset_hides_a_record(segment_bytes: int):
+    """No checksum covers it. The batches around it show that it is wrong, and who does not need the batch can go on."""
+    disk, log, path, start = three_batches(segment_bytes)
+    for at in range(8):
+        for bit in range(8):
+            disk.inodes[path].content[start + at] ^= 1 << bit
+            for offset in (3, 4, 5):
+                try:
+                    found = log.read(offset, max_bytes=1000)
+                except CorruptMessage:
+                    continue
+                assert found.first_offset == 3, (at, bit, offset)
+            for offset, base in ((2, 0), (6, 6), (8, 6)):
+                assert log.read(offset, max_bytes=1000, end_offset=9).first_offset == base, (at, bit, offset)
+            assert log.read(0, max_bytes=1000, end_offset=3).next_offset == 3
+            disk.inodes[path].content[start + at] ^= 1 << bit
+
+
+def test_what_stands_before_a_damaged_length_is_read():
+    """The walk to the end of what fits met the damage: CorruptMessage, or an invariant that took the broker along."""
+    disk, log, path, start = three_batches(1 << 20)
+    for at in range(8, 17):
+        if 12 <= at < 16:
+            continue  # the leader epoch
+        for bit in range(8):
+            disk.inodes[path].content[start + at] ^= 1 << bit
+            found = log.read(1, max_bytes=start + 40)
+            assert (found.first_offset, found.size >= start) == (0, True), (at, bit)
+            disk.inodes[path].content[start + at] ^= 1 << bit
+    assert log.read(1, max_bytes=start + 40).next_offset == 3
+
+
+def test_no_damaged_bit_of_an_offset_index_hides_a_record():
+    """It has no checksum. An entry that led behind what is sought made readers pass over records, as in a gap, and a
+    truncation keep what had to go.
+    """
+    disk = MemoryDisk()
+    config = replace(SMALL, segment_bytes=2000)
+    log = open_log(disk, config)
+    fill(log, *[f"{number:02}" for number in range(20)])
+    log.roll()
+    fill(log, "20")
+    run(log.sync())
+    log.prepare_close()
+    log.close()
+    path = LOG.replace(".log", ".index")
+    entries = len(disk.read_file(path))
+    assert entries >= 6 * 8
+    rebuilt = []
+    for at in range(entries):
+        for bit in range(8):
+            damaged = copy.deepcopy(disk)
+            damaged.inodes[path].content[at] ^= 1 << bit
+            log = open_log(damaged, config, clean=True, recovery_point=21, events=lambda kind, **_: rebuilt.append(kind))
+            for offset in range(20):
+                assert log.read(offset, max_bytes=100).first_offset == offset, (at, bit)
+            assert log.read(5, max_bytes=1000).size > 900
+            for time in (TIME, TIME + 1):
+                assert found_by_time(log, time) == (TimestampHit(TIME, 0, 0) if time == TIME else None)
+            log.truncate_to(7)
+            assert (log.end_offset, values(log)) == (7, [f"{number:02}" for number in range(7)])
+    assert "index_rebuilt" in rebuilt
 
 
 @pytest.mark.parametrize("segment_bytes", [100, 1000], ids=["at a segment's end", "in a segment"])

@@ -25,8 +25,9 @@ from minikafka.errors import (
 )
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import OFFSETS_TOPIC, GroupRecord, OffsetRecord, packed, unpacked
+from minikafka.log.names import offset_name
 from minikafka.rpc import call
-from minikafka.sim.cluster import SimCluster
+from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.group_messages import (
@@ -205,6 +206,23 @@ def test_members_and_offsets_outlive_their_coordinator(cluster: SimCluster):
     )
     assert asker.run(asker.commit(9)).error_code == 0
     assert asker.run(asker.coordinator()) != old
+
+
+def test_no_coordinator_believes_a_rotten_offset(cluster: SimCluster):
+    """One bit of a committed offset on the disks of all replicas that can take over: it was served as the offset."""
+    asker = Asker(cluster)
+    asker.run(asker.stable())
+    asker.run(asker.commit(7))
+    old = asker.run(asker.coordinator())
+    name = TopicPartition(OFFSETS_TOPIC, partition_of(GROUP, 4))
+    for node in cluster.nodes:
+        if node != old:
+            path = f"{name}/{offset_name(0, '.log')}"
+            disk = cluster.sim.disk(node_name(node))
+            cluster.run(cluster.replica(node, name).log.sync(), node=node_name(node))  # type: ignore[union-attr]
+            disk.bit_rot(path, disk.content_bytes(path).rindex((7).to_bytes(8)) + 7)
+    cluster.crash(old)
+    cluster.until(lambda: bool(facts_of(cluster, "group_coordinator_not_loaded")), 30.0, "the damage to be reported")
 
 
 def test_a_silent_broker_does_not_keep_the_coordinator_from_being_found(cluster: SimCluster):
