@@ -149,8 +149,8 @@ class SegmentSwap:
             if not self.sources.are_unchanged:
                 return
             file = self._disk.open(path + CLEANED)
-            file.append([data])
             try:
+                file.append([data])
                 await file.sync()
             finally:
                 file.close()

@@ -42,6 +42,8 @@ from minikafka.wire.records import control_type_of, decode_batch
 
 Row = dict[str, Any]
 
+_NO_DATA = memoryview(b"")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -330,7 +332,7 @@ class _LogVerifier:
             for position, batch in scan(
                 file, size=file.size(), first_offset=base, last_offset_max=base + RELATIVE_MAX, epoch=epoch, gaps=True
             ):
-                batches[position] = batch._replace(data=batch.data[:0])
+                batches[position] = batch._replace(data=_NO_DATA)  # a part of the view would keep what was read
         except Damage as damage:
             return Finding(path=path, position=damage.position, what=damage.reason)
         finally:

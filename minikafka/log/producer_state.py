@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,9 +29,10 @@ from minikafka.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     OutOfOrderSequenceNumber,
+    ProtocolError,
     TransactionCoordinatorFenced,
 )
-from minikafka.log.names import SNAPSHOT, offset_name
+from minikafka.log.names import LOG, SNAPSHOT, offset_name
 from minikafka.log.segment import Segment, headers
 from minikafka.log.transactions import AbortedTransaction, OpenTransactions
 from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
@@ -556,6 +557,7 @@ def replay_producers(
     clean: bool = False,
     high_watermark: Offset | None = None,
     unindexed: Collection[Segment] = (),
+    on_damage: Callable[[str], None] | None = None,
 ) -> None:
     """Rebuild ``state`` as of ``end``; removes snapshots that cannot be read, from disk and from ``snapshots``.
 
@@ -566,17 +568,24 @@ def replay_producers(
         state: Is cleared first.
         snapshots: Offsets of the snapshots in the folder, ascending.
         end: The log's end.
-        clean: The last stop was clean. Kafka: without a snapshot there were no producers.
+        clean: The last stop was clean. Kafka: without a snapshot there were no producers. (One that is damaged is one.)
         high_watermark: As known on disk. Transactions whose markers lie at or above it have ended but may still be
             undone, and the replay begins below it, because a snapshot does not tell where they began. None: the caller
             knows these transactions.
         unindexed: Segments with markers whose transaction index is rebuilt; the replay begins before the first of them.
+        on_damage: Is called with what cannot be read of a segment, and the replay goes on with the next one. None: it
+            ends with an error.
+
+    Raises:
+        CorruptMessage: A batch cannot be read.
+        InvalidRecord: As CorruptMessage.
     """
     latest = min((segment.base_offset for segment in unindexed), default=end)
+    had_snapshots = bool(snapshots)
     start = _load_newest(disk, folder, state, snapshots, latest)
     if high_watermark is not None and start is not None and start > high_watermark and state.has_seen_markers:
         start = _load_newest(disk, folder, state, snapshots, high_watermark)
-    elif clean and start is None and not unindexed:
+    elif clean and start is None and not had_snapshots and not unindexed:
         return
     if high_watermark is not None:
         state.transactions.committed(min(high_watermark, end))  # a power cut may have left less of the log
@@ -584,19 +593,27 @@ def replay_producers(
     for segment in segments:
         if segment.next_offset <= start:
             continue
-        found = segment.locate(max(start, segment.base_offset))
-        if found is None:
-            continue
-        needs_index = any(segment is each for each in unindexed)
-        for position, header in headers(segment.file, found[0], segment.size):
-            if header.base_offset >= end:
-                return
-            if header.base_offset >= start:
-                is_marker = header.is_control and header.has_producer
-                batch = RecordBatch.of(segment.read(position, header.size)) if is_marker else header
-                aborted = state.note(batch, base_offset=header.base_offset, timestamp=header.max_timestamp)
-                if aborted is not None and needs_index:
-                    segment.transactions.append(aborted)
+        try:
+            _replay_segment(segment, state, start, end, needs_index=any(segment is each for each in unindexed))
+        except ProtocolError as damage:
+            if on_damage is None:
+                raise
+            on_damage(f"{segment.path(LOG)}: {damage.message}; what follows in it of producers is not known")
+
+
+def _replay_segment(segment: Segment, state: ProducerState, start: Offset, end: Offset, *, needs_index: bool) -> None:
+    found = segment.locate(max(start, segment.base_offset))
+    if found is None:
+        return
+    for position, header in headers(segment.file, found[0], segment.size):
+        if header.base_offset >= end:
+            return
+        if header.base_offset >= start:
+            is_marker = header.is_control and header.has_producer
+            batch = RecordBatch.of(segment.read(position, header.size)) if is_marker else header
+            aborted = state.note(batch, base_offset=header.base_offset, timestamp=header.max_timestamp)
+            if aborted is not None and needs_index:
+                segment.transactions.append(aborted)
 
 
 def _load_newest(

@@ -643,6 +643,7 @@ class _Loader:
             clean=self.clean,
             high_watermark=end if self.high_watermark is None else max(self.high_watermark, self.start_offset),
             unindexed=[segment for segment in self.unindexed if segment in self.segments],
+            on_damage=self.report.notes.append,
         )
         return state, kept
 

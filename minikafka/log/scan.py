@@ -46,9 +46,9 @@ def scan(
 
     Raises :class:`Damage` at the first that does not fit, or is cut by ``size``.
 
-    Only sealed segments are compacted. Without ``gaps`` an offset is therefore left out only in front of a batch that
-    the one behind it, or the segment behind the file (it begins at ``next_base``), follows: the base offset has no
-    checksum, and one that is damaged does not fit to what follows.
+    An offset is left out only in front of a batch that the one behind it, or the segment behind the file (it begins at
+    ``next_base``), follows: the base offset has no checksum, and one that is damaged does not fit to what follows. Only
+    sealed segments are compacted: without ``gaps`` there has to be something behind it.
     """
     position, expected = 0, first_offset
     chunk, chunk_start = b"", 0
@@ -71,7 +71,7 @@ def scan(
             raise Damage(position, error.message) from error
         fits = batch.base_offset == expected or (
             batch.base_offset > expected
-            and (gaps or _is_followed(file, position + length, size=size, batch=batch, next_base=next_base))
+            and _is_followed(file, position + length, size=size, batch=batch, next_base=next_base, gaps=gaps)
         )
         if not fits or batch.last_offset > last_offset_max:
             raise Misplaced(position, f"offsets {batch.base_offset}..{batch.last_offset} where {expected} was expected")
@@ -84,9 +84,14 @@ def scan(
         position += length
 
 
-def _is_followed(file: File, position: int, *, size: int, batch: RecordBatch, next_base: Offset | None) -> bool:
-    """Return True if what stands behind ``batch`` begins at its end or later."""
+def _is_followed(
+    file: File, position: int, *, size: int, batch: RecordBatch, next_base: Offset | None, gaps: bool
+) -> bool:
+    """Return True if what stands behind ``batch`` begins at its end or later.
+
+    With ``gaps``, nothing has to, and a segment that compaction was replacing may begin below its end.
+    """
     if size - position >= HEADER_SIZE:
         header = RecordBatch.of(file.read(position, HEADER_SIZE))
-        return header.magic == MAGIC and header.base_offset >= batch.next_offset
-    return next_base is not None and next_base >= batch.next_offset
+        return header.base_offset >= batch.next_offset if header.magic == MAGIC else gaps
+    return gaps or (next_base is not None and next_base >= batch.next_offset)

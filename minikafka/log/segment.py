@@ -498,11 +498,10 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch, -1 when empty: what the time to roll is counted from."""
+        """Largest timestamp of the first batch, -1 when empty or damaged: what the time to roll is counted from."""
         if self._first_timestamp is None and self.size:
-            for _, header in headers(self.file, 0, self.size):
-                self._first_timestamp = header.max_timestamp
-                break
+            header = self._header_at(0)
+            self._first_timestamp = NO_TIMESTAMP if header is None else header.max_timestamp
         return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
 
     def locate(self, offset: Offset, *, start: int = 0) -> tuple[int, RecordBatch] | None:

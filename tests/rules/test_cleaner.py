@@ -957,6 +957,25 @@ def test_a_disk_that_is_full_at_any_operation_puts_it_off():
     assert at > 20
 
 
+def test_a_disk_that_is_full_for_an_index_keeps_no_file_open(monkeypatch: pytest.MonkeyPatch):
+    """Each round, one every 15 s, left a descriptor behind."""
+    disk = MemoryDisk()
+    log = filled(disk)
+    append = MemoryFile.append
+
+    def refuse(file: MemoryFile, data: Buffers) -> None:
+        if file.path.endswith("index.cleaned"):
+            raise DiskFull(file.path)
+        append(file, data)
+
+    monkeypatch.setattr(MemoryFile, "append", refuse)
+    held = []
+    for _ in range(3):
+        assert clean(log).was_interrupted
+        held.append(sorted(file.path for file in disk.open_files))
+    assert held[0] == held[2]
+
+
 # ---- any history -----------------------------------------------------------------------------------------------------
 
 ACTIONS = st.one_of(

@@ -15,10 +15,12 @@ from minikafka.errors import DiskFailed, InvalidConfig, KafkaStorageError
 from minikafka.invariant import InvariantViolation
 from minikafka.log.checkpoint import BadCheckpoint, parse_offsets
 from minikafka.log.log_directory import LOGS_SYNCED_AT_ONCE, LogDirectory
-from minikafka.log.names import FOLDER_NAME_SIZE_MAX
+from minikafka.log.names import FOLDER_NAME_SIZE_MAX, offset_name
 from minikafka.log.partition_log import PartitionLog
 from minikafka.types import TopicPartition
-from tests.rules.log_words import ORDERS, SMALL, TIME, TOPIC_ID, fill, on_disk, values
+from minikafka.wire.batch import RecordBatch
+from minikafka.wire.markers import EndTransaction, marker_batch
+from tests.rules.log_words import ORDERS, SMALL, TIME, TOPIC_ID, fill, in_transaction, on_disk, values
 from tests.rules.memory_disk import MemoryDisk, run
 
 OTHER = TopicPartition("flights", 3)
@@ -296,6 +298,32 @@ def test_a_checkpointed_start_that_cannot_be_is_not_believed_after_a_clean_stop(
     assert (log.start_offset, log.end_offset, values(on_disk(log))) == (5, 8, list("fgh"))
     assert log.report.notes == [f"the checkpointed start {start} is wrong: the log begins at 5"]
     assert values(on_disk(again.logs[OTHER])) == ["x"]
+
+
+def test_a_rotten_batch_and_a_lost_checkpoint_do_not_keep_a_broker_from_starting():
+    """Without the checkpointed watermark, or without a snapshot, producers are read from the batches. One that cannot be
+    read fails who reads there, and nothing else.
+    """
+    for is_snapshot_lost in (False, True):
+        disk = MemoryDisk()
+        directory = opened(disk)
+        log = directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+        log.append_as_leader(in_transaction(7, 0, "a" * 80), leader_epoch=0, wall_ms=TIME)
+        marker = EndTransaction(7, 0, is_commit=True, coordinator_epoch=0)
+        batch = RecordBatch.of(marker_batch(marker, timestamp_ms=TIME))
+        log.append_as_leader(batch, leader_epoch=0, wall_ms=TIME, marker=marker)
+        fill(log, *"abcdef")
+        assert log.segment_count > 1
+        run(directory.close(high_watermarks={ORDERS: 8}))
+        lost = [path for path in disk.inodes if path.endswith(".snapshot")] if is_snapshot_lost else [MARKS]
+        for name in lost:
+            disk.replace_file(name, b"?")
+        path = f"{ORDERS}/{offset_name(0, '.log')}"
+        disk.inodes[path].content[16] ^= 0xFF
+        log = opened(disk).logs[ORDERS]
+        assert (log.start_offset, log.end_offset) == (0, 8)
+        assert "of producers is not known" in log.report.notes[0]
+        assert log.read(7, max_bytes=1000).next_offset == 8
 
 
 def test_overlapping_publications_leave_the_latest():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
+from minikafka.config import TopicConfig
 from minikafka.log.inspect import dump, verify_directory, verify_log
 from minikafka.log.names import offset_name
 from minikafka.wire.batch import RecordBatch
@@ -196,3 +199,18 @@ def test_dump_of_what_is_not_there():
     with pytest.raises(ValueError, match="not a log"):
         list(dump(disk, "orders-0/readme.txt"))
     assert disk.names("") == []
+
+
+def test_verify_holds_no_more_of_a_log_than_it_reads_at_a_time():
+    """Each batch's view kept the megabyte that it was read with: a segment of a gigabyte took a gigabyte."""
+    disk = MemoryDisk()
+    log = open_log(disk, TopicConfig())
+    for _ in range(80):
+        log.append_as_leader(client_batch("x" * 100_000), leader_epoch=0, wall_ms=TIME)
+    tracemalloc.start()
+    try:
+        assert list(verify_log(disk, "orders-0")) == []
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 5_000_000

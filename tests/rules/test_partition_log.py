@@ -706,6 +706,21 @@ def test_a_damaged_header_at_the_end_of_a_segment_is_not_a_gap_after_a_restart()
     assert log.read(6, max_bytes=1000).first_offset == 6
 
 
+def test_a_log_whose_first_batch_is_damaged_takes_appends():
+    """The time to roll counts from its header: each produce request was refused with CORRUPT_MESSAGE after a restart."""
+    disk = MemoryDisk()
+    log = open_log(disk, replace(SMALL, segment_bytes=1000))
+    fill(log, *"abcd")
+    run(log.sync())
+    log.prepare_close()
+    log.close()
+    disk.inodes[LOG].content[16] ^= 0xFF
+    log = open_log(disk, replace(SMALL, segment_bytes=1000), clean=True, recovery_point=4)
+    assert log.end_offset == 4
+    fill(log, "e")
+    assert log.read(4, max_bytes=1000).next_offset == 5
+
+
 def test_a_rotten_batch_fails_who_reads_there_and_nobody_else():
     """Bit rot in an old batch's header must not take the replica offline: what is whole is still read and written."""
     told = []

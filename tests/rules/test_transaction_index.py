@@ -190,6 +190,23 @@ def test_damaged_index_of_a_believed_segment_is_rebuilt():
     assert log.producers.transactions.open == {3: 7}
 
 
+def test_damaged_snapshot_exposes_no_open_transaction():
+    """After a clean stop the only snapshot is damaged. Producers are read from the batches, not taken for unknown: the
+    records of an open transaction were readable with ``read_committed``, and a batch that was sent again was appended.
+    """
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, "a")
+    sent = in_transaction(7, 0, "b")
+    log.append_as_leader(sent, leader_epoch=0, wall_ms=TIME)
+    end = stopped(log)
+    (snapshot,) = [each for each in disk.inodes if each.endswith(".snapshot")]
+    disk.inodes[snapshot].content[-1] ^= 1
+    log = reopened(disk, end=end)
+    assert log.stable_end(2) == 1
+    assert log.append_as_leader(sent, leader_epoch=0, wall_ms=TIME).duplicate
+
+
 def test_snapshot_above_the_watermark_does_not_expose_what_ended_above_it():
     """A8: Kafka's hole. The snapshot says that nothing is open, but the marker may still be undone."""
     disk = MemoryDisk()
