@@ -264,6 +264,10 @@ class Disk(Protocol):
         """Return True if there is a file or folder of this name."""
         ...
 
+    def is_folder(self, path: str) -> bool:
+        """Return True if there is a folder of this name."""
+        ...
+
     def names(self, folder: str) -> list[str]:
         """Sorted names of files and folders directly inside; empty when the folder is missing."""
         ...

@@ -55,7 +55,7 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig, ProtocolError, WorldError, in_words
 from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
 from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
-from minikafka.log.log_directory import without_identity
+from minikafka.log.log_directory import partitions_in, without_identity
 from minikafka.log.names import META_PROPERTIES
 from minikafka.types import METADATA_PARTITION, Address
 from minikafka.wire.acls import AclFilter
@@ -229,7 +229,10 @@ def _why_not_writable(folder: Path) -> str:
 def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:
     path = folder / META_PROPERTIES
     if not path.exists():
-        return without_identity(each.name for each in folder.iterdir()) if folder.is_dir() else ""
+        if not folder.is_dir():
+            return ""
+        disk = ReadDisk(folder)
+        return without_identity(partitions_in(disk, disk.names("")))
     try:
         found = parse_meta_properties(path.read_bytes())
     except (OSError, BadCheckpoint) as error:

@@ -112,6 +112,9 @@ class LabDisk:
     def exists(self, path: str) -> bool:
         return bool(self._below(checked_path(path)))
 
+    def is_folder(self, path: str) -> bool:
+        return path not in self._files and self.exists(path)
+
     def names(self, folder: str) -> list[str]:
         start = len(folder) + 1 if folder else 0
         return sorted({name[start:].split("/")[0] for name in self._below(folder) if name != folder})

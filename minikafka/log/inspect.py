@@ -221,7 +221,7 @@ def verify_directory(disk: Disk) -> Iterator[Finding]:
     ends: dict[TopicPartition, tuple[Offset, Offset]] = {}
     for folder in disk.names(""):
         partition = partition_of(folder)
-        if partition is not None:
+        if partition is not None and disk.is_folder(folder):
             verifier = _LogVerifier(disk, folder)
             yield from verifier.findings()
             ends[partition] = (verifier.first_offset, verifier.end_offset)

@@ -142,7 +142,7 @@ class LogDirectory:
         for name in names:
             if is_deleted_folder(name) or name.endswith(TEMPORARY):
                 self._disk.remove(name)
-        for partition in sorted(filter(None, map(partition_of, names))):
+        for partition in partitions_in(self._disk, names):
             if not self.was_clean and any(name.endswith(LOG + SWAP) for name in self._disk.names(str(partition))):
                 # After kill -9 the name may be in the page cache only. Opening the log finishes the swap, and the
                 # removal of the old segments must not reach the disk before this name does.
@@ -409,6 +409,14 @@ class LogDirectory:
         return clean
 
 
+def partitions_in(disk: Disk, names: Iterable[str]) -> list[TopicPartition]:
+    """The partitions that have a folder among ``names`` in the data directory. A file of such a name, such as the copy
+    of a checkpoint, is nobody's.
+    """
+    found = [(partition, name) for name in names if (partition := partition_of(name)) is not None]
+    return sorted(partition for partition, name in found if disk.is_folder(name))
+
+
 def read_identity(disk: Disk) -> MetaProperties | None:
     """The broker and cluster of this data directory; None: it is new.
 
@@ -416,7 +424,7 @@ def read_identity(disk: Disk) -> MetaProperties | None:
     cannot read), and for logs of nobody (it would take them for strays of a new node).
     """
     if not disk.exists(META_PROPERTIES):
-        nobodys = without_identity(disk.names(""))
+        nobodys = without_identity(partitions_in(disk, disk.names("")))
         if nobodys:
             raise InvalidConfig(nobodys)
         return None
@@ -435,9 +443,9 @@ def read_identity(disk: Disk) -> MetaProperties | None:
     return found
 
 
-def without_identity(names: Iterable[str]) -> str:
-    """What is wrong with a data directory that holds ``names`` and no meta.properties; empty: nothing, it is new."""
-    logs = sorted(filter(partition_of, names))
+def without_identity(partitions: Iterable[TopicPartition]) -> str:
+    """What is wrong with a data directory that holds ``partitions`` and no meta.properties; empty: it is new."""
+    logs = list(map(str, partitions))
     if not logs:
         return ""
     more = f" and {len(logs) - 2} more" if len(logs) > 2 else ""

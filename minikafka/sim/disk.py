@@ -353,6 +353,9 @@ class SimDisk:
     def exists(self, path: str) -> bool:
         return not path or path in self._names
 
+    def is_folder(self, path: str) -> bool:
+        return not path or self._names.get(path) is FOLDER
+
     def names(self, folder: str) -> list[str]:
         start = folder + "/" if folder else ""
         inside = [path[len(start) :] for path in self._names if path.startswith(start)]
@@ -491,6 +494,9 @@ class FencedDisk:
 
     def exists(self, path: str) -> bool:
         return self._live().exists(checked_path(path))
+
+    def is_folder(self, path: str) -> bool:
+        return self._live().is_folder(checked_path(path))
 
     def names(self, folder: str) -> list[str]:
         return self._live().names(checked_path(folder))

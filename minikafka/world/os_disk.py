@@ -313,6 +313,9 @@ class OsDisk:
     def exists(self, path: str) -> bool:
         return os.path.exists(self._full(path))
 
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(self._full(path))
+
     def names(self, folder: str) -> list[str]:
         """Sorted names; the lock file of the data directory is not one of them."""
         try:

@@ -100,6 +100,9 @@ class ReadDisk:
     def exists(self, path: str) -> bool:
         return self._full(path).exists()
 
+    def is_folder(self, path: str) -> bool:
+        return self._full(path).is_dir()
+
     def names(self, folder: str) -> list[str]:
         """Sorted names directly inside; empty when the folder is missing."""
         full = self._full(folder)

@@ -180,6 +180,15 @@ async def test_modification_times_are_milliseconds_of_the_calendar(arm: Arm):
 
 
 @contract
+async def test_folders_are_not_files(arm: Arm):
+    """A file may have a name that looks like a partition's folder."""
+    disk = arm.world("n1").disk
+    disk.open("orders-0/log").close()
+    found = {path: disk.is_folder(path) for path in ("orders-0", "orders-0/log", "orders-1")}
+    assert found == {"orders-0": True, "orders-0/log": False, "orders-1": False}
+
+
+@contract
 async def test_sizes_are_known_without_opening_files(arm: Arm):
     """A start looks at the size of each segment."""
     world = arm.world("n1")

@@ -156,6 +156,9 @@ class MemoryDisk:
     def exists(self, path: str) -> bool:
         return path in self.inodes or any(name.startswith(path + "/") for name in self.inodes)
 
+    def is_folder(self, path: str) -> bool:
+        return path not in self.inodes and self.exists(path)
+
     def names(self, folder: str) -> list[str]:
         start = folder + "/" if folder else ""
         return sorted({name[len(start) :].split("/")[0] for name in self.inodes if name.startswith(start)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,12 +15,14 @@ from minikafka.config import TopicConfig
 from minikafka.errors import DiskFailed, InvalidConfig, KafkaStorageError
 from minikafka.invariant import InvariantViolation
 from minikafka.log.checkpoint import BadCheckpoint, parse_offsets
+from minikafka.log.inspect import verify_directory
 from minikafka.log.log_directory import LOGS_SYNCED_AT_ONCE, LogDirectory
 from minikafka.log.names import FOLDER_NAME_SIZE_MAX, offset_name
 from minikafka.log.partition_log import PartitionLog
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.markers import EndTransaction, marker_batch
+from minikafka.world.os_disk import OsDisk
 from tests.rules.log_words import ORDERS, SMALL, TIME, TOPIC_ID, fill, in_transaction, on_disk, values
 from tests.rules.memory_disk import MemoryDisk, run
 
@@ -87,6 +90,18 @@ def test_logs_without_an_identity_are_refused():
     assert disk.names("") == before
     directory, *_ = with_logs(MemoryDisk())
     assert directory.meta.node_id == 1
+
+
+def test_a_file_with_a_name_like_a_folders_is_left_alone(tmp_path: Path):
+    """An operator's copy of a checkpoint: no broker started with it, since it is no folder of a partition."""
+    disk = OsDisk(str(tmp_path), syncs=False)
+    names = ("recovery-point-offset-checkpoint-1", "backup-2")
+    for name in names:
+        (tmp_path / name).write_text("0\n0\n")
+    assert not opened(disk).logs
+    assert not list(verify_directory(disk))
+    assert {*disk.names("")} > {*names}
+    disk.close()
 
 
 def test_a_clean_stop_and_start():
