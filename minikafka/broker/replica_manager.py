@@ -397,7 +397,7 @@ class ReplicaManager:
         log = found = self.logs.get(name)
         if log is not None and log.topic_id != topic.topic_id:
             # The topic was deleted and created again while this broker was away: its records are another topic's.
-            self.logs.retire_stray(name)
+            self._set_aside(name)
             log = None
         if log is None:
             log = self.logs.create(name, topic_id=topic.topic_id, config=config)
@@ -473,7 +473,18 @@ class ReplicaManager:
         """Once the metadata is known: what lies on disk and belongs to no replica of this broker is renamed."""
         for name in list(self.logs.logs):
             if name not in self.partitions and name not in self._to_take_up and name != METADATA_PARTITION:
-                self.logs.retire_stray(name)
+                try:
+                    self._set_aside(name)
+                except STORAGE_ERRORS as error:
+                    self.storage_failed(name, str(error))
+
+    def _set_aside(self, name: TopicPartition) -> None:
+        """Rename the folder of a log that belongs to no replica of this broker. Raises STORAGE_ERRORS."""
+        try:
+            self.logs.retire_stray(name)
+        except STORAGE_ERRORS:
+            self._irremovable[name] = None
+            raise
 
     def unlink_later(self, paths: Sequence[str], config: TopicConfig) -> None:
         """Remove renamed files and folders after file.delete.delay.ms: readers may still hold them."""

@@ -9,11 +9,12 @@ import pytest
 from minikafka.broker.replica_manager import NEW_PER_TURN_MAX, ReplicaManager
 from minikafka.client.structs import NewTopic
 from minikafka.errors import DiskFailed, ReplicaNotAvailable
+from minikafka.log.log_directory import LogDirectory
 from minikafka.quorum.records import MetadataRecord, PartitionChange, PartitionRecord, RemoveTopic, TopicRecord
 from minikafka.replication.follower import FollowerReplica
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NodeId, TopicPartition
-from tests.sim.cluster_kit import Client, simulated, values
+from tests.sim.cluster_kit import Client, a_follower, facts_of, simulated, values
 
 PARTITIONS = 3 * NEW_PER_TURN_MAX + 4
 LAST = TopicPartition("wide", PARTITIONS - 1)
@@ -110,6 +111,65 @@ def test_a_replica_that_cannot_be_removed_leaves_the_others_their_roles(monkeypa
         assert role.leader == other
         assert TopicPartition("apples", 0) not in replicas.partitions
         assert "Input/output error" in (cluster.brokers[leader].failure or "")
+
+
+def failing(_: LogDirectory, partition: TopicPartition, target: str) -> str:
+    """In place of what renames a log's folder."""
+    raise DiskFailed(f"{partition} -> {target}: Input/output error")
+
+
+def test_a_stray_that_cannot_be_set_aside_has_the_broker_leave_in_good_order(monkeypatch: pytest.MonkeyPatch):
+    """Its topic was deleted while it was away. The broker halted, and what it led had to wait for its session to end."""
+    with simulated() as cluster:
+        cluster.create_topic("apples", partitions=1)
+        cluster.settle()
+        node = next(each for each in cluster.nodes if each != cluster.controller())
+        cluster.stop(node)
+        client = Client(cluster)
+        client.run(client.admin.delete_topics(["apples"]))
+        monkeypatch.setattr(LogDirectory, "_retire", failing)
+        cluster.boot(node)
+        cluster.until(lambda: bool(facts_of(cluster, "broker_stopped", node)[1:]), 60.0, "the broker to stop")
+        failure = cluster.brokers[node].failure or ""
+        assert failure.startswith("the disk failed: apples-0"), "no task of the broker's own failed"
+        assert failure.endswith("Input/output error")
+
+
+def test_a_former_topics_log_that_cannot_be_set_aside_is_not_the_new_topics(monkeypatch: pytest.MonkeyPatch):
+    """A topic was created again while the broker was away, and the disk fails. The next change of the metadata must not
+    make the new topic's replica in the folder that still holds the former one.
+    """
+    with simulated() as cluster:
+        cluster.create_topic("apples", partitions=1)
+        cluster.settle()
+        name = TopicPartition("apples", 0)
+        Client(cluster).send(b"of the former topic", name)
+        node = a_follower(cluster, name)
+        replicas, image = cluster.brokers[node].replicas, cluster.brokers[node].image
+        new_id = "again-again-again-again"[:22]
+        led = image.topics["apples"].partitions[0]
+        records: list[MetadataRecord] = [
+            RemoveTopic(topic_id=image.topics["apples"].topic_id),
+            TopicRecord(name="apples", topic_id=new_id),
+            PartitionRecord(topic_id=new_id, partition=0, replicas=led.replicas, isr=led.isr, leader=node),
+        ]
+        without, again = image.staged(records[:1]), image.staged(records)
+        moved = again.staged([PartitionChange(topic_id=new_id, partition=0, leader=node)])
+
+        def fails(source: str, target: str) -> None:
+            raise DiskFailed(f"{source}: Input/output error")
+
+        async def apply() -> None:
+            del replicas.partitions[name], replicas.flushers[name]  # as when the broker has just started
+            monkeypatch.setattr(replicas.logs._disk, "replace", fails)
+            for old, new in ((without, again), (again, moved)):
+                replicas.apply(old, new)
+
+        applying = cluster.sim.spawn(f"n{node}", apply())
+        cluster.sim.run_until(None, applying.done)
+        applying.result()
+        assert name not in replicas.partitions
+        assert "Input/output error" in (cluster.brokers[node].failure or "")
 
 
 def test_a_broker_that_is_killed_meanwhile_makes_the_rest_at_its_start() -> None:
