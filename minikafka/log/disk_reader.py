@@ -40,9 +40,15 @@ def batch_at_or_after(
     Only its header was read: the checksum is not verified, and the record may have another offset.
     """
     for segment in segments:
-        if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
+        if segment.next_offset <= start_offset:
             continue
-        begin = max(segment.time_index.offset_before(timestamp), start_offset)
+        segment.check_newest()
+        if segment.max_timestamp < timestamp:
+            continue
+        begin = start_offset
+        newest_before, offset = segment.time_index.before(timestamp)
+        if offset > start_offset and segment.has_newest(newest_before, offset):
+            begin = offset
         for at, header in headers(segment.file, segment.position_of(begin), segment.size):
             if header.base_offset >= end_offset:
                 return None
@@ -70,6 +76,7 @@ def newest(segments: Sequence[Segment], *, start_offset: Offset, end_offset: Off
     for segment in segments:
         whole = start_offset <= segment.base_offset and segment.next_offset <= end_offset
         if whole and segment.size:
+            segment.check_newest()
             found = max(found, segment.max_timestamp)
         elif segment.next_offset > start_offset and segment.base_offset < end_offset:
             found = max(found, _newest_of_part(segment, start_offset, end_offset))
@@ -80,6 +87,8 @@ def _newest_of_part(segment: Segment, start_offset: Offset, end_offset: Offset) 
     found, begin = NO_TIMESTAMP, start_offset
     if start_offset <= segment.base_offset:
         found, begin = segment.time_index.newest_before(end_offset)
+        if found != NO_TIMESTAMP and not segment.has_newest(found, begin):
+            found, begin = NO_TIMESTAMP, segment.base_offset
     for at, header in headers(segment.file, segment.position_of(begin), segment.size):
         if header.base_offset >= end_offset:
             break

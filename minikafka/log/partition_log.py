@@ -613,6 +613,11 @@ class PartitionLog:
             start_offset=self.start_offset,
             high_watermark=high_watermark,
         )
+        doubtful = segments[:count]
+        if segments[count:] and segments[count].max_timestamp > now_ms:
+            doubtful = segments[: count + 1]  # nothing would ever be deleted
+        if not all([segment.check_newest() for segment in doubtful]):
+            return self.expired_segments(now_ms, high_watermark)
         return segments[:count]
 
     def _newest_ms(self, segment: Segment) -> int:

@@ -143,10 +143,12 @@ class TimeIndex(_SparseIndex):
         if timestamp > self.last_timestamp:
             self._entries += _TIME_ENTRY.pack(timestamp, offset - self._base_offset)
 
-    def offset_before(self, timestamp: int) -> Offset:
-        """Up to this offset every record is older than ``timestamp``; the base offset when nothing is known."""
+    def before(self, timestamp: int) -> tuple[int, Offset]:
+        """The last entry before ``timestamp``: up to its offset every record is older; -1 and the base offset: none."""
         found = bisect_left(range(len(self)), timestamp, key=self._first)
-        return self._base_offset + (self._second(found - 1) if found else 0)
+        if not found:
+            return NO_TIMESTAMP, self._base_offset
+        return self._first(found - 1), self._base_offset + self._second(found - 1)
 
     def newest_before(self, end_offset: Offset) -> tuple[int, Offset]:
         """The last entry below ``end_offset``; -1 and the base offset when there is none."""
@@ -228,6 +230,7 @@ class Segment:
         "_first_timestamp",
         "_index",
         "_max_timestamp",
+        "_newest_is_checked",
         "_offset_of_max_timestamp",
         "_on_rebuilt",
         "_time_index",
@@ -263,6 +266,7 @@ class Segment:
         """Counts changes of the file's content; the creation is one."""
         self.synced_writes = 0
         self._first_timestamp: int | None = None
+        self._newest_is_checked = False
 
     # ------------------------------------------------------------------------------------- names
 
@@ -342,6 +346,7 @@ class Segment:
         self._index, self._time_index = index, time_index
         self._max_timestamp = time_index.last_timestamp
         self._offset_of_max_timestamp = time_index.last_offset
+        self._newest_is_checked = False
 
     def believe(self, *, size: int, next_offset: Offset, on_rebuilt: Callable[[str], None]) -> None:
         """Take the sealed segment as a clean stop left it, and its index files, unread.
@@ -373,7 +378,14 @@ class Segment:
 
         They end where a header is damaged: who reads behind it walks there and finds the damage, and nobody else does.
         """
-        walked = Segment(self._disk, self.folder, self.base_offset)
+        index, damage = self._walk()
+        self._index = index
+        self._tell_rebuilt(f"{why}{damage}")
+        return index
+
+    def _walk(self) -> tuple[OffsetIndex, str]:
+        """Make the time index from the headers, and an offset index; and what is damaged, in words."""
+        walked, damage = Segment(self._disk, self.folder, self.base_offset), ""
         try:
             for _, header in headers(self.file, 0, self.size):
                 walked.note(
@@ -383,15 +395,47 @@ class Segment:
                     offset_of_max=header.last_offset,
                     index_interval_bytes=REBUILT_INTERVAL_BYTES,
                 )
-        except CorruptMessage as damage:
-            why = f"{why}, and {damage.message}"
-        index = walked.index
-        self._index, self._time_index = index, walked.time_index
+        except CorruptMessage as error:
+            damage = f", and {error.message}"
+        self._time_index = walked.time_index
         self._max_timestamp = walked.max_timestamp
         self._offset_of_max_timestamp = walked.offset_of_max_timestamp
+        self._newest_is_checked = True
+        return walked.index, damage
+
+    def _tell_rebuilt(self, why: str) -> None:
         if self._on_rebuilt is not None:
             self._on_rebuilt(f"{self.path(LOG)}: {why}")
-        return index
+
+    def has_newest(self, timestamp: int, offset: Offset) -> bool:
+        """Return True if an entry of the time index is right: ``timestamp`` is that of the batch with ``offset``."""
+        try:
+            found = self.locate(offset)
+        except CorruptMessage:
+            return False
+        return found is not None and found[1].newest_timestamp == timestamp
+
+    def check_newest(self) -> bool:
+        """Return True if the largest timestamp is that of some batch, or unknown. Else find the largest one.
+
+        Nothing else tells whether the time index is right, and retention deletes by it.
+        """
+        if self.max_timestamp == NO_TIMESTAMP or self._newest_is_checked:
+            return True
+        self._newest_is_checked = True
+        was_open = self._file is not None
+        try:
+            return self.has_newest(self._max_timestamp, self._offset_of_max_timestamp) or self._find_newest()
+        finally:
+            if not was_open and (file := self.take_file()) is not None:
+                file.close()  # a look at all segments must not open all files
+
+    def _find_newest(self) -> bool:
+        _, damage = self._walk()
+        if damage:  # there may be newer ones behind it
+            self._max_timestamp = max(self._max_timestamp, self._disk.modified_ms(self.path(LOG)))
+        self._tell_rebuilt(f"time index damaged{damage}")
+        return False
 
     def take_file(self) -> File | None:
         """Hand over the open file, for its new owner to close."""
@@ -523,8 +567,7 @@ class Segment:
             earlier = max(start, index.boundary_before(indexed - 1))
             found = self._locate_from(earlier, offset, is_indexed=earlier > start)
         index.remove_before(offset)
-        if self._on_rebuilt is not None:
-            self._on_rebuilt(f"{self.path(LOG)}: the index entry before offset {offset} is damaged")
+        self._tell_rebuilt(f"the index entry before offset {offset} is damaged")
         return found
 
     def position_of(self, offset: Offset) -> int:

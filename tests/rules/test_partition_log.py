@@ -24,7 +24,18 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.types import EpochEnd
 from minikafka.wire.batch import CHECKED_START, HEADER_SIZE, RecordBatch, split, verify, verify_client
 from minikafka.wire.records import Record, build_batch, decode_batch
-from tests.rules.log_words import SMALL, TIME, client_batch, everything, fill, found_by_time, on_disk, open_log, values
+from tests.rules.log_words import (
+    SMALL,
+    TIME,
+    client_batch,
+    everything,
+    fill,
+    found_by_time,
+    newest_record,
+    on_disk,
+    open_log,
+    values,
+)
 from tests.rules.memory_disk import MemoryDisk, run
 
 LOG = "orders-0/00000000000000000000.log"
@@ -664,6 +675,35 @@ def test_no_damaged_bit_of_an_offset_index_hides_a_record():
             log.truncate_to(7)
             assert (log.end_offset, values(log)) == (7, [f"{number:02}" for number in range(7)])
     assert "index_rebuilt" in rebuilt
+
+
+def test_no_damaged_bit_of_a_time_index_deletes_or_hides_a_record():
+    """It has no checksum either. Retention deleted a segment that a smaller timestamp made old, or nothing any more."""
+    disk = MemoryDisk()
+    config = replace(SMALL, segment_bytes=2000, retention_ms=100_000)
+    log = open_log(disk, config)
+    times = [TIME + 1000 * number for number in range(20)]
+    for time in times:
+        fill(log, "v", time=time)
+    log.roll()
+    fill(log, "v", time=times[-1])
+    run(log.sync())
+    log.prepare_close()
+    log.close()
+    path = LOG.replace(".log", ".timeindex")
+    entries = len(disk.read_file(path))
+    assert entries >= 6 * 12
+    for at in range(entries):
+        for bit in range(8):
+            damaged = copy.deepcopy(disk)
+            damaged.inodes[path].content[at] ^= 1 << bit
+            log = open_log(damaged, config, clean=True, recovery_point=21)
+            for offset, time in enumerate(times):
+                assert found_by_time(log, time) == TimestampHit(time, offset, 0), (at, bit)
+            assert newest_record(log) == TimestampHit(times[-1], 19, 0), (at, bit)
+            assert newest_record(log, 15) == TimestampHit(times[14], 14, 0), (at, bit)
+            assert log.expired_segments(times[-1] + 100_000, high_watermark=21) == [], (at, bit)
+            assert len(log.expired_segments(times[-1] + 100_001, high_watermark=21)) == 2, (at, bit)
 
 
 @pytest.mark.parametrize("segment_bytes", [100, 1000], ids=["at a segment's end", "in a segment"])
