@@ -8,8 +8,8 @@ Rules for this file:
 3. A format newer than ours is refused with a sentence.
 4. Checkpoints name partitions, not topic ids: before a log is created under a name that had another log, that name is
    taken out of them. Else the new log would have the old one's start, watermark and recovery point after a kill -9.
-5. A clean stop has named every log in its recovery points. Who then comes back without one of them has lost records,
-   however its folder went away: to the controller that is an unclean stop.
+5. A clean stop has named every log in its recovery points. A broker that then comes back without one of them, or with
+   one that had to be cut, has lost records: to the controller that is an unclean stop.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LogDirectory:
         self.was_clean = False
         """True if the last stop wrote the clean-shutdown marker."""
         self.previous_broker_epoch = NO_BROKER_EPOCH
-        """The broker epoch of the last clean stop, -1 after an unclean one or when a log is gone since: what a
+        """The broker epoch of the last clean stop, -1 after an unclean one or when a log is gone or shorter since: what a
         registration tells (KIP-966)."""
         self._disk = disk
         self._config_of = config_of
@@ -192,10 +192,17 @@ class LogDirectory:
         await self._disk.sync_folder("")
 
     def _look_for_lost_logs(self, points: Mapping[TopicPartition, Offset] | None) -> None:
-        """Without its folder a replica holds nothing: it must not count as one that can be elected (KIP-966)."""
+        """Without its folder a replica holds nothing, and one that was damaged lacks what was cut off: it must not count
+        as one that can be elected (KIP-966).
+        """
         if not self.was_clean:
             return
-        lost = None if points is None else sorted(points.keys() - self._logs.keys())
+        cut = {
+            partition
+            for partition, log in self._logs.items()
+            if log.report.dropped or log.end_offset < log.report.recovery_point
+        }
+        lost = None if points is None else sorted({*points} - self._logs.keys() | cut)
         if lost is None or lost:
             self.previous_broker_epoch = NO_BROKER_EPOCH
             self._events("logs_lost", partitions=None if lost is None else list(map(str, lost)))

@@ -237,6 +237,27 @@ def test_a_clean_stop_without_its_checkpoint_is_told_as_unclean():
     assert opened(disk).previous_broker_epoch == -1
 
 
+@pytest.mark.parametrize("is_shorter", [False, True])
+def test_a_log_that_had_to_be_cut_after_a_clean_stop_is_reported_as_lost(is_shorter: bool):
+    """Damage at the end of the last segment, or a file that was not copied to its end. The replica counted as one that holds all that was committed: it could lead,
+    and the others would have cut their logs, too.
+    """
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    assert run(directory.close(broker_epoch=77))
+    path = sorted(each for each in disk.inodes if each.startswith(str(ORDERS)) and each.endswith(".log"))[-1]
+    content, size = disk.inodes[path].content, orders.size_bytes // 8
+    if is_shorter:
+        del content[-size:]
+    else:
+        content[-size + 16] ^= 0xFF
+    told: list[tuple[str, Any]] = []
+    again = opened(disk, events=lambda kind, /, **facts: told.append((kind, facts)))
+    assert again.logs[ORDERS].end_offset < 8
+    assert (again.was_clean, again.previous_broker_epoch) == (True, -1)
+    assert ("logs_lost", {"partitions": [str(ORDERS)]}) in told
+
+
 def test_a_kill_is_unclean_and_loses_nothing():
     """kill -9: no marker, no broker epoch, every record still there."""
     disk = MemoryDisk()
