@@ -50,7 +50,7 @@ from minikafka.log.names import (
     retired_folder,
 )
 from minikafka.log.partition_log import PartitionLog, topic_id_of
-from minikafka.log.recovery import MisfitLog
+from minikafka.log.recovery import MisfitLog, UnsyncedCopy
 from minikafka.ports import Disk, Events, no_events
 from minikafka.types import METADATA_PARTITION, NodeId, Offset, TopicId, TopicPartition
 
@@ -148,17 +148,7 @@ class LogDirectory:
                 # removal of the old segments must not reach the disk before this name does.
                 await self._disk.sync_folder(str(partition))
             try:
-                self._logs[partition] = PartitionLog.open(
-                    self._disk,
-                    partition,
-                    self._config_of(partition),
-                    clean=self.was_clean,
-                    recovery_point=None if points is None or starts is None else points.get(partition, 0),
-                    start_offset=0 if starts is None else starts.get(partition, 0),
-                    high_watermark=self._high_watermarks.get(partition, 0),
-                    events=self._events,
-                    save_start=self.checkpoint_start_offsets,
-                )
+                self._logs[partition] = await self._opened(partition, points, starts)
             except MisfitLog as error:
                 await self._set_aside(partition, str(error))
                 continue
@@ -175,6 +165,37 @@ class LogDirectory:
         if starts is None:
             await self.checkpoint_start_offsets()
         self._events("data_directory_opened", clean=self.was_clean, logs=len(self._logs))
+
+    async def _opened(
+        self,
+        partition: TopicPartition,
+        points: Mapping[TopicPartition, Offset] | None,
+        starts: Mapping[TopicPartition, Offset] | None,
+    ) -> PartitionLog:
+        """Open a log; what is kept of bytes that are cut off is durable before they are. MisfitLog."""
+        copies: dict[str, str] = {}
+        while True:
+            try:
+                return PartitionLog.open(
+                    self._disk,
+                    partition,
+                    self._config_of(partition),
+                    clean=self.was_clean,
+                    recovery_point=None if points is None or starts is None else points.get(partition, 0),
+                    start_offset=0 if starts is None else starts.get(partition, 0),
+                    high_watermark=self._high_watermarks.get(partition, 0),
+                    events=self._events,
+                    save_start=self.checkpoint_start_offsets,
+                    copies=copies,
+                )
+            except UnsyncedCopy as made:
+                file = self._disk.open(made.copy)
+                try:
+                    await file.sync()
+                finally:
+                    file.close()
+                await self._disk.sync_folder(str(partition))
+                copies[made.source] = made.copy
 
     async def _set_aside(self, partition: TopicPartition, why: str) -> None:
         """Rename the folder of a log that cannot be this cluster's; the replica then begins without records."""

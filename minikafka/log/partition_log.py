@@ -13,7 +13,7 @@ Read segment.py, then durability.py, then recovery.py; health.py says when nothi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -139,12 +139,13 @@ class PartitionLog:
         events: Events = no_events,
         save_start: Callable[[], Awaitable[None]] | None = None,
         tail_size_max: int = TAIL_SIZE_MAX,
+        copies: Mapping[str, str] | None = None,
     ) -> PartitionLog:
         """Open or create the log in folder ``<topic>-<partition>``; see ``recovery.py`` for what is believed.
 
         ``high_watermark`` is the checkpointed one: transactions that ended at or above it may still be undone; None:
         there are no such. ``topic_id`` is written to partition.metadata of a new log, before its first record. Raises
-        MisfitLog, and DiskFailed.
+        MisfitLog, DiskFailed, and with ``copies`` UnsyncedCopy (see ``recovery.load``).
         """
         folder = str(partition)
         is_new = not disk.exists(folder)
@@ -161,6 +162,7 @@ class PartitionLog:
             start_offset=start_offset,
             high_watermark=high_watermark,
             on_rebuilt=partial(_tell_rebuilt, events, folder),
+            copies=copies,
         )
         point = recovery_point or 0
         synced_end = loaded.trusted_end if clean else min(point, loaded.trusted_end)

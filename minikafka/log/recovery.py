@@ -20,7 +20,7 @@ Rules for this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from minikafka.config import TopicConfig
@@ -71,6 +71,15 @@ class Dropped:
 
 class MisfitLog(Exception):
     """A log that must be set aside unchanged: its batches are sound, but no leader of this cluster wrote them so."""
+
+
+class UnsyncedCopy(Exception):
+    """Bytes were copied aside, and the copy must be durable before they are cut off. See :func:`load`."""
+
+    def __init__(self, source: str, copy: str) -> None:
+        super().__init__(f"{copy} has bytes of {source} that are about to be cut off")
+        self.source = source
+        self.copy = copy
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,8 +140,10 @@ class _Loader:
         start_offset: Offset,
         high_watermark: Offset | None,
         on_rebuilt: Callable[[str], None],
+        copies: Mapping[str, str] | None,
     ) -> None:
         self.disk = disk
+        self.copies = copies
         self.on_rebuilt = on_rebuilt
         self.folder = folder
         self.config = config
@@ -264,6 +275,8 @@ class _Loader:
 
     def _copy_aside(self, segment: Segment, position: int, size: int) -> str:
         """Copy the file's bytes from ``position`` on. Return the name of the copy."""
+        if self.copies is not None and segment.path(LOG) in self.copies:
+            return self.copies[segment.path(LOG)]
         name = self._stray_name(segment)
         copy = self.disk.open(name)
         try:
@@ -276,6 +289,10 @@ class _Loader:
             raise DiskFailed(f"{name} cannot be written: {error}; free disk space") from error
         finally:
             copy.close()
+        if self.copies is not None:
+            for each in self.segments:
+                self._close(each)
+            raise UnsyncedCopy(segment.path(LOG), name)
         return name
 
     def _dropped(
@@ -658,8 +675,12 @@ def load(
     start_offset: Offset,
     high_watermark: Offset | None = None,
     on_rebuilt: Callable[[str], None] = lambda _: None,
+    copies: Mapping[str, str] | None = None,
 ) -> LoadedLog:
     """Open the log in ``folder``. ``on_rebuilt`` is called when indexes are rebuilt later, at first use.
+
+    ``copies``: the copies of what is cut off that are durable, by the path of the segment. With it, UnsyncedCopy is
+    raised for one that is missing: the caller makes it durable and loads again. Without, nothing is waited for.
 
     ``recovery_point`` and ``high_watermark`` are the checkpointed ones. Recovery point 0: none was ever written for
     this log; None: the checkpoint itself is lost. High watermark None: everything that is there is committed. Raises
@@ -674,4 +695,5 @@ def load(
         start_offset=start_offset,
         high_watermark=high_watermark,
         on_rebuilt=on_rebuilt,
+        copies=copies,
     ).load()

@@ -24,7 +24,7 @@ from minikafka.wire.batch import RecordBatch
 from minikafka.wire.markers import EndTransaction, marker_batch
 from minikafka.world.os_disk import OsDisk
 from tests.rules.log_words import ORDERS, SMALL, TIME, TOPIC_ID, fill, in_transaction, on_disk, values
-from tests.rules.memory_disk import MemoryDisk, run
+from tests.rules.memory_disk import MemoryDisk, MemoryFile, run
 
 OTHER = TopicPartition("flights", 3)
 POINTS, STARTS, MARKS = (
@@ -90,6 +90,38 @@ def test_logs_without_an_identity_are_refused():
     assert disk.names("") == before
     directory, *_ = with_logs(MemoryDisk())
     assert directory.meta.node_id == 1
+
+
+def test_what_is_kept_of_a_log_is_durable_before_it_is_cut_off(monkeypatch: pytest.MonkeyPatch):
+    """Batches whose checksums are right and whose offsets do not follow are copied aside. A power cut could take the copy,
+    and leave the file without them.
+    """
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    run(orders.sync())
+    path = f"{ORDERS}/{offset_name(0, '.log')}"
+    content = disk.inodes[path].content
+    size = orders.size_bytes // 8
+    content[size + 7] ^= 2  # 1 becomes 3
+    kept: list[bytes] = []
+    truncate = MemoryFile.truncate
+
+    def watched(file: MemoryFile, at: int) -> None:
+        if file.path == path:
+            inode = disk.durable_names[f"{path}.stray"]
+            assert inode.durable == bytes(content[at:])
+            kept.append(inode.durable)
+        truncate(file, at)
+
+    monkeypatch.setattr(MemoryFile, "truncate", watched)
+    log = opened(disk).logs[ORDERS]
+    assert (log.end_offset, len(kept)) == (1, 1)
+    assert [name for name in disk.names(str(ORDERS)) if name.startswith(offset_name(0, ".log"))] == [
+        offset_name(0, ".log"),
+        offset_name(0, ".log.stray"),
+    ]
+    assert [each.kept_as for each in log.report.dropped][0] == f"{path}.stray"
+    assert not any(file.path.endswith(".stray") for file in disk.open_files)
 
 
 def test_a_file_with_a_name_like_a_folders_is_left_alone(tmp_path: Path):
