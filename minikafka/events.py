@@ -276,7 +276,12 @@ _KINDS: Final = (
     _kind("log_failed", "partition doing error", "the disk failed during {doing}: {error}", ERROR),
     _kind("log_retired", "partition folder", "the log of a deleted replica waits in {folder} for its removal"),
     _kind("log_set_aside", "partition folder why", "the log was set aside as {folder}", WARNING),
-    _kind("logs_lost", "partitions", "logs that were here when the broker stopped are gone or shorter: {partitions}", WARNING),
+    _kind(
+        "logs_lost",
+        "partitions",
+        "logs that were here when the broker stopped are gone or shorter: {partitions}",
+        WARNING,
+    ),
     _kind("segment_rolled", "partition base", "begins a new segment at {base}"),
     _kind(
         "segments_deleted",

@@ -82,8 +82,8 @@ class LogDirectory:
         self.was_clean = False
         """True if the last stop wrote the clean-shutdown marker."""
         self.previous_broker_epoch = NO_BROKER_EPOCH
-        """The broker epoch of the last clean stop, -1 after an unclean one or when a log is gone or shorter since: what a
-        registration tells (KIP-966)."""
+        """The broker epoch of the last clean stop, which a registration names (KIP-966). -1: it was unclean, or a log
+        is gone or shorter since."""
         self._disk = disk
         self._config_of = config_of
         self._events = events
@@ -213,8 +213,8 @@ class LogDirectory:
         await self._disk.sync_folder("")
 
     def _look_for_lost_logs(self, points: Mapping[TopicPartition, Offset] | None) -> None:
-        """Without its folder a replica holds nothing, and one that was damaged lacks what was cut off: it must not count
-        as one that can be elected (KIP-966).
+        """Without its folder a replica holds nothing, and a damaged one lacks what was cut off: it must not count as
+        one that can be elected (KIP-966).
         """
         if not self.was_clean:
             return

@@ -618,7 +618,7 @@ class PartitionLog:
         doubtful = segments[:count]
         if segments[count:] and segments[count].max_timestamp > now_ms:
             doubtful = segments[: count + 1]  # nothing would ever be deleted
-        if not all([segment.check_newest() for segment in doubtful]):
+        if sum(not segment.check_newest() for segment in doubtful):
             return self.expired_segments(now_ms, high_watermark)
         return segments[:count]
 

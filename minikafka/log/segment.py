@@ -571,7 +571,7 @@ class Segment:
         return found
 
     def position_of(self, offset: Offset) -> int:
-        """Position of the first batch whose last offset is at or beyond ``offset``; the end: no such. CorruptMessage."""
+        """Position of the first batch that ends at or behind ``offset``; the segment's end: no such. CorruptMessage."""
         found = self.locate(max(offset, self.base_offset))
         return self.size if found is None else found[0]
 
@@ -594,11 +594,15 @@ class Segment:
                     if following <= offset:
                         before = None
                         continue
-                    raise CorruptMessage(f"{self.path(LOG)}: batch at byte {position} says that it begins at {base_offset}")
+                    raise CorruptMessage(
+                        f"{self.path(LOG)}: batch at byte {position} says that it begins at {base_offset}"
+                    )
                 if header.last_offset >= self.next_offset:
                     raise CorruptMessage(f"{self.path(LOG)}: batch at byte {position} ends at {header.last_offset}")
                 if base_offset < self.base_offset or (before is not None and self._is_below(header, before)):
-                    raise CorruptMessage(f"{self.path(LOG)}: batch at byte {position} says that it begins at {base_offset}")
+                    raise CorruptMessage(
+                        f"{self.path(LOG)}: batch at byte {position} says that it begins at {base_offset}"
+                    )
                 return found
             before = found
         raise CorruptMessage(f"{self.path(LOG)}: no batch holds offset {offset} below {self.next_offset}")

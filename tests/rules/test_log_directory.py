@@ -97,7 +97,7 @@ def test_what_is_kept_of_a_log_is_durable_before_it_is_cut_off(monkeypatch: pyte
     and leave the file without them.
     """
     disk = MemoryDisk()
-    directory, orders, _ = with_logs(disk)
+    _, orders, _ = with_logs(disk)
     run(orders.sync())
     path = f"{ORDERS}/{offset_name(0, '.log')}"
     content = disk.inodes[path].content
@@ -120,7 +120,7 @@ def test_what_is_kept_of_a_log_is_durable_before_it_is_cut_off(monkeypatch: pyte
         offset_name(0, ".log"),
         offset_name(0, ".log.stray"),
     ]
-    assert [each.kept_as for each in log.report.dropped][0] == f"{path}.stray"
+    assert log.report.dropped[0].kept_as == f"{path}.stray"
     assert not any(file.path.endswith(".stray") for file in disk.open_files)
 
 
@@ -277,7 +277,7 @@ def test_a_log_that_had_to_be_cut_after_a_clean_stop_is_reported_as_lost(is_shor
     disk = MemoryDisk()
     directory, orders, _ = with_logs(disk)
     assert run(directory.close(broker_epoch=77))
-    path = sorted(each for each in disk.inodes if each.startswith(str(ORDERS)) and each.endswith(".log"))[-1]
+    path = max(each for each in disk.inodes if each.startswith(str(ORDERS)) and each.endswith(".log"))
     content, size = disk.inodes[path].content, orders.size_bytes // 8
     if is_shorter:
         del content[-size:]

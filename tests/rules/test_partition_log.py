@@ -666,7 +666,9 @@ def test_no_damaged_bit_of_an_offset_index_hides_a_record():
         for bit in range(8):
             damaged = copy.deepcopy(disk)
             damaged.inodes[path].content[at] ^= 1 << bit
-            log = open_log(damaged, config, clean=True, recovery_point=21, events=lambda kind, **_: rebuilt.append(kind))
+            log = open_log(
+                damaged, config, clean=True, recovery_point=21, events=lambda kind, **_: rebuilt.append(kind)
+            )
             for offset in range(20):
                 assert log.read(offset, max_bytes=100).first_offset == offset, (at, bit)
             assert log.read(5, max_bytes=1000).size > 900
