@@ -603,12 +603,8 @@ class PartitionLog:
     def expired_segments(self, now_ms: int, high_watermark: Offset) -> list[Segment]:
         """The oldest segments that retention lets go, none that ends above ``high_watermark``."""
         segments = [segment for segment in self._store.segments if segment.size]
-        ages = (
-            SegmentAge(end_offset=segment.next_offset, size=segment.size, newest_ms=self._newest_ms(segment))
-            for segment in segments
-        )
         count = expired_count(
-            ages,
+            map(self._age, segments),  # one by one, also where this is compiled: a comprehension is a list there
             self.config,
             size=self.size_bytes,
             now_ms=now_ms,
@@ -621,6 +617,9 @@ class PartitionLog:
         if sum(not segment.check_newest() for segment in doubtful):
             return self.expired_segments(now_ms, high_watermark)
         return segments[:count]
+
+    def _age(self, segment: Segment) -> SegmentAge:
+        return SegmentAge(end_offset=segment.next_offset, size=segment.size, newest_ms=self._newest_ms(segment))
 
     def _newest_ms(self, segment: Segment) -> int:
         if segment.max_timestamp != NO_TIMESTAMP:

@@ -155,6 +155,8 @@ class _Loader:
         self.report = RecoveryReport(clean=clean, recovery_point=self.recovery_point)
         self.epochs = EpochCache()
         self.epochs_are_from_file = False
+        self.last_batch: RecordBatch | None = None
+        """The last batch of the last segment whose end was looked for."""
         self.segments: list[Segment] = []
         self.restarted_at: Offset | None = None
         self.trusted_end = 0
@@ -183,6 +185,7 @@ class _Loader:
         self._load_epochs()
         self._load_segments()
         self._check_start()
+        self._check_epochs()
         if self.segments and self.segments[-1].next_offset < self.start_offset:
             self._drop(0, f"the log ends at {self.segments[-1].next_offset}, below its start {self.start_offset}")
         if not self.segments:
@@ -540,6 +543,7 @@ class _Loader:
             for at, header in headers(segment.file, position, segment.size):
                 segment.next_offset = header.next_offset
                 position = at + header.size
+                self.last_batch = header
         except CorruptMessage:
             return False
         return position == segment.size
@@ -604,6 +608,20 @@ class _Loader:
 
     # ------------------------------------------------------------------------------------- epochs and producers
 
+    def _check_epochs(self) -> None:
+        """The checkpoint has no checksum. After a clean stop the last batch shows whether it is of this log's end: by a
+        wrong last epoch a follower would cut off what is committed, or never go on.
+        """
+        last = self.last_batch
+        if last is None or not self.clean or not self.epochs_are_from_file or last.leader_epoch == NO_EPOCH:
+            return
+        known = self.epochs.epoch_at(last.base_offset)
+        if known != last.leader_epoch:
+            path = f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}"
+            self.report.notes.append(f"{path}: epoch {known} at {last.base_offset}, the batch has {last.leader_epoch}")
+            self.epochs.clear()
+            self._find_epochs()
+
     def _load_epochs(self) -> None:
         path = f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}"
         if LEADER_EPOCH_CHECKPOINT in self.names:
@@ -618,6 +636,10 @@ class _Loader:
                     return
                 self.epochs.clear()
                 self.report.notes.append(f"{path}: nothing covers offset {first}")
+        self._find_epochs()
+
+    def _find_epochs(self) -> None:
+        """From the headers of all batches."""
         epoch = NO_EPOCH
         for segment in self.segments:
             try:

@@ -92,6 +92,24 @@ def test_logs_without_an_identity_are_refused():
     assert directory.meta.node_id == 1
 
 
+@pytest.mark.parametrize("text", [b"0\n2\n0 0\n7 4\n", b"0\n2\n0 0\n2 4\n", b"0\n1\n0 0\n"])
+def test_leader_epochs_that_the_last_batch_contradicts_are_read_from_the_batches(text: bytes):
+    """One wrong digit in a file without a checksum: a follower would cut off committed records, or never be served."""
+    disk = MemoryDisk()
+    directory = opened(disk)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+    fill(log, *"abcd", epoch=0)
+    fill(log, *"efgh", epoch=3)
+    run(directory.close())
+    path = f"{ORDERS}/leader-epoch-checkpoint"
+    assert disk.read_file(path) == b"0\n2\n0 0\n3 4\n"
+    disk.replace_file(path, text)
+    log = opened(disk).logs[ORDERS]
+    assert log.epochs.entries == [(0, 0), (3, 4)]
+    assert "the batch has 3" in log.report.notes[0]
+    assert log.report.checked_count == 0
+
+
 def test_what_is_kept_of_a_log_is_durable_before_it_is_cut_off(monkeypatch: pytest.MonkeyPatch):
     """Batches whose checksums are right and whose offsets do not follow are copied aside. A power cut could take the copy,
     and leave the file without them.
