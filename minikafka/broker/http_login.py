@@ -15,7 +15,7 @@ from functools import partial
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.image_credentials import ImageCredentials
 from minikafka.config import BrokerConfig, SaslListener
-from minikafka.errors import SaslAuthenticationFailed, ThrottlingQuotaExceeded
+from minikafka.errors import BrokerNotAvailable, SaslAuthenticationFailed, ThrottlingQuotaExceeded
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
 from minikafka.security.http_login import Failures, PasswordLogin, RightPasswords, check_of, parse_authorization
@@ -95,7 +95,7 @@ class HttpLogin:
         Raises:
             SaslAuthenticationFailed: The credentials are wrong, or missing.
             ThrottlingQuotaExceeded: There were too many wrong ones, or too many are being checked.
-            BrokerNotAvailable: The broker does not know all users yet.
+            BrokerNotAvailable: The broker does not know all users, or the keys of tokens, yet.
         """
         if authorization is None:
             if self._is_required:
@@ -126,7 +126,7 @@ class HttpLogin:
         return f"User:{user}"
 
     def _user_of(self, token: str, remote: str) -> str:
-        """The user of a valid token. Raises LoginFailed, ThrottlingQuotaExceeded."""
+        """The user of a valid token. Raises LoginFailed, ThrottlingQuotaExceeded, BrokerNotAvailable (without keys)."""
         shared, tokens = self._shared, self._tokens
         now_s, wall_ms = shared.clock.now(), shared.clock.wall_ms()
         if tokens is None:
@@ -135,7 +135,13 @@ class HttpLogin:
             return tokens.verify(token, wall_ms).user
         if not shared.failures.take(remote, now_s):
             raise ThrottlingQuotaExceeded(TOO_MANY_FAILURES)
-        user = tokens.verify(token, wall_ms).user
+        try:
+            user = tokens.verify(token, wall_ms).user
+        except LoginFailed as failure:
+            if failure.reason != "no_keys":
+                raise
+            shared.failures.give_back(remote, now_s)
+            raise BrokerNotAvailable("the broker has not read the keys of tokens yet") from None
         shared.failures.give_back(remote, now_s)
         return user
 

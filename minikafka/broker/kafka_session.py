@@ -512,9 +512,11 @@ class KafkaSession:
         """Answer later and close, so that guessing is slow. Until then nothing is read."""
         login, context = self._login, self._context
         failure = None if login is None else login.sasl.failure
-        if isinstance(error, SaslAuthenticationFailed) and not self._door.is_current():
+        lacks_keys = failure is not None and failure.reason == "no_keys"
+        if isinstance(error, SaslAuthenticationFailed) and (lacks_keys or not self._door.is_current()):
             # Clients take the error of a login for final, and a closed connection for a broker that starts.
-            self.malformed(BrokerNotAvailable("the broker has just started and has not read the cluster's users yet"))
+            what = "the keys of tokens" if lacks_keys else "the cluster's users"
+            self.malformed(BrokerNotAvailable(f"the broker has not read {what} yet"))
             return
         self._door.events(
             "client_login_failed",

@@ -15,6 +15,7 @@ from minikafka.broker.kafka_login import LoginRules, login_rules
 from minikafka.config import parse_broker
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import ClusterSecret, UserScramCredential
+from minikafka.security.login import LoginFailed
 from minikafka.security.plain import PlainExchange
 from minikafka.security.sasl import SaslPolicy
 from minikafka.security.scram import ScramMechanism
@@ -168,6 +169,23 @@ async def test_a_login_fails_without_an_answer_while_the_broker_may_not_know_the
     assert [(kind, facts["error"]) for kind, facts in it.events] == [
         ("client_connection_refused", "BROKER_NOT_AVAILABLE")
     ]
+
+
+class WithoutKeys(Held):
+    """A mechanism that has read no keys yet."""
+
+    def respond(self, token: bytes) -> bytes:
+        """Fail."""
+        raise LoginFailed("no_keys", "ann")
+
+
+async def test_a_login_fails_without_an_answer_while_the_broker_has_no_keys():
+    """The server that has them did not answer yet; the client logs in at another broker, or later."""
+    policy = SaslPolicy(mechanisms={"PLAIN": lambda: WithoutKeys({})}, reauthentication_ms_max=0)
+    it = Line(LoginRules(policy=policy, failure_delay_s=0.0, frame_bytes_max=1000))
+    handshake(it)
+    token(it)
+    assert (it.is_closed, len(it.sent)) == (True, 1)
 
 
 async def test_the_log_says_why_a_login_failed_and_has_no_password():

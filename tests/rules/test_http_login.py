@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from minikafka.broker.http_login import HttpLogins
+from minikafka.config import BrokerConfig
+from minikafka.errors import BrokerNotAvailable
+from minikafka.quorum.image import MetadataImage
 from minikafka.security import http_login
 from minikafka.security.http_login import (
     FAILURES_MAX,
@@ -18,6 +24,7 @@ from minikafka.security.http_login import (
     parse_authorization,
 )
 from minikafka.security.login import LoginFailed
+from minikafka.security.oauth import TokenRules, Tokens
 from minikafka.security.scram import ScramCredential, ScramMechanism, credential_of, made_up_credential, salted_password
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
@@ -142,3 +149,20 @@ def test_the_table_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch):
     failures = Failures()
     assert [failures.take(each, 0.0) for each in "abc"] == [True, True, False]
     assert failures.take("c", 2.0)
+
+
+async def test_a_token_that_cannot_be_verified_yet_is_not_refused():
+    """The keys are on their way: 503, which clients repeat, and no failure of the address."""
+    rules = TokenRules(issuer="https://issuer", audiences=frozenset({"kafka"}))
+    world: Any = SimpleNamespace(
+        clock=SimpleNamespace(now=lambda: 0.0, wall_ms=lambda: 0),
+        events=lambda _kind, /, **_facts: None,
+        entropy=bytes,
+        offload=None,
+    )
+    config = BrokerConfig(sasl_enabled_mechanisms="OAUTHBEARER")
+    login = HttpLogins(config, world, MetadataImage, tokens=Tokens(rules)).at("CLIENTS")
+    header = base64.urlsafe_b64encode(b'{"alg":"RS256","kid":"1"}').decode().rstrip("=")
+    for _ in range(2 * FAILURES_MAX):
+        with pytest.raises(BrokerNotAvailable):
+            await login.principal(f"Bearer {header}.e30.c2ln", "10.0.0.7")
