@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -86,6 +87,10 @@ class Standing(NamedTuple):
     committed: Mapping[TopicPartition, CommittedOffset]
 
 
+EXPIRED_COUNT_MAX, EXPIRED_PAUSE_S = 100, 0.1
+"""Groups of which something expires in one step, and the pause before the next one. Each is a write of its own: for ten
+thousand that were used at the same time, the broker would do nothing else for a second."""
+
 CLASSIC, CONSUMER = "classic", "consumer"
 """Types of groups, as ListGroups names them."""
 
@@ -124,6 +129,8 @@ class GroupCoordinator:
         self._agenda: list[tuple[float, str]] = []
         self._planned: dict[str, float] = {}
         self._expiry_at = math.inf
+        self._to_expire: deque[str] = deque()
+        """The groups that the present round of expiry has yet to look at."""
 
     # ------------------------------------------------------------------------------------------------- its life
 
@@ -207,7 +214,6 @@ class GroupCoordinator:
                 del self._planned[name]
                 self._touched(self._groups.get(name), step)
         if self._expiry_at <= step.now:
-            self._expiry_at = step.now + self._settings.expiry_interval_ms / 1000
             self.expire_offsets(step)
 
     def _touched(self, group: Group | None, step: Step) -> None:
@@ -315,9 +321,10 @@ class GroupCoordinator:
         if classic is not None and classic.state is State.DEAD:
             raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
         if classic is not None and self._consumers.get(request.group_id) is None and request.member_epoch == JOIN:
-            if classic.generation:
+            # Member ids that nobody has joined with end with the classic group, as in Kafka: clients ask for others.
+            if classic.generation or classic.pending:
                 converts = (GroupRecord(group=request.group_id, value=None),)
-            if classic.state is not State.EMPTY or classic.pending:
+            if classic.state is not State.EMPTY:
                 upgrade = self._upgrade_of(classic)
         self._consumers.heartbeat(ticket, request, step, converts=converts, upgrade=upgrade)
         if self._consumers.get(request.group_id) is not None:
@@ -610,23 +617,38 @@ class GroupCoordinator:
         self._write_tombstones(records, answer, step)
 
     def expire_offsets(self, step: Step) -> None:
-        """Forget what is too old; an empty group of which nothing is left is deleted."""
-        self._erase_orphans(step)  # those whose tombstones were refused
-        for group in list(self._groups.values()):
-            gone = self._offsets.expired(group, step.wall_ms, self._settings.offsets_retention_ms)
-            held = self._consumers.converted(group.group_id)
-            if held is not None:
-                topics, retention_ms = held.group.topics(), self._settings.offsets_retention_ms
-                is_kept = step.wall_ms - held.group.emptied_ms < retention_ms
-                gone = [] if is_kept else [each for each in gone if each.topic not in topics]
-            is_empty = held is None or not (held.group.members or held.is_writing)
-            is_over = is_empty and group.state is State.EMPTY and set(gone) == set(self._offsets.known(group.group_id))
-            is_over = is_over and not self._offsets.transactional.is_open(group.group_id)
-            is_old = step.wall_ms - group.state_timestamp_ms >= self._settings.offsets_retention_ms
-            with_group = is_over and not group.pending  # a member that received a member id is about to join
-            if gone or (with_group and is_old and (group.generation or held is not None)):
-                self._events("group_offsets_expired", group=group.group_id, partitions=[str(each) for each in gone])
-                self._erase(group, gone, step, with_group=with_group)
+        """Forget what is too old; an empty group of which nothing is left is deleted.
+
+        One round looks at every group once, in several steps if many of them have something to forget.
+        """
+        if not self._to_expire:
+            self._erase_orphans(step)  # those whose tombstones were refused
+            self._to_expire.extend(self._groups)
+        left = EXPIRED_COUNT_MAX
+        while self._to_expire and left:
+            group = self._groups.get(self._to_expire.popleft())
+            left -= group is not None and self._expire(group, step)
+        pause_s = EXPIRED_PAUSE_S if self._to_expire else self._settings.expiry_interval_ms / 1000
+        self._expiry_at = step.now + pause_s
+
+    def _expire(self, group: Group, step: Step) -> bool:
+        """Forget what is too old of one group; return True if there was something."""
+        gone = self._offsets.expired(group, step.wall_ms, self._settings.offsets_retention_ms)
+        held = self._consumers.converted(group.group_id)
+        if held is not None:
+            topics, retention_ms = held.group.topics(), self._settings.offsets_retention_ms
+            is_kept = step.wall_ms - held.group.emptied_ms < retention_ms
+            gone = [] if is_kept else [each for each in gone if each.topic not in topics]
+        is_empty = held is None or not (held.group.members or held.is_writing)
+        is_over = is_empty and group.state is State.EMPTY and set(gone) == set(self._offsets.known(group.group_id))
+        is_over = is_over and not self._offsets.transactional.is_open(group.group_id)
+        is_old = step.wall_ms - group.state_timestamp_ms >= self._settings.offsets_retention_ms
+        with_group = is_over and not group.pending  # a member that received a member id is about to join
+        if gone or (with_group and is_old and (group.generation or held is not None)):
+            self._events("group_offsets_expired", group=group.group_id, partitions=[str(each) for each in gone])
+            self._erase(group, gone, step, with_group=with_group)
+            return True
+        return False
 
     def topics_deleted_unloaded(self, topics: Iterable[str]) -> None:
         """As :meth:`topics_deleted`, before the log was read to its end: :meth:`loaded` will do it."""

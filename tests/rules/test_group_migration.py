@@ -167,6 +167,17 @@ def test_a_rebalancing_group_is_upgraded_when_it_is_stable():
         desk.enter("new")
 
 
+def test_a_member_id_that_nobody_joined_with_does_not_hold_up_an_upgrade():
+    """Its client may be gone; if it is not, it asks for another one."""
+    desk = desk_of()
+    [member] = desk.stable(1)
+    left = desk.answers[desk.join(session_ms=600_000)].member_id
+    assert desk.enter("new").error_code == 0
+    assert {each.member_id for each in desk.group().members} == {"new", member}
+    with pytest.raises(UnknownMemberId):
+        desk.join(left)
+
+
 @pytest.mark.parametrize(("policy", "may_upgrade"), [("disabled", False), ("downgrade", False), ("upgrade", True)])
 def test_the_policy_decides(policy, may_upgrade):
     """Kafka's group.consumer.migration.policy."""
@@ -313,3 +324,22 @@ def test_a_classic_member_that_joins_with_the_consumer_protocol_under_its_id_is_
     assert {each.member_id: each.is_classic for each in desk.group().members} == {"stays": False, member: True}
     assert desk.enter(member).error_code == 0
     assert {each.member_id: each.is_classic for each in desk.group().members} == {"stays": False, member: False}
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["was in use", "new"])
+def test_a_member_id_that_nobody_joined_with_does_not_keep_an_empty_group_classic(is_new: bool):
+    """Its client may have been restarted with the consumer protocol: it would wait for its own former session."""
+    desk = desk_of()
+    if not is_new:
+        (member,) = desk.stable(1)
+        desk.leave(member)
+    left = desk.answers[desk.join(session_ms=600_000)].member_id
+    first = desk.enter("new")
+    assert (first.error_code, assigned(first)) == (0, {0, 1, 2, 3})
+    with pytest.raises(UnknownMemberId):
+        desk.join(left)
+    desk.send(member_id="new", member_epoch=-1)
+    ticket, step = next(desk.tickets), desk.step()
+    desk.coordinator.delete_group(ticket, "g", step)
+    desk.done(step)
+    assert desk.answers[ticket].error_code == 0

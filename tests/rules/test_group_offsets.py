@@ -15,6 +15,7 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
+from minikafka.groups.coordinator import EXPIRED_COUNT_MAX
 from minikafka.groups.limits import GroupSettings
 from minikafka.quorum.image import TopicImage
 from minikafka.wire.group_messages import (
@@ -198,6 +199,28 @@ def test_offsets_of_a_group_without_members_expire_by_their_own_age():
     assert (desk.committed(partition=0), desk.committed(partition=1)) == (-1, 2)
     desk.pass_time(4 * DAY_S)
     assert desk.state() == "Dead"
+
+
+def test_groups_that_expire_together_do_so_in_several_steps():
+    """The broker serves others in between. A log that refuses is tried once in each round, not again and again."""
+    desk = Desk(GroupSettings(offsets_retention_ms=1000, expiry_interval_ms=10_000))
+    count = 3 * EXPIRED_COUNT_MAX + 1
+    for number in range(count):
+        desk.commit(1, group=f"g{number}")
+    desk.commits_at_once = False
+    steps = []
+    while desk.coordinator.next_deadline() < desk.now + 11:
+        desk.pass_time(max(0.0, desk.coordinator.next_deadline() - desk.now))
+        steps.append(len(desk.in_flight))
+        while desk.in_flight:
+            desk.refuse_one(NotEnoughReplicas("too few"))
+        if len(steps) == 4:
+            break
+    assert steps == [EXPIRED_COUNT_MAX] * 3 + [1]
+    assert desk.coordinator.next_deadline() > desk.now + 9
+    desk.commits_at_once = True
+    desk.pass_time(11)
+    assert desk.coordinator.list_groups(ListGroupsRequest()) == ()
 
 
 def test_topics_that_a_living_group_left_expire():

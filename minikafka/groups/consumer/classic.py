@@ -66,7 +66,7 @@ def upgraded(classic: Group, topics: Topics) -> Draft:
     name = classic.group_id
     if classic.members and classic.protocol_type != PROTOCOL_TYPE:
         raise GroupIdNotFound(f"group {name} is of type {classic.protocol_type!r}: consumers need a group of their own")
-    if classic.state is not State.STABLE or classic.pending:
+    if classic.state is not State.STABLE:
         raise CoordinatorNotAvailable(f"group {name} rebalances with the classic protocol: try again")
     read = {member_id: _read(classic, member, topics) for member_id, member in classic.members.items()}
     every = Counter(each for _, assigned, _ in read.values() for each in assigned)
