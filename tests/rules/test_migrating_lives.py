@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minikafka.errors import (
+    FencedInstanceId,
     FencedMemberEpoch,
     IllegalGeneration,
     MemberIdRequired,
@@ -42,7 +43,7 @@ from tests.rules.test_consumer_group_lives import Member as ConsumerMember
 from tests.rules.test_consumer_group_lives import T, _forgets_revoking, desk
 
 ASSIGNOR = "cooperative-sticky"
-OUT = {UnknownMemberId.code, IllegalGeneration.code, FencedMemberEpoch.code}
+OUT = {UnknownMemberId.code, IllegalGeneration.code, FencedMemberEpoch.code, FencedInstanceId.code}
 SESSION_MS, REBALANCE_MS = 45_000, 60_000
 
 
@@ -59,6 +60,7 @@ class ClassicMember:
     """Its next request: join, sync or heartbeat."""
     ticket: int | None = None
     joined: JoinGroupResponse | None = None
+    instance_id: str | None = None
 
     def lose(self) -> None:
         """It is out of the group, and uses nothing."""
@@ -87,6 +89,7 @@ class ClassicMember:
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_MS,
                 member_id=self.member_id,
+                group_instance_id=self.instance_id,
                 protocols=(GroupProtocol(name=ASSIGNOR, metadata=metadata),),
                 client_id="c",
             )
@@ -96,11 +99,12 @@ class ClassicMember:
                 group_id="g",
                 generation_id=self.generation,
                 member_id=self.member_id,
+                group_instance_id=self.instance_id,
                 assignments=self._assignments(),
             )
             coordinator.sync(ticket, request, step)
         else:
-            self._failed(self.desk.heartbeat(self.member_id, self.generation).error_code)
+            self._failed(self.desk.heartbeat(self.member_id, self.generation, instance=self.instance_id).error_code)
 
     def _assignments(self) -> tuple[MemberAssignment, ...]:
         if self.joined is None or not self.joined.members:
@@ -180,6 +184,11 @@ def test_no_partition_has_two_owners_while_a_group_migrates(seed: int):
     def lose(member: ConsumerMember) -> None:
         member.epoch, member.owned, member.ticket = 0, set(), None
 
+    def instance() -> str | None:
+        """One of the instance ids that no process has at present, or none."""
+        free = {"i1", "i2"} - {each.instance_id for each in (*classics, *consumers)}
+        return chance.choice([None, *sorted(free)])
+
     def take_in(loss: float) -> None:
         for each in classics:
             if each.ticket in at.answers:
@@ -207,18 +216,18 @@ def test_no_partition_has_two_owners_while_a_group_migrates(seed: int):
     for _ in range(chance.randint(20, 120)):
         act = chance.random()
         if act < 0.1 and len(classics) < 3:
-            classics.append(ClassicMember(at, partitions))
+            classics.append(ClassicMember(at, partitions, instance_id=instance()))
         elif act < 0.18 and len(consumers) < 3:
             born += 1
-            consumers.append(ConsumerMember(at, f"m{born}"))
+            consumers.append(ConsumerMember(at, f"m{born}", instance_id=instance()))
         elif act < 0.22 and consumers:
             gone = consumers.pop(chance.randrange(len(consumers)))
             if gone.epoch > 0 and chance.random() < 0.7:
                 with suppress(ProtocolError):
-                    gone.begin(member_epoch=-1, topic_partitions=None)
+                    gone.begin(member_epoch=-1 if gone.instance_id is None else -2, topic_partitions=None)
         elif act < 0.26 and classics:
             member = classics.pop(chance.randrange(len(classics)))
-            if member.member_id and chance.random() < 0.7:
+            if member.member_id and member.instance_id is None and chance.random() < 0.7:
                 with suppress(ProtocolError):
                     at.leave(member.member_id)
         elif act < 0.3:
