@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from minikafka.types import Address
+from minikafka.wire.acls import AclOperation
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import id_text
 from minikafka.wire.records import BatchBuilder
@@ -206,7 +207,7 @@ class Directory:
         return (Address("host", 9092), None) if node == 1 else None
 
     def operations(self, _resource_type: int, _name: str) -> int:
-        return 0
+        return 1 << AclOperation.DESCRIBE
 
     def wall_ms(self) -> int:
         return 0

@@ -70,6 +70,31 @@ def test_refused_metadata_still_names_the_brokers(version: int, topics: Any):
     assert [(each["name"], each["error_code"]) for each in answer["topics"]] == [("t", ReplicaNotAvailable.code)]
 
 
+@pytest.mark.parametrize("name", ["Metadata", "DescribeTopicPartitions"])
+def test_a_refused_request_for_everything_names_what_the_client_may_describe(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The error stands at each topic, and topics that ACLs hide stay hidden."""
+    monkeypatch.setattr(Directory, "topics", lambda _: ["hidden", "t"])
+    monkeypatch.setattr(Directory, "operations", lambda _self, _kind, topic: 0 if topic == "hidden" else 1 << 8)
+    answer = refused(
+        name,
+        12 if name == "Metadata" else 0,
+        ReplicaNotAvailable("none"),
+        {**requests(TOPIC_ID)[name], "topics": None if name == "Metadata" else []},
+    )
+    assert [each["name"] for each in answer["topics"]] == ["t"]
+
+
+def test_a_refused_request_by_id_does_not_show_the_name():
+    """Whatever the request failed for, whether the client may describe the topic is not known."""
+    topics = [{"name": None, "topic_id": TOPIC_ID}]
+    answer = refused("Metadata", 12, ReplicaNotAvailable("none"), {**requests(TOPIC_ID)["Metadata"], "topics": topics})
+    assert [(each["name"], each["topic_id"], each["error_code"]) for each in answer["topics"]] == [
+        (None, TOPIC_ID, ReplicaNotAvailable.code)
+    ]
+
+
 @pytest.mark.parametrize("by_id", [True, False])
 def test_a_denied_topic_does_not_show_the_name_of_its_id(*, by_id: bool):
     """In Metadata and DeleteTopics. A client that names the topic gets the name back."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from minikafka.errors import BY_NAME
 from minikafka.types import Address, NodeId, TopicId
-from minikafka.wire.acls import ResourceType
+from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.messages import CurrentLeader
@@ -138,6 +138,12 @@ def id_bytes(text: TopicId | None) -> bytes:
         return base64.urlsafe_b64decode(text + "==")
     except (binascii.Error, ValueError):
         return ZERO_UUID
+
+
+def describable(directory: Directory) -> list[str]:
+    """Names of the topics that the client may describe: each has the error of a request for all topics that failed."""
+    may = 1 << AclOperation.DESCRIBE
+    return [name for name in directory.topics() if directory.operations(ResourceType.TOPIC, name) & may]
 
 
 def by_topic(items: Iterable[Any]) -> dict[str, list[Any]]:

@@ -13,6 +13,7 @@ from minikafka.wire.kafka.translate.common import (
     Directory,
     Exchange,
     Translation,
+    describable,
     id_bytes,
 )
 from minikafka.wire.kafka.translate.shapes import plain
@@ -67,9 +68,14 @@ def _response(message: Message, response: MetadataResponse, exchange: Exchange) 
     if response.error_code:
         # Clients look at topics for errors (before version 13 the request has no error of its own), and ignore a
         # response without brokers.
-        asked = _asked(message, exchange)
-        names = exchange.directory.topics() if asked is None else asked
-        topics += [{"error_code": response.error_code, "name": each, "partitions": []} for each in names]
+        if _asked(message, exchange) is None:
+            topics += [_failed(response.error_code, each, ZERO_UUID) for each in describable(exchange.directory)]
+        else:
+            topics += [
+                _failed(response.error_code, each["name"] or no_name, each["topic_id"])
+                for each in message["topics"]
+                if each["name"] or exchange.topic_name(each["topic_id"]) is not None
+            ]
         brokers = _known_brokers(exchange.directory)
     return {
         "brokers": brokers,
@@ -79,6 +85,10 @@ def _response(message: Message, response: MetadataResponse, exchange: Exchange) 
         "cluster_authorized_operations": _cluster_operations(message, exchange),
         "error_code": response.error_code,
     }
+
+
+def _failed(code: int, name: str | None, topic_id: bytes) -> Message:
+    return {"error_code": code, "name": name, "topic_id": topic_id, "partitions": []}
 
 
 def _cluster_operations(message: Message, exchange: Exchange) -> int:

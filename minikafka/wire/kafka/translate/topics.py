@@ -18,7 +18,15 @@ from minikafka.wire.admin import (
 )
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
-from minikafka.wire.kafka.translate.common import NOT_ASKED, UNKNOWN_TOPIC_ID, Exchange, Translation, id_bytes, id_text
+from minikafka.wire.kafka.translate.common import (
+    NOT_ASKED,
+    UNKNOWN_TOPIC_ID,
+    Exchange,
+    Translation,
+    describable,
+    id_bytes,
+    id_text,
+)
 from minikafka.wire.kafka.translate.shapes import (
     each_answer,
     error_of,
@@ -218,7 +226,7 @@ def _describe_request(message: Message, _exchange: Exchange) -> DescribeTopicsRe
 
 def _describe_response(message: Message, response: Any, exchange: Exchange) -> Message:
     if response.error_code:
-        names = [each["name"] for each in message["topics"]] or exchange.directory.topics()
+        names = [each["name"] for each in message["topics"]] or describable(exchange.directory)
         return {
             "topics": [{"error_code": response.error_code, "name": each, "partitions": []} for each in names],
             "next_cursor": None,
