@@ -74,8 +74,10 @@ def newest(segments: Sequence[Segment], *, start_offset: Offset, end_offset: Off
     """The largest timestamp (ms) of the records in ``[start_offset, end_offset)``; -1: there are none."""
     found = NO_TIMESTAMP
     for segment in segments:
+        if not segment.size:
+            continue
         whole = start_offset <= segment.base_offset and segment.next_offset <= end_offset
-        if whole and segment.size:
+        if whole:
             segment.check_newest()
             found = max(found, segment.max_timestamp)
         elif segment.next_offset > start_offset and segment.base_offset < end_offset:

@@ -602,7 +602,8 @@ class PartitionLog:
 
     def expired_segments(self, now_ms: int, high_watermark: Offset) -> list[Segment]:
         """The oldest segments that retention lets go, none that ends above ``high_watermark``."""
-        segments = [segment for segment in self._store.segments if segment.size]
+        # A sealed one may be empty, too: its file was emptied while the broker was stopped.
+        segments = [segment for segment in self._store.segments if segment.size or segment is not self._store.active]
         count = expired_count(
             map(self._age, segments),  # one by one, also where this is compiled: a comprehension is a list there
             self.config,

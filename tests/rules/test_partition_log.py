@@ -748,6 +748,25 @@ def test_a_damaged_header_at_the_end_of_a_segment_is_not_a_gap_after_a_restart()
     assert log.read(6, max_bytes=1000).first_offset == 6
 
 
+@pytest.mark.parametrize("emptied", [0, 2])
+def test_a_segment_whose_file_was_emptied_ends_no_broker(emptied: int):
+    """Retention passed over it, and an invariant stopped the broker: only the oldest segments may go."""
+    disk = MemoryDisk()
+    log = open_log(disk, replace(SMALL, segment_bytes=100, retention_ms=1000))
+    fill(log, *"abcd")
+    run(log.sync())
+    log.prepare_close()
+    log.close()
+    del disk.inodes[f"orders-0/{offset_name(emptied, '.log')}"].content[:]
+    log = open_log(disk, replace(SMALL, segment_bytes=100, retention_ms=1000), clean=True, recovery_point=4)
+    with pytest.raises(CorruptMessage):
+        log.read(emptied, max_bytes=1000)
+    assert newest_record(log) == TimestampHit(TIME, 1 if emptied == 0 else 0, 0)
+    expired = log.expired_segments(TIME + 1001, high_watermark=4)
+    assert run(log.delete_segments(expired))
+    assert (log.start_offset, log.end_offset) == (4, 4)
+
+
 def test_a_log_whose_first_batch_is_damaged_takes_appends():
     """The time to roll counts from its header: each produce request was refused with CORRUPT_MESSAGE after a restart."""
     disk = MemoryDisk()
