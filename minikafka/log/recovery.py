@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from minikafka.config import TopicConfig
+from minikafka.config import LONG_MAX, TopicConfig
 from minikafka.errors import CorruptMessage, DiskFailed, DiskFull
 from minikafka.log.checkpoint import BadCheckpoint, parse_epochs
 from minikafka.log.epochs import EpochCache
@@ -155,6 +155,8 @@ class _Loader:
         self.report = RecoveryReport(clean=clean, recovery_point=self.recovery_point)
         self.epochs = EpochCache()
         self.epochs_are_from_file = False
+        self.end_max: Offset = LONG_MAX
+        """The log does not end behind this offset."""
         self.last_batch: RecordBatch | None = None
         """The last batch of the last segment whose end was looked for."""
         self.segments: list[Segment] = []
@@ -483,7 +485,7 @@ class _Loader:
             segment.file,
             size=segment.file.size(),
             first_offset=segment.base_offset,
-            last_offset_max=segment.base_offset + RELATIVE_MAX,
+            last_offset_max=min(segment.base_offset + RELATIVE_MAX, self.end_max - 1),
             epoch=epoch,
             gaps=gaps,
             next_base=next_base,
@@ -492,10 +494,10 @@ class _Loader:
     def _is_replaced(self, segment: Segment, number: int, before: Offset) -> bool:
         """Return True if compaction was about to remove it: it is wholly below the end of the sound segment before it.
 
-        That is no damaged base offset: a later segment goes on at that end, or behind it.
+        That is no damaged base offset: a later segment goes on at that end, or behind it. After a clean stop it is one.
         """
-        if not self.gaps or segment.base_offset >= before:
-            return False
+        if self.clean or not self.gaps or segment.base_offset >= before:
+            return False  # a clean stop has finished it
         segment.size = segment.file.size()
         return (
             self._find_end(segment)
@@ -524,6 +526,27 @@ class _Loader:
         segment.take_indexes(index, time_index)
         if not self._find_end(segment):
             self.report.notes.append(f"{segment.path(LOG)}: its end is not where its index leads")
+            return False
+        if is_last:
+            return self._believe_end(segment)
+        following = self.segments[number + 1].base_offset
+        if segment.next_offset > following and (self.clean or not self.gaps):
+            # What follows was synced there. Its last batch is damaged, and who reads there gets an error; else all that
+            # follows would be dropped.
+            self.report.notes.append(f"{segment.path(LOG)}: ends at {segment.next_offset}, {following} follows")
+            segment.next_offset = following
+        segment.synced_writes = segment.writes
+        return True
+
+    def _believe_end(self, segment: Segment) -> bool:
+        """Return False if the last batch of the log is damaged: after a clean stop, whose recovery point and snapshot of
+        producers both say that the log ends before it does.
+        """
+        snapshots = self._bases_of(SNAPSHOT)
+        point, end = self.recovery_point, segment.next_offset
+        if self.clean and self.recovery_point_known and end > point and point in snapshots and end not in snapshots:
+            self.report.notes.append(f"{segment.path(LOG)}: ends at {end}, the log ended at {point}")
+            self.end_max = point
             return False
         segment.synced_writes = segment.writes
         return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minikafka.config import TopicConfig
-from minikafka.errors import DiskFailed, InvalidConfig, KafkaStorageError
+from minikafka.errors import CorruptMessage, DiskFailed, InvalidConfig, KafkaStorageError
 from minikafka.invariant import InvariantViolation
 from minikafka.log.checkpoint import BadCheckpoint, parse_offsets
 from minikafka.log.inspect import verify_directory
@@ -90,6 +92,47 @@ def test_logs_without_an_identity_are_refused():
     assert disk.names("") == before
     directory, *_ = with_logs(MemoryDisk())
     assert directory.meta.node_id == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_clean"), [("delete", True), ("delete", False), ("compact", True)], ids=["clean", "killed", "compacted"]
+)
+def test_a_damaged_end_of_a_segment_takes_no_later_segment_along(policy: str, is_clean: bool):
+    """A rotten base offset or lastOffsetDelta in the last batch of a synced segment. What followed was removed, as if it
+    overlapped, or as replaced by compaction; and the log ended at an offset that was never written.
+    """
+    config = replace(SMALL, cleanup_policy=policy)
+    disk = MemoryDisk()
+    directory = opened(disk, config_of=lambda _: config)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=config)
+    fill(log, *(each + "x" * 30 for each in "abcdefghijkl"))
+    segments = [(segment.base_offset, segment.next_offset) for segment in log._store.segments]
+    assert segments == [(0, 4), (4, 8), (8, 12)]
+    size = log.size_bytes // 12
+    run(log.sync())
+    if is_clean:
+        assert run(directory.close(broker_epoch=77))
+    else:
+        run(directory.checkpoint_recovery_points())
+    for base, end in segments:
+        path = f"{ORDERS}/{offset_name(base, '.log')}"
+        for at in (*range(8), *range(23, 27)):
+            for bit in range(8):
+                harmed = copy.deepcopy(disk)
+                content = harmed.inodes[path].content
+                content[len(content) - size + at] ^= 1 << bit
+                again = opened(harmed, config_of=lambda _: config)
+                log = again.logs[ORDERS]
+                is_up = int.from_bytes(content[len(content) - size :][:8], signed=True) > end - 1 or at >= 8
+                if end < 12 and is_up and content[len(content) - size + 23] < 0x80:
+                    assert (log.end_offset, log.segment_count) == (12, 3), (base, at, bit)
+                    for offset in {*range(12)} - {end - 1}:
+                        assert log.read(offset, max_bytes=100).first_offset == offset, (base, at, bit)
+                    with pytest.raises(CorruptMessage):
+                        log.read(end - 1, max_bytes=100)
+                elif is_clean:
+                    assert log.end_offset == 12 or again.previous_broker_epoch == -1, (base, at, bit)
+                assert log.end_offset <= 12, (base, at, bit)
 
 
 @pytest.mark.parametrize("text", [b"0\n2\n0 0\n7 4\n", b"0\n2\n0 0\n2 4\n", b"0\n1\n0 0\n"])
