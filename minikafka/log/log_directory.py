@@ -221,7 +221,7 @@ class LogDirectory:
         cut = {
             partition
             for partition, log in self._logs.items()
-            if log.report.dropped or log.end_offset < log.report.recovery_point
+            if log.report.dropped or log.report.lacks_records or log.end_offset < log.report.recovery_point
         }
         lost = None if points is None else sorted({*points} - self._logs.keys() | cut)
         if lost is None or lost:

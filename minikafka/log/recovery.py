@@ -94,6 +94,8 @@ class RecoveryReport:
     dropped: list[Dropped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was rebuilt, in words."""
+    lacks_records: bool = False
+    """Indexes show that a segment is gone or shorter than it was."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -256,6 +258,9 @@ class _Loader:
             if base not in logs
         ]
         leftovers = [name for name in self.names if name.endswith((DELETED, CLEANED, SWAP, TEMPORARY))]
+        if self.clean and any(name.endswith(INDEX) for name in orphans):
+            self.report.lacks_records = True
+            self.report.notes.append(f"segments are missing: {', '.join(orphans)}")
         for name in sorted(orphans + leftovers):
             self._remove(f"{self.folder}/{name}")
 
@@ -522,6 +527,7 @@ class _Loader:
         time_index = TimeIndex(base, self.disk.read_file(segment.path(TIME_INDEX)))
         if not (index.is_sane(size=segment.size, end_offset=end) and time_index.is_sane(end_offset=end)):
             self.report.notes.append(f"{segment.path(LOG)}: index damaged")
+            self.report.lacks_records |= index.last_position >= segment.size
             return False
         segment.take_indexes(index, time_index)
         if not self._find_end(segment):

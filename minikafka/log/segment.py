@@ -96,6 +96,11 @@ class OffsetIndex(_SparseIndex):
         if found:
             del self._entries[(found - 1) * _OFFSET_ENTRY.size : found * _OFFSET_ENTRY.size]
 
+    @property
+    def last_position(self) -> int:
+        """Where the batch set of the last entry begins; -1 when empty."""
+        return self._second(len(self) - 1) if len(self) else -1
+
     def boundary_before(self, position: int) -> int:
         """The greatest indexed batch boundary at or below ``position``, else 0."""
         found = bisect_right(range(len(self)), position, key=self._second)

@@ -68,6 +68,8 @@ class TransactionIndex:
     def load(self, data: bytes, *, base_offset: Offset) -> None:
         """Take over a file's content; ``base_offset`` is that of its segment. Raises BadTransactionIndex."""
         self.entries = parse_transaction_index(data)
+        if not data:
+            raise BadTransactionIndex("is empty, and an empty index has no file")
         if self.entries and self.entries[0].last_offset < base_offset:
             raise BadTransactionIndex(f"a marker at {self.entries[0].last_offset} lies before the segment")
 

@@ -95,7 +95,9 @@ def test_logs_without_an_identity_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("policy", "is_clean"), [("delete", True), ("delete", False), ("compact", True)], ids=["clean", "killed", "compacted"]
+    ("policy", "is_clean"),
+    [("delete", True), ("delete", False), ("compact", True)],
+    ids=["clean", "killed", "compacted"],
 )
 def test_a_damaged_end_of_a_segment_takes_no_later_segment_along(policy: str, is_clean: bool):
     """A rotten base offset or lastOffsetDelta in the last batch of a synced segment. What followed was removed, as if it
@@ -133,6 +135,20 @@ def test_a_damaged_end_of_a_segment_takes_no_later_segment_along(policy: str, is
                 elif is_clean:
                     assert log.end_offset == 12 or again.previous_broker_epoch == -1, (base, at, bit)
                 assert log.end_offset <= 12, (base, at, bit)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_segment_that_is_gone_from_a_compacted_log_is_reported_as_lost(is_removed: bool):
+    """It leaves a hole as compaction does; but its index is still there."""
+    config = replace(SMALL, cleanup_policy="compact")
+    disk = MemoryDisk()
+    directory = opened(disk, config_of=lambda _: config)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=config)
+    fill(log, *(each + "x" * 30 for each in "abcdefghijkl"))
+    assert run(directory.close(broker_epoch=77))
+    path = f"{ORDERS}/{offset_name(4, '.log')}"
+    disk.remove(path) if is_removed else disk.replace_file(path, b"")
+    assert opened(disk, config_of=lambda _: config).previous_broker_epoch == -1
 
 
 @pytest.mark.parametrize("text", [b"0\n2\n0 0\n7 4\n", b"0\n2\n0 0\n2 4\n", b"0\n1\n0 0\n"])

@@ -63,6 +63,12 @@ def test_marker_before_the_segment_is_damage():
         TransactionIndex().load(BYTES, base_offset=15)
 
 
+def test_empty_file_is_damage():
+    """It exposed aborted data: an empty index has no file."""
+    with pytest.raises(BadTransactionIndex, match="is empty"):
+        TransactionIndex().load(b"", base_offset=0)
+
+
 def test_readers_get_the_transactions_that_overlap_what_they_read():
     """A9: from the fetch offset on, until everything below the end was decided."""
     index = index_of(AbortedTransaction(1, 0, 5, 2), AbortedTransaction(2, 2, 9, 10), AbortedTransaction(3, 20, 25, 26))
