@@ -499,7 +499,7 @@ class _Loader:
     def _is_replaced(self, segment: Segment, number: int, before: Offset) -> bool:
         """Return True if compaction was about to remove it: it is wholly below the end of the sound segment before it.
 
-        That is no damaged base offset: a later segment goes on at that end, or behind it. After a clean stop it is one.
+        That is no damaged base offset: a later segment goes on at that end, or behind it. A clean stop leaves none.
         """
         if self.clean or not self.gaps or segment.base_offset >= before:
             return False  # a clean stop has finished it
@@ -545,8 +545,8 @@ class _Loader:
         return True
 
     def _believe_end(self, segment: Segment) -> bool:
-        """Return False if the last batch of the log is damaged: after a clean stop, whose recovery point and snapshot of
-        producers both say that the log ends before it does.
+        """Return False if the last batch of the log is damaged: after a clean stop, whose recovery point and snapshot
+        of producers both say that the log ends before it does.
         """
         snapshots = self._bases_of(SNAPSHOT)
         point, end = self.recovery_point, segment.next_offset
