@@ -294,18 +294,39 @@ def split(data: Buffer) -> list[RecordBatch]:
 def from_offset(batches: Iterable[RecordBatch], offset: Offset) -> Iterator[RecordBatch]:
     """Those of a fetch response's ``batches`` that reach ``offset`` or lie behind it; the first ones may lie before it.
 
-    Raises CorruptMessage at a batch that seems to end before the one in front of it ends, or before it begins: the
-    offsets in its header are rotten, and a reader that passed over it would miss its records.
+    Raises CorruptMessage at a batch that seems to end before the one in front of it ends, or before it begins, and at
+    one behind a gap that reaches over the beginning of the next: the offsets in its header are rotten, and a reader
+    that went on behind it would miss records.
     """
     end, has_begun = offset, False
-    for batch in batches:
+    ahead = iter(batches)
+    batch = next(ahead, None)
+    while batch is not None:
+        following: RecordBatch | None = None
+        damage: CorruptMessage | None = None
+        has_looked = False
         if batch.next_offset > end:
+            if batch.base_offset > end:
+                has_looked = True
+                try:
+                    following = next(ahead, None)
+                except CorruptMessage as error:
+                    damage = error  # of the next batch, when its turn comes
+                if following is not None and following.base_offset < batch.next_offset:
+                    raise _rotten(end, batch)
             end, has_begun = batch.next_offset, True
             yield batch
         elif has_begun or batch.base_offset >= offset:
-            raise CorruptMessage(
-                f"offsets: a batch at {end} or behind it says that it holds {batch.base_offset} to {batch.last_offset}"
-            )
+            raise _rotten(end, batch)
+        if damage is not None:
+            raise damage
+        batch = following if has_looked else next(ahead, None)
+
+
+def _rotten(end: Offset, batch: RecordBatch) -> CorruptMessage:
+    return CorruptMessage(
+        f"offsets: a batch at {end} or behind it says that it holds {batch.base_offset} to {batch.last_offset}"
+    )
 
 
 def split_verified(data: Buffer) -> list[RecordBatch]:

@@ -11,7 +11,7 @@ from minikafka.client.positions import NEVER, RECORDS_AT_ONCE, PartitionState, P
 from minikafka.client.structs import LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, InvalidTopic, NotLeaderOrFollower, OffsetOutOfRange
 from minikafka.types import TopicPartition
-from minikafka.wire.batch import RecordBatch, with_fields
+from minikafka.wire.batch import RecordBatch, from_offset, iterate, with_fields
 from minikafka.wire.markers import EndTransaction, marker_batch
 from minikafka.wire.messages import AbortedTransaction, EpochAnswer, FetchedPartition, ListedOffset
 from minikafka.wire.records import Record, build_batch, control_batch
@@ -378,6 +378,28 @@ def test_a_batch_that_seems_to_lie_before_others_is_damaged(byte: int, bit: int)
     story.positions.seek(T0, 3)
     assert story.arrive(batch(3, 2))
     assert story.values() == [b"3", b"4"]
+
+
+@pytest.mark.parametrize("byte", [0, 3, 6])
+def test_a_batch_that_seems_to_lie_behind_others_is_damaged(byte: int):
+    """A rotten base offset that is larger: the record was delivered at an offset that was never written, and the position
+    was behind all that follows.
+    """
+    story = started()
+    rotten = bytearray(batch(2, 1))
+    rotten[byte] ^= 1
+    assert story.arrive(batch(0, 2), bytes(rotten), batch(3, 2))
+    assert story.values() == [b"0", b"1"]
+    with pytest.raises(CorruptMessage, match="the batch at offset 2 cannot be read"):
+        story.values()
+
+
+def test_a_batch_behind_a_gap_comes_before_the_damage_behind_it():
+    """Compaction leaves gaps; a look at the next batch must not hide the one before it."""
+    found = from_offset(iterate(batch(0, 2) + batch(5, 1) + bytes(70)), 0)
+    assert [next(found).base_offset, next(found).base_offset] == [0, 5]
+    with pytest.raises(CorruptMessage):
+        next(found)
 
 
 def test_an_answer_behind_a_corrupt_batch_does_not_keep_the_partition_busy():
