@@ -1,7 +1,7 @@
 """Settings that every test shares.
 
 Hypothesis draws the same examples on every run: a pull request must not fail by luck. `HYPOTHESIS_PROFILE=explore`
-draws new ones, and many more, for a long look.
+draws new ones, and many more, for a long look. `again` draws fewer, where tests run a second time on the compiled rules.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile(
     "ci", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("again", settings.get_profile("ci"), max_examples=20)
 settings.register_profile("explore", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

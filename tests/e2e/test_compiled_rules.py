@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.compiled]
 
 TIMEOUT_S = 500
 COMPILED = {**os.environ, "MINIKAFKA_PURE": "0"}
+REPEATED = {**COMPILED, "HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE", "again")}
 PURE = {**os.environ, "MINIKAFKA_PURE": "1"}
 
 FILES = (
@@ -87,7 +88,7 @@ def test_tests_of_the_rules_pass_on_the_compiled_rules():
     """The same tests as on the sources, except those that replace parts of the rules."""
     wanted = " and ".join(f"not {name}" for name in NEED_SOURCES)
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-k", wanted)
-    done = python("-m", "pytest", *options, *FILES, environment=COMPILED)
+    done = python("-m", "pytest", *options, *FILES, environment=REPEATED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 

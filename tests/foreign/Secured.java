@@ -18,7 +18,8 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 /**
  * Connects once with each file of properties in a folder: Secured FOLDER TOPIC. For each it prints the file's name and OK or
  * the name of the exception. What it does is the property test.does: write, read (also reads the topic in a group), or renew
- * (writes until it has logged in again on the open connection). With the property test.waits the login runs beside others.
+ * (writes until it has logged in again on the open connection). With the property test.waits the login runs beside others;
+ * max.block.ms limits the time in which it connects.
  */
 public class Secured {
     static final String STRINGS = "org.apache.kafka.common.serialization.String";
@@ -65,10 +66,10 @@ public class Secured {
 
     static void write(Properties given, boolean renews) throws Exception {
         Properties settings = new Properties();
+        settings.put("max.block.ms", "20000");
         settings.putAll(given);
         settings.put("key.serializer", STRINGS + "Serializer");
         settings.put("value.serializer", STRINGS + "Serializer");
-        settings.put("max.block.ms", "20000");
         settings.put("request.timeout.ms", "10000");
         settings.put("delivery.timeout.ms", "20000");
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(settings)) {

@@ -29,6 +29,8 @@ TOPIC = "orders"
 OAUTHBEARER, CERTIFICATE = "OAUTHBEARER", "certificate"
 WITH_PASSWORD = ("PLAIN", "SCRAM-SHA-256", MECHANISM)
 SESSION_MS = 3000
+UNMAPPED_MS = "8000"
+"""Java's client ends its attempts with an unmapped certificate after this time."""
 USERS = {"shop": 'se"c\\r, et=;', "guest": "guest"}
 
 OUTCOMES: Mapping[str, Mapping[str, str]] = {
@@ -158,6 +160,8 @@ def java_settings(secured: Secured, login: Login, folder: Path) -> dict[str, str
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(secured.ca),
     }
+    if login.case == "unmapped":
+        settings["max.block.ms"] = UNMAPPED_MS
     if login.way == CERTIFICATE:
         return settings | {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(secured.certificate(login))}
     if login.way == OAUTHBEARER:

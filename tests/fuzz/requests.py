@@ -61,6 +61,11 @@ def packed(value: Any) -> bytes:
     """Msgpack with :class:`Raw` pieces."""
     if type(value) is Raw:
         return bytes(value)
+    try:
+        # Refuses Raw, and is a hundred times as fast.
+        return typing.cast("bytes", msgpack.packb(value, strict_types=True))
+    except (TypeError, OverflowError, ValueError):
+        pass
     if type(value) is list:
         return msgpack.Packer().pack_array_header(len(value)) + b"".join(map(packed, value))
     if type(value) is dict:
@@ -245,11 +250,16 @@ def wide(random: Random) -> Raw:
         rows = max(1, min(count // 1_000, 4_999))
         return Raw(b"\xdc" + struct.pack(">H", rows) + (b"\xdc\x03\xe8" + b"\x90" * 1_000) * rows)
     if kind == 2:
-        names = (packed(f"{at:x}") + b"\xc0" for at in range(min(count, 100_000)))
-        return Raw(b"\xdf" + struct.pack(">I", min(count, 100_000)) + b"".join(names))
+        return _map_of_nulls(min(count, 100_000))
     if kind == 3:
         return Raw(b"\xdd" + struct.pack(">I", count) + b"\xcb" + b"\x7f" * 8 * count)
     return Raw(packed("a" * count))
+
+
+@functools.cache
+def _map_of_nulls(count: int) -> Raw:
+    names = (packed(f"{at:x}") + b"\xc0" for at in range(count))
+    return Raw(b"\xdf" + struct.pack(">I", count) + b"".join(names))
 
 
 def declared(random: Random) -> Raw:

@@ -75,8 +75,29 @@ class DeadlySource(MiniKafkaSource):
         return DeadlyWriter(parse_sink(self.options, streaming=True), moment)
 
 
+def copy(session: Any, *, bootstrap: str, source: str, into: str, checkpoint: str, moment: str = "") -> None:
+    """Copy what is there now, or die at the named moment."""
+    session.dataSource.register(DeadlySource)
+    rows = (
+        session.readStream.format("minikafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .load()
+        .selectExpr("value")
+    )
+    writer = exactly_once(
+        rows,
+        **{"kafka.bootstrap.servers": bootstrap, "topic": into, "kafka.batch.size": "512"},
+        checkpointLocation=checkpoint,
+        moment=moment,
+    )
+    query = writer.format("deadly").trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
 def main() -> None:
-    """Copy what is there now, or die."""
+    """Copy in a session of its own."""
     os.environ.update(JAVA_OPTIONS)
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "source", "into", "checkpoint", "moment"):
@@ -84,23 +105,7 @@ def main() -> None:
     given = parser.parse_args()
     session = open_session("transacting", "local[2]", {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"})
     session.sparkContext.setLogLevel("ERROR")
-    session.dataSource.register(DeadlySource)
-    rows = (
-        session.readStream.format("minikafka")
-        .option("kafka.bootstrap.servers", given.bootstrap)
-        .option("subscribe", given.source)
-        .option("startingOffsets", "earliest")
-        .load()
-        .selectExpr("value")
-    )
-    writer = exactly_once(
-        rows,
-        **{"kafka.bootstrap.servers": given.bootstrap, "topic": given.into, "kafka.batch.size": "512"},
-        checkpointLocation=given.checkpoint,
-        moment=given.moment,
-    )
-    query = writer.format("deadly").trigger(availableNow=True).start()
-    query.awaitTermination()
+    copy(session, **vars(given))
 
 
 if __name__ == "__main__":
