@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from tests.bench import kafka_jars
-from tests.foreign.kafka_tools import JVM, NEWEST, java
+from tests.foreign.kafka_tools import JVM, NEWEST, java, shared_classes
 
 HERE = Path(__file__).parent
 CONNECT = "kafka_connect"
@@ -31,7 +31,8 @@ def java_with(name: str) -> tuple[Path, str]:
     program, tools = java(NEWEST)
     pinned = kafka_jars.parse((HERE / f"{name}_{NEWEST}.txt").read_text(encoding="ascii"))
     paths = kafka_jars.fetch_all(pinned, kafka_jars.cache_folder() / f"{name}_{NEWEST}")
-    return program, os.pathsep.join([*map(str, paths), tools])
+    # The tools first: their archive of classes is for class paths that begin so.
+    return program, os.pathsep.join([tools, *map(str, paths)])
 
 
 def command(name: str, folder: Path, main: str, *arguments: str | Path) -> list[str]:
@@ -39,7 +40,7 @@ def command(name: str, folder: Path, main: str, *arguments: str | Path) -> list[
     program, class_path = java_with(name)
     logging = folder / "log4j2.properties"
     logging.write_text(LOGGING, encoding="ascii")
-    options = (*JVM, f"-Dlog4j2.configurationFile={logging}", "-cp", class_path)
+    options = (*JVM, *shared_classes(*java(NEWEST)), f"-Dlog4j2.configurationFile={logging}", "-cp", class_path)
     return [str(program), *options, main, *map(str, arguments)]
 
 

@@ -18,7 +18,7 @@ import pytest
 from minikafka import LocalCluster
 from minikafka.hosting.certificates import CertificateFolder
 from minikafka.hosting.secured import MECHANISM
-from tests.foreign.kafka_tools import JVM, NEWEST, java
+from tests.foreign.kafka_tools import JVM, NEWEST, java, shared_classes
 from tests.foreign.toolchains import HERE, output_of
 from tests.tokens import AUDIENCE, ISSUER, Issuer
 
@@ -194,7 +194,7 @@ def by_java(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> dict[
     tokens = ",".join(each.as_uri() for each in folder.glob("*.token"))
     return printed(
         [
-            *(str(program), *JVM, f"-Dlog4j2.configurationFile={quiet}"),
+            *(str(program), *JVM, *shared_classes(program, class_path), f"-Dlog4j2.configurationFile={quiet}"),
             f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens}",
             *("-cp", class_path, str(HERE / "Secured.java"), str(folder), TOPIC),
         ]
