@@ -209,7 +209,6 @@ _SLEEP_MIN_S = 0.001
 class CleanerMeter:
     """What the last rounds did, for metrics."""
 
-    rounds: int = 0
     recopy_percent: float = 0.0
     """Bytes kept of those rewritten, in the last round."""
     buffer_percent: float = 0.0
@@ -293,7 +292,6 @@ class LogCleaner:
 
     def _note(self, partition: Partition, dirty: DirtyRange, cleaned: Cleaned, round_s: float) -> None:
         meter = self.meter
-        meter.rounds += 1
         meter.last_round_s = round_s
         meter.recopy_percent = 100 * cleaned.bytes_after / cleaned.bytes_before if cleaned.bytes_before else 0.0
         meter.buffer_percent = min(

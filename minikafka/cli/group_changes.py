@@ -35,9 +35,9 @@ from minikafka.cli.tables import (
     print_table,
     repeatable,
 )
+from minikafka.coordination.packing import by_topic
 from minikafka.errors import UNKNOWN, InvalidRequest, NonEmptyGroup, ProtocolError
 from minikafka.groups.offsets import Goal, duration_ms
-from minikafka.groups.protocol import by_topic
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.messages import EARLIEST, LATEST
 

@@ -26,9 +26,10 @@ from minikafka.cli.tables import (
     print_lines,
     print_table,
 )
+from minikafka.coordination.packing import by_topic
 from minikafka.errors import GroupIdNotFound, UnknownTopicOrPartition
 from minikafka.groups.group import State
-from minikafka.groups.protocol import Assignment, by_topic
+from minikafka.groups.protocol import Assignment
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember
 from minikafka.wire.messages import LATEST

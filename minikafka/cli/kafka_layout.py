@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from minikafka.client.structs import Reassignment
+from minikafka.coordination.packing import by_topic
 from minikafka.errors import ElectionNotNeeded, ProtocolError
-from minikafka.groups.protocol import by_topic
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire.admin import DEFAULT, SOURCE_NAMES, DescribedConfig, DescribedConfigs
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember, ListedGroup

@@ -21,6 +21,7 @@ from minikafka.client.caller import accepted
 from minikafka.client.metadata import Leader
 from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, as_dict, error_of_coordinator, error_within
 from minikafka.client.structs import OffsetAndMetadata, OffsetsPartlyChanged
+from minikafka.coordination.packing import by_topic
 from minikafka.errors import (
     UNKNOWN,
     CoordinatorNotAvailable,
@@ -33,7 +34,7 @@ from minikafka.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from minikafka.groups.protocol import Subscription, by_topic
+from minikafka.groups.protocol import Subscription
 from minikafka.transactions.hanging import OpenTransaction, still_open, suspects
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition

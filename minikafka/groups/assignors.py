@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from minikafka.coordination.packing import Packer, Unpacker
-from minikafka.groups.protocol import NO_GENERATION, Subscription, by_topic
+from minikafka.coordination.packing import Packer, Unpacker, by_topic
+from minikafka.groups.protocol import NO_GENERATION, Subscription
 from minikafka.types import TopicPartition
 
 EAGER, COOPERATIVE = "eager", "cooperative"

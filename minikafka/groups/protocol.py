@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from minikafka.coordination.packing import Packer, Unpacker
+from minikafka.coordination.packing import Packer, Unpacker, by_topic
 from minikafka.errors import InconsistentGroupProtocol
 from minikafka.types import TopicPartition
 
@@ -105,14 +105,6 @@ def _version(read: Unpacker) -> int:
     if version < 0:
         raise ValueError(f"version {version}")
     return version
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Topic to its partitions, both sorted."""
-    found: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        found.setdefault(topic, []).append(partition)
-    return found
 
 
 def _pack_partitions(out: Packer, partitions: Iterable[TopicPartition]) -> None:

@@ -174,7 +174,6 @@ class Cleaned:
 
     end_offset: Offset = NO_OFFSET
     """Clean up to here: the next checkpoint; -1: nothing was done."""
-    bytes_read: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     records_before: int = 0
@@ -324,7 +323,6 @@ class Cleaner:
         self.cleaned.records_after += batch.record_count
 
     async def _turn(self, size: int, watch: Sources) -> None:
-        self.cleaned.bytes_read += size
         self._unpaused += size
         if self._unpaused >= BYTES_PER_TURN_MAX:
             size, self._unpaused = self._unpaused, 0

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from minikafka import errors as kafka
+from minikafka.coordination.packing import by_topic
 from minikafka.groups.group import State
-from minikafka.groups.protocol import Assignment, Subscription, by_topic
+from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.rest.leaders import broker_members, coordinator_of, first_error, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, any_text, states_parameter

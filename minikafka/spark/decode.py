@@ -17,9 +17,7 @@ byte are varints (zigzag, seven bits a byte). So:
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -31,6 +29,7 @@ from minikafka.errors import CorruptMessage
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.batch import HEADER_SIZE, RecordBatch, verify
 from minikafka.wire.decompression import decompressed
+from minikafka.wire.garbage import without_collection
 from minikafka.wire.records import decode_batch
 
 RUN_MIN = 4
@@ -256,18 +255,6 @@ def schema_text(*, include_headers: bool) -> str:
     return f"{SCHEMA_TEXT}, {HEADERS_TEXT}" if include_headers else SCHEMA_TEXT
 
 
-@contextmanager
-def no_cyclic_collection() -> Iterator[None]:
-    """The collector is off inside the block."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def to_arrow(
     partition: TopicPartition, batches: Sequence[RecordBatch], start: Offset, end: Offset, *, include_headers: bool
 ) -> pa.RecordBatch | None:
@@ -330,7 +317,7 @@ def _binary(buffer: Any, starts: Any, lengths: Any) -> Any:
 
 def _headers(batches: Sequence[RecordBatch], chosen: Any) -> Any:
     """One object per record: what the other columns do without."""
-    with no_cyclic_collection():
+    with without_collection():
         records = [record for batch in batches for record in decode_batch(batch)]
         if chosen is not None:
             records = [record for record, wanted in zip(records, chosen.tolist(), strict=True) if wanted]

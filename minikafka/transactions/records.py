@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from minikafka.coordination.packing import Packer, Unpacker
+from minikafka.coordination.packing import Packer, Unpacker, by_topic
 from minikafka.errors import InvalidRequest
 from minikafka.types import NO_PRODUCER, TopicPartition
 from minikafka.wire.markers import TRANSACTION_V2
@@ -139,14 +139,11 @@ def packed_value(value: TransactionValue, version: int = VALUE_VERSION) -> bytes
     out.is_flexible = version >= 1
     out.int64(value.producer_id).int16(value.producer_epoch).int32(value.timeout_ms)
     out.int8(_STATES.index(value.state))
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(value.partitions):
-        by_topic.setdefault(topic, []).append(partition)
 
-    def add(topic: str) -> None:
-        out.text(topic).array(by_topic[topic], out.int32).tags()
+    def add(item: tuple[str, list[int]]) -> None:
+        out.text(item[0]).array(item[1], out.int32).tags()
 
-    out.array(None if value.state is State.EMPTY else tuple(by_topic), add)
+    out.array(None if value.state is State.EMPTY else tuple(by_topic(value.partitions).items()), add)
     out.int64(value.updated_ms).int64(value.started_ms)
     tags = {}
     if value.previous_producer_id != NO_PRODUCER:

@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from msgspec import structs
 
+from minikafka.coordination.packing import by_topic
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import (
     CoordinatorNotAvailable,
@@ -453,12 +454,9 @@ class ConsumerGroups:
         names = {each.topic_id: name for name, each in self._topics().items()} if group.members else {}
 
         def named(partitions: frozenset[TopicIdPartition]) -> tuple[NamedTopicPartitions, ...]:
-            found: dict[str, list[int]] = {}
-            for topic_id, number in sorted(partitions):
-                found.setdefault(topic_id, []).append(number)
             return tuple(
                 NamedTopicPartitions(topic_id=topic_id, topic=names.get(topic_id, ""), partitions=tuple(numbers))
-                for topic_id, numbers in found.items()
+                for topic_id, numbers in by_topic(partitions).items()
             )
 
         return DescribedConsumerGroup(

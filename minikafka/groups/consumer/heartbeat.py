@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from minikafka.coordination.packing import by_topic
 from minikafka.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -51,7 +52,6 @@ from minikafka.groups.consumer.records import (
     Target,
     TargetEpoch,
     TopicIdPartition,
-    by_topic_id,
 )
 from minikafka.groups.limits import INT32_MAX, NAME_BYTES_MAX, GroupSettings, check_group_id
 from minikafka.wire.batch import NO_TIMESTAMP
@@ -475,7 +475,7 @@ def flat(partitions: Iterable[TopicIdPartition]) -> tuple[TopicIdPartitions, ...
     """As messages carry partitions."""
     return tuple(
         TopicIdPartitions(topic_id=topic_id, partitions=tuple(numbers))
-        for topic_id, numbers in by_topic_id(partitions).items()
+        for topic_id, numbers in by_topic(partitions).items()
     )
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from minikafka.coordination.packing import Packer, Unpacker
+from minikafka.coordination.packing import Packer, Unpacker, by_topic
 from minikafka.types import TopicId
 from minikafka.wire.batch import NO_TIMESTAMP
 
@@ -225,14 +225,6 @@ def _packed_classic(value: ClassicSession) -> bytes:
     return out.tags().packed()
 
 
-def by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[TopicId, list[int]]:
-    """Topic id to its partitions, both sorted."""
-    found: dict[TopicId, list[int]] = {}
-    for topic_id, partition in sorted(partitions):
-        found.setdefault(topic_id, []).append(partition)
-    return found
-
-
 def _pack_partitions(out: Packer, given: Mapping[TopicIdPartition, int], *, with_epochs: bool) -> None:
     def add(item: tuple[TopicId, list[int]]) -> None:
         topic_id, numbers = item
@@ -245,7 +237,7 @@ def _pack_partitions(out: Packer, given: Mapping[TopicIdPartition, int], *, with
             tags[0] = epochs.packed()
         out.tags(tags)
 
-    out.array(list(by_topic_id(given).items()), add)
+    out.array(list(by_topic(given).items()), add)
 
 
 def _read_group(read: Unpacker) -> GroupEpoch:
