@@ -39,15 +39,31 @@ LONG_FILES = (
     "tests/e2e/test_compiled_rules.py",
     "tests/e2e/test_pytest_plugin.py",
     "tests/fuzz/test_fuzz.py",
-    "tests/foreign/test_go_and_node.py",
-    "tests/foreign/test_kafka_apps.py",
-    "tests/e2e/test_console_checks.py",
-    "tests/e2e/test_pages.py",
-    "tests/e2e/test_transform_rounds.py",
     "tests/foreign/test_kafka_tools.py",
+    "tests/e2e/test_pages.py",
+    "tests/foreign/test_kafka_apps.py",
+    "tests/foreign/test_go_and_node.py",
+    "tests/e2e/test_operations.py",
+    "tests/e2e/test_console_faults.py",
+    "tests/e2e/test_transform_rounds.py",
+    "tests/e2e/test_consumer_protocol.py",
+    "tests/e2e/test_console_truth.py",
+    "tests/e2e/test_console_history.py",
+    "tests/e2e/test_console_views.py",
+    "tests/foreign/test_kafka_directories.py",
+    "tests/e2e/test_console_checks.py",
+    "tests/e2e/test_console_time.py",
+    "tests/e2e/test_console_acceptance.py",
+    "tests/e2e/test_console.py",
+    "tests/e2e/test_group_storm.py",
+    "tests/e2e/test_sasl.py",
+    "tests/e2e/test_oauth.py",
+    "tests/e2e/test_fault_script.py",
+    "tests/e2e/test_docs_search.py",
+    "tests/foreign/test_transform.py",
     "tests/foreign/test_secured_listeners.py",
 )
-"""System files of half a minute and more, the longest first: one of them at the end would keep one worker alone at work."""
+"""System files of twenty seconds and more, the longest first: one of them at the end would keep one worker alone at work."""
 
 LONG_FOLDERS = ("sim",)
 """Handed out before other deterministic tests, so that no long file is left at the end."""

@@ -166,7 +166,7 @@ for = "5s"
 follower that is cut off last would else hold all that the leader ever appends."""
 SOON = """
 [expect]
-converge = "15s"
+converge = "8s"
 """
 """Of what never converges."""
 LOST_ANSWERS = """

@@ -24,7 +24,7 @@ from minikafka.wire.records import Record, build_batch
 from tests.bench import kafka_jars
 from tests.bench.kafka_jars import NoKafka
 from tests.left_out import leave_out
-from tests.spark.spark_home import JAVA_OPTIONS, spark_home
+from tests.spark.spark_home import INTERPRETED, JAVA_OPTIONS, spark_home
 from tests.spark.streams import Stream
 
 PATIENCE_S = 60
@@ -75,7 +75,7 @@ def spark(home: Path) -> Iterator[Any]:
     """One session: local[2,4] retries a failed task three times."""
     from minikafka.spark.session import open_session
 
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true"}
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true"} | INTERPRETED
     if why_no_connector() is None:
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
     with pytest.MonkeyPatch.context() as patch:

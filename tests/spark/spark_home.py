@@ -19,6 +19,16 @@ bytecode of Spark's classes a sixth of the time in which a session starts.
 """
 
 
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Settings of sessions whose queries read some hundred rows: to generate and compile Java for each plan costs them a third
+of their time. Jobs that tests start as users do (test_kill.py, test_installed.py, test_jobs.py) run as Spark does by default.
+"""
+
+
 def spark_home(folder: Path) -> Path:
     """Make one in ``folder``; executors write below its ``work``."""
     spec = importlib.util.find_spec("pyspark")

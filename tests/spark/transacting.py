@@ -19,7 +19,7 @@ from minikafka.spark.options import parse_sink
 from minikafka.spark.session import open_session
 from minikafka.spark.sink import StreamWriter, Written, exactly_once
 from minikafka.spark.source import MiniKafkaSource
-from tests.spark.spark_home import JAVA_OPTIONS
+from tests.spark.spark_home import INTERPRETED, JAVA_OPTIONS
 
 MOMENTS = ("writing", "written", "half committed", "committed")
 """In the middle of a task; before the first commit; after one of two; before Spark's commit log."""
@@ -103,7 +103,8 @@ def main() -> None:
     for name in ("bootstrap", "source", "into", "checkpoint", "moment"):
         parser.add_argument(f"--{name}", required=True)
     given = parser.parse_args()
-    session = open_session("transacting", "local[2]", {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"})
+    settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"} | INTERPRETED
+    session = open_session("transacting", "local[2]", settings)
     session.sparkContext.setLogLevel("ERROR")
     copy(session, **vars(given))
 
