@@ -38,6 +38,10 @@ EPOCH_MAX = 0x7FFFFFFF
 NAMED_MAX = 1_000
 """Partitions that a fetcher names in one request, and partitions that it forgets: within the limits of a Fetch request
 (wire/apis.py) for the longest names of topics."""
+CONSUMER_PARTITIONS_MAX = 10_000
+"""Partitions of a consumer's session. Each request may add some, also such as do not exist, and a response may speak of
+all of them: without a limit it would hold the loop. A consumer with more begins new sessions.
+"""
 IDLE_MAX_S = 120.0
 """A session that has not been used for so long may be given up."""
 
@@ -189,6 +193,11 @@ class FetchSessions:
             session = self._continue(request, now)
         if session is not None:
             session.update(request.partitions, request.forgotten)
+            if not session.is_privileged and len(session.partitions) > CONSUMER_PARTITIONS_MAX:
+                del self._sessions[session.id]
+                raise FetchSessionIdNotFound(
+                    f"a consumer's fetch session holds at most {CONSUMER_PARTITIONS_MAX} partitions: begin a new one"
+                )
         return session
 
     def _continue(self, request: FetchRequest, now: float) -> FetchSession:

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from minikafka.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from minikafka.replication.fetch_session import (
+    CONSUMER_PARTITIONS_MAX,
     EPOCH_MAX,
     IDLE_MAX_S,
     CachedPartition,
@@ -98,6 +99,31 @@ def test_an_epoch_out_of_turn_is_refused_and_changes_nothing():
             cache.begin(request(session.id, epoch, question(0, 9)), 2.0)
     assert session.partitions[name(0)].item.fetch_offset == 1
     assert cache.begin(request(session.id, 2), 3.0) is session
+
+
+def test_a_consumers_session_is_bounded_and_a_followers_is_not():
+    """Requests are bounded, but each could add partitions, also such as do not exist: a fetch that named none was
+    answered with an error for each of a million, in one turn of the loop.
+    """
+    cache = sessions()
+    for node in (FOLLOWER, -1):
+        session = begun(cache, question(0), node=node)
+        step = CONSUMER_PARTITIONS_MAX // 4
+        for epoch in range(1, 5):
+            new = [question(number) for number in range((epoch - 1) * step, epoch * step)]
+            assert cache.begin(request(session.id, epoch, *new, node=node), 1.0) is session
+        assert len(session.partitions) == CONSUMER_PARTITIONS_MAX
+        gone = (ForgottenPartition(topic="orders", partition=0),)
+        one_more = question(CONSUMER_PARTITIONS_MAX)
+        assert cache.begin(request(session.id, 5, one_more, node=node, forgotten=gone), 1.0) is session
+        if node == FOLLOWER:
+            assert cache.begin(request(session.id, 6, question(0), node=node), 1.0) is session
+            continue
+        with pytest.raises(FetchSessionIdNotFound, match="at most 10000 partitions"):
+            cache.begin(request(session.id, 6, question(0), node=node), 1.0)
+        with pytest.raises(FetchSessionIdNotFound, match="there is no fetch session"):
+            cache.begin(request(session.id, 7, node=node), 1.0)
+        assert len(cache) == 1, "it takes no place any more"
 
 
 @pytest.mark.parametrize(
