@@ -14,8 +14,10 @@ The stream keeps a reader's place from poll to poll. Its events, each a kind and
   ``Last-Event-ID``, and the stream continues behind it.
 - ``hw``: the high watermark, when it moved. ``leader``: the leader, when it changed.
 - ``truncated``: an unclean election cut the log, and reading continues where the log now ends; or the topic was deleted
-  and created again, and reading continues with its first record. Its ``id`` is that of the record before, so that a
-  reader that leaves then does not continue behind what is gone. A stream that is resumed may begin with it.
+  and created again, and reading continues with its first record; or the next records were deleted before they were
+  read, and reading continues where the log begins (only then ``from`` is larger than ``to``). Its ``id`` is that of the
+  record before, so that a reader that leaves then does not continue behind what is gone. A stream that is resumed may
+  begin with it.
 - ``problem``: nothing can be read at present; the reader retries while that can help. ``end``: the broker stops.
 
 A comment comes every ``heartbeat_ms`` without news, so that proxies and readers know that the connection works. For a
@@ -298,6 +300,8 @@ PAUSE_S = 1.0
 
 LOST_IN_ELECTION = "the leader's log does not hold what was read from here on: it was lost in an unclean election"
 
+DELETED_UNREAD = "records were deleted, by retention or by a client, before they were read: the log begins here"
+
 
 class Change(NamedTuple):
     """One event; ``number`` is a record's offset (of several that cannot be read: the last one's)."""
@@ -373,10 +377,10 @@ class PartitionReader:
         try:
             answer, leader = await self._fetch(wait_ms=0)
         except Refused as refused:
-            cut = self._end_of_shorter_log(refused) if resumes else None
-            if cut is None:
+            moved = self._moved(refused) if resumes else None
+            if moved is None:
                 raise
-            return [*begun, self._truncated(cut)]
+            return [*begun, moved]
         return [*begun, *await self._changes(answer, leader)]
 
     async def events(self) -> AsyncGenerator[list[Change], None]:
@@ -395,9 +399,9 @@ class PartitionReader:
                 changes = await self._changes(answer, leader)
             except (Refused, kafka.ProtocolError) as raised:
                 refused = Refused.of(raised)
-                cut = self._end_of_shorter_log(refused)
-                if cut is not None:
-                    yield [self._truncated(cut)]
+                moved = self._moved(refused)
+                if moved is not None:
+                    yield [moved]
                     continue
                 problem = problem_of(refused.error, status=refused.status, **refused.members)
                 yield [Change("problem", problem)] if problem["detail"] != last_problem else []
@@ -447,12 +451,17 @@ class PartitionReader:
         found, _ = await from_leader(self.visit, self.name, request, wait_s=PAUSE_S)
         return found.end_offset if 0 <= found.end_offset < self.next_offset else None
 
-    def _end_of_shorter_log(self, refused: Refused) -> Offset | None:
-        """The log ends before what was read: it was cut. None: that is not what went wrong."""
+    def _moved(self, refused: Refused) -> Change | None:
+        """The log ends before what was read, or begins behind it: where reading continues. None: something else is
+        wrong.
+        """
+        if not isinstance(refused.error, kafka.OffsetOutOfRange):
+            return None
         end = refused.members.get("log_end_offset", refused.members.get("high_watermark", -1))
-        if isinstance(refused.error, kafka.OffsetOutOfRange) and 0 <= end < self.next_offset:
-            return int(end)
-        return None
+        if 0 <= end < self.next_offset:
+            return self._truncated(int(end))
+        start = refused.members.get("log_start_offset", -1)
+        return self._truncated(int(start), DELETED_UNREAD) if start > self.next_offset else None
 
     def _present_id(self) -> TopicId | None:
         return present_id(self.visit, self.name.topic)

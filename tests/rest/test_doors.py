@@ -362,6 +362,33 @@ async def test_a_reader_of_all_partitions_that_reconnects_misses_no_record_of_a_
             assert sorted((each["partition"], each["value"]) for each in read) == [(0, 13), (0, 14), (1, 14)]
 
 
+@pytest.mark.parametrize("resumes", [True, False])
+async def test_a_reader_whose_next_records_are_deleted_continues_where_the_log_begins(curl, resumes):
+    """A slow reader's stream ended, and who came back got 416; a follower of all partitions lost one in silence."""
+    for value in range(5):
+        await curl.post("/v1/topics/orders/partitions/0/records", {"value": value})
+    path = f"{curl.cluster.brokers[1].url}/v1/topics/orders"
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": f"{FORMER_ID}:0:1,1:0" if resumes else "0:1,1:0"}
+    curl.cluster.log_starts[ORDERS_0] = 3
+    one = {"Last-Event-ID": f"{FORMER_ID}:0"} if resumes else {"Last-Event-ID": "0"}
+    for url, sent, ids in (
+        (path + "/partitions/0/stream?heartbeat_ms=100", one, [f"{FORMER_ID}:{number}" for number in (2, 3, 4)]),
+        (
+            path + "/records?follow=true&heartbeat_ms=100",
+            headers,
+            [f"{FORMER_ID}:0:3,1:0", None, f"{FORMER_ID}:0:5,1:0"],
+        ),
+    ):
+        async with curl.session.get(url, headers=sent) as response, asyncio.timeout(30):
+            event_id, told = await event_of(response.content, "truncated")
+            assert (event_id, told["from"], told["to"]) == (ids[0], 3, 1)
+            assert "deleted" in told["why"]
+            records = [await event_of(response.content, "record") for _ in range(2)]
+            assert [(each, record["value"]) for each, record in records] == [(ids[1], 3), (ids[2], 4)]
+    told = await curl.get("/v1/topics/orders/partitions/0/stream?offset=1")
+    assert told.problem(416, "OFFSET_OUT_OF_RANGE")["log_start_offset"] == 3
+
+
 @pytest.mark.parametrize(
     "last_event_id", ["x", "-1", f"{FORMER_ID}", f"{FORMER_ID}:", f"{FORMER_ID}:-2", "A:1", "9" * 19]
 )
