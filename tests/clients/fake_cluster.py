@@ -66,7 +66,9 @@ class FakePartition:
     def append(self, data: bytes, *, transactional: bool = False) -> tuple[int, int, bool]:
         """(error code, base offset, duplicate)."""
         batch = verify_client(data, transactional)
-        if batch.size > self.size_max:
+        # As in a broker: a batch that is in the log already is no larger than the limit was then.
+        is_too_large = batch.size > self.size_max
+        if is_too_large and not batch.has_producer:
             return self.too_large, -1, False
         if batch.has_producer:
             epoch, window = self.producers.get(batch.producer_id, (-1, deque(maxlen=5)))
@@ -83,6 +85,8 @@ class FakePartition:
                 window = deque(maxlen=5)
             elif window and batch.base_sequence != (window[-1][1] + 1) % 2**31:
                 return OUT_OF_ORDER, -1, False
+            if is_too_large:
+                return self.too_large, -1, False
             window.append((*pair, self.end))
             self.producers[batch.producer_id] = (batch.producer_epoch, window)
         base = self.end
