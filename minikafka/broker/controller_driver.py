@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,9 +52,10 @@ from minikafka.errors import (
     PolicyViolation,
     ProtocolError,
     RequestTimedOut,
+    UnknownServerError,
     WorldError,
 )
-from minikafka.invariant import invariant
+from minikafka.invariant import InvariantViolation, invariant
 from minikafka.ports import CAUSE, World
 from minikafka.quorum.controller import Controller, completed
 from minikafka.quorum.controller_brokers import HeldConnection, Refusal, Sessions
@@ -123,6 +125,9 @@ _DECISIONS: Mapping[type, Callable[[Controller, MetadataImage, Any], Decision[An
     UpdateFeaturesRequest: Controller.update_features,
 }
 """Decisions that rest on nothing but the image and the request."""
+
+_OF_BROKERS = (BrokerHeartbeatRequest, BrokerRegistrationRequest)
+"""Their decisions also change the sessions."""
 
 
 class MetadataQuorum(Protocol):
@@ -468,11 +473,26 @@ class ControllerDriver:
                 self._decide_request(batch, asked)
             except ProtocolError as error:
                 batch.refuse(asked, error)
+            except Exception as error:
+                if isinstance(error, InvariantViolation) or isinstance(asked.request, _OF_BROKERS):
+                    raise
+                batch.refuse(asked, self._bug(asked.request, error))
         if batch.takes():
             self._decide_timers(batch, self.world.clock.now())
         held, self._held = self._held, []
         for asked in held:
             (self._held if self._must_wait(batch.image, asked) else self._waiting).append(asked)
+
+    def _bug(self, request: Any, error: Exception) -> UnknownServerError:
+        """A decision that rests on the image and the request alone has failed, and has changed nothing.
+
+        The controller goes on: if it stopped, the next one would get the same request, and stop as well.
+        """
+        name = type(request).__name__.removesuffix("Request")
+        why = f"{type(error).__name__}: {error}"
+        text = "".join(traceback.format_exception(error))
+        self.world.events("decision_failed", node=self.config.node_id, api=name, why=why, traceback=text)
+        return UnknownServerError(f"{name} failed at the controller: {why}; its log has more", outcome=NOT_WRITTEN)
 
     def _must_wait(self, image: MetadataImage, asked: _Asked) -> bool:
         """Rules 6 and 7: return True while it is unknown where replicas may be placed, or while an unfenced broker may

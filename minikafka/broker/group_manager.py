@@ -42,6 +42,7 @@ from minikafka.wire.group_messages import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    GroupPartition,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -53,6 +54,8 @@ from minikafka.wire.group_messages import (
     ListGroupsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     PartitionOutcome,
     ReadGroupHistoryRequest,
     ReadGroupHistoryResponse,
@@ -141,7 +144,7 @@ class GroupManager:
             "OffsetCommit": self._commit,
             "TxnOffsetCommit": self._commit_in_transaction,
             "OffsetFetch": lambda request, _: self._shard(request.group_id).coordinator.fetch_offsets(request),
-            "OffsetDelete": self._waiting_for(GroupCoordinator.delete_offsets),
+            "OffsetDelete": self._delete_offsets,
             "ListGroups": self._list_groups,
             "DescribeGroups": self._describe_groups,
             "DeleteGroups": self._delete_groups,
@@ -322,10 +325,21 @@ class GroupManager:
                 )
         return unknown
 
+    async def _delete_offsets(self, request: OffsetDeleteRequest, _: RequestContext) -> OffsetDeleteResponse:
+        unknown = {
+            (each.topic, each.partition): PartitionOutcome.failed(
+                _no_partition(each), topic=each.topic, partition=each.partition
+            )
+            for each in request.partitions
+            if self._image().partition(TopicPartition(each.topic, each.partition)) is None
+        }
+        response: OffsetDeleteResponse = await self._asked(_without(request, unknown), GroupCoordinator.delete_offsets)
+        return OffsetDeleteResponse(partitions=_joined(request.partitions, unknown, response.partitions))
+
     def _refusal(self, asked: CommitPartition) -> ProtocolError | None:
         image = self._image()
         if image.partition(TopicPartition(asked.topic, asked.partition)) is None:
-            return UnknownTopicOrPartition(f"there is no partition {asked.topic}-{asked.partition}")
+            return _no_partition(asked)
         topic_id = image.topics[asked.topic].topic_id
         if asked.topic_id in (None, topic_id):
             return None
@@ -389,7 +403,11 @@ class GroupManager:
         return answer
 
 
-R = TypeVar("R", OffsetCommitRequest, TxnOffsetCommitRequest)
+R = TypeVar("R", OffsetCommitRequest, OffsetDeleteRequest, TxnOffsetCommitRequest)
+
+
+def _no_partition(asked: CommitPartition | GroupPartition) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(f"there is no partition {asked.topic}-{asked.partition}")
 
 
 def _without(request: R, unknown: Mapping[tuple[str, int], PartitionOutcome]) -> R:
@@ -401,7 +419,7 @@ def _without(request: R, unknown: Mapping[tuple[str, int], PartitionOutcome]) ->
 
 
 def _joined(
-    partitions: Sequence[CommitPartition],
+    partitions: Sequence[CommitPartition | GroupPartition],
     unknown: Mapping[tuple[str, int], PartitionOutcome],
     outcomes: tuple[PartitionOutcome, ...],
 ) -> tuple[PartitionOutcome, ...]:

@@ -14,6 +14,7 @@ from minikafka.coordination.rule import partition_of
 from minikafka.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    InvalidRequest,
     LeaderNotAvailable,
     OperationNotAttempted,
     ProtocolError,
@@ -149,6 +150,12 @@ class TransactionManager:
     # ---- producers ----
 
     async def _init_producer_id(self, request: InitProducerIdRequest, _: RequestContext) -> InitProducerIdResponse:
+        if (request.producer_id < 0) != (request.producer_epoch < 0):
+            raise InvalidRequest(
+                f"producer_id={request.producer_id} with producer_epoch={request.producer_epoch}: give both, or -1 for "
+                "both",
+                member="producer_epoch",
+            )
         if request.transactional_id is None:
             return await self._producer_ids.handle_init_producer_id(request)
         check_transactional_id(request.transactional_id)

@@ -17,6 +17,7 @@ Which settings of brokers may change, and which of them are the cluster's and no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -41,6 +42,7 @@ from minikafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
+from minikafka.quorum.controller_topics import check_topic_name
 from minikafka.quorum.decision import ALL_BROKERS, ClusterPolicy, Decision
 from minikafka.quorum.elections import change_of, election_for
 from minikafka.quorum.image import MetadataImage
@@ -166,14 +168,12 @@ def _altered(
     """The records for all resources, in order, and an answer for each."""
     records: list[MetadataRecord] = []
     answers: list[AlteredConfigs] = []
-    seen: set[tuple[int, str]] = set()
+    times = Counter((each.resource_type, each.resource_name) for each in resources)
     staged = image
     for asked in resources:
-        key = (asked.resource_type, asked.resource_name)
         try:
-            if key in seen:
-                raise InvalidRequest(f"{asked.resource_name!r} is named twice in one request")
-            seen.add(key)
+            if times[asked.resource_type, asked.resource_name] > 1:
+                raise InvalidRequest(f"{asked.resource_name!r} is named more than once in one request")
             resource = _resource(policy, staged, asked)
             wanted = wanted_of(resource, asked)
             resource.check(wanted)
@@ -195,6 +195,7 @@ def _altered(
 def _resource(policy: ClusterPolicy, image: MetadataImage, asked: AlterConfigsResource) -> _Resource:
     name = asked.resource_name
     if asked.resource_type == TOPIC:
+        check_topic_name(name)
         topic = image.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
@@ -204,7 +205,9 @@ def _resource(policy: ClusterPolicy, image: MetadataImage, asked: AlterConfigsRe
             f"resource_type={asked.resource_type}: {TOPIC} (a topic) or {BROKER} (a broker) is needed",
             member="resource_type",
         )
-    if name != ALL_BROKERS and (not is_number(name) or int(name) not in image.brokers):
+    if name != ALL_BROKERS and not is_number(name):
+        raise InvalidRequest(f"resource_name={name!r}: the number of a broker is needed, or the empty name for all")
+    if name != ALL_BROKERS and int(name) not in image.brokers:
         raise BrokerIdNotRegistered(
             f"no broker is registered as {name!r}: {', '.join(map(str, sorted(image.brokers)))} are; "
             "the empty name stands for all brokers"
@@ -218,11 +221,11 @@ def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, s
     named: set[str] = set()
     for each in asked.configs:
         if each.name in named:
-            raise InvalidConfig(f"{each.name} is named twice", setting=each.name)
+            raise InvalidRequest(f"{each.name} is named twice", member="configs")
         named.add(each.name)
+        if each.operation != DELETE or each.name not in THROTTLES:
+            resource.check_name(each.name)
         if each.operation == DELETE:
-            if each.name not in THROTTLES:
-                resource.check_name(each.name)
             wanted.pop(each.name, None)
         elif each.operation in (SET, APPEND, SUBTRACT):
             wanted[each.name] = _value(resource, each)
@@ -253,7 +256,7 @@ def _replacement(_resource: _Resource, asked: AlterConfigsResource) -> dict[str,
     wanted: dict[str, str] = {}
     for each in asked.configs:
         if each.name in wanted:
-            raise InvalidConfig(f"{each.name} is named twice", setting=each.name)
+            raise InvalidRequest(f"{each.name} is named twice", member="configs")
         if each.value is None:
             raise InvalidRequest(f"{each.name}: a value is needed; leave out what is to go", member="value")
         wanted[each.name] = each.value

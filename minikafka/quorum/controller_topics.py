@@ -278,9 +278,12 @@ def delete_topics(
         raise PolicyViolation("topics may not be deleted: delete.topic.enable=false")
     records: list[MetadataRecord] = []
     answers: list[DeletedTopic] = []
-    for name in dict.fromkeys(request.topics):
+    named_times = Counter(request.topics)
+    for name in named_times:
         topic = image.topics.get(name)
         try:
+            if named_times[name] > 1:
+                raise InvalidRequest(f"topic {name!r} is named more than once in one request")
             named = request.topic_ids.get(name)
             if named is not None and (topic is None or topic.topic_id != named):
                 raise UnknownTopicId(f"there is no topic {name!r} with the id {named}")

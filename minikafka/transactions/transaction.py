@@ -213,13 +213,17 @@ class Transaction:
         raise self._fenced(*expected or (NO_PRODUCER, epoch))
 
     def fence(self, now_ms: int) -> TransactionValue:
-        """The abort of the open transaction, at an epoch that no producer has."""
+        """The abort of the open transaction, at an epoch that no producer has yet.
+
+        The epoch before is kept: the producer that had it and comes back with InitProducerId goes on with the epoch of
+        the abort, as at Kafka's brokers with transaction version 2. One that names no epoch gets the next.
+        """
         return replace(
             self.value,
             previous_producer_id=self.value.producer_id,
             state=State.PREPARE_ABORT,
             producer_epoch=self.value.producer_epoch + 1,
-            last_producer_epoch=NO_PRODUCER_EPOCH,
+            last_producer_epoch=self.value.producer_epoch,
             updated_ms=now_ms,
         )
 

@@ -113,6 +113,7 @@ WITHOUT_PARTITION: Final = frozenset(
         "controller_activated",
         "data_directory_closed",
         "data_directory_opened",
+        "decision_failed",
         "fetch_failed",
         "isr_proposal_failed",
         "link_clogged",

@@ -83,7 +83,14 @@ def requests(topic_id: bytes) -> dict[str, Message]:
         },
         "ConsumerGroupDescribe": {"group_ids": ["none"], "include_authorized_operations": True},
         "LeaveGroup": {"group_id": "g", "member_id": "nobody", "members": [{"member_id": "nobody"}]},
-        "SyncGroup": {"group_id": "g", "generation_id": 1, "member_id": "nobody", "assignments": []},
+        "SyncGroup": {
+            "group_id": "g",
+            "generation_id": 1,
+            "member_id": "nobody",
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+            "assignments": [],
+        },
         "DescribeGroups": {"groups": ["g", "none"], "include_authorized_operations": True},
         "ListGroups": {"states_filter": [], "types_filter": []},
         "CreateTopics": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka.config import AT_RUN_TIME, OF_THE_CLUSTER, BrokerConfig, table
-from minikafka.errors import BY_CODE
+from minikafka.errors import BY_CODE, InvalidRequest
 from minikafka.quorum.decision import ClusterPolicy, Decision, broker_settings, effective, topic_defaults
 from minikafka.quorum.records import ConfigRecord
 from minikafka.wire.admin import (
@@ -18,6 +18,7 @@ from minikafka.wire.admin import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlteredConfigs,
+    IncrementalAlterConfigsRequest,
 )
 from tests.rules.controller_kit import Cluster
 
@@ -124,7 +125,7 @@ def test_names_twice_and_resources_that_do_not_exist():
     """Which of two values was meant is not ours to guess."""
     cluster = cluster_of()
     twice = cluster.configure("t", AlterConfig(name="segment.ms", value="5"), AlterConfig(name="segment.ms", value="6"))
-    assert name_of(twice) == "INVALID_CONFIG"
+    assert name_of(twice) == "INVALID_REQUEST"
     assert name_of(cluster.configure("nobody", retention_ms="5")) == "UNKNOWN_TOPIC_OR_PARTITION"
     assert name_of(cluster.configure("9", kind=BROKER, log_retention_ms="5")) == "BROKER_ID_NOT_REGISTERED"
     assert name_of(cluster.configure("t", kind=8, retention_ms="5")) == "INVALID_REQUEST"
@@ -138,7 +139,34 @@ def test_settings_altered_at_run_time_are_read_strictly(text: str):
     assert name_of(cluster.configure(retention_ms=text)) == "INVALID_CONFIG"
     assert name_of(cluster.configure("", kind=BROKER, log_retention_ms=text)) == "INVALID_CONFIG"
     assert name_of(cluster.configure("2", kind=BROKER, log_segment_bytes=text)) == "INVALID_CONFIG"
-    assert name_of(cluster.configure(text, kind=BROKER, log_retention_ms="5")) == "BROKER_ID_NOT_REGISTERED"
+    assert name_of(cluster.configure(text, kind=BROKER, log_retention_ms="5")) == "INVALID_REQUEST"
+    assert cluster.image == before
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+@pytest.mark.parametrize("resource", ["", "2"])
+def test_a_list_of_topics_is_no_list_of_brokers(resource: str, operation: int):
+    """APPEND to a broker's ``cleanup.policy``, which only topics have, stopped one controller after the other."""
+    change = AlterConfig(name="cleanup.policy", value="compact", operation=operation)
+    assert name_of(cluster_of().configure(resource, change, kind=BROKER)) == "INVALID_CONFIG"
+
+
+@pytest.mark.parametrize("name", ["", ".", "a/b", "x" * 250])
+def test_names_that_no_topic_can_have_are_invalid(name: str):
+    """As in Kafka, which says so before it looks whether there is such a topic."""
+    assert name_of(cluster_of().configure(name, retention_ms="5")) == "INVALID_TOPIC_EXCEPTION"
+
+
+def test_a_resource_that_is_named_twice_is_refused_both_times():
+    """Kafka changes neither, for it cannot know which one is meant."""
+    cluster = cluster_of()
+    before = cluster.image
+    once = AlterConfig(name="retention.ms", value="5")
+    resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=(once,))
+    request = IncrementalAlterConfigsRequest(resources=(resource, resource))
+    decision = cluster.controller.incremental_alter_configs(cluster.image, request)
+    assert [each.error_code for each in decision.response.responses] == [InvalidRequest.code] * 2
+    assert not decision.records
     assert cluster.image == before
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka.config import TopicConfig
-from minikafka.errors import BY_CODE, PolicyViolation, UnknownTopicId
+from minikafka.errors import BY_CODE, InvalidRequest, PolicyViolation, UnknownTopicId
 from minikafka.quorum.controller import Controller
 from minikafka.quorum.controller_topics import topic_id_of
 from minikafka.quorum.decision import ClusterPolicy
@@ -201,10 +201,11 @@ def delete(cluster: Cluster, *names: str, ids: dict[str, str] | None = None) -> 
 
 
 def test_deleting():
-    """Each name is answered once; a topic that is created again has another id."""
+    """Each name is answered once, a repeated one with a refusal, as in Kafka; a topic that is created again has another id."""
     cluster = Cluster(1)
     first = cluster.create("t", configs={"retention.ms": "5"}).topic_id
-    assert delete(cluster, "t", "none", "t") == [0, 3]
+    assert delete(cluster, "t", "none", "t") == [InvalidRequest.code, 3]
+    assert delete(cluster, "t", "none") == [0, 3]
     assert not cluster.image.topics
     assert not cluster.image.topic_names
     second = cluster.create("t").topic_id

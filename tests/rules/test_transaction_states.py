@@ -111,16 +111,34 @@ def test_initialize_without_a_fresh_id_at_exhausted_epochs_is_retried():
 
 
 @pytest.mark.parametrize("epoch", [5, LAST])
-def test_fence_raises_the_epoch_once_and_is_never_handed_out(epoch: int):
-    """The abort's epoch is above the data's; the next InitProducerId gets another one (KAFKA-5231)."""
+def test_fence_raises_the_epoch_once_and_a_newcomer_gets_another(epoch: int):
+    """The abort's epoch is above the data's; an InitProducerId that names no epoch gets the next one (KAFKA-5231)."""
     of = transaction(State.ONGOING, epoch)
     target = of.fence(NOW)
-    assert (target.state, target.producer_epoch, target.last_producer_epoch) == (State.PREPARE_ABORT, epoch + 1, -1)
+    assert (target.state, target.producer_epoch, target.last_producer_epoch) == (State.PREPARE_ABORT, epoch + 1, epoch)
     assert (target.partitions, target.started_ms) == (of.value.partitions, of.value.started_ms)
     of.advance(target, 0.0)
     of.advance(of.complete(NOW), 0.0)
     after = of.initialize(None, 1000, new_producer_id=NEW_PID, now_ms=NOW)
     assert (after.producer_id, after.producer_epoch) == ((PID, 7) if epoch == 5 else (NEW_PID, 0))
+
+
+def test_a_producer_that_goes_on_after_its_open_transaction_was_aborted():
+    """Its InitProducerId aborts the transaction and is repeated: it gets the epoch of the abort, as at Kafka's brokers.
+
+    Whoever initialized without an epoch meanwhile has fenced it.
+    """
+    of = transaction(State.ONGOING, 5)
+    of.advance(of.fence(NOW), 0.0)
+    of.advance(of.complete(NOW), 0.0)
+    for _ in range(2):
+        again = of.initialize((PID, 5), 1000, new_producer_id=NEW_PID, now_ms=NOW)
+        assert (again.producer_id, again.producer_epoch, again.last_producer_epoch) == (PID, 6, 5)
+    with pytest.raises(ProducerFenced):
+        of.initialize((PID, 4), 1000, new_producer_id=NEW_PID, now_ms=NOW)
+    of.advance(of.initialize(None, 1000, new_producer_id=NEW_PID, now_ms=NOW), 0.0)
+    with pytest.raises(ProducerFenced):
+        of.initialize((PID, 5), 1000, new_producer_id=NEW_PID, now_ms=NOW)
 
 
 # ---- AddPartitionsToTxn (A5.1) ----

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from minikafka.broker import controller_driver
 from minikafka.errors import (
     DuplicateBrokerRegistration,
     InvalidReplicationFactor,
@@ -57,6 +58,26 @@ def test_only_the_active_controller_answers():
             await world.register(1)
         assert caught.value.facts == {"leader": 2}
         assert not world.driver.is_active
+
+    play(story)
+
+
+def test_a_bug_in_a_decision_ends_no_reign(monkeypatch: pytest.MonkeyPatch):
+    """Nothing of the request is written, the controller says so and goes on: the next one would get it as well."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("cleanup.policy")
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await asyncio.gather(world.register(1), world.register(2))
+        monkeypatch.setitem(controller_driver._DECISIONS, ElectLeadersRequest, broken)
+        asked = world.driver.handle(ElectLeadersRequest(election_type="preferred", partitions=None))
+        assert await outcome(asked) == ("UNKNOWN_SERVER_ERROR", "not_written")
+        [failed] = world.facts("decision_failed")
+        assert (failed["api"], failed["why"]) == ("ElectLeaders", "KeyError: 'cleanup.policy'")
+        assert "in broken" in str(failed["traceback"])
+        assert await world.register(3) > 0
 
     play(story)
 
@@ -382,20 +403,22 @@ def test_a_full_disk_is_told_and_ends_the_reign():
     play(story)
 
 
-def test_a_bug_in_a_decision_leaves_nobody_waiting():
-    """Whatever ends the loop, askers are told at once, and the failure itself goes to the owner of the task."""
+def test_a_bug_in_a_decision_about_a_session_leaves_nobody_waiting():
+    """It may have changed the session, so the reign ends: askers are answered at once, and the failure itself goes to
+    the owner of the task.
+    """
 
     async def story(world: ControllerWorld) -> None:
         world.quorum.lead(1)
         await world.join(1)
         failed: list[BaseException] = []
 
-        def broken(*_args: object) -> None:
+        def broken(*_args: object, **_named: object) -> None:
             raise ZeroDivisionError
 
-        world.driver.controller.delete_topics = broken  # type: ignore[assignment,method-assign]
+        world.driver.controller.register = broken  # type: ignore[assignment,method-assign]
         world.tasks[0].add_done_callback(lambda task: failed.append(task.exception() or KeyError()))
-        asked = asyncio.ensure_future(world.driver.handle(DeleteTopicsRequest(topics=("t",))))
+        asked = asyncio.ensure_future(world.register(2))
         assert await outcome(asked) == ("NOT_CONTROLLER", "not_written")
         assert [type(each) for each in failed] == [ZeroDivisionError]
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from minikafka.config import AT_RUN_TIME, BROKER_NAME_OF, INT_MAX, BrokerConfig, TopicConfig, table, to_settings
 from minikafka.errors import InvalidRequest, ProtocolError, UnknownTopicOrPartition
 from minikafka.quorum.configs import LISTS
-from minikafka.quorum.controller_topics import list_partition_reassignments
+from minikafka.quorum.controller_topics import check_topic_name, list_partition_reassignments
 from minikafka.quorum.decision import ALL_BROKERS
 from minikafka.quorum.image import MetadataImage
 from minikafka.wire.admin import (
@@ -118,13 +118,14 @@ class AdminApi:
                     documentation=each.metadata["meaning"] if request.include_documentation else None,
                 )
                 for each, synonyms in found
-                if keys is None or each.metadata["name"] in keys
+                if not keys or each.metadata["name"] in keys
             ),
         )
 
     def _configs_of(self, asked: DescribeConfigsResource) -> Iterator[_Found]:
         image, name = self._image(), asked.resource_name
         if asked.resource_type == TOPIC:
+            check_topic_name(name)
             if name not in image.topics:
                 raise UnknownTopicOrPartition(f"there is no topic {name!r}")
             return self._of_topic(image, image.topics[name].configs)

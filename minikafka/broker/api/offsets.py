@@ -20,6 +20,7 @@ from minikafka.errors import (
     NotLeaderOrFollower,
     OffsetNotAvailable,
     OffsetOutOfRange,
+    PolicyViolation,
     ProtocolError,
     RequestTimedOut,
 )
@@ -271,6 +272,11 @@ def _begin_deletion(
         leader = partition.as_leader()
         if not session_alive():
             raise session_expired(name)
+        if leader.log.config.cleanup_policy == "compact":
+            raise PolicyViolation(
+                f"{name}: cleanup.policy=compact keeps the last record of each key; write a record without a value to "
+                "delete a key, or set cleanup.policy=compact,delete"
+            )
         offset = leader.high_watermark if item.offset == -1 else item.offset
         if not 0 <= offset <= leader.high_watermark:
             raise OffsetOutOfRange(

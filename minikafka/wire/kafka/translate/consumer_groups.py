@@ -42,7 +42,7 @@ def _heartbeat_response(message: Message, response: ConsumerGroupHeartbeatRespon
     assignment = response.assignment
     return {
         **plain(response),
-        "member_id": response.member_id or message["member_id"],
+        "member_id": None if response.error_code else response.member_id or message["member_id"],
         "assignment": None if assignment is None else _assignment(assignment),
     }
 
@@ -65,7 +65,7 @@ def _describe_response(message: Message, response: ConsumerGroupDescribeResponse
         "groups": [
             {
                 **plain(each),
-                "group_state": each.state,
+                "group_state": "" if each.error_code else each.state,
                 "assignor_name": each.assignor,
                 "members": list(map(_member, each.members)),
                 "authorized_operations": exchange.directory.operations(ResourceType.GROUP, each.group_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minikafka.errors import CoordinatorLoadInProgress, RebalanceInProgress
+from minikafka.errors import CoordinatorLoadInProgress, InconsistentGroupProtocol, RebalanceInProgress
 from minikafka.wire.acls import ResourceType
 from minikafka.wire.group_messages import (
     CommitPartition,
@@ -109,6 +109,16 @@ def _loading(code: int, substitute: int) -> int:
     return substitute if code == CoordinatorLoadInProgress.code else code
 
 
+SYNC_NAMES_PROTOCOL_FROM = 5
+
+
+def _sync_request(message: Message, exchange: Exchange) -> SyncGroupRequest:
+    request = typed(SyncGroupRequest, message)
+    if exchange.version >= SYNC_NAMES_PROTOCOL_FROM and None in (request.protocol_type, request.protocol_name):
+        raise InconsistentGroupProtocol("protocol_type and protocol_name are needed from version 5 on (KIP-559)")
+    return request
+
+
 def _sync_response(_message: Message, response: SyncGroupResponse, _exchange: Exchange) -> Message:
     return {**plain(response), "error_code": _loading(response.error_code, RebalanceInProgress.code)}
 
@@ -117,7 +127,7 @@ def _heartbeat_response(_message: Message, response: HeartbeatResponse, _exchang
     return {**plain(response), "error_code": _loading(response.error_code, 0)}
 
 
-SYNC_GROUP = Translation("SyncGroup", 0, 5, request_of(SyncGroupRequest), _sync_response)
+SYNC_GROUP = Translation("SyncGroup", 0, 5, _sync_request, _sync_response)
 HEARTBEAT = Translation("Heartbeat", 0, 4, request_of(HeartbeatRequest), _heartbeat_response)
 
 SEVERAL_LEAVE_FROM = 3

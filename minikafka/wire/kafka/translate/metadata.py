@@ -139,7 +139,7 @@ METADATA = Translation("Metadata", 0, 13, _request, _response)
 BROKERS, CONTROLLERS = 1, 2
 """Kinds of endpoints (KIP-919)."""
 
-UNSUPPORTED_ENDPOINT_TYPE = 115
+MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE = 114, 115
 
 
 def _cluster_request(_message: Message, _exchange: Exchange) -> MetadataRequest:
@@ -150,17 +150,17 @@ def _cluster_response(message: Message, response: MetadataResponse, exchange: Ex
     kind = message["endpoint_type"]
     code = response.error_code
     if not code and kind != BROKERS:
-        code = UNSUPPORTED_ENDPOINT_TYPE
+        code = MISMATCHED_ENDPOINT_TYPE if kind == CONTROLLERS else UNSUPPORTED_ENDPOINT_TYPE
     return {
         "error_code": code,
         "error_message": None if not code else response.error_message or f"endpoint_type={kind}: only brokers (1)",
-        "endpoint_type": kind,
+        "endpoint_type": BROKERS,
         "cluster_id": response.cluster_id,
         "controller_id": response.controller_id if not code else NO_NODE,
         "brokers": []
         if code
         else [{**plain(each), "broker_id": each.node_id, "is_fenced": False} for each in response.brokers],
-        "cluster_authorized_operations": _cluster_operations(message, exchange),
+        "cluster_authorized_operations": NOT_ASKED if code else _cluster_operations(message, exchange),
     }
 
 

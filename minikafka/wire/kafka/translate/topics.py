@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from minikafka.errors import InvalidConfig, TopicAuthorizationFailed
+from minikafka.errors import InvalidConfig, InvalidRequest, TopicAuthorizationFailed
 from minikafka.types import INTERNAL_TOPICS
 from minikafka.wire.acls import ResourceType
 from minikafka.wire.admin import (
@@ -81,9 +81,14 @@ def _create_response(message: Message, response: Any, _exchange: Exchange) -> Me
                 "topic_id": id_bytes(each.topic_id),
                 "configs": [{**plain(config), "read_only": False, "is_sensitive": False} for config in each.configs],
             }
-            for each in each_answer(response, response.topics, CreatedTopic, asked)
+            for each in each_answer(response, _each_name_once(response.topics), CreatedTopic, asked)
         ]
     }
+
+
+def _each_name_once(answers: Iterable[Any]) -> list[Any]:
+    """One answer for a topic that is named more than once: clients take the answers by name."""
+    return list({each.name: each for each in answers}.values())
 
 
 CREATE_TOPICS = Translation("CreateTopics", 2, 7, _create_request, _create_response)
@@ -93,18 +98,35 @@ CREATE_TOPICS = Translation("CreateTopics", 2, 7, _create_request, _create_respo
 DELETE_BY_ID_FROM = 6
 
 
-def _deleted_names(message: Message, exchange: Exchange) -> list[tuple[str | None, bytes]]:
-    """(name, id as it was asked for) of each topic; the name is None when the id is unknown."""
+class _Asked(NamedTuple):
+    """A topic of DeleteTopics."""
+
+    name: str | None
+    """None: its id is unknown."""
+    topic_id: bytes
+    """As it was asked for."""
+    refusal: str | None = None
+    """Why the request itself is wrong."""
+
+
+def _to_delete(message: Message, exchange: Exchange) -> list[_Asked]:
     if exchange.version < DELETE_BY_ID_FROM:
-        return [(name, bytes(16)) for name in message["topic_names"]]
-    return [
-        (each["name"] if each["name"] is not None else exchange.topic_name(each["topic_id"]), each["topic_id"])
-        for each in message["topics"]
-    ]
+        return [_Asked(name, ZERO_UUID) for name in message["topic_names"]]
+    asked = []
+    for each in message["topics"]:
+        name, topic_id = each["name"], each["topic_id"]
+        if name is None and topic_id == ZERO_UUID:
+            asked.append(_Asked(name, topic_id, "neither the name nor the id of a topic is given"))
+        elif name is not None and topic_id != ZERO_UUID:
+            asked.append(_Asked(name, topic_id, "the name and the id of a topic are given: give one of them"))
+        else:
+            asked.append(_Asked(exchange.topic_name(topic_id) if name is None else name, topic_id))
+    return asked
 
 
 def _delete_request(message: Message, exchange: Exchange) -> DeleteTopicsRequest:
-    known = [(name, topic_id) for name, topic_id in _deleted_names(message, exchange) if name is not None]
+    asked = [each for each in _to_delete(message, exchange) if each.refusal is None]
+    known = [(each.name, each.topic_id) for each in asked if each.name is not None]
     return DeleteTopicsRequest(
         topics=tuple(name for name, _ in known),
         topic_ids={name: id_text(topic_id) for name, topic_id in known if topic_id != ZERO_UUID},
@@ -115,7 +137,11 @@ def _delete_request(message: Message, exchange: Exchange) -> DeleteTopicsRequest
 def _delete_response(message: Message, response: Any, exchange: Exchange) -> Message:
     found = {each.name: each for each in response.topics}
     rows: list[Message] = []
-    for name, topic_id in _deleted_names(message, exchange):
+    for name, topic_id, refusal in dict.fromkeys(_to_delete(message, exchange)):
+        if refusal is not None:
+            refused = DeletedTopic.failed(InvalidRequest(refusal), name="")
+            rows.append({"name": name, "topic_id": topic_id, **error_of(refused)})
+            continue
         if name is None:
             rows.append({"name": None, "topic_id": topic_id, "error_code": UNKNOWN_TOPIC_ID})
             continue
@@ -138,8 +164,9 @@ DELETE_TOPICS = Translation("DeleteTopics", 1, 6, _delete_request, _delete_respo
 
 
 def _grow_response(message: Message, response: Any, _exchange: Exchange) -> Message:
-    asked: list[Message] = [{"name": topic["name"]} for topic in message["topics"]]
-    return {"results": [plain(each) for each in each_answer(response, response.results, CreatedPartitions, asked)]}
+    asked: list[Message] = [{"name": name} for name in dict.fromkeys(topic["name"] for topic in message["topics"])]
+    results = _each_name_once(response.results)
+    return {"results": [plain(each) for each in each_answer(response, results, CreatedPartitions, asked)]}
 
 
 CREATE_PARTITIONS = Translation("CreatePartitions", 0, 3, request_of(CreatePartitionsRequest), _grow_response)
@@ -158,9 +185,9 @@ def _elect_request(message: Message, exchange: Exchange) -> ElectLeadersRequest:
     )
 
 
-def _elect_response(message: Message, response: Any, exchange: Exchange) -> Message:
-    if response.error_code and exchange.version == 0:
-        # No place for an error of the whole request: each partition carries it.
+def _elect_response(message: Message, response: Any, _exchange: Exchange) -> Message:
+    if response.error_code:
+        # Before version 1 there is no place for an error of the whole request. Kafka has it at each partition always.
         def refused(_topic: str, number: int) -> Message:
             return {"partition_id": number, **error_of(response)}
 
@@ -220,6 +247,9 @@ LEADER_NOT_AVAILABLE = 5
 
 
 def _describe_request(message: Message, _exchange: Exchange) -> DescribeTopicsRequest:
+    cursor = message["cursor"]
+    if cursor is not None and cursor["partition_index"] < 0:
+        raise InvalidRequest(f"cursor.partition_index={cursor['partition_index']} is negative", member="cursor")
     names = tuple(each["name"] for each in message["topics"])
     return DescribeTopicsRequest(topics=names or None)
 
