@@ -271,6 +271,10 @@ class GroupManager:
         check_producer(request.producer_id, request.producer_epoch)
         # A topic may be deleted, and created again, while the transaction's coordinator is asked.
         request = replace(request, partitions=tuple(map(self._of_present_topic, request.partitions)))
+        unknown = self._unknown(request.partitions)
+        if len(unknown) == len(request.partitions):
+            # The transaction gets nothing to end here: at its coordinator it may not have begun.
+            return TxnOffsetCommitResponse(partitions=_joined(request.partitions, unknown, ()))
         guard = await self._verified(shard, request)
         shard.check()
         unknown = self._unknown(request.partitions)
