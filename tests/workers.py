@@ -27,6 +27,7 @@ SYSTEM_FILES = (
     "tests/clients/test_connection_failures.py",
     "tests/kafka/test_every_version.py",
     "tests/kafka/test_hostile_frames.py",
+    "tests/kafka/test_like_kafka.py",
     "tests/rules/test_bench_kafka.py",
     "tests/rules/test_cli_settings.py",
     "tests/rules/test_spark_client.py",

@@ -138,11 +138,13 @@ async def test_no_names_stand_for_all_settings(client: RawClient, keys: list[str
 
 
 async def test_settings_of_a_topic_that_cannot_be(client: RawClient):
+    """The name is invalid, whether or not there are topics."""
     resource = {"resource_type": TOPIC, "resource_name": "a/b", "configuration_keys": None}
     assert errors_in(await client.call("DescribeConfigs", 4, {"resources": [resource]})) == {INVALID_TOPIC}
 
 
 async def test_unknown_elections_are_refused_at_each_partition(client: RawClient):
+    """Clients look there."""
     asked = {"election_type": 2, "topic_partitions": [{"topic": "t", "partitions": [0, 1]}], "timeout_ms": 9000}
     answer = await client.call("ElectLeaders", 2, asked)
     [topic] = answer["replica_election_results"]
@@ -151,6 +153,7 @@ async def test_unknown_elections_are_refused_at_each_partition(client: RawClient
 
 @pytest.mark.parametrize("kind, code", [(1, 0), (2, MISMATCHED_ENDPOINT_TYPE), (3, UNSUPPORTED_ENDPOINT_TYPE)])
 async def test_a_broker_describes_brokers_only(client: RawClient, kind: int, code: int):
+    """KIP-919: a client that means controllers has come to the wrong listener."""
     answer = await client.call("DescribeCluster", 2, {"endpoint_type": kind})
     assert (answer["error_code"], answer["endpoint_type"]) == (code, 1)
 
@@ -168,6 +171,7 @@ async def test_topics_are_deleted_by_name_or_by_id(client: RawClient):
 
 
 async def test_a_cursor_is_not_negative(client: RawClient):
+    """Every topic of the request has the error."""
     cursor = {"topic_name": "t", "partition_index": -1}
     asked = {"topics": [{"name": "t"}], "response_partition_limit": 5, "cursor": cursor}
     assert errors_in(await client.call("DescribeTopicPartitions", 0, asked)) == {INVALID_REQUEST}

@@ -1,0 +1,306 @@
+"""The same requests to a broker of Apache Kafka and to ours, over Kafka's protocol: the answers must say the same.
+
+A conversation (``conversations.py``) is drawn from a seed. Each side gets the same request, but for what a side has
+given itself: ids of topics and producers, names of members, generations. An answer is compared without what no two
+brokers have in common (addresses, ids, times, sentences). Where ours differs on purpose, :data:`ON_PURPOSE` says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from minikafka.wire.kafka.codec import Message
+from tests.kafka.client import RawClient, errors_in
+
+ANSWER_TIMEOUT_S = 30.0
+RETRIES = 150
+RETRY_PAUSE_S = 0.1
+
+NOT_YET = frozenset({5, 6, 14, 15, 16, 51})
+"""No leader or coordinator yet, or a transaction that ends: the request is repeated, as clients do."""
+
+VOLATILE = frozenset(
+    {
+        *("throttle_time_ms", "error_message", "batch_index_error_message", "cluster_id", "host", "port"),
+        *("log_append_time_ms", "last_timestamp", "transaction_start_time_ms", "coordinator_epoch"),
+        *("log_dir", "size", "total_bytes", "usable_bytes"),
+    }
+)
+"""Fields that are no business of a comparison."""
+
+IDENTITY = ("resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "transactional_id")
+PLACE = ("partition_index", "partition", "partition_id", "index", "member_id", "producer_id", "user", "entity_type")
+
+
+@dataclass
+class Given:
+    """What one side has given a conversation: values by (kind, label)."""
+
+    values: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def learn(self, kind: str, label: str, value: Any) -> None:
+        self.values[kind, label] = value
+
+    def label(self, kind: str, value: Any) -> str:
+        """The label under which the conversation knows a value."""
+        return next((label for (k, label), known in self.values.items() if k == kind and known == value), "another")
+
+
+class Own(NamedTuple):
+    """Stands in a request for what a side has given; ``otherwise`` if it has given nothing."""
+
+    kind: str
+    label: str
+    otherwise: Any
+    plus: int = 0
+
+    def of(self, given: Given) -> Any:
+        value = given.values.get((self.kind, self.label), self.otherwise)
+        return value + self.plus if self.plus else value
+
+
+Learn = Callable[[Given, Message], None]
+
+
+class Ask(NamedTuple):
+    """One request of a conversation, and what is learned from an answer without an error."""
+
+    api: str
+    version: int
+    message: Message
+    learn: Learn | None = None
+
+
+def filled(value: Any, given: Given) -> Any:
+    """A request's message with the side's own values."""
+    if isinstance(value, Own):
+        return value.of(given)
+    if callable(value):
+        return value(given)
+    if isinstance(value, dict):
+        return {name: filled(each, given) for name, each in value.items()}
+    return [filled(each, given) for each in value] if isinstance(value, list) else value
+
+
+# ---- what two answers have in common ---------------------------------------------------------------------------------
+
+
+def comparable(value: Any, given: Given, name: str = "") -> Any:
+    """An answer without what differs between any two brokers; lists of structs in an order of their own."""
+    if isinstance(value, dict):
+        return {key: comparable(each, given, key) for key, each in value.items() if key not in VOLATILE}
+    if isinstance(value, memoryview):
+        return list(batches(bytes(value)))
+    if isinstance(value, list):
+        if name == "responses" and value and "topic" in value[0] and "partitions" in value[0]:
+            value = list(_joined(value))
+        items = [comparable(each, given, name) for each in value]
+        if name == "partitions" and all(isinstance(each, int) for each in items):
+            return sorted(items)
+        return sorted(items, key=_order) if items and isinstance(items[0], dict | str) else items
+    if isinstance(value, bytes) and len(value) == len(bytes(16)):
+        return "none" if value == bytes(16) else given.label("topic", value)
+    if name == "producer_id" and value != -1:
+        return given.label("producer", value)
+    if name in {"member_id", "leader"} and value:
+        return given.label("member", value)
+    return bool(value) if name == "session_id" else value
+
+
+def _order(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    return repr([item[key] for key in (*IDENTITY, *PLACE) if key in item])
+
+
+def _joined(topics: list[Message]) -> Iterator[Message]:
+    """Kafka names a topic of a Fetch response again where its partitions are not neighbors."""
+    by_topic: dict[tuple[Any, Any], Message] = {}
+    for topic in topics:
+        found = by_topic.setdefault((topic["topic"], topic["topic_id"]), {**topic, "partitions": []})
+        found["partitions"] += topic["partitions"]
+    yield from by_topic.values()
+
+
+def batches(data: bytes) -> Iterator[tuple[Any, ...]]:
+    """(base offset, last offset delta, epoch, attributes, records, has a producer, producer epoch, sequence) of each."""
+    at = 0
+    while at + 61 <= len(data):
+        base, size, epoch, _magic, _crc, attributes, last_delta = struct.unpack_from(">qiibIhi", data, at)
+        producer, producer_epoch, sequence, count = struct.unpack_from(">qhii", data, at + 43)
+        yield base, last_delta, epoch, attributes, count, producer != -1, producer_epoch, sequence
+        at += 12 + size
+
+
+class Difference(NamedTuple):
+    """One place of an answer."""
+
+    ask: Ask
+    path: str
+    kafka: Any
+    ours: Any
+
+    @property
+    def member(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    def __str__(self) -> str:
+        return f"{self.ask.api} v{self.ask.version} {self.path}: Kafka {self.kafka!r:.300}, ours {self.ours!r:.300}"
+
+
+def differences(ask: Ask, kafka: Any, ours: Any, path: str = "") -> Iterator[Difference]:
+    """Where two answers are not the same."""
+    if isinstance(kafka, dict) and isinstance(ours, dict):
+        for name in sorted(kafka.keys() | ours.keys()):
+            yield from differences(ask, kafka.get(name), ours.get(name), f"{path}.{name}")
+    elif isinstance(kafka, list) and isinstance(ours, list) and len(kafka) == len(ours):
+        for number, (one, other) in enumerate(zip(kafka, ours, strict=True)):
+            yield from differences(ask, one, other, f"{path}[{number}]")
+    elif kafka != ours:
+        yield Difference(ask, path, kafka, ours)
+
+
+# ---- where ours differs on purpose -----------------------------------------------------------------------------------
+
+
+class Purpose(NamedTuple):
+    """A difference that is meant."""
+
+    why: str
+    api: str
+    is_it: Callable[[Difference], bool]
+
+
+def codes(*pairs: tuple[int, int]) -> Callable[[Difference], bool]:
+    """The error code is Kafka's, ours: one of these pairs."""
+    return lambda found: found.member == "error_code" and (found.kafka, found.ours) in pairs
+
+
+def member(*names: str) -> Callable[[Difference], bool]:
+    return lambda found: found.member in names
+
+
+FIRST_FAULT = "which of several faults is named first"
+
+ON_PURPOSE = (
+    Purpose("file.delete.delay.ms is another one in the bench's Kafka", "CreateTopics", member("configs")),
+    *(
+        Purpose(FIRST_FAULT, api, codes((37, 40), (38, 40), (36, 40), (40, 17), (40, 3), (42, 3), (40, 42), (42, 40)))
+        for api in ("CreateTopics", "AlterConfigs", "IncrementalAlterConfigs")
+    ),
+    Purpose("cleanup.policy is not empty", "IncrementalAlterConfigs", codes((0, 40))),
+    Purpose("what is only validated has no id", "CreateTopics", lambda d: bool(d.ask.message.get("validate_only"))),
+    Purpose("our integers are all LONG", "DescribeConfigs", member("config_type")),
+    Purpose(
+        "each has settings that the other lacks",
+        "DescribeConfigs",
+        lambda d: bool(d.kafka and d.ours) and d.member == "configs",
+    ),
+    Purpose("Kafka sets min.insync.replicas for all brokers (KIP-966)", "DescribeConfigs", member("config_source")),
+    Purpose("the log start is said where it is known to matter", "Produce", lambda d: d.member == "log_start_offset"),
+    Purpose("a batch that cannot be read is CORRUPT_MESSAGE, not INVALID_RECORD", "Produce", codes((87, 2))),
+    Purpose(
+        "an OFFSET_OUT_OF_RANGE says where the log is",
+        "Fetch",
+        lambda d: d.member in {"high_watermark", "log_start_offset"} and d.kafka == -1,
+    ),
+    Purpose(
+        "one fetch reads on in the next segment",
+        "Fetch",
+        lambda d: ".records" in d.path and isinstance(d.kafka, list) and d.ours[: len(d.kafka)] == d.kafka,
+    ),
+    Purpose(
+        "no aborted transactions: null or an empty list",
+        "Fetch",
+        lambda d: d.member == "aborted_transactions" and not d.kafka and not d.ours,
+    ),
+    Purpose(
+        FIRST_FAULT,
+        "OffsetCommit",
+        lambda d: d.kafka == 3 and d.ours in {22, 25, 27, 79, 82},
+    ),
+    Purpose("a group that is gone: the member joins again", "OffsetCommit", codes((69, 22), (25, 22))),
+    Purpose(FIRST_FAULT, "TxnOffsetCommit", lambda d: d.kafka == 3),
+    Purpose(
+        "what members read is not known: nothing is deleted", "OffsetDelete", lambda d: not d.ours or d.ours in (68, 69)
+    ),
+    Purpose("a member that is about to join keeps its group", "DeleteGroups", codes((0, 68), (0, 69))),
+    Purpose("a join that failed leaves no group", "DescribeGroups", member("group_state", "error_code")),
+    Purpose(
+        "while members join, the last generation's assignment counts no more",
+        "DescribeGroups",
+        member("member_assignment"),
+    ),
+    Purpose("generations rise with each change", "JoinGroup", member("generation_id")),
+    Purpose(FIRST_FAULT, "JoinGroup", lambda d: d.ours == 23 or d.member == "member_id"),
+    Purpose("another schedule of rebalances", "ConsumerGroupHeartbeat", lambda d: d.member != "error_code"),
+    Purpose("a group that is gone: the member joins again", "ConsumerGroupHeartbeat", codes((69, 25))),
+    Purpose("states follow the schedule of rebalances", "ConsumerGroupDescribe", lambda d: d.member != "error_code"),
+    Purpose("nothing is said of what there is not", "DescribeTransactions", member("producer_id", "producer_epoch")),
+    Purpose(
+        "a producer that is only being confirmed is not shown",
+        "DescribeProducers",
+        lambda d: d.member == "active_producers" and len(d.kafka) > len(d.ours),
+    ),
+)
+
+
+def is_on_purpose(found: Difference) -> bool:
+    """Return True if ours differs there because it is meant to."""
+    return any(each.api == found.ask.api and each.is_it(found) for each in ON_PURPOSE)
+
+
+# ---- both sides ------------------------------------------------------------------------------------------------------
+
+
+class Side:
+    """One broker, and what it has given this conversation."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._host, _, self._port = bootstrap.partition(":")
+        self._client: RawClient | None = None
+        self.given = Given()
+
+    async def ask(self, ask: Ask) -> Message:
+        """The answer; a request that finds no leader or coordinator yet is repeated."""
+        message = filled(ask.message, self.given)
+        for _ in range(RETRIES):
+            if self._client is None:
+                self._client = await RawClient.at(self._host, int(self._port))
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                answer = await self._client.call(ask.api, ask.version, message)
+            if not errors_in(answer) & NOT_YET:
+                break
+            await asyncio.sleep(RETRY_PAUSE_S)
+        if ask.learn is not None and not errors_in(answer) - {0, 79}:
+            ask.learn(self.given, answer)
+        return answer
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+async def first_difference(
+    kafka: str, ours: str, conversation: Iterator[Ask], pauses: Mapping[str, float]
+) -> tuple[Difference, list[Ask]] | None:
+    """The first place that differs and is not meant to, with the requests up to there."""
+    said: list[Ask] = []
+    async with Side(kafka) as one, Side(ours) as other:
+        for ask in conversation:
+            said.append(ask)
+            answers = [await side.ask(ask) for side in (one, other)]
+            seen = [comparable(answer, side.given) for answer, side in zip(answers, (one, other), strict=True)]
+            found = itertools.filterfalse(is_on_purpose, differences(ask, *seen))
+            if (first := next(found, None)) is not None:
+                return first, said
+            await asyncio.sleep(pauses.get(ask.api, 0.0))
+    return None

@@ -1,0 +1,54 @@
+"""Apache Kafka's broker and ours answer the same requests alike (see ``beside_kafka.py``).
+
+Some conversations are the same in each run, some are new: a failure names the seed. ``MINIKAFKA_BESIDE_SEEDS`` names
+others, ``MINIKAFKA_BESIDE_SEEDS=7,8 pytest tests/foreign/test_beside_kafka.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from minikafka import LocalCluster
+from tests.foreign.beside_kafka import first_difference
+from tests.foreign.conversations import CONVERSATIONS
+from tests.foreign.kafka_brokers import kafka
+
+pytestmark = [pytest.mark.java, pytest.mark.e2e, pytest.mark.slow]
+
+SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+REQUESTS = 40
+ATTEMPTS = 3
+FRESH = random.SystemRandom().randrange(10**6, 10**9)
+SEEDS = [int(each) for each in os.environ.get("MINIKAFKA_BESIDE_SEEDS", "1,2,3").split(",")]
+PAUSES_S = {"EndTxn": 0.1, "InitProducerId": 0.1, "CreateTopics": 0.2, "DeleteTopics": 0.2}
+"""Both brokers do the rest of these after their answer."""
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[str, str]]:
+    """Addresses of Kafka's broker and of ours."""
+    with kafka(SETTINGS) as theirs, LocalCluster(brokers=1, config=SETTINGS) as ours:
+        yield theirs.bootstrap, ours.bootstrap
+
+
+@pytest.mark.parametrize("kind", CONVERSATIONS)
+@pytest.mark.parametrize("seed", [*SEEDS, "fresh"])
+def test_answers_are_alike(brokers: tuple[str, str], kind: str, seed: int | str):
+    """A difference that time alone has made does not come again: a conversation that shows one is repeated."""
+    number = seed if isinstance(seed, int) else FRESH
+    for _ in range(ATTEMPTS):
+        unique = f"{number}x{time.monotonic_ns()}"
+        conversation = itertools.islice(CONVERSATIONS[kind](random.Random(number), unique), REQUESTS)
+        found = asyncio.run(first_difference(*brokers, conversation, PAUSES_S))
+        if found is None:
+            return
+    difference, said = found
+    history = "\n".join(f"{each.api} v{each.version} {each.message!r:.400}" for each in said)
+    pytest.fail(f"seed {number}, {ATTEMPTS} times: {difference}\n\n{history}", pytrace=False)
