@@ -403,7 +403,7 @@ _KINDS: Final = (
     _kind("broker_started", "node", "serves"),
     _kind("broker_stopped", "node clean why", "has stopped"),
     _kind("broker_failed", "node why", "stops by itself", ERROR),
-    _kind("decision_failed", "node api why", "cannot decide {api}, and changes nothing: {why}", ERROR),
+    _kind("request_failed", "api why", "cannot answer {api}, and has changed nothing: {why}", ERROR),
     _kind("registered", "node broker_epoch", "has registered with the controller, epoch {broker_epoch}"),
     _kind("registration_refused", "node why", "the controller refuses its registration", WARNING),
     _kind("session_lost", "node why", "has lost its session with the controller", WARNING),

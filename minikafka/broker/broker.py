@@ -3,7 +3,8 @@
 Start: lock and load the data directory, serve, join the quorum, follow the metadata, register, get unfenced.
 Stop: ask to leave (leaders move first), refuse new requests, end the waiters, leave the quorum, close the server, make
 everything durable, write the clean-shutdown marker. A broker whose disk failed leaves in the same order but without
-the marker: the next start must recover. A bug (an unexpected exception anywhere) stops the broker at once.
+the marker: the next start must recover. A bug (an unexpected exception) stops the broker at once, except in a
+request that has changed nothing.
 """
 
 from __future__ import annotations

@@ -491,7 +491,7 @@ class ControllerDriver:
         name = type(request).__name__.removesuffix("Request")
         why = f"{type(error).__name__}: {error}"
         text = "".join(traceback.format_exception(error))
-        self.world.events("decision_failed", node=self.config.node_id, api=name, why=why, traceback=text)
+        self.world.events("request_failed", api=name, why=why, traceback=text)
         return UnknownServerError(f"{name} failed at the controller: {why}; its log has more", outcome=NOT_WRITTEN)
 
     def _must_wait(self, image: MetadataImage, asked: _Asked) -> bool:

@@ -2,8 +2,8 @@
 
 A handler takes a typed request and returns a typed response; it knows nothing of bytes or HTTP, so another codec can
 stand in front of the same handlers. It raises ProtocolError for a failure of the whole request; failures of single
-partitions are part of its response. Anything else that it raises is a bug: it is logged as an event, stops the broker,
-and is answered with UNKNOWN_SERVER_ERROR, outcome *unknown*.
+partitions are part of its response. Anything else that it raises is a bug: it is logged as an event, is answered with
+UNKNOWN_SERVER_ERROR, outcome *unknown*, and stops the broker, unless the handler only reads (``Api.reads``).
 
 A handler returns its response at once when nothing must be awaited, so that such a request costs no task. Otherwise it
 returns :class:`Begun` (its effect has happened, its response must be awaited) or an awaitable of either. An awaitable
@@ -13,6 +13,7 @@ that is :class:`Parked` costs no task either: an event answers it.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import CoroutineType
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from minikafka.broker.meters import VISIT, RequestMeter, RequestMeters, Visit
 from minikafka.config import KIB
-from minikafka.errors import UNKNOWN, BrokerNotAvailable, ProtocolError, UnknownServerError
+from minikafka.errors import UNKNOWN, BrokerNotAvailable, DiskFailed, ProtocolError, UnknownServerError
+from minikafka.invariant import InvariantViolation
 from minikafka.parked import Parked, Result
 from minikafka.ports import CAUSE, INTERNAL, Buffers, Events, RequestContext
 from minikafka.types import METADATA_TOPIC
@@ -277,9 +279,13 @@ class Dispatcher:
         return answer if is_over else self._under_way(under_way, answer)
 
     def _bug(self, api: Api, meter: RequestMeter, error: Exception) -> UnknownServerError:
-        """Whatever it is, the caller gets an answer and the broker stops."""
+        """The caller gets an answer. The broker stops, unless the handler only reads and so has changed nothing."""
         meter.failed(UnknownServerError.name)
-        self._on_bug(f"handler of {api.name}", error)
+        if api.reads and not isinstance(error, (InvariantViolation, DiskFailed)):
+            text = "".join(traceback.format_exception(error))
+            self._events("request_failed", api=api.name, why=f"{type(error).__name__}: {error}", traceback=text)
+        else:
+            self._on_bug(f"handler of {api.name}", error)
         return UnknownServerError(f"{api.name} failed: {type(error).__name__}", outcome=UNKNOWN)
 
 

@@ -300,7 +300,7 @@ class Run:
         self.sim.loop.failures.clear()
         self.sim.loop.alarmed = False
         for event in self.sim.journal[self._events_seen :]:
-            if event.kind in {"broker_failed", "decision_failed"} and not self.faults.explains(event):
+            if event.kind in {"broker_failed", "request_failed"} and not self.faults.explains(event):
                 why = str(event.facts.get("traceback") or event.facts["why"])
                 self.watch.report(event_failure_name(why), f"{event.node}: {why}")
         self._events_seen = len(self.sim.journal)

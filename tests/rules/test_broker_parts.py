@@ -18,13 +18,14 @@ from minikafka.broker.purgatory import SWEEP_SIZE_MIN, Condition, Mark, Purgator
 from minikafka.broker.quorum_applied import SnapshotFiles
 from minikafka.broker.quorum_follower import MetadataFollower
 from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError, NotController
+from minikafka.invariant import InvariantViolation
 from minikafka.ports import CAUSE, File, no_events
 from minikafka.quorum.files import FOLDER, snapshot_path
 from minikafka.sim.world import SimWorld
 from minikafka.tasks import Tasks
 from minikafka.types import EpochEnd, TopicPartition
 from minikafka.wire.codec import decode_response, encode_request
-from minikafka.wire.messages import MetadataRequest, MetadataResponse
+from minikafka.wire.messages import ApiVersionsRequest, MetadataRequest, MetadataResponse
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 0)
@@ -425,6 +426,38 @@ def test_expected_errors_are_answers_and_bugs_are_told():
     answer, bugs = dispatch({"Metadata": breaks}, "Metadata", METADATA_BODY)
     assert (answer.error_code, answer.outcome) == (-1, "unknown")
     assert bugs == [("handler of Metadata", "oops")]
+
+
+@pytest.mark.parametrize(
+    "error, stops", [(ZeroDivisionError("oops"), False), (InvariantViolation("oops"), True), (DiskFailed("oops"), True)]
+)
+def test_a_bug_of_a_handler_that_reads_stops_no_broker(error: Exception, *, stops: bool):
+    """It has changed nothing, and clients repeat what fails: the next broker would stop as well. A broken invariant or
+    disk is another matter.
+    """
+
+    def breaks(_request, context):
+        raise error
+
+    bugs, told = [], []
+    dispatcher = Dispatcher(
+        {"ApiVersions": breaks},
+        events=lambda kind, **facts: told.append((kind, facts)),
+        on_bug=lambda name, error: bugs.append((name, str(error))),
+        is_open=True,
+        ticks_ns=lambda: 0,
+    )
+
+    async def send(_sim):
+        body = b"".join(map(bytes, encode_request(ApiVersionsRequest())))
+        return b"".join(map(bytes, await settled(dispatcher.dispatch("ApiVersions", body))))
+
+    assert decode_response("ApiVersions", run(send)).error_code == -1
+    assert bugs == ([("handler of ApiVersions", "oops")] if stops else [])
+    failed = [facts for kind, facts in told if kind == "request_failed"]
+    assert [(each["api"], each["why"]) for each in failed] == (
+        [] if stops else [("ApiVersions", "ZeroDivisionError: oops")]
+    )
 
 
 def test_malformed_bodies_and_closed_brokers_are_answered():

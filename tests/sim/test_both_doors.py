@@ -266,7 +266,14 @@ class Play:
             for row in leads[-1:]
             for each, metadata in row["members"].items()
         )
-        return g.SyncGroupRequest(group_id=group, generation_id=generation, member_id=member_id, assignments=given)
+        return g.SyncGroupRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=given,
+        )
 
     def _member(self, group: int, member: int, shift: int) -> dict[str, Any]:
         member_id, generation = self.members.get((f"g{group}", member), ("", -1))

@@ -74,7 +74,7 @@ def test_a_bug_in_a_decision_ends_no_reign(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(controller_driver._DECISIONS, ElectLeadersRequest, broken)
         asked = world.driver.handle(ElectLeadersRequest(election_type="preferred", partitions=None))
         assert await outcome(asked) == ("UNKNOWN_SERVER_ERROR", "not_written")
-        [failed] = world.facts("decision_failed")
+        [failed] = world.facts("request_failed")
         assert (failed["api"], failed["why"]) == ("ElectLeaders", "KeyError: 'cleanup.policy'")
         assert "in broken" in str(failed["traceback"])
         assert await world.register(3) > 0
