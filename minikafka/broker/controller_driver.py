@@ -649,7 +649,7 @@ class ControllerDriver:
             self._asked_for_life.pop(node, None)
         registered = self.metadata.image.brokers.get(node)
         if registered is not None and response.broker_epoch == registered.broker_epoch:
-            self.sessions.lives(node, asked_at)
+            self.sessions.lives(node, asked_at, self.world.clock.now())
 
     # ---- which processes have ended: rule 8 --------------------------------------------------------------------------
 

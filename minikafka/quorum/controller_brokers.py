@@ -182,11 +182,17 @@ class Sessions:
         if session is not None and (session.asked_to_stop_at is None or not wants):
             session.asked_to_stop_at = now if wants else None
 
-    def lives(self, node: NodeId, asked_at: float) -> None:
-        """The registered incarnation has answered a request that was sent at ``asked_at``."""
+    def lives(self, node: NodeId, asked_at: float, answered_at: float) -> None:
+        """The registered incarnation has answered a request that was sent at ``asked_at``.
+
+        That counts as a heartbeat. Otherwise, of the replicas that stay when a broker shuts down, the session of one that
+        lives could end before that of a dead one, because it had been cut off until a moment ago. The dead one would be
+        left alone in the ISR, and lead again without what it lost.
+        """
         session = self._sessions.get(node)
         if session is not None:
             session.asked_for_life_at = max(session.asked_for_life_at or asked_at, asked_at)
+            self.touched(node, answered_at)
 
     def silent_since_asked_to_stop(self, node: NodeId, brokers: Iterable[NodeId]) -> frozenset[NodeId]:
         """Return those of ``brokers`` that may have died before ``node`` first asked to shut down.
@@ -468,13 +474,14 @@ def _rests_on_silent(policy: ClusterPolicy, image: MetadataImage, node: NodeId, 
     its page cache held; 2. replica 2 is cut off and fenced; 3. replica 1, which leads, shuts down within the session
     timeout of 3: the ISR is {3}; 4. replica 3 restarts, leaves the ISR after its unclean stop, and leads as the last
     known leader. Steps 2 and 3 may also change places: two silent replicas are as good as one. A replica that the
-    shutdown makes eligible to lead (KIP-966) is not lost, so nothing waits for it.
+    shutdown makes eligible to lead (KIP-966), because fewer than min.insync.replicas are left, is not lost, so nothing
+    waits for it.
     """
     for topic, partition in image.sorted_partitions():
         rest = [member for member in partition.isr if member != node]
         if node in partition.isr and rest and silent.issuperset(rest):
             least = effective_min_isr(policy.min_insync_replicas(topic), partition.replicas, partition.adding)
-            if least <= 1 or not policy.eligible_leader_replicas_enable:
+            if len(rest) >= least or not policy.eligible_leader_replicas_enable:
                 return True
     return False
 

@@ -232,6 +232,11 @@ def test_controlled_shutdown_waits_for_a_sign_of_life_of_one_of_those_that_stay(
     cluster.heartbeat(1, want_shut_down=True, silent=frozenset({3}))
     assert cluster.leader() == (2, (2, 3))
 
+    enough = Cluster(min_isr=2)
+    enough.create("t", (1, 2, 3))
+    enough.heartbeat(1, want_shut_down=True, silent=frozenset({2, 3}))
+    assert enough.leader() == (1, (1, 2, 3)), "with two left, the replica that stops would not be eligible to lead"
+
     ineligible = Cluster(min_isr=2, elr=False)
     ineligible.create("t", (1, 3))
     ineligible.heartbeat(1, want_shut_down=True, silent=frozenset({2, 3}))
@@ -455,13 +460,13 @@ def test_signs_of_life_count_from_the_first_request_to_shut_down():
     sessions.restart((1, 2, 3), 0.0)
     brokers = (2, 3, 4)
     assert sessions.silent_since_asked_to_stop(1, brokers) == frozenset()
-    sessions.lives(2, 1.0)
+    sessions.lives(2, 1.0, 1.0)
     sessions.asked_to_stop(1, 2.0)
     sessions.asked_to_stop(1, 4.0)
     sessions.touched(2, 3.0)
     assert sessions.silent_since_asked_to_stop(1, brokers) == {2, 3, 4}
-    sessions.lives(2, 3.0)
-    sessions.lives(2, 1.5)  # its answer comes after that of a later question
+    sessions.lives(2, 3.0, 3.0)
+    sessions.lives(2, 1.5, 1.5)  # its answer comes after that of a later question
     assert sessions.silent_since_asked_to_stop(1, brokers) == {3, 4}
     sessions.begun(2, 5.0)
     assert sessions.silent_since_asked_to_stop(1, brokers) == {2, 3, 4}
@@ -469,13 +474,26 @@ def test_signs_of_life_count_from_the_first_request_to_shut_down():
     assert sessions.silent_since_asked_to_stop(1, brokers) == frozenset()
 
 
+def test_an_answered_question_prolongs_the_session():
+    """Seed 943000672: the only living replica that stayed had been cut off until a moment before it answered. Its session
+    ended before that of a dead one, which was left alone in the ISR and led again without its unsynced records.
+    """
+    sessions = Sessions(timeout_s=9.0)
+    sessions.restart((1, 2, 3), 0.0)
+    sessions.touched(3, 2.0)  # its last heartbeat
+    sessions.asked_to_stop(1, 8.0)
+    sessions.lives(2, 8.0, 8.5)
+    assert sessions.silent_since_asked_to_stop(1, (2, 3)) == {3}
+    assert sessions.expired(12.0) == [1, 3]
+
+
 def test_a_broker_without_a_session_has_given_no_sign_of_life():
     """Seed 651810754: the dead incarnation of the controller's own node has no session, and counted as heard."""
     sessions = Sessions(timeout_s=9.0)
     sessions.restart((1, 2), 0.0)
     sessions.asked_to_stop(2, 1.0)
-    sessions.lives(1, 2.0)
-    sessions.lives(3, 2.0)
+    sessions.lives(1, 2.0, 2.0)
+    sessions.lives(3, 2.0, 2.0)
     assert sessions.silent_since_asked_to_stop(2, (1, 3)) == {3}
 
 

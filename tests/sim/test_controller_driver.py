@@ -660,7 +660,7 @@ def test_controlled_shutdown_waits_until_the_others_have_read_it():
         await world.beat(2)
         await world.beat(1, leaving=True)
         assert world.partition().leader == 1  # the others might be dead: a heartbeat may be late
-        world.driver.sessions.lives(2, world.now())
+        world.driver.sessions.lives(2, world.now(), world.now())
         first, twice = await asyncio.gather(world.beat(1, leaving=True), world.beat(1, leaving=True))
         assert (first.should_shut_down, twice.should_shut_down) == (False, False)
         assert world.partition().leader == 2
@@ -695,7 +695,7 @@ def test_a_heartbeat_of_a_former_incarnation_does_not_date_the_wish_to_shut_down
         with pytest.raises(StaleBrokerEpoch):
             await world.driver.handle(late)
         await asyncio.sleep(0.1)
-        world.driver.sessions.lives(1, world.now())
+        world.driver.sessions.lives(1, world.now(), world.now())
         await asyncio.sleep(0.1)
         await world.beat(2, leaving=True)
         assert world.driver.sessions.silent_since_asked_to_stop(2, (1,)) == {1}
@@ -712,7 +712,7 @@ def test_controlled_shutdown_survives_a_change_of_controller():
         await world.create("t", factor=2)
         await world.beat(1, leaving=True)
         assert not world.broker(1).in_controlled_shutdown  # broker 2 might be dead: it has not answered since
-        world.driver.sessions.lives(2, world.now())
+        world.driver.sessions.lives(2, world.now(), world.now())
         await world.beat(1, leaving=True)
         assert world.broker(1).in_controlled_shutdown
         world.quorum.lose(leader=3)
@@ -734,7 +734,7 @@ def test_a_shutdown_that_was_called_off_does_not_shorten_the_next_one():
 
         async def leave() -> int:
             await world.beat(1, leaving=True)
-            world.driver.sessions.lives(2, world.now())
+            world.driver.sessions.lives(2, world.now(), world.now())
             await world.beat(1, leaving=True)
             assert world.broker(1).in_controlled_shutdown
             return world.metadata.image.offset
