@@ -185,9 +185,9 @@ class Sessions:
     def lives(self, node: NodeId, asked_at: float, answered_at: float) -> None:
         """The registered incarnation has answered a request that was sent at ``asked_at``.
 
-        That counts as a heartbeat. Otherwise, of the replicas that stay when a broker shuts down, the session of one that
-        lives could end before that of a dead one, because it had been cut off until a moment ago. The dead one would be
-        left alone in the ISR, and lead again without what it lost.
+        That counts as a heartbeat. Otherwise, of the replicas that stay when a broker shuts down, the session of one
+        that lives could end before that of a dead one, because it had been cut off until a moment ago. The dead one
+        would be left alone in the ISR, and lead again without what it lost.
         """
         session = self._sessions.get(node)
         if session is not None:

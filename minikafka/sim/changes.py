@@ -59,7 +59,7 @@ from minikafka.sim.log_invariants import stored_batches
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.tenant_plans import GRANT, REVOKE, SECRETS, SET_PASSWORD, SET_QUOTA
 from minikafka.sim.workload import started
-from minikafka.types import Offset, TopicPartition
+from minikafka.types import NO_OFFSET, Offset, TopicPartition
 from minikafka.wire.acls import CLUSTER_NAME, Acl, AclFilter, AclOperation, AclPermission, ResourceType
 from minikafka.wire.records import decode_batch
 
@@ -295,7 +295,8 @@ def tell_lives(recorder: Recorder, process: str, topic: str, sent: Iterable[Sent
         if each.life != last:
             continue
         if each.error is None:
-            recorder.acknowledged(op, partition=0, offset=each.offset)
+            # -1: a leader that had been restarted knew that the batch is in the log, and not where.
+            recorder.acknowledged(op, partition=0, offset=None if each.offset == NO_OFFSET else each.offset)
         elif is_unknown:
             recorder.unknown(op, each.error.name)
         else:

@@ -41,7 +41,7 @@ from minikafka.sim.replica_view import OfPartition
 from minikafka.sim.run import Run, run
 from minikafka.sim.search import QUICK, QUICK_CLIENT
 from minikafka.sim.seeds import plan_of
-from minikafka.types import TopicPartition
+from minikafka.types import NO_OFFSET, TopicPartition
 from minikafka.wire.messages import ProducedPartition, ProduceRequest, ProduceResponse
 from minikafka.wire.records import decode_batch
 
@@ -493,6 +493,16 @@ def test_what_a_later_life_may_hold(read: list[str], expected: list[str]) -> Non
     recorder.expect(Expectations(final_read_complete=True))
     assert sorted(checker.verdict().totals) == expected
     assert RECORDS > 1
+
+
+def test_what_is_in_the_log_at_a_forgotten_place() -> None:
+    """Seed 943002854: a restarted leader knows that it has a batch, and not where; all of them seemed to lie at one place."""
+    checker = Checker()
+    recorder = Recorder(checker.feed, lambda: 0.0)
+    tell_lives(recorder, "a1", SCRATCH, [Sent(1, "1.0", offset=NO_OFFSET), Sent(1, "1.1", offset=NO_OFFSET)], last=1)
+    recorder.poll("final", SCRATCH, 0, [(0, "1.0"), (1, "1.1")], position_before=0, position_after=2)
+    recorder.expect(Expectations(final_read_complete=True))
+    assert not checker.verdict().totals
 
 
 def test_log_starts_move_under_faults() -> None:
