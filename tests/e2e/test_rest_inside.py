@@ -38,10 +38,10 @@ class Person:
 
     async def __call__(self, method: str, path: str, *, at: int = 1, expect: int = 200, **options: Any) -> Any:
         async with self.http.request(method, self.urls[at] + path, **options) as response:
-            told = await response.json(content_type=None)
-        check_answer(method, path, response.status, response.content_type, told)
-        assert response.status == expect, told
-        return told
+            heard = await response.json(content_type=None)
+        check_answer(method, path, response.status, response.content_type, heard)
+        assert response.status == expect, heard
+        return heard
 
     async def get(self, path: str, **options: Any) -> Any:
         return await self("GET", path, **options)
@@ -58,9 +58,9 @@ class Person:
         """The first answer that is as wanted."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                told = await self.get(path, at=at)
-                if met(told):
-                    return told
+                heard = await self.get(path, at=at)
+                if met(heard):
+                    return heard
                 await asyncio.sleep(0.1)
 
 
@@ -78,32 +78,32 @@ async def test_a_dead_leader_is_explained(cluster, person):
     path = await person.topic("mortal", config={"min.insync.replicas": 2})
     for number in range(3):
         await person.post(path + "/records", {"value": number})
-    before = await person.until(path, lambda told: told["told_by"] == [1, 2, 3])
+    before = await person.until(path, lambda heard: heard["told_by"] == [1, 2, 3])
     assert {each["why"].partition(":")[0] for each in before["replicas"]} <= {"it leads epoch 0", "it has everything"}
     dead = before["leader"]["id"]
     alive = next(node for node in cluster.node_ids if node != dead)
     await asyncio.to_thread(cluster.kill, dead)
     try:
-        after = await person.until(path, lambda told: told["leader"] and told["leader"]["id"] != dead, at=alive)
+        after = await person.until(path, lambda heard: heard["leader"] and heard["leader"]["id"] != dead, at=alive)
         (gone,) = [each for each in after["replicas"] if each["id"] == dead]
         assert gone["in_sync"] is False
         assert "connection refused by" in gone["why"]
         # The new leader hears with its follower's first fetch how far that is.
-        told = await person.until(path + "/explain", lambda told: told["high_watermark"]["held_by"] == [], at=alive)
-        assert f"the process of broker {dead} has ended: connection refused by" in told["leader"]["sentence"]
-        assert [each["event"] for each in told["leader"]["because"]] == ["leader_elected", "became_leader"]
-        assert told["isr"]["because"][0]["facts"]["old"] == [1, 2, 3]
-        assert dead not in told["isr"]["isr"]
-        assert "every replica in the ISR has acknowledged all records" in told["high_watermark"]["sentence"]
+        heard = await person.until(path + "/explain", lambda heard: heard["high_watermark"]["held_by"] == [], at=alive)
+        assert f"the process of broker {dead} has ended: connection refused by" in heard["leader"]["sentence"]
+        assert [each["event"] for each in heard["leader"]["because"]] == ["leader_elected", "became_leader"]
+        assert heard["isr"]["because"][0]["facts"]["old"] == [1, 2, 3]
+        assert dead not in heard["isr"]["isr"]
+        assert "every replica in the ISR has acknowledged all records" in heard["high_watermark"]["sentence"]
     finally:
         await asyncio.to_thread(cluster.restart, dead)
-    await person.until(path, lambda told: len(told["isr"]) == 3, at=alive)
+    await person.until(path, lambda heard: len(heard["isr"]) == 3, at=alive)
     elected = await person.post(path + "/elections", {"type": "preferred"}, at=alive)
     assert elected["leader"]["id"] == dead
     again = await person.post(path + "/elections", {"type": "preferred"}, at=alive, expect=409)
     assert again["error"] == "ELECTION_NOT_NEEDED"
-    told = await person.get(path + "/explain", at=alive)
-    assert "a client asked for a preferred election" in told["leader"]["sentence"]
+    heard = await person.get(path + "/explain", at=alive)
+    assert "a client asked for a preferred election" in heard["leader"]["sentence"]
 
 
 async def test_a_refusal_is_remembered_with_its_reason(cluster, person):
@@ -111,10 +111,10 @@ async def test_a_refusal_is_remembered_with_its_reason(cluster, person):
     path = await person.topic("small", replication_factor=1, config={"max.message.bytes": 1000})
     assert (await person.get(path + "/explain"))["last_refusal"] is None
     refused = await person.post(path + "/records", {"value": "x" * 2000}, expect=413)
-    told = (await person.get(path + "/explain"))["last_refusal"]
-    assert told["event"] == "produce_refused"
-    assert told["facts"]["error"] == refused["error"] == "MESSAGE_TOO_LARGE"
-    assert told["cause"].startswith("Produce#")
+    heard = (await person.get(path + "/explain"))["last_refusal"]
+    assert heard["event"] == "produce_refused"
+    assert heard["facts"]["error"] == refused["error"] == "MESSAGE_TOO_LARGE"
+    assert heard["cause"].startswith("Produce#")
 
 
 async def test_the_log_of_each_replica_is_there_to_read(person):
@@ -126,7 +126,7 @@ async def test_the_log_of_each_replica_is_there_to_read(person):
     for replica in (1, 2, 3):
         at = replica % 3 + 1
         log = await person.until(
-            f"{path}/log?replica={replica}&records=true", lambda told: told["high_watermark"] == 3, at=at
+            f"{path}/log?replica={replica}&records=true", lambda heard: heard["high_watermark"] == 3, at=at
         )
         assert log["replica"] == replica
         assert [each["committed"] for each in log["batches"]] == [True, True]
@@ -138,10 +138,10 @@ async def test_the_log_of_each_replica_is_there_to_read(person):
     assert logs[0] == logs[1] == logs[2]
     page = await person.get(f"{path}/log?max_batches=1&from=1")
     assert ([each["base_offset"] for each in page["batches"]], page["next_offset"]) == ([0], 2)
-    told = await person.get(f"{path}/log?replica=7", expect=404)
-    assert told["errors"][0]["parameter"] == "replica"
-    told = await person.get(f"{path}/log?from=9", expect=416)
-    assert told["error"] == "OFFSET_OUT_OF_RANGE"
+    heard = await person.get(f"{path}/log?replica=7", expect=404)
+    assert heard["errors"][0]["parameter"] == "replica"
+    heard = await person.get(f"{path}/log?from=9", expect=416)
+    assert heard["error"] == "OFFSET_OUT_OF_RANGE"
 
 
 async def test_offsets_by_name_time_and_epoch(person):
@@ -164,8 +164,8 @@ async def test_what_is_old_can_be_deleted_on_all_replicas(person):
     """DeleteRecords: the log start moves everywhere, and readers below are told where the log begins."""
     path = await person.topic("shorter")
     await person.post(path + "/records", {"records": [{"value": number} for number in range(5)]})
-    told = await person.post(path + "/truncate-before", {"offset": 3}, at=2)
-    assert told["low_watermark"] == 3
+    heard = await person.post(path + "/truncate-before", {"offset": 3}, at=2)
+    assert heard["low_watermark"] == 3
     for replica in (1, 2, 3):
         assert (await person.get(f"{path}/log?replica={replica}"))["log_start_offset"] == 3
     gone = await person.get(path + "/records?offset=1", expect=416)
@@ -197,12 +197,12 @@ async def test_the_controllers_log_is_readable(person):
 async def test_brokers_are_listed_with_their_load(person):
     """Who leads how much, in one look."""
     await person.topic("weight")
-    told = (await person.get("/v1/brokers", at=3))["brokers"]
-    assert [each["id"] for each in told] == [1, 2, 3]
-    assert sum(each["leader_count"] for each in told) == len(
+    heard = (await person.get("/v1/brokers", at=3))["brokers"]
+    assert [each["id"] for each in heard] == [1, 2, 3]
+    assert sum(each["leader_count"] for each in heard) == len(
         [None for topic in (await person.get("/v1/topics"))["topics"] for _ in range(topic["partition_count"])]
     )
-    assert (await person.get("/v1/brokers/2")) | {"port": 0} == told[1] | {"port": 0}
+    assert (await person.get("/v1/brokers/2")) | {"port": 0} == heard[1] | {"port": 0}
     assert (await person.get("/v1/brokers/9", expect=404))["error"] == "BROKER_ID_NOT_REGISTERED"
 
 
@@ -215,8 +215,8 @@ async def test_an_idempotent_curl_may_repeat_itself(person):
     producer = await person.post("/v1/producer-ids", {}, expect=201, at=2)
     headers = {"Producer-Id": str(producer["producer_id"]), "Producer-Epoch": "0", "Base-Sequence": "0"}
     for attempt in range(2):
-        told = await person.post(path + "/records", {"value": 1}, headers=headers)
-        (batch,) = told["partitions"]
+        heard = await person.post(path + "/records", {"value": 1}, headers=headers)
+        (batch,) = heard["partitions"]
         assert (batch["base_offset"], batch.get("duplicate", False)) == (0, attempt == 1)
     gap = await person.post(path + "/records", {"value": 1}, headers=headers | {"Base-Sequence": "5"}, expect=409)
     assert gap["error"] == "OUT_OF_ORDER_SEQUENCE_NUMBER"
@@ -225,10 +225,10 @@ async def test_an_idempotent_curl_may_repeat_itself(person):
     await person.post(path + "/records", {"value": 2}, headers=headers | {"Producer-Epoch": "1"})
     fenced = await person.post(path + "/records", {"value": 3}, headers=headers | {"Base-Sequence": "1"}, expect=409)
     assert fenced["error"] == "INVALID_PRODUCER_EPOCH"
-    told = await person.post("/v1/topics/once/records", {"value": 1}, headers=headers, expect=400)
-    assert "/v1/topics/once/partitions/N/records" in told["detail"]
-    told = await person.post(path + "/records", {"value": 1}, headers={"Producer-Id": "1"}, expect=400)
-    assert "needs Producer-Epoch and Base-Sequence beside it" in told["detail"]
+    heard = await person.post("/v1/topics/once/records", {"value": 1}, headers=headers, expect=400)
+    assert "/v1/topics/once/partitions/N/records" in heard["detail"]
+    heard = await person.post(path + "/records", {"value": 1}, headers={"Producer-Id": "1"}, expect=400)
+    assert "needs Producer-Epoch and Base-Sequence beside it" in heard["detail"]
 
 
 async def test_a_file_goes_in_as_it_is_and_msgpack_keeps_bytes(person):
@@ -246,8 +246,8 @@ async def test_a_file_goes_in_as_it_is_and_msgpack_keeps_bytes(person):
         assert (response.status, response.content_type) == (200, "application/msgpack")
         assert msgpack.unpackb(await response.read())["records"][0]["offset"] == 1
     async with person.http.get(url + "?offset=1", headers=packed) as response:
-        (told,) = msgpack.unpackb(await response.read())["records"]
-    assert (told["key"], told["value"], told["headers"], told["encoding"]) == (
+        (heard,) = msgpack.unpackb(await response.read())["records"]
+    assert (heard["key"], heard["value"], heard["headers"], heard["encoding"]) == (
         b"\xff",
         picture,
         [["h", b"\x00"]],
@@ -267,9 +267,9 @@ async def test_a_topic_can_be_looked_at_as_a_whole(person):
     await person.topic("wide", partitions=3)
     rows = [{"key": str(number), "value": number, "timestamp": 1_700_000_000_000 + number} for number in range(20)]
     await person.post("/v1/topics/wide/records", {"records": rows})
-    told = await person.get("/v1/topics/wide/records?from=earliest", at=2)
-    assert [each["value"] for each in told["records"]] == list(range(20))
-    assert sum(each["next_offset"] for each in told["next"]) == 20
+    heard = await person.get("/v1/topics/wide/records?from=earliest", at=2)
+    assert [each["value"] for each in heard["records"]] == list(range(20))
+    assert sum(each["next_offset"] for each in heard["next"]) == 20
     last = await person.get("/v1/topics/wide/records?from=-2")
     assert len(last["records"]) == 6
     some = await person.get("/v1/topics/wide/records?from=earliest&max_records=5")
@@ -329,10 +329,10 @@ async def test_a_stream_tells_records_watermark_and_leader_and_resumes(person):
         assert (response.status, response.content_type) == (200, "text/event-stream")
         events = events_of(response)
         assert (await the_next(events, "leader")).data["epoch"] == 0
-        told = [await the_next(events, "record") for _ in range(3)]
-        assert [each.data["value"] for each in told] == [0, 1, 2]
+        heard = [await the_next(events, "record") for _ in range(3)]
+        assert [each.data["value"] for each in heard] == [0, 1, 2]
         topic_id = (await person.get(path.partition("/partitions")[0]))["topic_id"]
-        assert [each.id for each in told] == [f"{topic_id}:{number}" for number in range(3)]
+        assert [each.id for each in heard] == [f"{topic_id}:{number}" for number in range(3)]
         assert (await the_next(events, "hw")).data["high_watermark"] == 3
         await the_next(events, "comment")
         await person.post(path + "/records", {"value": "news"})
@@ -383,13 +383,13 @@ async def test_a_followed_topic_goes_on_where_each_partition_was_left(person):
     async with person.http.get(url + "&from=earliest&heartbeat_ms=200", headers=events_only) as response:
         assert response.content_type == "text/event-stream"
         events = events_of(response)
-        told = [await the_next(events, "record") for _ in range(2)]
-        assert sorted(each.data["partition"] for each in told) == [0, 1]
-        assert told[-1].id.endswith(":0:1,1:1")
+        heard = [await the_next(events, "record") for _ in range(2)]
+        assert sorted(each.data["partition"] for each in heard) == [0, 1]
+        assert heard[-1].id.endswith(":0:1,1:1")
         await the_next(events, "comment")
     for number in range(2):
         await person.post(f"{path}/partitions/{number}/records", {"value": 10 + number})
-    async with person.http.get(url, headers={**events_only, "Last-Event-ID": told[-1].id}) as response:
+    async with person.http.get(url, headers={**events_only, "Last-Event-ID": heard[-1].id}) as response:
         events = events_of(response)
         values = [(await the_next(events, "record")).data["value"] for _ in range(2)]
         assert sorted(values) == [10, 11]
@@ -399,14 +399,14 @@ async def test_what_is_wrong_with_a_follower_has_a_status(person, monkeypatch):
     """Before the answer begins; too many partitions are refused with the way out."""
     path = (await person.topic("unfollowed", partitions=2)).partition("/partitions")[0]
     await person.get("/v1/topics/none/records?follow=true", expect=404)
-    told = await person("GET", path + "/records?follow=true", headers={"Last-Event-ID": "0:x"}, expect=400)
-    assert "0:42,1:17" in told["detail"]
+    heard = await person("GET", path + "/records?follow=true", headers={"Last-Event-ID": "0:x"}, expect=400)
+    assert "0:42,1:17" in heard["detail"]
     for accept, query in (("application/json", "?follow=true"), ("text/event-stream", "")):
-        told = await person("GET", path + "/records" + query, headers={"Accept": accept}, expect=406)
-        assert accept not in told["available"]
+        heard = await person("GET", path + "/records" + query, headers={"Accept": accept}, expect=406)
+        assert accept not in heard["available"]
     monkeypatch.setattr(topic_records, "PARTITION_COUNT_MAX", 1)
-    told = await person.get(path + "/records?follow=true", expect=422)
-    assert (told["error"], "/partitions/N/stream" in told["detail"]) == ("INVALID_PARTITIONS", True)
+    heard = await person.get(path + "/records?follow=true", expect=422)
+    assert (heard["error"], "/partitions/N/stream" in heard["detail"]) == ("INVALID_PARTITIONS", True)
 
 
 async def test_what_is_wrong_with_a_stream_has_a_status(person):
@@ -414,10 +414,10 @@ async def test_what_is_wrong_with_a_stream_has_a_status(person):
     path = await person.topic("short")
     assert (await person.get(path + "/stream?offset=9", expect=416))["error"] == "OFFSET_OUT_OF_RANGE"
     assert (await person.get("/v1/topics/none/partitions/0/stream", expect=404))["outcome"] == "not_written"
-    told = await person("GET", path + "/stream", headers={"Last-Event-ID": "x"}, expect=400)
-    assert told["errors"][0]["parameter"] == "Last-Event-ID"
-    told = await person("GET", path + "/stream", headers={"Accept": "application/json"}, expect=406)
-    assert told["available"] == ["text/event-stream"]
+    heard = await person("GET", path + "/stream", headers={"Last-Event-ID": "x"}, expect=400)
+    assert heard["errors"][0]["parameter"] == "Last-Event-ID"
+    heard = await person("GET", path + "/stream", headers={"Accept": "application/json"}, expect=406)
+    assert heard["available"] == ["text/event-stream"]
 
 
 async def test_a_stream_outlives_its_leader_and_ends_with_its_broker(cluster, person):
@@ -434,13 +434,13 @@ async def test_a_stream_outlives_its_leader_and_ends_with_its_broker(cluster, pe
         try:
             moved = await the_next(events, "leader")
             assert moved.data["id"] != leader
-            await person.until(path, lambda told: len(told["isr"]) == 2, at=at)
+            await person.until(path, lambda heard: len(heard["isr"]) == 2, at=at)
             await person.post(path + "/records", {"value": "after"}, at=at)
             record = await the_next(events, "record")
             assert (record.id.rpartition(":")[2], record.data["value"]) == ("1", "after")
         finally:
             await asyncio.to_thread(cluster.restart, leader)
-        await person.until(path, lambda told: len(told["isr"]) == 3, at=at)
+        await person.until(path, lambda heard: len(heard["isr"]) == 3, at=at)
         stopping = asyncio.ensure_future(asyncio.to_thread(cluster.terminate, at))
         try:
             assert (await the_next(events, "end")).data["why"] == "the broker stops"
@@ -457,8 +457,8 @@ async def test_only_so_many_streams_are_open(person, monkeypatch):
     url = person.urls[1] + path + "/stream?heartbeat_ms=100"
     async with person.http.get(url) as first, person.http.get(url) as second:
         assert (first.status, second.status) == (200, 200)
-        told = await person.get(path + "/stream", expect=429)
-        assert (told["error"], told["retriable"]) == ("THROTTLING_QUOTA_EXCEEDED", True)
+        heard = await person.get(path + "/stream", expect=429)
+        assert (heard["error"], heard["retriable"]) == ("THROTTLING_QUOTA_EXCEEDED", True)
     async with asyncio.timeout(PATIENCE_S):
         while True:
             async with person.http.get(url) as third:

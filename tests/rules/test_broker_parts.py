@@ -439,10 +439,10 @@ def test_a_bug_of_a_handler_that_reads_stops_no_broker(error: Exception, *, stop
     def breaks(_request, context):
         raise error
 
-    bugs, told = [], []
+    bugs, events = [], []
     dispatcher = Dispatcher(
         {"ApiVersions": breaks},
-        events=lambda kind, **facts: told.append((kind, facts)),
+        events=lambda kind, **facts: events.append((kind, facts)),
         on_bug=lambda name, error: bugs.append((name, str(error))),
         is_open=True,
         ticks_ns=lambda: 0,
@@ -454,7 +454,7 @@ def test_a_bug_of_a_handler_that_reads_stops_no_broker(error: Exception, *, stop
 
     assert decode_response("ApiVersions", run(send)).error_code == -1
     assert bugs == ([("handler of ApiVersions", "oops")] if stops else [])
-    failed = [facts for kind, facts in told if kind == "request_failed"]
+    failed = [facts for kind, facts in events if kind == "request_failed"]
     assert [(each["api"], each["why"]) for each in failed] == (
         [] if stops else [("ApiVersions", "ZeroDivisionError: oops")]
     )

@@ -384,11 +384,11 @@ def test_long_names_that_clients_choose_are_not_remembered():
 
 def test_a_denial_is_short_in_the_audit_log():
     """The name in it is the client's."""
-    told: list[dict[str, Any]] = []
+    noted: list[dict[str, Any]] = []
     image = MetadataImage()
-    checked = Access(BrokerConfig(), lambda: image, lambda _kind, /, **facts: told.append(facts), lambda: 0.0)  # type: ignore[arg-type]
+    checked = Access(BrokerConfig(), lambda: image, lambda _kind, /, **facts: noted.append(facts), lambda: 0.0)  # type: ignore[arg-type]
     checked.screen("Fetch", fetch("x" * 32_000), CLIENT)
-    (facts,) = told
+    (facts,) = noted
     assert all(len(each) < 300 for each in facts.values() if isinstance(each, str))
 
 
@@ -397,11 +397,11 @@ def test_a_broker_that_has_not_read_the_metadata_decides_about_super_users_only(
     is_current = False
     image = MetadataImage().replay_all([acl_record("1", read_acl())], 1, 1)
     config = BrokerConfig(super_users="User:admin", allow_everyone_if_no_acl_found=True)
-    told: list[str] = []
+    noted: list[str] = []
     checked = Access(
         config,
         lambda: image if is_current else MetadataImage(),  # type: ignore[arg-type]
-        lambda kind, /, **_facts: told.append(kind),
+        lambda kind, /, **_facts: noted.append(kind),
         lambda: 0.0,
         lambda: is_current,
     )
@@ -414,7 +414,7 @@ def test_a_broker_that_has_not_read_the_metadata_decides_about_super_users_only(
         checked.screen("InitProducerId", m.InitProducerIdRequest(), CLIENT)
     assert checked.screen("ApiVersions", m.ApiVersionsRequest(), CLIENT) is None
     assert checked.screen("Fetch", fetch("t"), INTERNAL) is None
-    assert told == []
+    assert noted == []
     is_current = True
     assert checked.screen("Fetch", fetch("t"), CLIENT) is None
 

@@ -126,7 +126,7 @@ def test_fence_raises_the_epoch_once_and_a_newcomer_gets_another(epoch: int):
 def test_a_producer_that_goes_on_after_its_open_transaction_was_aborted():
     """Its InitProducerId aborts the transaction and is repeated: it gets the epoch of the abort, as at Kafka's brokers.
 
-    Whoever initialized without an epoch meanwhile has fenced it.
+    A newcomer that initialized without an epoch meanwhile has fenced it.
     """
     of = transaction(State.ONGOING, 5)
     of.advance(of.fence(NOW), 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from minikafka.errors import (
     StaleBrokerEpoch,
 )
 from minikafka.ports import CAUSE
+from minikafka.quorum.image import MetadataImage
+from minikafka.quorum.records import MetadataRecord, RemoveTopic
 from minikafka.types import Address, EpochEnd
 from minikafka.wire.admin import CreatePartitionsRequest, NewPartitions
 from minikafka.wire.messages import (
@@ -78,6 +80,33 @@ def test_a_bug_in_a_decision_ends_no_reign(monkeypatch: pytest.MonkeyPatch):
         assert (failed["api"], failed["why"]) == ("ElectLeaders", "KeyError: 'cleanup.policy'")
         assert "in broken" in str(failed["traceback"])
         assert await world.register(3) > 0
+
+    play(story)
+
+
+def test_a_decision_whose_records_cannot_be_replayed_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    """What is refused as not written must not be in the batch that others' records are appended with."""
+    lost, staged = RemoveTopic(topic_id="lost"), MetadataImage.staged
+
+    def broken(image: MetadataImage, records: Sequence[MetadataRecord], *more: Any) -> MetadataImage:
+        if lost in records:
+            raise KeyError("lost")
+        return staged(image, records, *more)
+
+    monkeypatch.setattr(MetadataImage, "staged", broken)
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        before = len(world.quorum.batches)
+        decide = world.driver.controller.delete_topics
+        world.driver.controller.delete_topics = lambda *given: replace(decide(*given), records=(lost,))  # type: ignore[method-assign]
+        refused = asyncio.ensure_future(outcome(world.driver.handle(DeleteTopicsRequest(topics=("t",)))))
+        made = asyncio.ensure_future(world.create("beside"))
+        assert await refused == ("UNKNOWN_SERVER_ERROR", "not_written")
+        assert (await made).topics[0].error_code == 0
+        assert world.quorum.batches[before:] == [2], "the topic and its partition"
+        assert "beside" in world.metadata.image.topics
 
     play(story)
 
@@ -429,7 +458,7 @@ def test_a_bug_in_a_decision_about_a_session_leaves_nobody_waiting():
 
 
 def test_a_broker_is_fenced_whose_leaders_do_not_fit_one_batch(monkeypatch: pytest.MonkeyPatch):
-    """In several batches, the fencing itself in the last: whoever takes over in between begins again."""
+    """In several batches, the fencing itself in the last: the next controller, in between, begins again."""
     monkeypatch.setattr("minikafka.broker.controller_driver.METADATA_BATCH_BYTES_MAX", 4096)
 
     async def story(world: ControllerWorld) -> None:
