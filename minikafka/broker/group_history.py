@@ -136,6 +136,7 @@ def _packed(at_ms: int, group: str, coordinator: GroupCoordinator) -> bytes:
         offsets=tuple(
             PastOffset(topic=name.topic, partition=name.partition, offset=each.offset)
             for name, each in coordinator.committed_offsets(group).items()
+            if each.offset >= 0
         ),
     )
     return b"".join(encode_response(ReadGroupHistoryResponse(groups=(past,))))

@@ -243,6 +243,9 @@ class GroupManager:
     async def _consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse:
+        if not request.group_id:
+            # As in Kafka; INVALID_GROUP_ID is for the classic protocol.
+            raise InvalidRequest("group_id is empty; send the group's name")
         shard = self._shard(request.group_id)
         if not request.client_host:
             request = replace(request, client_host=context.client_host)

@@ -37,7 +37,7 @@ from minikafka.errors import (
 from minikafka.groups.protocol import Subscription
 from minikafka.transactions.hanging import OpenTransaction, still_open, suspects
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
-from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
+from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import transaction_messages as t
 from minikafka.wire.admin import PartitionName
@@ -103,7 +103,7 @@ class GroupOperations(AdminCalls):
         return {
             TopicPartition(each.topic, each.partition): OffsetAndMetadata(each.offset, each.metadata)
             for each in response.partitions
-            if each.offset != NO_OFFSET
+            if each.offset >= 0
         }
 
     # ---- changing ----
@@ -114,6 +114,9 @@ class GroupOperations(AdminCalls):
         Raises NonEmptyGroup while it has some, UnknownTopicOrPartition when one of the partitions is not there: nothing
         is changed then. OffsetsPartlyChanged says of each what became of it, should one go just then.
         """
+        for (topic, number), offset in offsets.items():
+            if offset < 0:
+                raise InvalidRequest(f"offset={offset} of {topic}-{number} is negative", member="offsets")
         await self._check_there(as_dict(offsets))
         request = g.OffsetCommitRequest(
             group_id=group_id,

@@ -30,7 +30,7 @@ from minikafka.errors import (
     UnstableOffsetCommit,
 )
 from minikafka.ports import World
-from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicPartition
+from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.wire.group_messages import (
     NO_GENERATION,
     CommitPartition,
@@ -96,7 +96,7 @@ class GroupOffsets:
         for part in in_parts(partitions):
             asked = tuple(GroupPartition(topic=topic, partition=number) for topic, number in part)
             for each in await self._stable(asked):
-                if accepted(each).offset != NO_OFFSET:
+                if accepted(each).offset >= 0:
                     found[TopicPartition(each.topic, each.partition)] = each
         return found
 

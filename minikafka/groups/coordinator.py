@@ -45,6 +45,7 @@ from minikafka.groups.consumer.records import ConsumerRecord
 from minikafka.groups.group import Group, State, failed_join
 from minikafka.groups.limits import GroupSettings, check_commit, check_group_id, check_producer, metadata_refusal
 from minikafka.groups.offsets import CommittedOffsets, Placed, batches
+from minikafka.groups.protocol import PROTOCOL_TYPE
 from minikafka.groups.rebalance import Rebalance
 from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord, packed, unpacked
 from minikafka.log.verification import VerificationGuard
@@ -555,7 +556,7 @@ class GroupCoordinator:
         """
         check_group_id(request.group_id)
         held = self._consumers.converted(request.group_id)
-        if held is not None and request.member_epoch >= 0:
+        if held is not None and (request.member_id is not None or request.member_epoch >= 0):
             check_member(held.group, request.member_id or "", request.member_epoch)
         committed = self._offsets.of(request.group_id)
         unstable = self._offsets.transactional.partitions(request.group_id) if request.require_stable else frozenset()
@@ -594,14 +595,14 @@ class GroupCoordinator:
         held = self._consumers.converted(request.group_id)
         reads: frozenset[str] | None = frozenset() if held is None else held.group.topics()
         if group.members:
-            reads = group.topics()
-            if reads is None:
-                raise NonEmptyGroup(f"group {group.group_id} has members, and what they read is not known")
+            reads = group.reads
+            if group.protocol_type != PROTOCOL_TYPE:
+                raise NonEmptyGroup(f"group {group.group_id} has members, and they are no consumers: stop them")
         asked = [TopicPartition(each.topic, each.partition) for each in request.partitions]
         refused = {
             each: GroupSubscribedToTopic(f"members of group {group.group_id} read {each.topic}")
             for each in asked
-            if each.topic in (reads or ())
+            if reads is None or each.topic in reads
         }
         stored = set(self._offsets.known(group.group_id))
         records = tuple(
@@ -782,7 +783,7 @@ class GroupCoordinator:
         held = self._consumers.get(name)
         if held is not None and held.is_writing:
             raise CoordinatorNotAvailable(f"group {name} waits for records that are not yet committed: try again")
-        if group.state is not State.EMPTY or group.pending or self._size(group):
+        if group.state is not State.EMPTY or self._size(group):
             raise NonEmptyGroup(f"group {name} is {self._listed(group).state} and has {self._size(group)} members")
 
         def answer(error: ProtocolError | None, then: Step) -> None:

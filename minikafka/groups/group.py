@@ -93,6 +93,8 @@ class Group:
     """Instance id to member id."""
     pending: dict[str, float] = field(default_factory=dict)
     """Member ids that were given out and not yet joined with, and when they end."""
+    reads: frozenset[str] | None = None
+    """What the members of the present generation read; None: unknown, so nothing may be concluded from it."""
     state_timestamp_ms: int = -1
     """Wall clock of the last change of state; offsets expire by it while the group is empty."""
 
@@ -126,13 +128,15 @@ class Group:
         return min(times)
 
     def topics(self) -> frozenset[str] | None:
-        """What the members read; None: unknown, so nothing may be concluded from it."""
+        """What the members subscribe to, also those of the next generation; None: unknown."""
+        if not self.members:
+            return frozenset()
         if self.protocol_type != PROTOCOL_TYPE or self.protocol is None:
             return None
         topics: set[str] = set()
         for member in self.members.values():
             try:
-                topics.update(Subscription.unpacked(member.metadata(self.protocol)).topics)
+                topics.update(Subscription.topics_in(member.metadata(self.protocol)))
             except ValueError:
                 return None
         return frozenset(topics)
@@ -251,6 +255,7 @@ class Group:
             )
         group.leader = value.leader
         group.state = State.STABLE if group.members else State.EMPTY
+        group.reads = group.topics()
         return group
 
     def started(self, now: float) -> None:

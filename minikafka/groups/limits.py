@@ -132,15 +132,17 @@ def metadata_refusal(item: CommitPartition, *, size_max: int) -> OffsetMetadataT
 
 
 def check_commit(item: CommitPartition) -> None:
-    """INVALID_REQUEST for numbers that are no offset or no epoch."""
-    if not 0 <= item.offset <= INT64_MAX:
+    """INVALID_REQUEST for numbers that a record cannot hold.
+
+    As in Kafka, a client may commit a negative offset: readers treat it as if nothing were committed.
+    """
+    if not -INT64_MAX - 1 <= item.offset <= INT64_MAX:
         raise InvalidRequest(
-            f"{item.topic}-{item.partition}: offset={item.offset}: from 0 to {INT64_MAX} is allowed; commit the next "
-            "offset to read"
+            f"{item.topic}-{item.partition}: offset={item.offset} has more than 64 bits; commit the next offset to read"
         )
-    if not -1 <= item.leader_epoch <= INT32_MAX:
+    if not -INT32_MAX - 1 <= item.leader_epoch <= INT32_MAX:
         raise InvalidRequest(
-            f"{item.topic}-{item.partition}: leader_epoch={item.leader_epoch} is no epoch; -1: not known"
+            f"{item.topic}-{item.partition}: leader_epoch={item.leader_epoch} has more than 32 bits; -1: not known"
         )
 
 

@@ -213,7 +213,7 @@ class CommittedOffsets:
         """
         reads: frozenset[str] | None = frozenset()
         if group.state is State.STABLE:
-            reads = group.topics()
+            reads = group.reads
         elif group.state is not State.EMPTY:
             return []
         # An empty group keeps everything until it has been empty for long enough (KIP-211).

@@ -53,6 +53,15 @@ class Subscription:
         rack = read.text_or_none() if version >= 3 else None
         return cls(topics=topics, user_data=user_data, owned=owned, generation=generation, rack=rack)
 
+    @staticmethod
+    def topics_in(packed: bytes) -> tuple[str, ...]:
+        """The topics alone, whatever stands behind them, as Kafka's coordinator does; ValueError."""
+        read = Unpacker(packed)
+        _version(read)
+        topics = read.array(read.text)
+        read.data_or_none()
+        return tuple(topics)
+
     @classmethod
     def readable(cls, packed: bytes) -> Subscription:
         """What cannot be read subscribes to nothing: for who deals, so that the other members do not suffer for it."""

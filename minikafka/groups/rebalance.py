@@ -160,6 +160,7 @@ class Rebalance:
         self, group: Group, old_id: str, new_id: str, ticket: Ticket, request: JoinGroupRequest, step: Step
     ) -> None:
         """The same instance came back: its old id is fenced; in a stable group nobody else notices (KIP-345)."""
+        former_leader = group.leader or ""
         self._let_go(group.members[old_id], FencedInstanceId(f"{request.group_instance_id} has joined again"), step)
         member = group.rename(old_id, new_id)
         # Its session begins with its new id. While it is parked it cannot heartbeat, so it is not bounded as a new one.
@@ -180,7 +181,10 @@ class Rebalance:
         def committed(then: Step) -> None:
             still = group.members.get(new_id)
             if still is not None and group.generation == generation:
-                then.answer(ticket, joined(group, still, skip_assignment=group.leader == new_id))
+                answer = joined(group, still, skip_assignment=group.leader == new_id and request.knows_skip_assignment)
+                if not request.knows_skip_assignment:
+                    answer = structs.replace(answer, leader=former_leader)
+                then.answer(ticket, answer)
             else:
                 then.answer(ticket, failed_join(RebalanceInProgress("the group is rebalancing"), member_id=new_id))
 
@@ -249,6 +253,7 @@ class Rebalance:
             self._become_empty(group, step, why)
             return
         group.protocol = group.elected_protocol()
+        group.reads = group.topics()
         group.not_synced = set(group.members)
         group.sync_ends_at = step.now + group.rebalance_timeout_ms / 1000
         self._move(group, State.COMPLETING, step, why)
@@ -266,7 +271,7 @@ class Rebalance:
         return bool(came)
 
     def _become_empty(self, group: Group, step: Step, why: str) -> None:
-        group.protocol, group.leader = None, None
+        group.protocol, group.leader, group.reads = None, None, frozenset()
         self._move(group, State.EMPTY, step, why)
 
         def done(*_: object) -> None:

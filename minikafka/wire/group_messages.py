@@ -66,6 +66,8 @@ class JoinGroupRequest(Request):
     reason: str = ""
     needs_member_id: bool = True
     """False: clients before KIP-394, which do not know MEMBER_ID_REQUIRED, join at once."""
+    knows_skip_assignment: bool = True
+    """False: clients before KIP-814. A static leader that comes back must not learn that it leads: it would assign."""
 
 
 class JoinedMember(Message):

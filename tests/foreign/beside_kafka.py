@@ -8,7 +8,6 @@ brokers have in common (addresses, ids, times, sentences). Where ours differs on
 from __future__ import annotations
 
 import asyncio
-import itertools
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,10 @@ from tests.kafka.client import RawClient, errors_in
 ANSWER_TIMEOUT_S = 30.0
 RETRIES = 150
 RETRY_PAUSE_S = 0.1
+POLL_S, QUIET_S, LATE_S = 0.002, 0.05, 2.0
+
+PARKED = frozenset({"JoinGroup", "SyncGroup"})
+"""Requests that wait for those of other members."""
 
 NOT_YET = frozenset({5, 6, 14, 15, 16, 51})
 """No leader or coordinator yet, or a transaction that ends: the request is repeated, as clients do."""
@@ -28,7 +31,7 @@ VOLATILE = frozenset(
     {
         *("throttle_time_ms", "error_message", "batch_index_error_message", "cluster_id", "host", "port"),
         *("log_append_time_ms", "last_timestamp", "transaction_start_time_ms", "coordinator_epoch"),
-        *("log_dir", "size", "total_bytes", "usable_bytes"),
+        *("log_dir", "size", "total_bytes", "usable_bytes", "heartbeat_interval_ms"),
     }
 )
 """Fields that are no business of a comparison."""
@@ -74,6 +77,14 @@ class Ask(NamedTuple):
     version: int
     message: Message
     learn: Learn | None = None
+    client: str = ""
+    """Whose connection it is. A client whose request is parked sends nothing else: such a request is left out."""
+    pause_s: float = 0.0
+    """Time passes after it."""
+    blurred: frozenset[str] = frozenset()
+    """Fields of the answer of which only the sign counts: numbers that a broker chooses itself, or None."""
+    only: str = ""
+    """Of the groups in the answer, those whose name has this in it count."""
 
 
 def filled(value: Any, given: Given) -> Any:
@@ -112,6 +123,15 @@ def comparable(value: Any, given: Given, name: str = "") -> Any:
     return bool(value) if name == "session_id" else value
 
 
+def blurred(value: Any, names: frozenset[str], name: str = "") -> Any:
+    """An answer in which of these fields only the sign is left."""
+    if name in names:
+        return (value > 0) - (value < 0) if isinstance(value, int) else None
+    if isinstance(value, dict):
+        return {key: blurred(each, names, key) for key, each in value.items()}
+    return [blurred(each, names) for each in value] if isinstance(value, list) else value
+
+
 def _order(item: Any) -> str:
     if not isinstance(item, dict):
         return str(item)
@@ -144,6 +164,10 @@ class Difference(NamedTuple):
     path: str
     kafka: Any
     ours: Any
+    row: Message
+    """The struct of Kafka's answer that it is in."""
+    given: Given
+    """What Kafka has given the conversation."""
 
     @property
     def member(self) -> str:
@@ -153,16 +177,18 @@ class Difference(NamedTuple):
         return f"{self.ask.api} v{self.ask.version} {self.path}: Kafka {self.kafka!r:.300}, ours {self.ours!r:.300}"
 
 
-def differences(ask: Ask, kafka: Any, ours: Any, path: str = "") -> Iterator[Difference]:
-    """Where two answers are not the same."""
+def differences(kafka: Any, ours: Any, whole: Difference) -> Iterator[Difference]:
+    """Where two parts of two answers are not the same; ``whole`` has the rest."""
+    path = whole.path
     if isinstance(kafka, dict) and isinstance(ours, dict):
         for name in sorted(kafka.keys() | ours.keys()):
-            yield from differences(ask, kafka.get(name), ours.get(name), f"{path}.{name}")
+            part = whole._replace(path=f"{path}.{name}", row=kafka)
+            yield from differences(kafka.get(name), ours.get(name), part)
     elif isinstance(kafka, list) and isinstance(ours, list) and len(kafka) == len(ours):
         for number, (one, other) in enumerate(zip(kafka, ours, strict=True)):
-            yield from differences(ask, one, other, f"{path}[{number}]")
+            yield from differences(one, other, whole._replace(path=f"{path}[{number}]"))
     elif kafka != ours:
-        yield Difference(ask, path, kafka, ours)
+        yield whole._replace(kafka=kafka, ours=ours)
 
 
 # ---- where ours differs on purpose -----------------------------------------------------------------------------------
@@ -174,6 +200,8 @@ class Purpose(NamedTuple):
     why: str
     api: str
     is_it: Callable[[Difference], bool]
+    is_end: bool = False
+    """What follows depends on it: the conversation ends."""
 
 
 def codes(*pairs: tuple[int, int]) -> Callable[[Difference], bool]:
@@ -224,23 +252,48 @@ ON_PURPOSE = (
         "OffsetCommit",
         lambda d: d.kafka == 3 and d.ours in {22, 25, 27, 79, 82},
     ),
-    Purpose("a group that is gone: the member joins again", "OffsetCommit", codes((69, 22), (25, 22))),
+    Purpose("a group that is gone: the member joins again", "OffsetCommit", codes((69, 22), (69, 25), (25, 22))),
     Purpose(FIRST_FAULT, "TxnOffsetCommit", lambda d: d.kafka == 3),
-    Purpose(
-        "what members read is not known: nothing is deleted", "OffsetDelete", lambda d: not d.ours or d.ours in (68, 69)
+    Purpose("a join that failed leaves no group", "DeleteGroups", codes((0, 69))),
+    *(
+        Purpose("a join that failed leaves no group", "DescribeGroups", is_it)
+        for is_it in (lambda d: (d.kafka, d.ours) == ("Empty", "Dead"), codes((0, 69)), member("authorized_operations"))
     ),
-    Purpose("a member that is about to join keeps its group", "DeleteGroups", codes((0, 68), (0, 69))),
-    Purpose("a join that failed leaves no group", "DescribeGroups", member("group_state", "error_code")),
+    Purpose("a join that failed leaves no group", "OffsetDelete", lambda d: d.ours in (69, [])),
+    Purpose(
+        "a group is described before its first record", "DescribeGroups", lambda d: d.row.get("group_state") == "Dead"
+    ),
     Purpose(
         "while members join, the last generation's assignment counts no more",
         "DescribeGroups",
         member("member_assignment"),
     ),
-    Purpose("generations rise with each change", "JoinGroup", member("generation_id")),
-    Purpose(FIRST_FAULT, "JoinGroup", lambda d: d.ours == 23 or d.member == "member_id"),
-    Purpose("another schedule of rebalances", "ConsumerGroupHeartbeat", lambda d: d.member != "error_code"),
+    Purpose(
+        "Kafka takes the next leader from a hash map",
+        "JoinGroup",
+        lambda d: d.member == "leader" and d.given.values.get(("leader", "since")) == d.row["generation_id"],
+        is_end=True,
+    ),
+    Purpose(
+        "Kafka leaves the SyncGroup of a removed member open",
+        "SyncGroup",
+        lambda d: d.path == "is answered" and d.ours,
+        is_end=True,
+    ),
+    Purpose(
+        "a group without members and offsets is gone",
+        "ListGroups",
+        lambda d: not d.ours and not any(each["protocol_type"] for each in d.kafka),
+    ),
+    Purpose(FIRST_FAULT, "JoinGroup", codes((25, 23))),
+    Purpose("a member that is gone gets an id that is new", "JoinGroup", codes((0, 25)), is_end=True),
+    Purpose(
+        "a refusal may or may not repeat the member's id",
+        "JoinGroup",
+        lambda d: d.member == "member_id" and d.row["error_code"] not in (0, 79),
+    ),
     Purpose("a group that is gone: the member joins again", "ConsumerGroupHeartbeat", codes((69, 25))),
-    Purpose("states follow the schedule of rebalances", "ConsumerGroupDescribe", lambda d: d.member != "error_code"),
+    Purpose(FIRST_FAULT, "ConsumerGroupHeartbeat", codes((69, 42))),
     Purpose("nothing is said of what there is not", "DescribeTransactions", member("producer_id", "producer_epoch")),
     Purpose(
         "a producer that is only being confirmed is not shown",
@@ -250,9 +303,9 @@ ON_PURPOSE = (
 )
 
 
-def is_on_purpose(found: Difference) -> bool:
-    """Return True if ours differs there because it is meant to."""
-    return any(each.api == found.ask.api and each.is_it(found) for each in ON_PURPOSE)
+def purpose_of(found: Difference) -> Purpose | None:
+    """Why ours is meant to differ there; None: it is not."""
+    return next((each for each in ON_PURPOSE if each.api == found.ask.api and each.is_it(found)), None)
 
 
 # ---- both sides ------------------------------------------------------------------------------------------------------
@@ -263,30 +316,84 @@ class Side:
 
     def __init__(self, bootstrap: str) -> None:
         self._host, _, self._port = bootstrap.partition(":")
-        self._client: RawClient | None = None
+        self._clients: dict[str, RawClient] = {}
+        self._open: dict[int, tuple[Ask, asyncio.Task[Message]]] = {}
         self.given = Given()
 
-    async def ask(self, ask: Ask) -> Message:
+    def begin(self, number: int, ask: Ask) -> None:
+        """Send a request; :meth:`answered` has its number when it is answered."""
+        self._open[number] = ask, asyncio.create_task(self._ask(ask))
+
+    @property
+    def open(self) -> set[int]:
+        """The requests whose answers were not taken."""
+        return set(self._open)
+
+    def answered(self) -> set[int]:
+        """Those among them that are answered."""
+        return {number for number, (_, task) in self._open.items() if task.done()}
+
+    def is_waiting(self, client: str) -> bool:
+        """Return True if a request of the client is open."""
+        return any(ask.client == client for ask, _ in self._open.values())
+
+    def asked(self, number: int) -> Ask:
+        """An open request."""
+        return self._open[number][0]
+
+    def take(self, number: int) -> tuple[Ask, Message]:
+        """A request that is answered, and its answer, from which is learned."""
+        ask, task = self._open.pop(number)
+        answer = task.result()
+        if ask.only:
+            answer["groups"] = [each for each in answer["groups"] if ask.only in each["group_id"]]
+        if ask.learn is not None and not errors_in(answer) - {0, 79}:
+            ask.learn(self.given, answer)
+        return ask, answer
+
+    async def _ask(self, ask: Ask) -> Message:
         """The answer; a request that finds no leader or coordinator yet is repeated."""
         message = filled(ask.message, self.given)
         for _ in range(RETRIES):
-            if self._client is None:
-                self._client = await RawClient.at(self._host, int(self._port))
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                answer = await self._client.call(ask.api, ask.version, message)
+            client = self._clients.get(ask.client)
+            if client is None:
+                client = self._clients[ask.client] = await RawClient.at(self._host, int(self._port))
+            answer = await client.call(ask.api, ask.version, message)
             if not errors_in(answer) & NOT_YET:
                 break
             await asyncio.sleep(RETRY_PAUSE_S)
-        if ask.learn is not None and not errors_in(answer) - {0, 79}:
-            ask.learn(self.given, answer)
         return answer
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._client is not None:
-            await self._client.close()
+        for _, task in self._open.values():
+            task.cancel()
+        await asyncio.gather(*(task for _, task in self._open.values()), return_exceptions=True)
+        for client in self._clients.values():
+            await client.close()
+
+
+async def settled(kafka: Side, ours: Side, number: int, *, may_park: bool) -> set[int]:
+    """Wait for answers; return those that are there from both.
+
+    A request that may be parked counts as parked when neither side has answered anything for :data:`QUIET_S`. What one
+    side alone has answered, the other one has :data:`LATE_S` for.
+    """
+    loop = asyncio.get_running_loop()
+    began = changed = loop.time()
+    seen: tuple[set[int], set[int]] | None = None
+    while True:
+        now = loop.time()
+        both = kafka.answered(), ours.answered()
+        if both != seen:
+            seen, changed = both, now
+        if number in both[0] & both[1] or may_park or now - began > ANSWER_TIMEOUT_S:
+            is_all = both[0] == kafka.open == ours.open == both[1]
+            if is_all or now - changed > (QUIET_S if both[0] == both[1] else LATE_S):
+                return both[0] & both[1]
+        await asyncio.sleep(POLL_S)
 
 
 async def first_difference(
@@ -295,12 +402,28 @@ async def first_difference(
     """The first place that differs and is not meant to, with the requests up to there."""
     said: list[Ask] = []
     async with Side(kafka) as one, Side(ours) as other:
-        for ask in conversation:
+        for number, ask in enumerate(conversation):
+            if one.is_waiting(ask.client):
+                continue
             said.append(ask)
-            answers = [await side.ask(ask) for side in (one, other)]
-            seen = [comparable(answer, side.given) for answer, side in zip(answers, (one, other), strict=True)]
-            found = itertools.filterfalse(is_on_purpose, differences(ask, *seen))
-            if (first := next(found, None)) is not None:
-                return first, said
+            for side in (one, other):
+                side.begin(number, ask)
+            ready = await settled(one, other, number, may_park=ask.api in PARKED)
+            if ask.pause_s:
+                await asyncio.sleep(ask.pause_s)
+                ready = await settled(one, other, number, may_park=True)
+            answers = [(one.take(each), other.take(each)) for each in sorted(ready)]
+            for (answered, theirs), (_, mine) in answers:
+                whole = Difference(answered, "", None, None, {}, one.given)
+                seen = comparable(theirs, one.given), comparable(mine, other.given)
+                found = differences(*(blurred(each, answered.blurred) for each in seen), whole)
+                for each in found:
+                    purpose = purpose_of(each)
+                    if purpose is None or purpose.is_end:
+                        return None if purpose is not None else (each, said)
+            for each in sorted(one.answered() ^ other.answered()):
+                is_theirs = each in one.answered()
+                late = Difference(one.asked(each), "is answered", is_theirs, not is_theirs, {}, one.given)
+                return None if purpose_of(late) is not None else (late, said)
             await asyncio.sleep(pauses.get(ask.api, 0.0))
     return None

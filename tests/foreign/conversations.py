@@ -387,10 +387,12 @@ def groups(random: Random, unique: str) -> Iterator[Ask]:
         message = {"groups": [group, "never"], "include_authorized_operations": random.random() < 0.5}
         return Ask("DescribeGroups", version(random, "DescribeGroups"), message)
 
-    kinds = (join, join, join, sync, sync, heartbeat, heartbeat, commit, commit, fetch, fetch, leave, describe)
+    kinds = (
+        *(join, join, join, sync, sync, heartbeat, heartbeat, commit, commit, fetch, fetch, leave, describe),
+        delete_offsets,
+    )
     while True:
-        # Members whose metadata cannot be read keep offsets in ours; so they are deleted while there are none.
-        yield random.choice((*kinds, delete_offsets) if random.random() < 0.1 else kinds)()
+        yield random.choice(kinds)()
 
 
 # ---- transactions ----------------------------------------------------------------------------------------------------

@@ -16,14 +16,15 @@ from collections.abc import Iterator
 import pytest
 
 from minikafka import LocalCluster
+from tests.foreign import conversations, group_conversations
 from tests.foreign.beside_kafka import first_difference
-from tests.foreign.conversations import CONVERSATIONS
 from tests.foreign.kafka_brokers import kafka
 
 pytestmark = [pytest.mark.java, pytest.mark.e2e, pytest.mark.slow]
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-REQUESTS = 40
+CONVERSATIONS = conversations.CONVERSATIONS | group_conversations.CONVERSATIONS
+REQUESTS = dict.fromkeys(conversations.CONVERSATIONS, 40) | dict.fromkeys(group_conversations.CONVERSATIONS, 60)
 ATTEMPTS = 3
 FRESH = random.SystemRandom().randrange(10**6, 10**9)
 SEEDS = [int(each) for each in os.environ.get("MINIKAFKA_BESIDE_SEEDS", "1,2,3").split(",")]
@@ -45,7 +46,7 @@ def test_answers_are_alike(brokers: tuple[str, str], kind: str, seed: int | str)
     number = seed if isinstance(seed, int) else FRESH
     for _ in range(ATTEMPTS):
         unique = f"{number}x{time.monotonic_ns()}"
-        conversation = itertools.islice(CONVERSATIONS[kind](random.Random(number), unique), REQUESTS)
+        conversation = itertools.islice(CONVERSATIONS[kind](random.Random(number), unique), REQUESTS[kind])
         found = asyncio.run(first_difference(*brokers, conversation, PAUSES_S))
         if found is None:
             return

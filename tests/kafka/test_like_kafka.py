@@ -17,6 +17,7 @@ from tests.kafka.samples import EMPTY_ID
 pytestmark = [pytest.mark.e2e]
 
 UNKNOWN_TOPIC, INVALID_TOPIC, INCONSISTENT_PROTOCOL, INVALID_REQUEST, POLICY_VIOLATION = 3, 17, 23, 42, 44
+UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH = 25, 113
 INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE = 48, 51, 114, 115
 NOT_YET = {14, 15, 16, CONCURRENT_TRANSACTIONS}
 """A coordinator that loads, and a transaction that ends."""
@@ -175,3 +176,55 @@ async def test_a_cursor_is_not_negative(client: RawClient):
     cursor = {"topic_name": "t", "partition_index": -1}
     asked = {"topics": [{"name": "t"}], "response_partition_limit": 5, "cursor": cursor}
     assert errors_in(await client.call("DescribeTopicPartitions", 0, asked)) == {INVALID_REQUEST}
+
+
+async def heartbeat(client: RawClient, group: str, **fields: object) -> Message:
+    """The answer to a ConsumerGroupHeartbeat that joins, unless ``fields`` say otherwise."""
+    message = {"group_id": group, "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1000, **fields}
+    joining = {"subscribed_topic_names": ["t"], "topic_partitions": []} if not message["member_epoch"] else {}
+    return await settled(client, "ConsumerGroupHeartbeat", 1, {**joining, **message})
+
+
+async def test_a_heartbeat_without_a_group_is_an_invalid_request(client: RawClient):
+    """Kafka's INVALID_GROUP_ID is for the classic protocol."""
+    answer = await heartbeat(client, "")
+    assert answer["error_code"] == INVALID_REQUEST
+
+
+async def test_a_member_of_the_consumer_protocol_may_have_no_time_to_revoke(client: RawClient):
+    """Kafka refuses a join without rebalance timeout (-1), but not one of 0."""
+    group = uuid.uuid4().hex
+    codes = [(await heartbeat(client, group, rebalance_timeout_ms=each))["error_code"] for each in (-1, 0)]
+    assert codes == [INVALID_REQUEST, 0]
+
+
+@pytest.mark.parametrize(("member_id", "code"), [(None, 0), ("m", STALE_MEMBER_EPOCH), ("x", UNKNOWN_MEMBER_ID)])
+async def test_a_client_that_names_itself_to_fetch_offsets_must_be_a_member(
+    client: RawClient, member_id: str, code: int
+):
+    """OffsetFetch 9 of a group of the consumer protocol, also with epoch -1."""
+    group = uuid.uuid4().hex
+    await heartbeat(client, group)
+    asked = {"group_id": group, "member_id": member_id, "member_epoch": -1, "topics": None}
+    (found,) = (await client.call("OffsetFetch", 9, {"groups": [asked], "require_stable": False}))["groups"]
+    assert found["error_code"] == code
+
+
+async def test_a_member_is_described_with_what_it_has_yet_to_revoke(client: RawClient):
+    """ConsumerGroupDescribe; and a member without a regular expression has an empty one."""
+    group = uuid.uuid4().hex
+    joined = await heartbeat(client, group)
+    await heartbeat(
+        client,
+        group,
+        member_epoch=joined["member_epoch"],
+        topic_partitions=joined["assignment"]["topic_partitions"],
+        subscribed_topic_names=["compacted"],
+    )
+    (found,) = (await client.call("ConsumerGroupDescribe", 1, {"group_ids": [group]}))["groups"]
+    (member,) = found["members"]
+    described = [
+        {each["topic_name"] for each in member[field]["topic_partitions"]}
+        for field in ("assignment", "target_assignment")
+    ]
+    assert (member["subscribed_topic_regex"], described) == ("", [{"t"}, {"compacted"}])

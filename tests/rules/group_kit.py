@@ -163,6 +163,7 @@ class Desk:
         client: str = "c",
         software: str = "",
         owned: tuple[TopicPartition, ...] = (),
+        knows_skip_assignment: bool = True,
     ) -> int:
         ticket = next(self.tickets)
         step = self.step()
@@ -175,6 +176,7 @@ class Desk:
             protocols=protocols(*names, topics=topics, owned=owned),
             client_id=client,
             software=software,
+            knows_skip_assignment=knows_skip_assignment,
         )
         self.coordinator.join(ticket, request, step)
         self.done(step)

@@ -21,6 +21,8 @@ from minikafka.quorum.image import TopicImage
 from minikafka.wire.group_messages import (
     CommitPartition,
     GroupPartition,
+    GroupProtocol,
+    JoinGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -354,6 +356,63 @@ def test_offsets_are_deleted_only_where_nobody_reads():
     desk.commit(6, member_id=member, generation=1, topic="left")
     assert delete_offsets(desk, "t", "left", "never") == [GroupSubscribedToTopic.code, 0, 0]
     assert (desk.committed(), desk.committed(topic="left")) == (5, -1)
+
+
+def test_a_negative_offset_is_committed_as_any_other():
+    """As in Kafka, whose clients take it for no offset; it must not refuse the other partitions of the request."""
+    desk = Desk()
+    assert desk.answers[desk.commit(-1, metadata="m")].partitions[0].error_code == 0
+    desk.take_over()
+    (found,) = desk.coordinator.fetch_offsets(OffsetFetchRequest(group_id="g")).partitions
+    assert (found.offset, found.metadata) == (-1, "m")
+
+
+def test_what_members_read_is_decided_by_their_generation():
+    """OffsetDelete, as in Kafka: what a member joins with counts once the join phase has ended."""
+    desk = Desk()
+    (member,) = desk.stable(1)
+    for topic in ("t", "u"):
+        desk.commit(5, member_id=member, generation=1, topic=topic)
+    desk.join_new(topics=("u",))
+    assert delete_offsets(desk, "t", "u") == [GroupSubscribedToTopic.code, 0]
+    desk.join(member)
+    assert delete_offsets(desk, "t", "u") == [GroupSubscribedToTopic.code] * 2
+
+
+@pytest.mark.parametrize(
+    ("metadata", "codes"),
+    [
+        (b"", [GroupSubscribedToTopic.code] * 2),
+        # Version 1 without the partitions that it says it has: Kafka's coordinator reads no further than version 0.
+        (b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff", [GroupSubscribedToTopic.code, 0]),
+    ],
+)
+def test_offsets_stay_where_a_subscription_cannot_be_read(metadata: bytes, codes: list[int]):
+    """OffsetDelete, as in Kafka: then nobody knows what the member reads."""
+    desk = Desk()
+    joining = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocols=(GroupProtocol(name="range", metadata=metadata),),
+        needs_member_id=False,
+    )
+    step = desk.step()
+    desk.coordinator.join(next(desk.tickets), joining, step)
+    desk.done(step)
+    desk.pass_time(0)
+    assert delete_offsets(desk, "t", "u") == codes
+
+
+def test_a_group_is_deleted_though_a_member_id_was_given_out():
+    """As in Kafka: its client gets another one."""
+    desk = Desk()
+    desk.commit(5)
+    member = desk.answers[desk.join()].member_id
+    assert desk.answers[delete_group(desk)].error_code == 0
+    assert desk.committed() == -1
+    with pytest.raises(UnknownMemberId):
+        desk.join(member)
 
 
 def test_a_group_is_deleted_with_its_offsets_only_when_it_is_empty():

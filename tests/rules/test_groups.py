@@ -293,6 +293,16 @@ def test_a_static_member_that_comes_back_disturbs_nobody():
         desk.commit(1, member_id=old, generation=1, instance="i")
 
 
+def test_a_static_leader_whose_client_knows_no_skipped_assignment_does_not_learn_that_it_leads():
+    """As in Kafka (KIP-814): before JoinGroup 9 the answer names its former id as the leader's."""
+    desk = Desk()
+    old = desk.answers[desk.join(instance="i")].member_id
+    desk.sync(old, 1, {old: assignment(3)}, instance="i")
+    back = desk.answers[desk.join(instance="i", knows_skip_assignment=False)]
+    assert (back.generation_id, back.leader, back.members, back.skip_assignment) == (1, old, (), False)
+    assert desk.answers[desk.sync(back.member_id, 1, instance="i")].assignment == assignment(3)
+
+
 def test_a_static_member_that_comes_back_has_the_times_of_its_new_process():
     """KIP-345: a longer session counts from its return on, also for the next coordinator; if it is written."""
     desk = Desk()

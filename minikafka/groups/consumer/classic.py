@@ -147,6 +147,7 @@ def downgraded(group: ConsumerGroup, topics: Topics) -> Group:
         )
     classic.protocol = classic.elected_protocol()
     classic.state = State.STABLE
+    classic.reads = classic.topics()
     return classic
 
 

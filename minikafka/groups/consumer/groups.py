@@ -475,7 +475,10 @@ class ConsumerGroups:
                     client_host=each.client_host,
                     subscribed_topic_names=each.topics,
                     subscribed_topic_regex=each.regex,
-                    assignment=named(frozenset(group.current(member_id).assigned)),
+                    # What it must give up is its own until it has confirmed that, as in Kafka.
+                    assignment=named(
+                        frozenset({**group.current(member_id).assigned, **group.current(member_id).revoking})
+                    ),
                     target_assignment=named(group.target(member_id)),
                     is_classic=each.is_classic,
                 )

@@ -131,8 +131,8 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, settings: GroupSetti
 
 
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
-    if request.rebalance_timeout_ms < 1:
-        raise InvalidRequest(f"rebalance_timeout_ms={request.rebalance_timeout_ms} of a joining member; send 1 or more")
+    if request.rebalance_timeout_ms == -1:
+        raise InvalidRequest("rebalance_timeout_ms of a joining member is missing; send 0 or more")
     if request.topic_partitions is None or request.topic_partitions:
         raise InvalidRequest("topic_partitions of a joining member must be an empty list; it owns nothing")
     if request.subscribed_topic_names is None and not request.subscribed_topic_regex:
@@ -150,9 +150,9 @@ def _check_texts(request: ConsumerGroupHeartbeatRequest) -> None:
     for name, text in texts:
         if len(text.encode()) > NAME_BYTES_MAX:
             raise InvalidRequest(f"{name} has {len(text.encode())} bytes, {NAME_BYTES_MAX} at most; shorten it")
-    if not -1 <= request.rebalance_timeout_ms <= INT32_MAX or request.rebalance_timeout_ms == 0:
+    if not -1 <= request.rebalance_timeout_ms <= INT32_MAX:
         raise InvalidRequest(
-            f"rebalance_timeout_ms={request.rebalance_timeout_ms}; send 1 to {INT32_MAX}, or -1 for unchanged"
+            f"rebalance_timeout_ms={request.rebalance_timeout_ms}; send 0 to {INT32_MAX}, or -1 for unchanged"
         )
 
 
@@ -421,11 +421,12 @@ def check_committer(
                 f"{group.current(request.member_id).epoch}, not {epoch}: nothing was committed, join again"
             )
         return
-    check_member(group, request.member_id, epoch, floor=_lowest_epoch(group, request, topics))
-    if isinstance(request, OffsetCommitRequest) and not request.knows_member_epochs:
+    is_old = isinstance(request, OffsetCommitRequest) and not request.knows_member_epochs
+    if member is not None and is_old:
         raise UnsupportedVersion(
             f"group {group.group_id} uses the consumer protocol: its members commit with OffsetCommit 9 or newer"
         )
+    check_member(group, request.member_id, epoch, floor=_lowest_epoch(group, request, topics))
 
 
 def check_member(group: ConsumerGroup, member_id: str, epoch: int, *, floor: int | None = None) -> None:

@@ -158,6 +158,7 @@ class Groups:
             (each.group_id, partition, value.offset)
             for each in self.standings
             for partition, value in sorted(each.committed.items())
+            if value.offset >= 0
         ]
 
 

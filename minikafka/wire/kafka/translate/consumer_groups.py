@@ -80,6 +80,7 @@ def _describe_response(message: Message, response: ConsumerGroupDescribeResponse
 def _member(member: ConsumerMember) -> Message:
     return {
         **plain(member),
+        "subscribed_topic_regex": member.subscribed_topic_regex or "",
         "assignment": _named_assignment(member.assignment),
         "target_assignment": _named_assignment(member.target_assignment),
         "member_type": CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,

@@ -76,6 +76,7 @@ FIND_COORDINATOR = Translation("FindCoordinator", 0, 6, _find_request, _find_res
 
 MEMBER_ID_FIRST_FROM = 4
 """Clients that know MEMBER_ID_REQUIRED (KIP-394)."""
+SKIP_ASSIGNMENT_FROM = 9
 
 
 def _join_request(message: Message, exchange: Exchange) -> JoinGroupRequest:
@@ -85,6 +86,7 @@ def _join_request(message: Message, exchange: Exchange) -> JoinGroupRequest:
         rebalance_timeout_ms=message["rebalance_timeout_ms" if exchange.version >= 1 else "session_timeout_ms"],
         client_id=exchange.client_id,
         needs_member_id=exchange.version >= MEMBER_ID_FIRST_FROM,
+        knows_skip_assignment=exchange.version >= SKIP_ASSIGNMENT_FROM,
     )
 
 
