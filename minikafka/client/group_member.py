@@ -70,7 +70,8 @@ class Member(BaseMember):
         """For whom a commit speaks now; None: the group goes on without this member."""
         if self.generation == NO_GENERATION:
             return None
-        return Membership(self.member_id, self.generation, self._config.group_instance_id, self._join_count)
+        instance_id = self._config.group_instance_id
+        return Membership(self.member_id, self.generation, instance_id, self._join_count, self._is_joining)
 
     # ---------------------------------------------------------------------------------------------- its life
 

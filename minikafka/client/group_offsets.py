@@ -4,11 +4,15 @@
   the application asks for records, what it had been handed *before* that call: a crash reads again, and skips nothing.
 - A commit speaks for a member in a generation. When the group has gone on without it, it is refused: CommitFailed.
   Nothing was committed then, unless an earlier attempt of the same commit got no answer: that outcome is *unknown*.
+- A group may go on *with* the member while its commit is under way, for a cooperative one keeps its partitions while it
+  joins. A commit that is refused for its generation is sent again with the next one, as long as the member owns the
+  partitions without a break: no other member begins to read them before it has given them up and joined once more.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -43,7 +47,10 @@ from minikafka.wire.group_messages import (
 )
 from minikafka.wire.outcomes import outcome_of_all
 
-OUT_OF_THE_GROUP = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
+OF_ANOTHER_GENERATION = (IllegalGeneration, RebalanceInProgress)
+"""Refusals of a commit whose generation is over, or whose generation has no assignment yet."""
+
+OUT_OF_THE_GROUP = (*OF_ANOTHER_GENERATION, UnknownMemberId, FencedInstanceId, StaleMemberEpoch)
 
 
 class Membership(NamedTuple):
@@ -55,6 +62,16 @@ class Membership(NamedTuple):
     join_count: int = 0
     """How often the member has joined: two generations of one number may be different ones, see Coordinator.ask. With
     the consumer protocol the generation is the member's epoch, which rises while it stays in the group."""
+    is_joining: bool = False
+    """It has asked for the next generation, whose assignment it does not have yet."""
+
+    def follows(self, earlier: Membership) -> bool:
+        """Return True if it is the same membership, or the one of the very next generation.
+
+        A static member may be absent from a generation, which may have given away what it still takes for its own.
+        """
+        steps = self.join_count - earlier.join_count
+        return steps == 0 or (steps == 1 and self.generation == earlier.generation + 1)
 
 
 class Spot(NamedTuple):
@@ -83,6 +100,8 @@ class GroupOffsets:
         self._membership = membership
         self._told: dict[TopicPartition, Spot] = {}
         """What this consumer has committed last: not committed again by itself."""
+        self._given_up: Counter[TopicPartition] = Counter()
+        """How often each was given up: a commit is not repeated once this has changed."""
         self._next_at = world.clock.now() + config.auto_commit_interval_ms / 1000
         self._auto: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
@@ -116,11 +135,12 @@ class GroupOffsets:
 
     async def commit(self, spots: Mapping[TopicPartition, Spot]) -> None:
         """Commit exactly these. CommitFailed when the group has gone on without this member; RequestTimedOut."""
+        given_up = {partition: self._given_up[partition] for partition in spots}
         async with self._turn:
             is_first = True
             for part in list(in_parts(spots.items())) or [[]]:
                 try:
-                    await self._commit(dict(part))
+                    await self._commit(dict(part), given_up)
                 except ProtocolError as error:
                     if is_first or error.outcome != NOT_WRITTEN:
                         raise
@@ -128,22 +148,62 @@ class GroupOffsets:
                     raise type(error)(why, outcome=UNKNOWN, **error.facts) from error
                 is_first = False
 
-    async def _commit(self, spots: Mapping[TopicPartition, Spot]) -> None:
+    async def _commit(self, spots: Mapping[TopicPartition, Spot], given_up: Mapping[TopicPartition, int]) -> None:
+        """Commit; repeat it with a newer epoch or generation of the same member, if that can help."""
         deadline = self._deadline()
-        while (error := await self._attempt(spots, deadline)) is not None:
-            # The coordinator has assigned something since: the next heartbeat brings the newer epoch (KIP-848).
-            pause_s = self._config.retry_backoff_ms / 1000
-            if self._world.clock.now() + pause_s >= deadline:
-                raise self._failed(error.name, error.outcome)
-            await asyncio.sleep(pause_s)
+        pause_s = self._config.retry_backoff_ms / 1000
+        refused: ProtocolError | None = None
+        member = self._member(spots, given_up, refused)
+        while spots:
+            try:
+                await self._attempt(member, spots, deadline)
+            except ProtocolError as error:
+                if refused is not None and refused.outcome == UNKNOWN:
+                    error.outcome = UNKNOWN
+                refused = error
+            else:
+                owned = (each for each in spots.items() if self._given_up[each[0]] == given_up[each[0]])
+                self._told.update(owned)
+                return
+            if not self._may_be_mended(refused, member, spots) or self._world.clock.now() + pause_s >= deadline:
+                if isinstance(refused, OUT_OF_THE_GROUP):
+                    raise self._failed(refused.name, refused.outcome) from refused
+                raise refused
+            if self._membership() == member:
+                await asyncio.sleep(pause_s)
+            now = self._member(spots, given_up, refused)
+            if not now.follows(member):
+                raise self._failed(refused.name, refused.outcome) from refused
+            member = now
 
-    async def _attempt(self, spots: Mapping[TopicPartition, Spot], deadline: float) -> StaleMemberEpoch | None:
-        """Commit; return the error that a newer epoch of the same member mends, raise any other."""
+    def _member(
+        self,
+        spots: Iterable[TopicPartition],
+        given_up: Mapping[TopicPartition, int],
+        refused: ProtocolError | None,
+    ) -> Membership:
+        """The membership that a commit names now. CommitFailed if there is none, or if a partition was given up."""
+        outcome = NOT_WRITTEN if refused is None else refused.outcome
         member = self._membership()
         if member is None:
-            raise self._failed("it is not in the group now")
-        if not spots:
-            return None
+            raise self._failed("it is not in the group now", outcome)
+        gone = [each for each in spots if self._given_up[each] != given_up[each]]
+        if gone:
+            raise self._failed(f"it has given up {', '.join(map(str, gone))}", outcome)
+        return member
+
+    def _may_be_mended(self, refused: ProtocolError, member: Membership, spots: Iterable[TopicPartition]) -> bool:
+        """Return True if the member has a newer epoch or generation now, or will have one soon."""
+        if isinstance(refused, StaleMemberEpoch):
+            # The coordinator has assigned something since: the next heartbeat brings the newer epoch (KIP-848).
+            return True
+        if not isinstance(refused, OF_ANOTHER_GENERATION) or any(each not in self._positions.states for each in spots):
+            return False
+        now = self._membership()
+        return now is not None and (now.is_joining or now.join_count != member.join_count)
+
+    async def _attempt(self, member: Membership, spots: Mapping[TopicPartition, Spot], deadline: float) -> None:
+        """Commit for this membership; raise what refuses it, with the outcome of all requests."""
         request = OffsetCommitRequest(
             group_id=self._coordinator.group,
             generation_id=member.generation,
@@ -161,23 +221,16 @@ class GroupOffsets:
                 for partition, spot in spots.items()
             ),
         )
-        try:
-            response: OffsetCommitResponse = await self._coordinator.ask(
-                request,
-                deadline=deadline,
-                error_of=error_of_coordinator,
-                is_current=lambda: (now := self._membership()) is not None and now.join_count == member.join_count,
-            )
-        except IllegalGeneration as ended:
-            raise self._failed(ended.name, ended.outcome) from ended
+        response: OffsetCommitResponse = await self._coordinator.ask(
+            request,
+            deadline=deadline,
+            error_of=error_of_coordinator,
+            is_current=lambda: (now := self._membership()) is not None and now.join_count == member.join_count,
+        )
         error = error_within(response)
         if error is not None:
             error.outcome = outcome_of_all(response)
-            if isinstance(error, StaleMemberEpoch):
-                return error
-            raise self._failed(error.name, error.outcome) if isinstance(error, OUT_OF_THE_GROUP) else error
-        self._told.update(spots)
-        return None
+            raise error
 
     def _failed(self, why: str, outcome: Outcome = NOT_WRITTEN) -> CommitFailed:
         done = "nothing was committed" if outcome == NOT_WRITTEN else "the offsets may or may not have been committed"
@@ -236,6 +289,7 @@ class GroupOffsets:
         """They are another's now: what was committed for them is no longer ours to know."""
         for partition in partitions:
             self._told.pop(partition, None)
+            self._given_up[partition] += 1
 
     async def stop(self) -> None:
         """End a commit that is under way."""

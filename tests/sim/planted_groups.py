@@ -241,15 +241,6 @@ def nothing_is_withheld(assigned: Any, members: Any) -> Any:
     return assigned
 
 
-def commits_at_will(original: Callable[..., Any]) -> Callable[..., Any]:
-    """As it was: a commit does not wait for the one that is under way."""
-
-    async def commit(self: GroupOffsets, spots: Any) -> None:
-        await self._commit(spots)
-
-    return commit
-
-
 def first_one_twice(original: Callable[..., Any]) -> Callable[..., Any]:
     """The first partition is dealt to everybody."""
 
