@@ -191,7 +191,8 @@ class RangeReader:
         self._readable_until = answer.last_stable_offset if is_stable else answer.high_watermark
         if not answer.records:
             return []
-        found = list(from_offset(iterate(answer.records[0]), self._position))
+        batches = iterate(answer.records[0])
+        found = list(from_offset(batches, self._position, end_max=answer.readable_end, has_gaps=answer.has_gaps))
         aborted = filter_of(answer.aborted_transactions)
         if aborted is not None:
             found = [batch._replace(record_count=0) if aborted.skips(batch) else batch for batch in found]

@@ -295,7 +295,8 @@ class CoordinatorShard(Generic[C]):
         while offset < end:
             part = log.read(max(offset, log.start_offset), max_bytes=READ_SIZE, end_offset=end)
             begin = offset
-            for batch in from_offset(iterate(b"".join(part.buffers)), offset):
+            batches = iterate(b"".join(part.buffers))
+            for batch in from_offset(batches, offset, end_max=end, has_gaps=log.has_gaps):
                 verify(batch.data)
                 offset = batch.next_offset
                 if batch.is_control:

@@ -28,12 +28,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from minikafka import errors as kafka
 from minikafka.config import KIB
-from minikafka.ports import Buffers
 from minikafka.rest import json_text
 from minikafka.rest.host import (
     FETCH_BYTES_DEFAULT,
@@ -224,13 +223,20 @@ async def records_of(
 ) -> tuple[list[dict[str, Any]], Offset]:
     """What :func:`read_out` finds in the answer of a leader."""
     aborted, limit = filter_of(answer.aborted_transactions), decompressed_max(visit.host, answer.topic)
+    data = answer.records
+    batches = from_offset(
+        iterate(data[0] if len(data) == 1 else b"".join(data)),
+        offset,
+        end_max=answer.readable_end,
+        has_gaps=answer.has_gaps,
+    )
     return await read_out(
-        answer.records, offset, aborted=aborted, count_max=count_max, form=form, limit=limit, contains=contains
+        batches, offset, aborted=aborted, count_max=count_max, form=form, limit=limit, contains=contains
     )
 
 
 async def read_out(
-    data: Buffers,
+    batches: Iterable[RecordBatch],
     offset: Offset,
     *,
     aborted: AbortedFilter | None = None,
@@ -247,7 +253,7 @@ async def read_out(
     records: list[dict[str, Any]] = []
     next_offset = offset
     room = Room(count_max)
-    for batch in from_offset(iterate(data[0] if len(data) == 1 else b"".join(data)), offset):
+    for batch in batches:
         if room.is_full():
             break
         is_aborted = aborted is not None and aborted.skips(batch)

@@ -291,22 +291,40 @@ def split(data: Buffer) -> list[RecordBatch]:
     return list(iterate(data))
 
 
-def from_offset(batches: Iterable[RecordBatch], offset: Offset) -> Iterator[RecordBatch]:
+def from_offset(
+    batches: Iterable[RecordBatch], offset: Offset, *, end_max: Offset | None = None, has_gaps: bool = True
+) -> Iterator[RecordBatch]:
     """Those of a fetch response's ``batches`` that reach ``offset`` or lie behind it; the first ones may lie before it.
 
-    Raises CorruptMessage at a batch that seems to end before the one in front of it ends, or before it begins, and at
-    one behind a gap that reaches over the beginning of the next: the offsets in its header are rotten, and a reader
-    that went on behind it would miss records.
+    The base offset in a header has no checksum. One that is rotten shows by what the batch does not fit to, and a
+    reader that went on behind it would miss records.
+
+    Args:
+        batches: The batches in the order of the log.
+        offset: Where the reader stands.
+        end_max: Where the records end that the leader may serve, its high watermark; None: not known.
+        has_gaps: False if compaction has left no offset out of this log.
+
+    Raises:
+        CorruptMessage: At a batch that seems to end before the one in front of it ends, or before it begins; at one
+            behind a gap that reaches over the beginning of the next, or that cannot be there; at one that seems to
+            reach beyond ``end_max``; behind the last one, if none reaches ``offset``.
     """
     end, has_begun = offset, False
     ahead = iter(batches)
+    last: RecordBatch | None = None
     batch = next(ahead, None)
     while batch is not None:
+        last = batch
         following: RecordBatch | None = None
         damage: CorruptMessage | None = None
         has_looked = False
         if batch.next_offset > end:
+            if end_max is not None and batch.next_offset > end_max:
+                raise _rotten(end, batch)
             if batch.base_offset > end:
+                if not has_gaps:
+                    raise _rotten(end, batch)
                 has_looked = True
                 try:
                     following = next(ahead, None)
@@ -321,6 +339,8 @@ def from_offset(batches: Iterable[RecordBatch], offset: Offset) -> Iterator[Reco
         if damage is not None:
             raise damage
         batch = following if has_looked else next(ahead, None)
+    if last is not None and not has_begun:
+        raise _rotten(end, last)
 
 
 def _rotten(end: Offset, batch: RecordBatch) -> CorruptMessage:

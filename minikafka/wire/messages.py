@@ -198,6 +198,11 @@ class FetchedPartition(Failed):
     """Our own: compaction has left offsets out of this log, whatever its ``cleanup.policy`` is now."""
     records: Records = ()
 
+    @property
+    def readable_end(self) -> Offset | None:
+        """Where the records end that this response may hold for a reader; None: the leader has not said."""
+        return self.high_watermark if self.high_watermark >= 0 else None
+
 
 class FetchResponse(Failed):
     session_id: int = 0

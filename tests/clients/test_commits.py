@@ -111,6 +111,7 @@ def test_a_commit_refused_for_its_generation_is_sent_again_with_the_next_one(fir
 
 
 def test_a_commit_waits_for_the_generation_that_its_member_joins():
+    """S34: it is refused in the former generation, and in the next one until that has its assignment."""
     member = played(
         (refused_commit(ILLEGAL_GENERATION), CommittingMember.joins),
         (refused_commit(ILLEGAL_GENERATION), CommittingMember.joined),
@@ -159,6 +160,7 @@ def test_an_unanswered_commit_with_an_old_epoch_stays_of_unknown_outcome():
 
 
 def test_a_commit_that_waits_for_another_one_fails_if_its_partitions_are_given_up_meanwhile():
+    """S34: the next owner may have committed more by then; the later commit would take the offset back."""
     second: list[asyncio.Future[None]] = []
 
     async def given_up_while_it_waits(member: CommittingMember) -> None:
