@@ -18,7 +18,8 @@ Rules for this file:
 
 5. A batch of several records is never larger than ``batch.size``, nor than what the topic is known to take. If a
    broker finds a batch too large (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) it is split and sent again (KIP-126): only
-   a record that is too large by itself fails.
+   a record that is too large by itself fails. The topic may take more later, so the limit doubles every
+   ``GROW_AFTER_S`` until it is ``batch.size`` again or a broker refuses a batch: one request in that time, at most.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ from minikafka.wire.batch import HEADER_SIZE, SEQUENCE_COUNT
 from minikafka.wire.records import BatchBuilder, Headers, RecordView, Rows, decode_batch
 
 PRODUCER_EPOCH_MAX = 32_767
+
+GROW_AFTER_S = 300.0
+"""How long a partition's batches stay smaller than ``batch.size`` before larger ones are tried."""
 
 NO_IDENTITY = "no broker has given a producer id"
 
@@ -203,6 +207,8 @@ class Accumulator(Generic[Sink]):
         return PartitionQueue(topic, partition, self._batch_size)
 
     def _open(self, queue: PartitionQueue[Sink], now: float) -> Batch[Sink]:
+        if queue.size_max < self._batch_size and now >= queue.limited_at + GROW_AFTER_S:
+            queue.size_max, queue.limited_at = min(2 * queue.size_max, self._batch_size), now
         self._number += 1
         batch = Batch(queue, self._builder(), number=self._number, created_at=now)
         batch.deadline = now + self._delivery_timeout_s
@@ -412,7 +418,7 @@ class Accumulator(Generic[Sink]):
             return None
         splits = not self._transactional or not batch.maybe_written
         if isinstance(error, MessageTooLarge | RecordListTooLarge) and batch.record_count > 1 and splits:
-            queue.size_max = min(queue.size_max, batch.size // 2)
+            queue.size_max, queue.limited_at = min(queue.size_max, batch.size // 2), now
             if batch.maybe_written:
                 # The leader would have called it a duplicate if it had it (it looks for that first). Its sequences may
                 # be those of a copy that is still on its way: the parts get others, in a new epoch, which fences it.

@@ -112,7 +112,9 @@ class PartitionQueue(Generic[Sink]):
     topic: str
     partition: int
     size_max: int
-    """Largest size of a batch of several records: batch.size, or less once a broker found a batch too large."""
+    """Largest size of a batch of several records: batch.size, or less since a broker found a batch too large."""
+    limited_at: float = 0.0
+    """When ``size_max`` changed last."""
     batches: deque[Batch[Sink]] = field(default_factory=deque)
     open: Batch[Sink] | None = None
     in_flight: list[Batch[Sink]] = field(default_factory=list)

@@ -420,6 +420,32 @@ def test_batches_that_wait_are_split_before_they_are_refused():
     assert story.accumulator.size == 0
 
 
+def test_batches_grow_again_when_the_topic_takes_more():
+    """A limit that was raised, or one batch that compressed badly, does not make batches small for good."""
+    story = Story(delivery_timeout_s=10_000.0)
+    limit, now, largest = 400, 1.0, []
+    for minute in range(30):
+        limit = 400 if minute < 12 else 10_000  # max.message.bytes is raised
+        now += 60.0
+        refused, sizes = 0, []
+        for index in range(10):
+            story.add(f"{index:02}", size=100, now=now)
+        while story.accumulator.oldest_unfinished is not None:
+            batch = story.one(now + 1)
+            if len(batch.data) > limit:
+                assert story.fail(batch, MessageTooLarge(), now=now) is None
+                refused += 1
+            else:
+                sizes.append(len(batch.data))
+                story.succeed(batch)
+        assert refused <= (2 if minute == 0 else 1)
+        largest.append((max(sizes), refused))
+    assert [minute for minute, (_, refused) in enumerate(largest) if refused] == [0, 5, 10]
+    assert largest[11][0] <= 400
+    assert largest[-1][0] > 800, "batch.size again"
+    assert story.queues[0].size_max == 1000
+
+
 def test_only_the_record_that_does_not_fit_fails():
     """A large record between small ones: it is refused alone, and small batches do not become smaller and smaller."""
     story = Story(batch_size=5000)
