@@ -132,6 +132,7 @@ def test_a_leader_that_is_cut_off_refuses_readers_once_its_session_has_expired()
         assert read(client, zombie, fetch(name, 0)).error_code == 0, "its session has not expired yet"
         cluster.until(lambda: cluster.leader_of(name) not in (zombie, -1), SESSION_S + 1.0, "another leader")
         client.send_all([b"after", b"after that"], name)
+        follower = next(each for each in cluster.nodes if each != zombie)
         requests = (
             fetch(name, 3),
             fetch(name, 0),
@@ -140,8 +141,16 @@ def test_a_leader_that_is_cut_off_refuses_readers_once_its_session_has_expired()
             ListOffsetsRequest(
                 partitions=(ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=LATEST),)
             ),
+            ListOffsetsRequest(
+                replica_id=follower,
+                partitions=(ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=LATEST),),
+            ),
             OffsetForLeaderEpochRequest(
                 partitions=(EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=0),)
+            ),
+            OffsetForLeaderEpochRequest(
+                replica_id=follower,
+                partitions=(EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=0),),
             ),
             DeleteRecordsRequest(
                 timeout_ms=100,

@@ -1,6 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords: questions and commands about positions in a log.
 
-A leader whose session with the controller has expired refuses clients, as it does in ``fetch.py``.
+A leader whose session with the controller has expired refuses each of these requests, whatever replica id it names. No
+follower sends one, so replication does not depend on the answer of a leader that may be deposed.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _list_one(
     replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition, session_alive: SessionAlive
 ) -> ListedOffset:
     try:
-        partition, leader = _leader_of(replicas, request, item, session_alive)
+        partition, leader = _leader_of(replicas, item, session_alive)
         with replicas.storage_guard(partition):
             timestamp, offset, epoch = _position(leader, item.timestamp, request)
     except ProtocolError as error:
@@ -122,14 +123,14 @@ async def _search_one(
     replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition, session_alive: SessionAlive
 ) -> ListedOffset:
     try:
-        partition, leader = _leader_of(replicas, request, item, session_alive)
+        partition, leader = _leader_of(replicas, item, session_alive)
         with replicas.storage_guard(partition):
             end = _readable_end(leader, request)
             timestamp = leader.log.newest_timestamp(end) if item.timestamp == MAX_TIMESTAMP else item.timestamp
             hit = await _first_at_or_after(replicas, leader.log, timestamp, end) if timestamp >= 0 else None
         # The search may have taken turns: what a deposed leader found is not its answer to give, and a topic that was
         # created again meanwhile has other offsets.
-        if _leader_of(replicas, request, item, session_alive)[1] is not leader:
+        if _leader_of(replicas, item, session_alive)[1] is not leader:
             raise NotLeaderOrFollower(f"{partition.partition}: the leader has changed during the search")
     except ProtocolError as error:
         return _refusal(replicas, item, error)
@@ -155,12 +156,12 @@ async def _first_at_or_after(
 
 
 def _leader_of(
-    replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition, session_alive: SessionAlive
+    replicas: ReplicaManager, item: ListOffsetsPartition, session_alive: SessionAlive
 ) -> tuple[Partition, LeaderReplica]:
     name = TopicPartition(item.topic, item.partition)
     partition = replicas.get(name)
     leader = partition.as_leader(item.current_leader_epoch)
-    if request.replica_id < 0 and not session_alive():
+    if not session_alive():
         raise session_expired(name)
     return partition, leader
 
@@ -206,7 +207,7 @@ def handle_offset_for_leader_epoch(
     replicas: ReplicaManager, request: OffsetForLeaderEpochRequest, *, session_alive: SessionAlive
 ) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
     """Where an epoch ends in the leader's log (KIP-101, KIP-279)."""
-    may_answer = request.replica_id >= 0 or session_alive()
+    may_answer = session_alive()
     if len(request.partitions) > LISTED_PER_TURN:
         return _epoch_ends_in_turns(replicas, request, may_answer=may_answer)
     return OffsetForLeaderEpochResponse(
