@@ -7,6 +7,7 @@ record, one callback applies the commit and sends the response. Tasks would dela
 
 - A write that was refused before the append is *not written*. One that is not committed in time is *unknown*: who
   waits gets an error, and the rules apply the commit when it comes, for the log is what is true.
+- A write whose records cannot be packed is refused like one that the log refuses: UNKNOWN_SERVER_ERROR, *not written*.
 - It ends with the leader's role: every request that still waits gets NOT_COORDINATOR, outcome unknown.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import traceback
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from minikafka.broker.purgatory import Condition, Mark, Waiter
 from minikafka.coordination.packing import versions
 from minikafka.coordination.rule import Coordinator, Step, Ticket, Write
 from minikafka.errors import (
+    NOT_WRITTEN,
     UNKNOWN,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -33,7 +36,9 @@ from minikafka.errors import (
     NotEnoughReplicasAfterAppend,
     ProtocolError,
     RequestTimedOut,
+    UnknownServerError,
 )
+from minikafka.invariant import InvariantViolation
 from minikafka.parked import Parked, Result
 from minikafka.replication.leader import ACKS_ALL, LeaderReplica
 from minikafka.types import NO_PRODUCER, Offset
@@ -238,26 +243,18 @@ class CoordinatorShard(Generic[C]):
     # ---- the log ----
 
     def _append(self, write: Write) -> None:
-        transaction = write.transaction
-        builder = (
-            BatchBuilder()
-            if transaction is None
-            else BatchBuilder(
-                producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch, transactional=True
-            )
-        )
         wall_ms = self._replicas.clock.wall_ms()
-        for record in write.records:
-            key, value = self.coordinator.packed(record)
-            builder.append(wall_ms, key, value)
         partition, leader = self.partition, self.leader
         try:
+            if write.behind is not None and write.behind.refusal is not None:
+                raise write.behind.refusal
+            batch = self._built(write, wall_ms)
             self.check()
             with self._replicas.storage_guard(partition):
-                batch = RecordBatch.of(bytes(builder.build()))
-                guard = None if transaction is None else transaction.guard
+                guard = None if write.transaction is None else write.transaction.guard
                 appended = leader.append(batch, acks=ACKS_ALL, wall_ms=wall_ms, guard=guard)
         except ProtocolError as error:
+            write.refusal = error
             after = self.new_step()
             self.coordinator.refused(write, error, after)
             self.carry_out(after)
@@ -271,6 +268,32 @@ class CoordinatorShard(Generic[C]):
         self._replicas.advance(partition, leader)
         self._replicas.sync_if_due(partition)
         self._watch()
+
+    def _built(self, write: Write, wall_ms: int) -> RecordBatch:
+        """The records of a write as a batch.
+
+        What cannot be written is refused, as a log refuses it: nothing was appended, so the rule takes back what it had
+        decided. The broker goes on: if it stopped, the next coordinator would get the same request, and stop as well.
+        """
+        try:
+            builder = BatchBuilder()
+            if write.transaction is not None:
+                producer_id, epoch, _ = write.transaction
+                builder = BatchBuilder(producer_id=producer_id, producer_epoch=epoch, transactional=True)
+            for record in write.records:
+                key, value = self.coordinator.packed(record)
+                builder.append(wall_ms, key, value)
+            return RecordBatch.of(bytes(builder.build()))
+        except InvariantViolation:
+            raise
+        except Exception as error:
+            kind, why = self.coordinator.kind, f"{type(error).__name__}: {error}"
+            text = "".join(traceback.format_exception(error))
+            self._replicas.events("request_failed", api=f"a request to the {kind} coordinator", why=why, traceback=text)
+            raise UnknownServerError(
+                f"a record of the {kind} coordinator cannot be written: {why}; the broker's log has more",
+                outcome=NOT_WRITTEN,
+            ) from error
 
     async def _run(self) -> None:
         try:

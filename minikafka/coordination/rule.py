@@ -77,8 +77,12 @@ class Write:
     committed: Callable[[Step], None]
     refused: Callable[[ProtocolError, Step], None]
     transaction: InTransaction | None = None
+    behind: Write | None = None
+    """An earlier write of the same step, without which this one must not be appended."""
     base_offset: Offset = NO_OFFSET
     """Of the first record, set when the batch is appended."""
+    refusal: ProtocolError | None = None
+    """Why it was not appended, if it was refused before that."""
 
 
 @dataclass(slots=True)

@@ -527,7 +527,8 @@ class GroupCoordinator:
         *,
         also: tuple[ConsumerRecord | GroupRecord, ...] = (),
         transaction: InTransaction | None = None,
-    ) -> None:
+        behind: Write | None = None,
+    ) -> Write:
         offsets = self._offsets
         pending = offsets if transaction is None else offsets.transactional
         pending.begun(records)
@@ -546,8 +547,9 @@ class GroupCoordinator:
                 pending.ended(records)
             answer(as_coordinator(error), then)
 
-        write = Write((*records, *also), committed, refused, transaction)
+        write = Write((*records, *also), committed, refused, transaction, behind)
         step.writes.append(write)
+        return write
 
     def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """OffsetFetch: what is committed; -1 where nothing is.
@@ -843,14 +845,15 @@ class GroupCoordinator:
     ) -> None:
         """Write tombstones for offsets in as many batches as they need; ``also`` is in the last.
 
-        All batches are appended in one step. So if the last one is committed, all are; if one is refused, so are those
-        after it.
+        All batches are appended in one step, each behind the one before. So if the last one is committed, all are; if
+        one is refused, so are those after it.
         """
         *first, last = batches(records)
+        before: Write | None = None
         for batch in first:
-            self._write_offsets(batch, lambda *_: None, step)
+            before = self._write_offsets(batch, lambda *_: None, step, behind=before)
         if last or also:
-            self._write_offsets(last, answer, step, also=also)
+            self._write_offsets(last, answer, step, also=also, behind=before)
         else:
             answer(None, step)
 
