@@ -199,18 +199,16 @@ class _Batch:
     """The encoded records, as few batches of the log as they fit; nearly always one."""
     size: int = 0
     """Bytes of the last of these."""
-
-    @property
-    def registering(self) -> list[NodeId]:
-        """The brokers whose registrations are among the records: rule 4."""
-        return [each.broker_id for each in self.records if isinstance(each, RegisterBroker)]
+    registering: set[NodeId] = field(default_factory=set)
+    """The brokers whose registrations are among the records: rule 4."""
 
     def takes(self, request: object = None) -> bool:
         """Return True if there is room for the decision about ``request`` (None: a decision without a request)."""
         if len(self.records) >= BATCH_RECORDS_MAX or len(self.appends) > 1:
             return False
-        known = self.registering
-        return not known or (isinstance(request, BrokerRegistrationRequest) and request.broker_id not in known)
+        if not self.registering:
+            return True
+        return isinstance(request, BrokerRegistrationRequest) and request.broker_id not in self.registering
 
     def written(self, end: Offset) -> None:
         """The records have their offsets, which end at ``end``: so have the images, and the broker epochs in them."""
@@ -235,6 +233,7 @@ class _Batch:
             self._encode(decision)
             self.image = after
             self.records.extend(decision.records)
+            self.registering.update(each.broker_id for each in decision.records if isinstance(each, RegisterBroker))
         self.decided.append(_Decided(decision, None, asked, before, self.image, on_commit))
 
     def _encode(self, decision: Decision[Any]) -> None:
