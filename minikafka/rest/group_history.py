@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from minikafka.errors import BrokerNotAvailable, GroupIdNotFound
-from minikafka.rest.groups import GENERATION, Lag, Member, OfGroup, assigned_to
+from minikafka.rest.groups import GENERATION, Lag, Member, OfGroup, assigned_to, may_describe
 from minikafka.rest.history import Span, watermarks_at
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Integer, any_text
@@ -92,10 +92,9 @@ def _is_visible(group: str, permit: Permit | None) -> bool:
 
 def _partitions_of(past: PastGroup, permit: Permit | None) -> list[TopicPartition]:
     """All that it had committed or that a member had, of topics that the client may describe."""
-    assigned = {each for one in _members_of(past) for each in assigned_to(one)}
+    assigned = {each for one in _members_of(past) for each in assigned_to(one, permit)}
     found = sorted(assigned | {TopicPartition(each.topic, each.partition) for each in past.offsets})
-    allowed = AclOperation.DESCRIBE, ResourceType.TOPIC
-    return [each for each in found if permit is None or permit.allows((Action(*allowed, each.topic),))]
+    return [each for each in found if may_describe(permit, each.topic)]
 
 
 def _members_of(past: PastGroup) -> Iterable[Any]:
@@ -116,6 +115,6 @@ def _out(past: PastGroup, ends: dict[TopicPartition, Offset], permit: Permit | N
         sampled_ms=past.at_ms,
         generation=0 if group is None else group.generation_id,
         assignor="" if group is None else group.protocol,
-        members=[Member.described(each) for each in _members_of(past)],
+        members=[Member.described(each, permit) for each in _members_of(past)],
         offsets=lags,
     )

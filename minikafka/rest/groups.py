@@ -20,8 +20,11 @@ from minikafka.rest.parameters import FORWARD, INT32_MAX, any_text, states_param
 from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import OfTopic, Place
+from minikafka.security.authorizer import Action
+from minikafka.security.permissions import Permit
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
+from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.group_messages import DescribedMember
 from minikafka.wire.messages import LATEST
 
@@ -64,20 +67,30 @@ def partitions_out(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]
     return [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(partitions).items()]
 
 
-def assigned_to(member: DescribedMember) -> tuple[TopicPartition, ...]:
-    """What a member has; nothing for one of another protocol, whose bytes are not ours to read."""
+def assigned_to(member: DescribedMember, permit: Permit | None) -> tuple[TopicPartition, ...]:
+    """What a member has, of topics that the client may describe.
+
+    Nothing for a member of another protocol, whose bytes are not ours to read.
+    """
     try:
-        return Assignment.unpacked(member.assignment).partitions
+        partitions = Assignment.unpacked(member.assignment).partitions
     except ValueError:
         return ()
+    return tuple(each for each in partitions if may_describe(permit, each.topic))
 
 
-def topics_of(member: DescribedMember) -> list[str]:
-    """What a member subscribes to, if that is known."""
+def topics_of(member: DescribedMember, permit: Permit | None) -> list[str]:
+    """What a member subscribes to, if that is known, of topics that the client may describe."""
     try:
-        return sorted(Subscription.unpacked(member.metadata).topics) if member.metadata else []
+        topics = Subscription.unpacked(member.metadata).topics if member.metadata else ()
     except ValueError:
         return []
+    return sorted(each for each in topics if may_describe(permit, each))
+
+
+def may_describe(permit: Permit | None, topic: str) -> bool:
+    """Return True if the client may see this topic: a group's permission shows none, as in Kafka's OffsetFetch."""
+    return permit is None or permit.allows((Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),))
 
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------
@@ -181,9 +194,9 @@ async def committed_of(visit: Visit, group: str) -> dict[TopicPartition, g.Fetch
 
 
 async def lags_of(visit: Visit, group: g.DescribedGroup) -> list[CommittedOffset]:
-    """All partitions that the group has committed or that a member has, in order."""
+    """All partitions that the group has committed or that a member has, of topics that the client may describe."""
     committed = await committed_of(visit, group.group_id)
-    assigned = {each for member in group.members for each in assigned_to(member)}
+    assigned = {each for member in group.members for each in assigned_to(member, visit.permit)}
     partitions = sorted(assigned | committed.keys())
     ends = await look_up(visit, dict.fromkeys(partitions, LATEST))
     return [CommittedOffset.of(each, committed.get(each), ends.get(each)) for each in partitions]
@@ -203,10 +216,10 @@ class Member(Model):
     assignment: list[Any] = many_of(PartitionsOf, SORTED)
 
     @classmethod
-    def described(cls, each: DescribedMember) -> dict[str, Any]:
-        """Return a member as its coordinator describes it."""
-        assignment = partitions_out(assigned_to(each))
-        return cls.out_of(each, host=each.client_host, topics=topics_of(each), assignment=assignment)
+    def described(cls, each: DescribedMember, permit: Permit | None) -> dict[str, Any]:
+        """Return a member as its coordinator describes it, with the topics that the client may describe."""
+        assignment = partitions_out(assigned_to(each, permit))
+        return cls.out_of(each, host=each.client_host, topics=topics_of(each, permit), assignment=assignment)
 
 
 class _Group(OfGroup):
@@ -236,7 +249,7 @@ async def get_group(visit: Visit) -> Json:
         assignor=group.protocol,
         leader=group.leader or None,
         coordinator=broker_members(visit.host, await coordinator_of(visit, group.group_id)),
-        members=[Member.described(each) for each in group.members],
+        members=[Member.described(each, visit.permit) for each in group.members],
         offsets=lags,
     )
 
@@ -263,9 +276,11 @@ async def get_lag(visit: Visit) -> Json:
     """How far the group is behind: in all, where it is worst, and who reads each partition."""
     group = await described(visit, visit[GROUP])
     lags = await lags_of(visit, group)
-    readers: dict[tuple[str, int], str] = {at: each.member_id for each in group.members for at in assigned_to(each)}
+    readers = {at: each.member_id for each in group.members for at in assigned_to(each, visit.permit)}
     known = [each for each in lags if each.lag is not None]
-    partitions = [_ReadPartition.out_of(each, member_id=readers.get((each.topic, each.partition))) for each in lags]
+    partitions = [
+        _ReadPartition.out_of(each, member_id=readers.get(TopicPartition(each.topic, each.partition))) for each in lags
+    ]
     return _GroupLag.out_of(
         group,
         group=group.group_id,

@@ -438,13 +438,13 @@ class FakeBroker:
         return m.FetchResponse(partitions=(told,))
 
     async def on_ListOffsets(self, request: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
-        (item,) = request.partitions
-        name = TopicPartition(item.topic, item.partition)
-        self._checked(name)
-        offset = self.cluster.log_starts.get(name, 0) if item.timestamp == m.EARLIEST else self.cluster.end(name)
-        return m.ListOffsetsResponse(
-            partitions=(m.ListedOffset(topic=name.topic, partition=name.partition, offset=offset),)
-        )
+        listed = []
+        for item in request.partitions:
+            name = TopicPartition(item.topic, item.partition)
+            self._checked(name)
+            offset = self.cluster.log_starts.get(name, 0) if item.timestamp == m.EARLIEST else self.cluster.end(name)
+            listed.append(m.ListedOffset(topic=name.topic, partition=name.partition, offset=offset))
+        return m.ListOffsetsResponse(partitions=tuple(listed))
 
 
 def _failed(answer: Any, error: ProtocolError) -> Any:

@@ -9,10 +9,12 @@ import pytest
 
 from minikafka.broker.access import Access
 from minikafka.config import BrokerConfig
+from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.quorum.image import MetadataImage, acl_record
 from minikafka.rest.permissions import NEEDS
 from minikafka.rest.routes import ROUTES
-from minikafka.types import ANONYMOUS
+from minikafka.types import ANONYMOUS, TopicPartition
+from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.acls import Acl, AclOperation, ResourceType
 from tests.rest.fake_brokers import FakeCluster
@@ -141,6 +143,40 @@ async def test_a_members_permissions_show_no_topic(
         answer = await curl(method, path.replace("{topic}", topic), **({} if body is None else {"json": sent}))
         messages.append(answer.problem(403, "TOPIC_AUTHORIZATION_FAILED")["message"])
     assert messages[0].replace("secret", "absent") == messages[1]
+
+
+@pytest.mark.parametrize(("may_see_it", "topics"), [(False, ["orders"]), (True, ["orders", "secret"])])
+@pytest.mark.parametrize("path", ["", "/lag", "/offsets"])
+async def test_a_groups_permission_shows_no_topic(
+    curl: Curl, monkeypatch: pytest.MonkeyPatch, path: str, may_see_it: bool, topics: list[str]
+):
+    """As Kafka's OffsetFetch leaves them out: neither what is committed, nor what a member reads."""
+    curl.cluster.add_topic("__consumer_offsets", [1])
+    seen = [(ResourceType.TOPIC, name, AclOperation.DESCRIBE) for name in topics]
+    allow(curl, monkeypatch, (ResourceType.GROUP, "g", AclOperation.DESCRIBE), *seen)
+    partitions = (TopicPartition("orders", 0), TopicPartition("secret", 0), TopicPartition("secret", 1))
+    described = g.DescribedMember(
+        member_id="m",
+        metadata=Subscription(topics=("orders", "secret")).packed(),
+        assignment=Assignment(partitions=partitions).packed(),
+    )
+
+    async def groups(_request: g.DescribeGroupsRequest) -> g.DescribeGroupsResponse:
+        found = g.DescribedGroup(group_id="g", state="Stable", protocol_type="consumer", members=(described,))
+        return g.DescribeGroupsResponse(groups=(found,))
+
+    async def offsets(_request: g.OffsetFetchRequest) -> g.OffsetFetchResponse:
+        found = (g.FetchedOffset(topic=each.topic, partition=each.partition, offset=1) for each in partitions[:2])
+        return g.OffsetFetchResponse(partitions=tuple(found))
+
+    for broker in curl.cluster.brokers.values():
+        monkeypatch.setattr(broker, "on_DescribeGroups", groups, raising=False)
+        monkeypatch.setattr(broker, "on_OffsetFetch", offsets, raising=False)
+    answer = await curl.get(f"/v1/groups/g{path}")
+    assert answer.status == 200
+    assert ("secret" in json.dumps(answer.json)) is may_see_it
+    rows = answer.json["partitions" if path == "/lag" else "offsets"]
+    assert sorted({each["topic"] for each in rows}) == topics
 
 
 async def test_health_and_addresses_are_free(curl: Curl):
