@@ -674,7 +674,8 @@ class BrokerConfig:
     file_mode: str = setting(
         "mk.file.mode",
         "600",
-        "permissions of new files in the data directory; who may read them may enter new folders (700, 750, 755)",
+        "permissions of new files in the data directory, and of a new journal; who may read them may enter new folders "
+        "(700, 750, 755)",
         one_of=("600", "640", "644"),
     )
     insecure: bool = setting("mk.insecure", False, "allow a listener beyond loopback without authentication")

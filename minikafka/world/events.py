@@ -102,6 +102,11 @@ Observer: TypeAlias = Callable[[str, Mapping[str, object]], None]
 """(kind, facts); the facts never change."""
 
 
+def folder_mode(file_mode: int) -> int:
+    """Return the permissions of folders whose files have these: who may read a file may enter its folder."""
+    return file_mode | (file_mode & 0o444) >> 2
+
+
 class EventLog:
     """An events sink. ``stream`` gets events at ``level`` and above, the journal gets all."""
 
@@ -113,8 +118,10 @@ class EventLog:
         level: int = INFO,
         render: Callable[[Mapping[str, object]], str] = as_json,
         journal_path: str = "",
+        file_mode: int = 0o600,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        """``file_mode``: permissions of a new journal, which names what topics and users are called."""
         self.unheard = Unheard()
         self._observers: list[Observer] = []
         self._has_readers = False
@@ -127,9 +134,11 @@ class EventLog:
         self._journal: TextIOWrapper | None = None
         self.on_close: list[Callable[[], None]] = []
         if journal_path:
-            Path(journal_path).parent.mkdir(parents=True, exist_ok=True)
+            # It may be in the data directory, which does not exist yet.
+            Path(journal_path).parent.mkdir(folder_mode(file_mode), parents=True, exist_ok=True)
+            file = os.open(journal_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, file_mode)
             # Line by line: what was logged before a kill -9 is in the file.
-            self._journal = Path(journal_path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115 - close() closes it
+            self._journal = open(file, "a", encoding="utf-8", buffering=1)  # noqa: SIM115, PTH123 - close() closes it
         self._decide_unheard()
 
     @property

@@ -24,6 +24,7 @@ from minikafka.errors import DiskFailed, DiskFull, in_words
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers, checked_path
 from minikafka.types import METADATA_PARTITION
+from minikafka.world.events import folder_mode
 from minikafka.world.instruments import MachineFaults
 
 LOCK_NAME = ".lock"
@@ -236,8 +237,7 @@ class OsDisk:
         self.faults = faults
         """What tests have done to this machine; None: they cannot."""
         self._file_mode = file_mode
-        self._folder_mode = file_mode | (file_mode & 0o444) >> 2
-        """Give folders the permissions of their files: a user that may read a file may enter its folder."""
+        self._folder_mode = folder_mode(file_mode)
         self._root = os.path.abspath(root)
         self._inside = os.path.join(self._root, "")
         self._threads: dict[str, ThreadPoolExecutor] = {}

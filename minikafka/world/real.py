@@ -162,6 +162,7 @@ def real_world(
         level=level,
         render=as_json if config.log_format == "json" else as_text,
         journal_path=config.journal_path,
+        file_mode=int(config.file_mode, 8),
     )
     if config.audit_path:
         audit = AuditFile(config.audit_path, str(config.node_id))

@@ -58,6 +58,26 @@ def test_the_journal_has_every_event_at_once_and_is_appended_to(tmp_path: Path):
     assert "told_after_close" in stream.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("given", "file_mode", "folder_mode"), [({}, 0o600, 0o700), ({"file_mode": 0o640}, 0o640, 0o750)]
+)
+def test_the_journal_has_the_permissions_of_other_files(
+    tmp_path: Path, given: dict[str, int], file_mode: int, folder_mode: int
+):
+    """It names topics and users; and if it is in the data directory, it makes that folder. An old one stays as it is."""
+    path = tmp_path / "data" / "journal.jsonl"
+    before = os.umask(0o022)
+    try:
+        EventLog(journal_path=str(path), **given).close()
+        assert path.stat().st_mode & 0o777 == file_mode
+        assert path.parent.stat().st_mode & 0o777 == folder_mode
+        path.chmod(0o644)
+        EventLog(journal_path=str(path), **given).close()
+        assert path.stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+
+
 def test_levels_can_be_lowered_and_observers_see_everything():
     """Metrics count events whether or not they are logged."""
     counted: list[str] = []
