@@ -135,6 +135,7 @@ def test_a_commit_waits_for_the_generation_that_its_member_joins():
     ids=["same_generation", "thrown_out", "given_up", "owned_again", "absent_from_one", "the_same_again", "unassigned"],
 )
 def test_a_commit_is_not_sent_again_if_its_partitions_may_have_been_anothers(step: Callable[[CommittingMember], None]):
+    """S34: it fails as *not written*, and the partitions' next owner finds what was committed before."""
     member = played((refused_commit(ILLEGAL_GENERATION), step))
     assert isinstance(member.error, CommitFailed)
     assert (member.error.outcome, member.generations) == (NOT_WRITTEN, [4])
