@@ -192,7 +192,7 @@ class RangeReader:
         if not answer.records:
             return []
         batches = iterate(answer.records[0])
-        found = list(from_offset(batches, self._position, end_max=answer.readable_end, has_gaps=answer.has_gaps))
+        found = list(from_offset(batches, self._position, end_max=answer.readable_end))
         aborted = filter_of(answer.aborted_transactions)
         if aborted is not None:
             found = [batch._replace(record_count=0) if aborted.skips(batch) else batch for batch in found]

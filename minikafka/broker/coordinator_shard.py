@@ -319,7 +319,7 @@ class CoordinatorShard(Generic[C]):
             part = log.read(max(offset, log.start_offset), max_bytes=READ_SIZE, end_offset=end)
             begin = offset
             batches = iterate(b"".join(part.buffers))
-            for batch in from_offset(batches, offset, end_max=end, has_gaps=log.has_gaps):
+            for batch in from_offset(batches, offset, end_max=end):
                 verify(batch.data)
                 offset = batch.next_offset
                 if batch.is_control:

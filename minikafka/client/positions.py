@@ -422,7 +422,7 @@ class Positions:
         aborted = filter_of(answer.aborted_transactions)
         next_offset = None
         try:
-            for batch in from_offset(batches, offset, end_max=answer.readable_end, has_gaps=answer.has_gaps):
+            for batch in from_offset(batches, offset, end_max=answer.readable_end):
                 next_offset = batch.next_offset
                 # What the position passes over is a batch without records.
                 is_aborted = aborted is not None and aborted.skips(batch)

@@ -228,7 +228,6 @@ async def records_of(
         iterate(data[0] if len(data) == 1 else b"".join(data)),
         offset,
         end_max=answer.readable_end,
-        has_gaps=answer.has_gaps,
     )
     return await read_out(
         batches, offset, aborted=aborted, count_max=count_max, form=form, limit=limit, contains=contains

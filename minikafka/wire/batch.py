@@ -292,23 +292,23 @@ def split(data: Buffer) -> list[RecordBatch]:
 
 
 def from_offset(
-    batches: Iterable[RecordBatch], offset: Offset, *, end_max: Offset | None = None, has_gaps: bool = True
+    batches: Iterable[RecordBatch], offset: Offset, *, end_max: Offset | None = None
 ) -> Iterator[RecordBatch]:
     """Those of a fetch response's ``batches`` that reach ``offset`` or lie behind it; the first ones may lie before it.
 
     The base offset in a header has no checksum. One that is rotten shows by what the batch does not fit to, and a
-    reader that went on behind it would miss records.
+    reader that went on behind it would miss records. What remains is a last batch that seems to lie a little further
+    behind: compaction leaves such gaps, and a log that another program has compacted does not say that it has them.
 
     Args:
         batches: The batches in the order of the log.
         offset: Where the reader stands.
         end_max: Where the records end that the leader may serve, its high watermark; None: not known.
-        has_gaps: False if compaction has left no offset out of this log.
 
     Raises:
         CorruptMessage: At a batch that seems to end before the one in front of it ends, or before it begins; at one
-            behind a gap that reaches over the beginning of the next, or that cannot be there; at one that seems to
-            reach beyond ``end_max``; behind the last one, if none reaches ``offset``.
+            behind a gap that reaches over the beginning of the next; at one that seems to reach beyond ``end_max``;
+            behind the last one, if none reaches ``offset``.
     """
     end, has_begun = offset, False
     ahead = iter(batches)
@@ -323,8 +323,6 @@ def from_offset(
             if end_max is not None and batch.next_offset > end_max:
                 raise _rotten(end, batch)
             if batch.base_offset > end:
-                if not has_gaps:
-                    raise _rotten(end, batch)
                 has_looked = True
                 try:
                     following = next(ahead, None)
