@@ -30,13 +30,29 @@ from minikafka.config.listeners import (
     sasl_listener,
 )
 from minikafka.config.names import BROKER_NAME_OF
-from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, NO_EFFECT, kept_setting, setting
-from minikafka.config.topic import COMPRESSION_TYPES, GZIP_LEVELS, KEEP_CODEC, LZ4_LEVELS, ZSTD_LEVELS, TopicConfig
+from minikafka.config.setting import INT_MAX, LONG_MAX, MIB, NO_EFFECT, kept_setting, setting
+from minikafka.config.topic import TopicConfig
 from minikafka.errors import InvalidConfig
 from minikafka.types import Address, Listener, NodeId
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """The only authorizer that there is, by the name that it has in Kafka."""
+
+
+def topic_default(name: str) -> Any:
+    """The setting of a broker that is the default of the topics' setting ``name``: it has the same values."""
+    of_topics = table(TopicConfig)[name]
+    meaning = f"Default of {name} for topics that set none."
+    return field(
+        default=of_topics.default,
+        metadata={**of_topics.metadata, "name": BROKER_NAME_OF[name], "meaning": meaning},
+    )
+
+
+@functools.cache
+def table(kind: type[BrokerConfig | TopicConfig]) -> Mapping[str, Any]:
+    """Kafka's name -> dataclass field, for ``BrokerConfig`` or ``TopicConfig``."""
+    return {each.metadata["name"]: each for each in fields(kind) if "name" in each.metadata}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,41 +476,20 @@ class BrokerConfig:
         low=0,
     )
 
-    log_segment_bytes: int = setting(
-        "log.segment.bytes", GIB, "Default of segment.bytes for topics that set none.", low=14, high=INT_MAX
-    )
-    log_roll_ms: int = setting("log.roll.ms", 7 * DAY_MS, "Default of segment.ms for topics that set none.", low=1)
-    log_index_size_max_bytes: int = setting(
-        "log.index.size.max.bytes",
-        10 * MIB,
-        "Default of segment.index.bytes for topics that set none.",
-        low=24,
-        high=INT_MAX,
-    )
-    log_index_interval_bytes: int = setting(
-        "log.index.interval.bytes", 4096, "Default of index.interval.bytes for topics that set none.", low=0
-    )
-    log_retention_ms: int = setting(
-        "log.retention.ms", 7 * DAY_MS, "Default of retention.ms for topics that set none.", low=-1
-    )
-    log_retention_bytes: int = setting(
-        "log.retention.bytes", -1, "Default of retention.bytes for topics that set none.", low=-1
-    )
+    log_segment_bytes: int = topic_default("segment.bytes")
+    log_roll_ms: int = topic_default("segment.ms")
+    log_index_size_max_bytes: int = topic_default("segment.index.bytes")
+    log_index_interval_bytes: int = topic_default("index.interval.bytes")
+    log_retention_ms: int = topic_default("retention.ms")
+    log_retention_bytes: int = topic_default("retention.bytes")
     log_retention_check_interval_ms: int = setting(
         "log.retention.check.interval.ms",
         300_000,
         "Interval between checks for segments that retention deletes.",
         low=1,
     )
-    log_segment_delete_delay_ms: int = setting(
-        "log.segment.delete.delay.ms", 60_000, "Default of file.delete.delay.ms for topics that set none.", low=0
-    )
-    log_cleanup_policy: str = setting(
-        "log.cleanup.policy",
-        "delete",
-        "Default of cleanup.policy for topics that set none.",
-        one_of=("delete", "compact", "compact,delete", "delete,compact"),
-    )
+    log_segment_delete_delay_ms: int = topic_default("file.delete.delay.ms")
+    log_cleanup_policy: str = topic_default("cleanup.policy")
     log_cleaner_enable: bool = setting("log.cleaner.enable", True, "compact topics whose cleanup.policy says so")
     log_cleaner_backoff_ms: int = setting(
         "log.cleaner.backoff.ms", 15_000, "pause when there is nothing to compact", low=1
@@ -505,31 +500,12 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: float = setting(
         "log.cleaner.io.max.bytes.per.second", float(LONG_MAX), "compaction reads and writes no more", low=1
     )
-    log_cleaner_min_cleanable_ratio: float = setting(
-        "log.cleaner.min.cleanable.ratio",
-        0.5,
-        "Default of min.cleanable.dirty.ratio for topics that set none.",
-        low=0,
-        high=1,
-    )
-    log_cleaner_min_compaction_lag_ms: int = setting(
-        "log.cleaner.min.compaction.lag.ms", 0, "Default of min.compaction.lag.ms for topics that set none.", low=0
-    )
-    log_cleaner_max_compaction_lag_ms: int = setting(
-        "log.cleaner.max.compaction.lag.ms",
-        LONG_MAX,
-        "Default of max.compaction.lag.ms for topics that set none.",
-        low=1,
-    )
-    log_cleaner_delete_retention_ms: int = setting(
-        "log.cleaner.delete.retention.ms", DAY_MS, "Default of delete.retention.ms for topics that set none.", low=0
-    )
-    log_flush_interval_messages: int = setting(
-        "log.flush.interval.messages", LONG_MAX, "Default of flush.messages for topics that set none.", low=1
-    )
-    log_flush_interval_ms: int = setting(
-        "log.flush.interval.ms", LONG_MAX, "Default of flush.ms for topics that set none.", low=0
-    )
+    log_cleaner_min_cleanable_ratio: float = topic_default("min.cleanable.dirty.ratio")
+    log_cleaner_min_compaction_lag_ms: int = topic_default("min.compaction.lag.ms")
+    log_cleaner_max_compaction_lag_ms: int = topic_default("max.compaction.lag.ms")
+    log_cleaner_delete_retention_ms: int = topic_default("delete.retention.ms")
+    log_flush_interval_messages: int = topic_default("flush.messages")
+    log_flush_interval_ms: int = topic_default("flush.ms")
     log_flush_offset_checkpoint_interval_ms: int = setting(
         "log.flush.offset.checkpoint.interval.ms",
         60_000,
@@ -542,64 +518,18 @@ class BrokerConfig:
         "Interval at which log start offsets are written to disk.",
         low=1,
     )
-    message_max_bytes: int = setting(
-        "message.max.bytes", 1_048_588, "Default of max.message.bytes for topics that set none.", low=61, high=INT_MAX
-    )
-    log_message_timestamp_type: str = setting(
-        "log.message.timestamp.type",
-        "CreateTime",
-        "Default of message.timestamp.type for topics that set none.",
-        one_of=("CreateTime", "LogAppendTime"),
-    )
-    log_message_timestamp_before_max_ms: int = setting(
-        "log.message.timestamp.before.max.ms",
-        LONG_MAX,
-        "Default of message.timestamp.before.max.ms for topics that set none.",
-        low=0,
-    )
-    log_message_timestamp_after_max_ms: int = setting(
-        "log.message.timestamp.after.max.ms",
-        3_600_000,
-        "Default of message.timestamp.after.max.ms for topics that set none.",
-        low=0,
-    )
-    min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "Default of min.insync.replicas for topics that set none.", low=1
-    )
-    unclean_leader_election_enable: bool = setting(
-        "unclean.leader.election.enable", False, "Default of unclean.leader.election.enable for topics that set none."
-    )
-    producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms", DAY_MS, "Default of producer.id.expiration.ms for topics that set none.", low=1
-    )
+    message_max_bytes: int = topic_default("max.message.bytes")
+    log_message_timestamp_type: str = topic_default("message.timestamp.type")
+    log_message_timestamp_before_max_ms: int = topic_default("message.timestamp.before.max.ms")
+    log_message_timestamp_after_max_ms: int = topic_default("message.timestamp.after.max.ms")
+    min_insync_replicas: int = topic_default("min.insync.replicas")
+    unclean_leader_election_enable: bool = topic_default("unclean.leader.election.enable")
+    producer_id_expiration_ms: int = topic_default("producer.id.expiration.ms")
 
-    compression_type: str = setting(
-        "compression.type",
-        KEEP_CODEC,
-        "Default of compression.type for topics that set none.",
-        one_of=COMPRESSION_TYPES,
-    )
-    compression_gzip_level: int = setting(
-        "compression.gzip.level",
-        -1,
-        "Default of compression.gzip.level for topics that set none.",
-        low=-1,
-        high=GZIP_LEVELS[1],
-    )
-    compression_lz4_level: int = setting(
-        "compression.lz4.level",
-        9,
-        "Default of compression.lz4.level for topics that set none.",
-        low=LZ4_LEVELS[0],
-        high=LZ4_LEVELS[1],
-    )
-    compression_zstd_level: int = setting(
-        "compression.zstd.level",
-        3,
-        "Default of compression.zstd.level for topics that set none.",
-        low=ZSTD_LEVELS[0],
-        high=ZSTD_LEVELS[1],
-    )
+    compression_type: str = topic_default("compression.type")
+    compression_gzip_level: int = topic_default("compression.gzip.level")
+    compression_lz4_level: int = topic_default("compression.lz4.level")
+    compression_zstd_level: int = topic_default("compression.zstd.level")
     leader_replication_throttled_rate: int = kept_setting("leader.replication.throttled.rate", LONG_MAX, low=0)
     follower_replication_throttled_rate: int = kept_setting("follower.replication.throttled.rate", LONG_MAX, low=0)
     replica_alter_log_dirs_io_max_bytes_per_second: int = kept_setting(
@@ -871,12 +801,6 @@ class BrokerConfig:
     def topic_defaults(self) -> TopicConfig:
         """What a topic gets when it says nothing."""
         return TopicConfig(**{member: getattr(self, given_by) for member, given_by in _topic_members().items()})
-
-
-@functools.cache
-def table(kind: type[BrokerConfig | TopicConfig]) -> Mapping[str, Any]:
-    """Kafka's name -> dataclass field, for ``BrokerConfig`` or ``TopicConfig``."""
-    return {each.metadata["name"]: each for each in fields(kind) if "name" in each.metadata}
 
 
 @functools.cache

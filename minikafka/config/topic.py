@@ -10,8 +10,6 @@ from minikafka.errors import InvalidConfig
 
 KEEP_CODEC, NO_CODEC = "producer", "uncompressed"
 COMPRESSION_TYPES = (NO_CODEC, "zstd", "lz4", "snappy", "gzip", KEEP_CODEC)
-GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS = (-1, 9), (1, 17), (-131_072, 22)
-"""Lowest and highest level. 0 is no level of gzip; -1 is its default."""
 
 _REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
@@ -51,17 +49,13 @@ class TopicConfig:
         one_of=COMPRESSION_TYPES,
     )
     compression_gzip_level: int = setting(
-        "compression.gzip.level", -1, "Compression level of gzip: 1 to 9, or -1.", low=-1, high=GZIP_LEVELS[1]
+        "compression.gzip.level", -1, "Compression level of gzip: 1 to 9, or -1.", low=-1, high=9
     )
     compression_lz4_level: int = setting(
-        "compression.lz4.level", 9, "Compression level of lz4: 1 to 17.", low=LZ4_LEVELS[0], high=LZ4_LEVELS[1]
+        "compression.lz4.level", 9, "Compression level of lz4: 1 to 17.", low=1, high=17
     )
     compression_zstd_level: int = setting(
-        "compression.zstd.level",
-        3,
-        "Compression level of zstd: -131072 to 22.",
-        low=ZSTD_LEVELS[0],
-        high=ZSTD_LEVELS[1],
+        "compression.zstd.level", 3, "Compression level of zstd: -131072 to 22.", low=-131_072, high=22
     )
     message_timestamp_type: str = setting(
         "message.timestamp.type",
