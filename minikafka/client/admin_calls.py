@@ -11,7 +11,6 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec.structs import replace
@@ -79,9 +78,7 @@ class AdminCalls:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def describe_topics(self, topics: Sequence[str] | None = None) -> list[m.DescribedTopic]:

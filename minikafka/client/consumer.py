@@ -11,7 +11,6 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from minikafka.client.base_member import LEAVING, BaseMember, MemberParts, PollGate, Subscription
@@ -140,9 +139,7 @@ class Consumer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # What the application was working on when it failed is read again: it was not committed by itself.
         await self._stop(is_done=error is None)
 

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from itertools import accumulate
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast, overload
 
 from minikafka.client.accumulator import Accumulator
@@ -201,9 +200,7 @@ class Producer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._stop()
         if error is None:
             self._unwatched.check()

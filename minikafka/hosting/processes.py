@@ -22,7 +22,6 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from minikafka.config import KIB
@@ -327,9 +326,7 @@ class ProcessCluster:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def kill9(self, node: NodeId) -> None:

@@ -17,7 +17,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from random import Random
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from msgspec import Struct
@@ -213,9 +212,7 @@ class SimWorld:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise SimulationFailed when something failed unseen; throw away what is unfinished."""
         try:
             if error is None:

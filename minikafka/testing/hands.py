@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from minikafka.errors import RequestTimedOut
@@ -129,9 +128,7 @@ class FaultInHand:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.heal()
 
     def __repr__(self) -> str:

@@ -24,7 +24,6 @@ from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
 from ssl import SSLContext
-from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 from minikafka.addresses import parse_bootstrap
@@ -107,9 +106,7 @@ class LedgerFile:
             raise
         self._lines.clear()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self.flush()
             self._file.close()
@@ -274,9 +271,7 @@ class Asker:
         self._caller = Caller(self._real.world)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._real is not None:
             await self._real.close()
 

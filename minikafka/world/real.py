@@ -18,7 +18,6 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 from ssl import SSLContext
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, cast
 
 from minikafka.broker.event_limiter import EventLimiter
@@ -112,9 +111,7 @@ class RealWorld:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
