@@ -3,7 +3,6 @@
 A problem (RFC 9457) becomes its sentence; brokers that cannot be reached are passed over while another one lives.
 
 - ``minikafka explain``: why this leader, ISR, high watermark and last stable offset; the last refusal.
-- ``minikafka connections``: which clients and brokers are connected to each broker.
 - ``minikafka faults``: hurt the links of a cluster that runs with ``mk.testing.endpoints.enable=true``. A fault is set
   at a broker, at one of the link's ends (docs/testing.md); any broker forwards to it. Numbers are per broker, so a
   fault is called BROKER:NUMBER.
@@ -11,7 +10,6 @@ A problem (RFC 9457) becomes its sentence; brokers that cannot be reached are pa
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any, Self
@@ -165,103 +163,6 @@ def lines(explained: dict[str, Any]) -> Iterator[str]:
 def _because(events: list[dict[str, Any]]) -> Iterator[str]:
     for event in events:
         yield f"    {event['at'][:23]}  broker {event['broker']}: {event['sentence']}"
-
-
-NARROW = (
-    "BROKER",
-    "CONNECTION-ID",
-    "PROTOCOL",
-    "REMOTE",
-    "CLIENT-ID",
-    "SOFTWARE",
-    "REQUESTS",
-    "LAST-REQUEST",
-    "PENDING",
-)
-"""Columns of the table for people; ``-o tsv`` has all COLUMNS."""
-COLUMNS = (
-    *("BROKER", "CONNECTION-ID", "PROTOCOL", "LISTENER", "REMOTE", "CLIENT-ID", "SOFTWARE", "SINCE", "REQUESTS"),
-    *("RECEIVED-BYTES", "SENT-BYTES", "LAST-REQUEST", "PENDING", "IDLE-MS"),
-)
-
-
-@lone_command(
-    examples="""
-  minikafka connections -b 127.0.0.1:9092
-  minikafka connections --broker 2 --protocol kafka --watch
-  minikafka connections -o json | jq -r '.brokers[].connections[].software'
-
-The list of each broker is what GET /v1/connections of that broker returns."""
-)
-@click.option("--broker", type=click.IntRange(0), help="Only the connections of this broker.")
-@click.option("--protocol", type=click.Choice(["kafka", "rpc", "http"]), help="Only connections with this protocol.")
-@bootstrap_option
-@list_output_option
-@watch_option
-def connections(broker: int | None, protocol: str | None, bootstrap: str, output: str, watch: bool) -> None:
-    """List the open connections of each broker."""
-
-    async def listed() -> list[dict[str, Any]]:
-        async with V1(bootstrap) as v1:
-            addresses = await v1.brokers()
-            if broker is not None and broker not in addresses:
-                known = ", ".join(map(str, sorted(addresses)))
-                raise Failure(f"--broker {broker}: there is no such broker; the registered brokers are {known}")
-            nodes = [node for node in sorted(addresses) if broker in (None, node)]
-            found = await asyncio.gather(*(_of_broker(v1, node, addresses[node]) for node in nodes))
-        for each in found:
-            each["connections"] = [one for one in each["connections"] if protocol in (None, one["protocol"])]
-        return found
-
-    show(listed, lambda brokers: _draw(brokers, output), watch=watch)
-
-
-async def _of_broker(v1: V1, node: int, address: Address) -> dict[str, Any]:
-    """All connections of one broker; ``reachable`` is false if it does not answer."""
-    connections: list[dict[str, Any]] = []
-    while True:
-        after = connections[-1]["connection_id"] if connections else 0
-        part = await v1.of(address, "GET", f"/v1/connections?after={after}")
-        if part is None:
-            return {"node_id": node, "reachable": False, "connections": []}
-        connections += part["connections"]
-        if not part["more"]:
-            return {"node_id": node, "reachable": True, "connections": connections}
-
-
-def _draw(brokers: list[dict[str, Any]], output: str) -> None:
-    if output == "json":
-        print_json({"brokers": brokers})
-        return
-    for each in brokers:
-        if not each["reachable"]:
-            click.echo(f"broker {each['node_id']} does not answer", err=True)
-    rows = [_row(each["node_id"], one) for each in brokers for one in each["connections"]]
-    if output == "table":
-        shown = [COLUMNS.index(name) for name in NARROW]
-        print_table(NARROW, [[row[at] for at in shown] for row in rows], output)
-    else:
-        print_table(COLUMNS, rows, output)
-
-
-def _row(node: int, one: dict[str, Any]) -> tuple[object, ...]:
-    version = "" if one["api_version"] is None else f" v{one['api_version']}"
-    return (
-        node,
-        one["connection_id"],
-        one["protocol"] or "-",
-        one["listener"],
-        one["remote"],
-        one["client_id"] or "-",
-        one["software"] or "-",
-        one["since"],
-        one["requests"],
-        one["received_bytes"],
-        one["sent_bytes"],
-        "-" if one["last_request"] is None else one["last_request"] + version,
-        one["pending_request"] or "-",
-        one["idle_ms"],
-    )
 
 
 FAULT_COLUMNS = ("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active", "Held")

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from minikafka.client.coordinator_operations import GroupOperations, TransactionOperations
+from minikafka.client.admin_calls import raise_first
+from minikafka.client.group_operations import GroupOperations
 from minikafka.client.metadata import Leader
 from minikafka.client.operations import Operations
-from minikafka.client.routing import as_dict, named
+from minikafka.client.routing import as_dict
+from minikafka.client.security_operations import SecurityOperations
 from minikafka.client.structs import NewTopic
+from minikafka.client.transaction_operations import TransactionOperations
 from minikafka.errors import (
     InvalidRequest,
     ProtocolError,
@@ -26,7 +29,7 @@ from minikafka.wire import messages as m
 from minikafka.wire.outcomes import error_in
 
 
-class AdminClient(Operations, GroupOperations, TransactionOperations):
+class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOperations):
     """Manages a cluster. Use ``async with``, or ``start`` and ``close``.
 
     This is the form with the world given; ``minikafka.AdminClient(bootstrap_servers=...)`` makes its own.
@@ -73,7 +76,7 @@ class AdminClient(Operations, GroupOperations, TransactionOperations):
             response: m.CreateTopicsResponse = await self._change(request, deadline)
         else:
             response = await self._change(request, deadline, happened=happened, repeated=TopicAlreadyExists)
-        _raise_first(response.topics)
+        raise_first(response.topics)
         if wait and not validate_only:
             await self._wait_for([each.name for each in new_topics], response.metadata_offset, deadline)
         return response.topics
@@ -94,7 +97,7 @@ class AdminClient(Operations, GroupOperations, TransactionOperations):
         response: m.DeleteTopicsResponse = await self._change(
             request, deadline, happened=happened, repeated=UnknownTopicOrPartition
         )
-        _raise_first(response.topics)
+        raise_first(response.topics)
         if wait:
             await self._wait_for_brokers(
                 response.metadata_offset,
@@ -192,10 +195,3 @@ def _as_wire(topic: NewTopic) -> m.NewTopic:
         ),
         configs={name: str(value) for name, value in (topic.topic_configs or {}).items()},
     )
-
-
-def _raise_first(topics: Sequence[m.CreatedTopic] | Sequence[m.DeletedTopic]) -> None:
-    for topic in topics:
-        error = error_in(topic)
-        if error is not None:
-            raise type(error)(named(topic.name, error.message), outcome=error.outcome, topic=topic.name)

@@ -34,6 +34,7 @@ from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.tasks import Step, in_turn
 from minikafka.types import NO_NODE, NO_OFFSET, Address, NodeId, Offset, TopicPartition
+from minikafka.wire import admin as a
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import EarlierAttempts, error_in
 
@@ -267,6 +268,18 @@ class AdminCalls:
             metadata.refresh_soon()
             await asyncio.sleep(pause_s)
 
+    async def _changed(self, request: Any, timeout_ms: int | None, results: str, *, wait: bool) -> Any:
+        """The controller's response. Raises the first error in its member ``results``.
+
+        ``wait``: return when every broker that can be reached uses the change.
+        """
+        deadline = self._deadline(timeout_ms)
+        response = await self._change(request, deadline)
+        raise_first(getattr(response, results))
+        if wait:
+            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
+        return response
+
     # ------------------------------------------------------------------------------------------------------ helpers
 
     def _started(self) -> tuple[World, Metadata, Leaders, Backoff, Caller]:
@@ -332,6 +345,20 @@ class _MissingController:
         if not self._found:
             return ""
         return no_controller(self._found.values())
+
+
+def raise_first(answers: Sequence[m.Failed]) -> None:
+    """Raise the first error among the parts of an answer; its facts name the topic or resource that it is about."""
+    for each in answers:
+        error = error_in(each)
+        if error is None:
+            continue
+        if isinstance(each, m.CreatedTopic | m.DeletedTopic):
+            raise type(error)(named(each.name, error.message), outcome=error.outcome, topic=each.name)
+        if isinstance(each, a.CreatedPartitions | a.AlteredConfigs | a.DescribedConfigs):
+            name = each.name if isinstance(each, a.CreatedPartitions) else each.resource_name
+            raise type(error)(error.message, outcome=error.outcome, resource=name)
+        raise error
 
 
 def _not_yet_seen(topics: Sequence[str], why: str = "") -> RequestTimedOut:

@@ -89,6 +89,7 @@ LATER = {
         "broker/verification.py",
         "check/transactions.py",
         "cli/transactions.py",
+        "client/transaction_operations.py",
         "client/transactions.py",
         "coordination/regexes.py",
         "lab/transactions.py",
@@ -112,6 +113,7 @@ LATER = {
         "client/consumer_member.py",
         "groups/consumer/",
         "sim/consumer_group_watch.py",
+        "sim/heartbeat_member.py",
         "sim/migration_watch.py",
     ),
     "security: TLS, logins, ACLs, quotas": (
@@ -127,6 +129,7 @@ LATER = {
         "cli/certs.py",
         "cli/quotas.py",
         "cli/users.py",
+        "client/security_operations.py",
         "config/listeners.py",
         "hosting/certificates.py",
         "hosting/secured.py",
@@ -144,7 +147,7 @@ LATER = {
         "world/tls.py",
         "world/tls_listener.py",
     ),
-    "limits and lists of connections": ("broker/event_limiter.py", "world/connections.py"),
+    "limits and lists of connections": ("broker/event_limiter.py", "cli/connections.py", "world/connections.py"),
     "the console, live states, history": (
         "broker/group_history.py",
         "broker/history.py",
