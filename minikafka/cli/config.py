@@ -21,12 +21,11 @@ from minikafka.cli.settings import DEFAULT_ORIGIN, broker_settings, parse_flags
 from minikafka.cli.tables import (
     EXISTING_FILE,
     bootstrap_option,
+    columns_of,
     config_option,
     kafka_output_option,
     list_output_option,
     print_found,
-    print_json,
-    print_table,
     repeatable,
     watch_option,
 )
@@ -83,15 +82,18 @@ def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str)
     """
     parsed = broker_settings(file, os.environ, config)
     values, defaults = to_settings(parsed.config), to_settings(BrokerConfig())
-    shown = [
-        (name, values[name], parsed.origins.get(name, DEFAULT_ORIGIN), defaults.get(name, ""))
-        for name in sorted(values)
-        if not changed or values[name] != defaults.get(name)
+    settings = [
+        {
+            "name": name,
+            "value": value,
+            "origin": parsed.origins.get(name, DEFAULT_ORIGIN),
+            "default": defaults.get(name, ""),
+        }
+        for name, value in sorted(values.items())
+        if not changed or value != defaults.get(name)
     ]
-    names = ("name", "value", "origin", "default")
-    settings = [dict(zip(names, each, strict=True)) for each in shown]
     document = {"settings": settings, "notices": list(parsed.notices)}
-    print_found(output, document, ("Setting", "Value", "Origin"), [each[:3] for each in shown])
+    print_found(output, document, columns_of("Setting=name", "Value", "Origin"), settings)
     for notice in parsed.notices if output != "json" else ():
         click.echo(notice, err=True)
 
@@ -226,15 +228,15 @@ def alter(
     resource = _resource(**whose)._replace(configs=changes)
     call_admin(bootstrap, lambda admin: admin.incremental_alter_configs([resource], validate_only=dry_run))
     kind = str(resource.resource_type)
-    if output == "json":
-        print_json({"type": kind, "name": resource.name, "altered": sorted(changes), "dry_run": dry_run})
-    elif output == "kafka":
-        click.echo(kafka_layout.configs_altered(kind, resource.name))
-    elif output == "tsv":
-        print_table(("Type", "Name", "Setting"), [(kind, resource.name, name) for name in sorted(changes)], output)
-    else:
-        of_what = f"{kind} {resource.name}" if resource.name else "all brokers"
-        click.echo(f"{'Would alter' if dry_run else 'Altered'} {', '.join(sorted(changes))} of {of_what}.")
+    of_what = f"{kind} {resource.name}" if resource.name else "all brokers"
+    print_found(
+        output,
+        {"type": kind, "name": resource.name, "altered": sorted(changes), "dry_run": dry_run},
+        ("Type", "Name", "Setting"),
+        [(kind, resource.name, name) for name in sorted(changes)],
+        kafka=[kafka_layout.configs_altered(kind, resource.name)],
+        said=f"{'Would alter' if dry_run else 'Altered'} {', '.join(sorted(changes))} of {of_what}.",
+    )
 
 
 def _resource(topic: str | None, broker: int | None, *, all_brokers: bool) -> ConfigResource:

@@ -10,6 +10,7 @@ import click
 from minikafka.cli.running import Failure, lone_command
 from minikafka.cli.tables import (
     bootstrap_option,
+    columns_of,
     list_output_option,
     print_json,
     print_table,
@@ -19,22 +20,19 @@ from minikafka.cli.tables import (
 from minikafka.cli.v1 import V1
 from minikafka.types import Address
 
-NARROW = (
-    "BROKER",
-    "CONNECTION-ID",
-    "PROTOCOL",
-    "REMOTE",
-    "CLIENT-ID",
-    "SOFTWARE",
-    "REQUESTS",
-    "LAST-REQUEST",
-    "PENDING",
-)
-"""Columns of the table for people; ``-o tsv`` has all COLUMNS."""
-COLUMNS = (
+
+def _last_request(one: dict[str, Any]) -> str | None:
+    version = "" if one["api_version"] is None else f" v{one['api_version']}"
+    return None if one["last_request"] is None else one["last_request"] + version
+
+
+COLUMNS = columns_of(
     *("BROKER", "CONNECTION-ID", "PROTOCOL", "LISTENER", "REMOTE", "CLIENT-ID", "SOFTWARE", "SINCE", "REQUESTS"),
-    *("RECEIVED-BYTES", "SENT-BYTES", "LAST-REQUEST", "PENDING", "IDLE-MS"),
+    *("RECEIVED-BYTES", "SENT-BYTES", "LAST-REQUEST", "PENDING=pending_request", "IDLE-MS"),
+    **{"LAST-REQUEST": _last_request},
 )
+ONLY_TSV = frozenset({"LISTENER", "SINCE", "RECEIVED-BYTES", "SENT-BYTES", "IDLE-MS"})
+"""Columns that the table for people lacks."""
 
 
 @lone_command(
@@ -88,29 +86,5 @@ def _draw(brokers: list[dict[str, Any]], output: str) -> None:
     for each in brokers:
         if not each["reachable"]:
             click.echo(f"broker {each['node_id']} does not answer", err=True)
-    rows = [_row(each["node_id"], one) for each in brokers for one in each["connections"]]
-    if output == "table":
-        shown = [COLUMNS.index(name) for name in NARROW]
-        print_table(NARROW, [[row[at] for at in shown] for row in rows], output)
-    else:
-        print_table(COLUMNS, rows, output)
-
-
-def _row(node: int, one: dict[str, Any]) -> tuple[object, ...]:
-    version = "" if one["api_version"] is None else f" v{one['api_version']}"
-    return (
-        node,
-        one["connection_id"],
-        one["protocol"] or "-",
-        one["listener"],
-        one["remote"],
-        one["client_id"] or "-",
-        one["software"] or "-",
-        one["since"],
-        one["requests"],
-        one["received_bytes"],
-        one["sent_bytes"],
-        "-" if one["last_request"] is None else one["last_request"] + version,
-        one["pending_request"] or "-",
-        one["idle_ms"],
-    )
+    rows = [{"broker": each["node_id"], **one} for each in brokers for one in each["connections"]]
+    print_table({name: each for name, each in COLUMNS.items() if output == "tsv" or name not in ONLY_TSV}, rows, output)

@@ -30,9 +30,7 @@ from minikafka.cli.tables import (
     bootstrap_option,
     kafka_output_option,
     print_found,
-    print_json,
     print_lines,
-    print_table,
     repeatable,
 )
 from minikafka.coordination.packing import by_topic
@@ -108,12 +106,9 @@ def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str
         return gone, refused
 
     gone, refused = call_admin(bootstrap, work)
-    if output == "json" and (gone or not refused):
-        print_json({"deleted": gone})
-    elif output == "tsv" and (gone or not refused):
-        print_table(("GROUP",), [(name,) for name in gone], output)
-    elif gone:
-        click.echo(kafka_layout.groups_deleted(gone) if output == "kafka" else f"Deleted {', '.join(gone)}.")
+    if gone or (not refused and output in ("json", "tsv")):
+        rows, kafka = [(name,) for name in gone], [kafka_layout.groups_deleted(gone)]
+        print_found(output, {"deleted": gone}, ("GROUP",), rows, kafka=kafka, said=f"Deleted {', '.join(gone)}.")
     elif not refused:
         click.echo("There are no groups.", err=True)
     if refused:
@@ -151,15 +146,15 @@ def delete_offsets(group: str, topics: tuple[str, ...], bootstrap: str, output: 
         return sorted(dict.fromkeys(partitions))
 
     partitions = call_admin(bootstrap, work)
-    if output == "json":
-        deleted = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(partitions).items()]
-        print_json({"group": group, "deleted": deleted})
-    elif output == "kafka":
-        print_lines(kafka_layout.group_offsets_deleted(group, partitions))
-    elif output == "tsv":
-        print_table(("GROUP", "TOPIC", "PARTITION"), [(group, *each) for each in partitions], output)
-    else:
-        click.echo(f"{group} has nothing committed any more for {', '.join(map(str, partitions))}.")
+    deleted = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(partitions).items()]
+    print_found(
+        output,
+        {"group": group, "deleted": deleted},
+        ("GROUP", "TOPIC", "PARTITION"),
+        [(group, *each) for each in partitions],
+        kafka=kafka_layout.group_offsets_deleted(group, partitions),
+        said=f"{group} has nothing committed any more for {', '.join(map(str, partitions))}.",
+    )
 
 
 Resets = dict[str, dict[TopicPartition, Offset]]
@@ -268,13 +263,16 @@ def _picked(goals: Mapping[str, Any]) -> str:
 
 
 def _print(resets: Resets, output: str, *, export: bool, executed: bool) -> None:
-    rows = [(group, *each, offset) for group, offsets in resets.items() for each, offset in offsets.items()]
+    moved = [
+        {"group": group, **each._asdict(), "new_offset": offset}
+        for group, offsets in resets.items()
+        for each, offset in offsets.items()
+    ]
     if export:
         print_lines(line for offsets in resets.values() for line in kafka_layout.group_offsets_exported(offsets))
     else:
-        names = ("group", "topic", "partition", "new_offset")
-        document = {"executed": executed, "offsets": [dict(zip(names, row, strict=True)) for row in rows]}
-        print_found(output, document, kafka_layout.NEW_OFFSETS, rows, kafka=kafka_layout.group_offsets_reset(resets))
+        rows, kafka = [tuple(each.values()) for each in moved], kafka_layout.group_offsets_reset(resets)
+        print_found(output, {"executed": executed, "offsets": moved}, kafka_layout.NEW_OFFSETS, rows, kafka=kafka)
     if not executed and output in ("table", "tsv") and not export:
         click.echo("Nothing was changed: add --execute.", err=True)
 

@@ -20,6 +20,7 @@ from minikafka.cli.group_changes import check_choice, chosen, delete, delete_off
 from minikafka.cli.running import command_group
 from minikafka.cli.tables import (
     bootstrap_option,
+    columns_of,
     kafka_output_option,
     print_found,
     print_json,
@@ -74,15 +75,12 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
         if each.lower() not in known:
             raise click.UsageError(f"--state {each!r}: one of {', '.join(STATES)} is needed")
     groups = call_admin(bootstrap, lambda admin: admin.list_consumer_groups(states=wanted))
+    listed = [{"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups]
     print_found(
         output,
-        {
-            "groups": [
-                {"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups
-            ]
-        },
-        ("GROUP", "PROTOCOL-TYPE", "STATE"),
-        [(each.group_id, each.protocol_type, each.state) for each in groups],
+        {"groups": listed},
+        columns_of("GROUP", "PROTOCOL-TYPE", "STATE"),
+        listed,
         kafka=kafka_layout.groups_listed(groups, with_states=bool(states)),
         nothing="No group is in that state." if wanted else "There are no groups.",
     )
@@ -201,7 +199,7 @@ async def _group(admin: AdminClient, name: str) -> DescribedGroup:
 def _member_rows(group: DescribedGroup, *, verbose: bool) -> Iterator[tuple[object, ...]]:
     for each in group.members:
         partitions = _partitions_of(each)
-        row = (group.group_id, each.member_id, each.client_host, each.client_id, len(partitions), each.software or "-")
+        row = (group.group_id, each.member_id, each.client_host, each.client_id, len(partitions), each.software)
         shared = ", ".join(f"{topic}({','.join(map(str, part))})" for topic, part in by_topic(partitions).items())
         yield (*row, shared) if verbose else row
 
@@ -293,14 +291,10 @@ class Described:
         for each in self.lags:
             reader = readers.get(each.partition)
             who = (reader.member_id, reader.client_host, reader.client_id) if reader else ("", "", "")
-            rows.append((name, *each.partition, _dash(each.committed), _dash(each.log_end), _dash(each.lag), *who))
+            rows.append((name, *each.partition, each.committed, each.log_end, each.lag, *who))
         idle = [member for member in self.group.members if not _partitions_of(member)]
         rows += [(name, "", "", "", "", "", m.member_id, m.client_host, m.client_id) for m in idle]
         return rows
-
-
-def _dash(value: int | None) -> object:
-    return "" if value is None else value
 
 
 def member_json(member: DescribedMember) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import (
     as_document,
     bootstrap_option,
+    columns_of,
     kafka_output_option,
     print_json,
     print_lines,
@@ -66,9 +67,8 @@ def _draw(quorum: DescribeQuorumResponse, output: str, *, status: bool, replicat
     if status and output == "kafka":
         print_lines(kafka_layout.quorum_status(quorum))
     elif status:
-        lag = _max_follower_lag(quorum)
-        row = (quorum.cluster_id, quorum.leader_id, quorum.leader_epoch, quorum.high_watermark, lag)
-        print_table(("ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark", "MaxFollowerLag"), [row], output)
+        columns = columns_of("ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark", "MaxFollowerLag")
+        print_table(columns, [to_json(quorum)], output)
     if status and replication:
         click.echo()
     if replication and output == "kafka":

@@ -28,10 +28,11 @@ from minikafka.cli.tables import (
     Decorated,
     OutputFile,
     bootstrap_option,
+    columns_of,
     kafka_output_option,
     many,
+    partition_name,
     print_found,
-    print_json,
     print_lines,
     print_table,
     show,
@@ -47,6 +48,11 @@ from minikafka.world.clients import Asker
 WAIT_STEP_S = 0.5
 NAMED_MAX = 5
 """Moves that a line of ``--wait`` names."""
+
+STATUS_COLUMNS = columns_of(
+    *("Partition", "Replicas", "Adding=adding_replicas", "Removing=removing_replicas", "WaitsFor", "RecordsLeft"),
+    Partition=partition_name,
+)
 
 MOVES = click.argument("moves", nargs=-1, metavar="FILE|TOPIC-PARTITION=BROKERS ...")
 MOVES_IF_ANY = click.argument("moves", nargs=-1, metavar="[FILE|TOPIC-PARTITION=BROKERS]...")
@@ -208,12 +214,12 @@ def execute(
         return before
 
     before = call_admin(bootstrap, begin)
-    names = sorted(wanted)
+    started = [{**each._asdict(), "replicas": before.get(each, ()), "target": wanted[each]} for each in sorted(wanted)]
     print_found(
         output,
-        {"started": [{**each._asdict(), "replicas": before.get(each, ()), "target": wanted[each]} for each in names]},
-        ("Partition", "Replicas", "Target"),
-        [(str(each), before.get(each), wanted[each]) for each in names],
+        {"started": started},
+        columns_of("Partition", "Replicas", "Target", Partition=partition_name),
+        started,
         kafka=kafka_layout.reassignment_started(before, list(wanted)),
     )
     if wait:
@@ -294,24 +300,12 @@ def _draw_status(status: _Status, wanted: dict[TopicPartition, tuple[NodeId, ...
     progress, current = status
     ongoing = {each.name: each.moving for each in progress}
     others = [name for name in wanted or {} if name not in ongoing and current.get(name) != (wanted or {})[name]]
+    moving = [_to_json(each) for each in progress]
     print_found(
         output,
-        {
-            "reassignments": [_to_json(each) for each in progress],
-            "not_as_wanted": [name._asdict() for name in others],
-        },
-        ("Partition", "Replicas", "Adding", "Removing", "WaitsFor", "RecordsLeft"),
-        [
-            (
-                str(each.name),
-                each.moving.replicas,
-                each.moving.adding_replicas,
-                each.moving.removing_replicas,
-                each.missing,
-                each.records_left(),
-            )
-            for each in progress
-        ],
+        {"reassignments": moving, "not_as_wanted": [name._asdict() for name in others]},
+        STATUS_COLUMNS,
+        moving,
         kafka=kafka_layout.reassignments_listed(ongoing)
         if wanted is None
         else kafka_layout.reassignments_verified(wanted, current, ongoing),
@@ -396,16 +390,16 @@ def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output
             fail_with({name: _why(error) for name, error in answers.items() if error is not None}, "not cancelled")
         return active
 
-    ended = call_admin(bootstrap, end)
-    if output == "json":
-        print_json({"cancelled": [each._asdict() for each in sorted(ended)]})
-    elif output == "kafka":
-        click.echo(kafka_layout.reassignment_cancelled(ended))
-    elif output == "tsv":
-        print_table(("Partition",), [(str(each),) for each in sorted(ended)], output)
-    else:
-        nothing = "None of them is under way." if names else "No reassignment is under way."
-        click.echo(f"Cancelled: {', '.join(map(str, sorted(ended)))}." if ended else nothing)
+    ended = sorted(call_admin(bootstrap, end))
+    print_found(
+        output,
+        {"cancelled": [each._asdict() for each in ended]},
+        ("Partition",),
+        [(str(each),) for each in ended],
+        kafka=[kafka_layout.reassignment_cancelled(ended)],
+        nothing="None of them is under way." if names else "No reassignment is under way.",
+        said=f"Cancelled: {', '.join(map(str, ended))}." if ended else "",
+    )
 
 
 # ---- reading arguments -----------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import click
 from minikafka.cli.admin import tls_files
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
 from minikafka.cli.running import FAILED, Failure, Misuse, command_group
-from minikafka.cli.tables import Decorated, bootstrap_option, output_option, print_json, print_table
+from minikafka.cli.tables import Decorated, bootstrap_option, columns_of, output_option, print_json, print_table
 from minikafka.spark.jobs import Summary
 from minikafka.spark.jobs import archive as run_archive
 from minikafka.spark.jobs import flights as run_flights
@@ -165,20 +165,11 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
 def print_flights(summary: dict[str, Any]) -> None:
     """The table for people."""
     until = datetime.fromtimestamp(summary["until_ms"] / 1000, UTC)
-    print_table(
-        ["AIRPORT", "CARRIER", "FLIGHTS", "LATE", "LATE-%", "MEAN-DELAY-MIN"],
-        [
-            (
-                line["origin"],
-                line["carrier"],
-                line["flights"],
-                line["late"],
-                f"{100 * line['late'] / line['flights']:.1f}",
-                f"{line['delay_sum'] / max(1, line['delay_known']):.1f}",
-            )
-            for line in summary["lines"]
-        ],
-    )
+    made = {
+        "LATE-%": lambda line: f"{100 * line['late'] / line['flights']:.1f}",
+        "MEAN-DELAY-MIN": lambda line: f"{line['delay_sum'] / max(1, line['delay_known']):.1f}",
+    }
+    print_table(columns_of("AIRPORT=origin", "CARRIER", "FLIGHTS", "LATE", *made, **made), summary["lines"])
     click.echo(f"{summary['windows']:,} windows of a day, closed up to {until:%Y-%m-%d}")
 
 

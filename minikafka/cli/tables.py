@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import click
 from msgspec import structs
@@ -145,32 +147,59 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
+Columns: TypeAlias = Mapping[str, str | Callable[[Any], object]]
+"""Title of each column -> its cell: a member of what a row shows, by its name, or what a function makes of it."""
+
+
+def columns_of(*titles: str, **made: Callable[[Any], object]) -> Columns:
+    """Declare columns: ``LeaderEpoch`` shows the member ``leader_epoch``, ``State=status`` the member ``status``.
+
+    ``made`` has functions that make the cells of a column, by its title.
+    """
+    found = (each.partition("=") for each in titles)
+    return {title: made.get(title, member or _snake_case(title)) for title, _, member in found}
+
+
+def _snake_case(title: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|[- ]", "_", title).lower()
+
+
 def print_found(
     output: str,
     document: Any,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
+    columns: Sequence[str] | Columns,
+    rows: Sequence[Any],
     *,
     kafka: Iterable[str] = (),
     nothing: str = "",
+    said: str = "",
 ) -> None:
-    """What a command has found, as ``output`` has it; ``nothing`` is said for people in place of an empty table."""
+    """What a command has found or done, as ``output`` has it.
+
+    ``columns`` and ``rows`` are those of :func:`print_table`. People read ``nothing`` in place of an empty table, and
+    ``said`` in place of any.
+    """
     if output == "json":
         print_json(document)
     elif output == "kafka":
         print_lines(kafka)
-    elif rows or output == "tsv" or not nothing:
+    elif output == "tsv" or not (said or (nothing and not rows)):
         print_table(columns, rows, output)
     else:
-        click.echo(nothing)
+        click.echo(said or nothing)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], output: str = "table") -> None:
+def print_table(columns: Sequence[str] | Columns, rows: Iterable[Any], output: str = "table") -> None:
     """Columns as wide as their content, two blanks between; numbers stand right. With ``tsv``: a tab between.
 
     Nothing is cut: at a terminal the last column is folded if there is room for that, else lines run on.
+
+    Args:
+        columns: Titles alone, or how each column's cell is made.
+        rows: Rows of cells; with columns that make them, an object or a dictionary for each row.
+        output: ``table`` or ``tsv``.
     """
-    rows = [tuple(row) for row in rows]
+    rows = rows_of(columns, rows) if isinstance(columns, Mapping) else list(map(tuple, rows))
     if output == "tsv":
         print_lines(tsv_line(*row) for row in (columns, *rows))
         return
@@ -184,6 +213,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], output
     names, *lines = (GAP.join(map(_padded, row, widths, right)).rstrip() for row in table)
     click.echo(names if screen.color_system is None else click.style(names, bold=True))
     print_lines(lines)
+
+
+def rows_of(columns: Columns, found: Iterable[Any]) -> list[tuple[object, ...]]:
+    """Make a row of each of ``found``, which are objects or dictionaries."""
+    reads = [_reader(each) if isinstance(each, str) else each for each in columns.values()]
+    return [tuple(read(each) for read in reads) for each in found]
+
+
+def _reader(name: str) -> Callable[[Any], object]:
+    return lambda each: each[name] if isinstance(each, dict) else attrgetter(name)(each)
 
 
 def _folded(row: tuple[str, ...], room: int) -> Iterator[tuple[str, ...]]:
@@ -230,6 +269,11 @@ def shown(cell: object) -> str:
 def many(count: int, what: str) -> str:
     """``1 broker``, ``2 brokers``."""
     return f"{count} {what}{'s' * (count != 1)}"
+
+
+def partition_name(document: Mapping[str, Any]) -> str:
+    """``orders-0``, of a JSON object that names a partition."""
+    return f"{document['topic']}-{document['partition']}"
 
 
 def as_document(record: Message) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import (
     as_document,
     bootstrap_option,
+    columns_of,
     config_option,
     kafka_output_option,
     many,
@@ -32,6 +33,7 @@ from minikafka.cli.tables import (
     print_json,
     print_lines,
     print_table,
+    rows_of,
     show,
     shown,
     watch_option,
@@ -43,21 +45,15 @@ from minikafka.types import INTERNAL_TOPICS, NO_NODE, NodeId, TopicPartition
 from minikafka.wire.admin import DescribedConfig
 from minikafka.wire.messages import EARLIEST, LATEST, MAX_TIMESTAMP, DescribedPartition, DescribedTopic, ListedOffset
 
-PARTITION_COLUMNS = (
-    "Partition",
-    "Leader",
-    "LeaderEpoch",
-    "Replicas",
-    "Isr",
-    "Elr",
-    "PartitionEpoch",
-    "ControllerEpoch",
+PARTITION_COLUMNS = columns_of(
+    *("Partition", "Leader", "LeaderEpoch", "Replicas", "Isr", "Elr", "PartitionEpoch", "ControllerEpoch"),
+    Leader=lambda each: "none" if each.leader == NO_NODE else each.leader,
 )
+MOVING_COLUMNS = columns_of("Adding=adding_replicas", "Removing=removing_replicas")
+LISTED_COLUMNS = columns_of("Topic", "PartitionCount", "ReplicationFactor")
+TOPIC_COLUMNS = columns_of("Topic", "TopicId", "PartitionCount", "ReplicationFactor", "Configs")
 
 exclude_internal_option = click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
-
-TOPIC_COLUMNS = ("Topic", "TopicId", "PartitionCount", "ReplicationFactor", "Configs")
-MOVING_COLUMNS = ("Adding", "Removing")
 """Where a reassignment is under way."""
 
 
@@ -121,11 +117,12 @@ def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:
     """List the topics of the cluster."""
     topics = call_admin(bootstrap, lambda admin: admin.describe_topics())
     topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
+    listed = [_listed(topic) for topic in topics]
     print_found(
         output,
-        {"topics": [_listed(topic) for topic in topics]},
-        ("Topic", "PartitionCount", "ReplicationFactor"),
-        [(topic.topic, len(topic.partitions), _replication_factor(topic)) for topic in topics],
+        {"topics": listed},
+        LISTED_COLUMNS,
+        listed,
         kafka=(topic.topic for topic in topics),
         nothing="There are no topics.",
     )
@@ -243,10 +240,11 @@ def _draw(found: _Described, output: str, *, filtered: bool, overridden: bool) -
     elif overridden and output == "kafka":
         print_lines(kafka_layout.topics_alone(found.topics, found.configs))
     elif overridden and output == "tsv":
-        print_table(TOPIC_COLUMNS, [_topic_row(each) for each in found.topics], output)
+        print_table(TOPIC_COLUMNS, map(_with_configs, found.topics), output)
     elif output == "tsv":
-        rows = [(topic.topic, *_row(each), *_moving(each)) for topic in found.topics for each in topic.partitions]
-        print_table(("Topic", *PARTITION_COLUMNS, *MOVING_COLUMNS), rows, output)
+        columns = {**PARTITION_COLUMNS, **MOVING_COLUMNS}
+        rows = [(topic.topic, *row) for topic in found.topics for row in rows_of(columns, topic.partitions)]
+        print_table(("Topic", *columns), rows, output)
     elif overridden and not found.topics:
         click.echo("No topic has settings of its own.")
     elif overridden:
@@ -264,21 +262,14 @@ def _draw(found: _Described, output: str, *, filtered: bool, overridden: bool) -
 
 
 def _head(topic: DescribedTopic) -> str:
-    return "  ".join(f"{name}: {shown(cell)}" for name, cell in zip(TOPIC_COLUMNS, _topic_row(topic), strict=True))
-
-
-def _topic_row(topic: DescribedTopic) -> tuple[object, ...]:
-    configs = [f"{name}={value}" for name, value in sorted(topic.config.items())]
-    return topic.topic, topic.topic_id, len(topic.partitions), _replication_factor(topic), configs
+    (row,) = rows_of(TOPIC_COLUMNS, [_with_configs(topic)])
+    return "  ".join(f"{name}: {shown(cell)}" for name, cell in zip(TOPIC_COLUMNS, row, strict=True))
 
 
 def _draw_topic(topic: DescribedTopic) -> None:
     click.echo(_head(topic))
     moving = any(each.adding_replicas or each.removing_replicas for each in topic.partitions)
-    print_table(
-        (*PARTITION_COLUMNS, *MOVING_COLUMNS) if moving else PARTITION_COLUMNS,
-        [(*_row(each), *(_moving(each) if moving else ())) for each in topic.partitions],
-    )
+    print_table({**PARTITION_COLUMNS, **(MOVING_COLUMNS if moving else {})}, topic.partitions)
 
 
 @command.command(
@@ -348,10 +339,9 @@ def delete_records(topic: str, before: tuple[str, ...], bootstrap: str, output: 
         return await admin.delete_records(wanted)
 
     found = call_admin(bootstrap, work)
-    rows = [(name.partition, offset) for name, offset in found.items()]
-    partitions = [{"partition": number, "low_watermark": offset} for number, offset in rows]
-    document = {"topic": topic, "partitions": partitions}
-    print_found(output, document, ("Partition", "LowWatermark"), rows, kafka=kafka_layout.records_deleted(found))
+    partitions = [{"partition": name.partition, "low_watermark": offset} for name, offset in found.items()]
+    columns, document = columns_of("Partition", "LowWatermark"), {"topic": topic, "partitions": partitions}
+    print_found(output, document, columns, partitions, kafka=kafka_layout.records_deleted(found))
 
 
 def _before(topic: str, text: str) -> tuple[TopicPartition, int]:
@@ -381,30 +371,12 @@ def _listed(topic: DescribedTopic) -> dict[str, Any]:
         "topic": topic.topic,
         "topic_id": topic.topic_id,
         "partition_count": len(topic.partitions),
-        "replication_factor": _replication_factor(topic),
+        "replication_factor": factor_of(topic.partitions[0]) if topic.partitions else 0,
     }
 
 
-def _replication_factor(topic: DescribedTopic) -> int:
-    return factor_of(topic.partitions[0]) if topic.partitions else 0
-
-
-def _moving(each: DescribedPartition) -> tuple[object, ...]:
-    return each.adding_replicas, each.removing_replicas
-
-
-def _row(each: DescribedPartition) -> tuple[object, ...]:
-    leader = "none" if each.leader == NO_NODE else each.leader
-    return (
-        each.partition,
-        leader,
-        each.leader_epoch,
-        each.replicas,
-        each.isr,
-        each.elr,
-        each.partition_epoch,
-        each.controller_epoch,
-    )
+def _with_configs(topic: DescribedTopic) -> dict[str, Any]:
+    return {**_listed(topic), "configs": [f"{name}={value}" for name, value in sorted(topic.config.items())]}
 
 
 TIMES = {"latest": LATEST, "earliest": EARLIEST, "max-timestamp": MAX_TIMESTAMP}
@@ -455,7 +427,7 @@ def offsets(topic: str | None, time: str, exclude_internal: bool, bootstrap: str
     print_found(
         output,
         {"offsets": listed},
-        ("Topic", "Partition", "Offset", "LeaderEpoch"),
-        [(*name, each.offset, each.leader_epoch) for name, each in found.items()],
+        columns_of("Topic", "Partition", "Offset", "LeaderEpoch"),
+        listed,
         kafka=kafka_layout.offsets({name: each.offset for name, each in found.items()}),
     )

@@ -10,7 +10,7 @@ import click
 from minikafka import AdminClient
 from minikafka.cli.admin import call_admin, parse_partition, partitions_of
 from minikafka.cli.running import Failure, Misuse, command_group
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_found
+from minikafka.cli.tables import bootstrap_option, columns_of, list_output_option, partition_name, print_found, rows_of
 from minikafka.client.routing import TRANSACTION_KEY
 from minikafka.transactions.hanging import OpenTransaction
 from minikafka.transactions.records import State
@@ -19,27 +19,19 @@ from minikafka.wire.messages import ActiveProducer
 from minikafka.wire.transaction_messages import DescribedTransaction, ListedTransaction
 
 STATES = tuple(each.value for each in State)
-LISTED = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
-DESCRIBED = (
-    "CoordinatorId",
-    "TransactionalId",
-    "ProducerId",
-    "ProducerEpoch",
-    "TransactionState",
-    "TransactionTimeoutMs",
-    "CurrentTransactionStartTimeMs",
-    "TopicPartitions",
+LISTED = columns_of("TransactionalId", "Coordinator", "ProducerId", "TransactionState=state")
+DESCRIBED = columns_of(
+    *("CoordinatorId=coordinator", "TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState=state"),
+    *("TransactionTimeoutMs=timeout_ms", "CurrentTransactionStartTimeMs=started_ms", "TopicPartitions"),
+    TopicPartitions=lambda each: list(map(partition_name, each["partitions"])),
 )
-PRODUCERS = (
-    "Partition",
-    "ProducerId",
-    "ProducerEpoch",
-    "LatestCoordinatorEpoch",
-    "LastSequence",
-    "LastTimestamp",
-    "CurrentTransactionStartOffset",
+PRODUCERS = columns_of(
+    *("ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch=coordinator_epoch", "LastSequence", "LastTimestamp"),
+    "CurrentTransactionStartOffset=transaction_start_offset",
 )
-HANGING = ("Topic", "Partition", "ProducerId", "ProducerEpoch", "CoordinatorEpoch", "StartOffset", "LastTimestamp")
+HANGING = columns_of(
+    *("Topic", "Partition", "ProducerId", "ProducerEpoch", "CoordinatorEpoch", "StartOffset", "LastTimestamp")
+)
 
 
 @command_group(
@@ -103,15 +95,15 @@ def list_(
             id_pattern=id_pattern,
         )
 
-    found = call_admin(bootstrap, listed)
     rows = sorted(
-        (each.transactional_id, node, each.producer_id, each.state) for node, part in found.items() for each in part
+        (each.transactional_id, node, each.producer_id, each.state)
+        for node, part in call_admin(bootstrap, listed).items()
+        for each in part
     )
-    names = ("transactional_id", "coordinator", "producer_id", "state")
-    document = {"transactions": [dict(zip(names, row, strict=True)) for row in rows]}
+    found = [dict(zip(LISTED.values(), row, strict=True)) for row in rows]
     filtered = bool(states or producer_ids or id_pattern or duration_ms is not None)
     nothing = "No transactional id matches." if filtered else "There are no transactional ids."
-    print_found(output, document, LISTED, rows, nothing=nothing)
+    print_found(output, {"transactions": found}, LISTED, found, nothing=nothing)
 
 
 @command.command(
@@ -129,22 +121,8 @@ def describe(transactional_ids: tuple[str, ...], bootstrap: str, output: str) ->
         found = await admin.describe_transactions(transactional_ids)
         return [(await admin.find_coordinator(each.transactional_id, TRANSACTION_KEY), each) for each in found]
 
-    found = call_admin(bootstrap, described)
-    rows = [
-        (
-            node,
-            each.transactional_id,
-            each.producer_id,
-            each.producer_epoch,
-            each.state,
-            each.timeout_ms,
-            each.started_ms if each.started_ms >= 0 else None,
-            [f"{one.topic}-{one.partition}" for one in each.partitions],
-        )
-        for node, each in found
-    ]
-    document = {"transactions": [_transaction_json(node, each) for node, each in found]}
-    print_found(output, document, DESCRIBED, rows)
+    found = [_transaction_json(node, each) for node, each in call_admin(bootstrap, described)]
+    print_found(output, {"transactions": found}, DESCRIBED, found)
 
 
 def _transaction_json(coordinator: NodeId, each: DescribedTransaction) -> dict[str, Any]:
@@ -172,22 +150,10 @@ def _transaction_json(coordinator: NodeId, each: DescribedTransaction) -> dict[s
 def describe_producers(partitions: tuple[str, ...], bootstrap: str, output: str) -> None:
     """Show the producers that the leader of a partition knows, with their open transactions."""
     names = [parse_partition(each) for each in partitions]
-    found = call_admin(bootstrap, lambda admin: admin.describe_producers(names))
-    rows = [
-        (
-            str(name),
-            each.producer_id,
-            each.producer_epoch,
-            each.coordinator_epoch,
-            each.last_sequence,
-            each.last_timestamp,
-            each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
-        )
-        for name, producers in found.items()
-        for each in producers
-    ]
-    document = {"partitions": [_producers_json(name, producers) for name, producers in found.items()]}
-    print_found(output, document, PRODUCERS, rows)
+    described = call_admin(bootstrap, lambda admin: admin.describe_producers(names))
+    found = [_producers_json(name, producers) for name, producers in described.items()]
+    rows = [(partition_name(each), *row) for each in found for row in rows_of(PRODUCERS, each["producers"])]
+    print_found(output, {"partitions": found}, ("Partition", *PRODUCERS), rows)
 
 
 def _producers_json(name: TopicPartition, producers: Sequence[ActiveProducer]) -> dict[str, Any]:
@@ -253,10 +219,8 @@ def find_hanging(
             raise Failure("no partition matches --topic, --partition and --broker-id")
         return await admin.find_hanging_transactions(chosen, older_than_ms=minutes * 60_000)
 
-    found = sorted(call_admin(bootstrap, hanging))
-    rows = [(*each.partition, *each[1:]) for each in found]
-    document = {"transactions": [_hanging_json(each) for each in found]}
-    print_found(output, document, HANGING, rows, nothing="No transaction hangs.")
+    found = [_hanging_json(each) for each in sorted(call_admin(bootstrap, hanging))]
+    print_found(output, {"transactions": found}, HANGING, found, nothing="No transaction hangs.")
 
 
 def _hanging_json(each: OpenTransaction) -> dict[str, Any]:
@@ -307,7 +271,7 @@ def abort(partition: str, start_offset: int, force: bool, bootstrap: str, output
         )
         return found[0]
 
-    done = call_admin(bootstrap, aborted)
-    print_found(output, {"aborted": _hanging_json(done)}, HANGING, [(*done.partition, *done[1:])])
+    done = _hanging_json(call_admin(bootstrap, aborted))
+    print_found(output, {"aborted": done}, HANGING, [done])
     if output == "table":
         click.echo("Transaction aborted.")

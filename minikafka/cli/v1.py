@@ -23,12 +23,12 @@ from minikafka.cli.admin import connection, parse_partition
 from minikafka.cli.running import CONNECT_TIMEOUT_S, Failure, Misuse, command_group, lone_command, run
 from minikafka.cli.tables import (
     bootstrap_option,
+    columns_of,
     list_output_option,
     output_option,
     print_found,
     print_json,
     print_lines,
-    print_table,
     show,
     watch_option,
 )
@@ -165,8 +165,21 @@ def _because(events: list[dict[str, Any]]) -> Iterator[str]:
         yield f"    {event['at'][:23]}  broker {event['broker']}: {event['sentence']}"
 
 
-FAULT_COLUMNS = ("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active", "Held")
-HELD_COLUMNS = ("Fault", "Id", "Api", "Message", "Link", "Held ms", "Concerns")
+FAULT_COLUMNS = columns_of(
+    *("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active", "Held=held_count"),
+    Fault=lambda fault: f"{fault['broker']}:{fault['id']}",
+    Active=lambda fault: "yes" if fault["active"] else "no",
+)
+
+
+def _concerns(message: dict[str, Any]) -> str:
+    """The partitions of a held message in words."""
+    shown = "; ".join(each["what"] for each in message["partitions"])
+    more = message["partition_count"] - len(message["partitions"])
+    return f"{shown}; {more} more" if more else shown
+
+
+HELD_COLUMNS = columns_of("Fault", "Id", "Api", "Message", "Link", "Held ms", "Concerns", Concerns=_concerns)
 
 
 @command_group(
@@ -210,15 +223,9 @@ def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> Non
     asked = {name: value for name, value in limits.items() if value is not None}
     document = {"kind": kind, "link": link, **asked}
     answer = ask(bootstrap, "POST", f"/v1/faults{_at_end_of(link)}", document)
-    node = answer["broker"]
-    if output == "json":
-        print_json(answer)
-    elif output == "tsv":
-        print_table(FAULT_COLUMNS, [_fault_row(node, answer)], output)
-    else:
-        click.echo(
-            f"Set fault {node}:{answer['id']} ({kind} {link}); `minikafka faults heal {node}:{answer['id']}` ends it."
-        )
+    name = f"{answer['broker']}:{answer['id']}"
+    said = f"Set fault {name} ({kind} {link}); `minikafka faults heal {name}` ends it."
+    print_found(output, answer, FAULT_COLUMNS, [answer], said=said)
 
 
 def _at_end_of(link: str) -> str:
@@ -241,14 +248,9 @@ def _at_end_of(link: str) -> str:
 def list_(bootstrap: str, output: str) -> None:
     """List the faults of all brokers, and what they struck."""
     answer = ask(bootstrap, "GET", "/v1/faults?broker=all")
-    print_found(output, answer, FAULT_COLUMNS, [_fault_row(each["broker"], each) for each in answer["faults"]])
+    print_found(output, answer, FAULT_COLUMNS, answer["faults"])
     for each in answer["no_answer"] if output != "json" else ():
         click.echo(f"The faults of broker {each['broker']} are not listed: {each['detail']}.", err=True)
-
-
-def _fault_row(node: int, fault: dict[str, Any]) -> tuple[object, ...]:
-    answer = (fault[name] for name in ("kind", "link", "api", "message", "hits"))
-    return (f"{node}:{fault['id']}", *answer, "yes" if fault["active"] else "no", fault["held_count"])
 
 
 @faults.command(
@@ -264,20 +266,9 @@ def held(bootstrap: str, output: str) -> None:
     messages = [
         {"fault": f"{each['broker']}:{each['id']}", **message} for each in answer["faults"] for message in each["held"]
     ]
-    rows = [
-        (each["fault"], each["id"], each["api"], each["message"], each["link"], each["held_ms"], _concerns(each))
-        for each in messages
-    ]
-    print_found(output, {"held": messages, "no_answer": answer["no_answer"]}, HELD_COLUMNS, rows)
+    print_found(output, {"held": messages, "no_answer": answer["no_answer"]}, HELD_COLUMNS, messages)
     for each in answer["no_answer"] if output != "json" else ():
         click.echo(f"The messages at broker {each['broker']} are not listed: {each['detail']}.", err=True)
-
-
-def _concerns(message: dict[str, Any]) -> str:
-    """The partitions of a held message in words."""
-    shown = "; ".join(each["what"] for each in message["partitions"])
-    more = message["partition_count"] - len(message["partitions"])
-    return f"{shown}; {more} more" if more else shown
 
 
 @faults.command(

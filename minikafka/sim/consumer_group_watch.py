@@ -34,7 +34,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.groups.consumer.group import LEAVE_STATIC, ConsumerGroup
@@ -56,53 +56,38 @@ from minikafka.groups.consumer.records import (
 )
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.group_watch import OffsetsTopicWatch
+from minikafka.sim.group_watch import AnswerWatch
+from minikafka.sim.ownership import Owned, Ownership, OwnershipBook, Partitions
 from minikafka.sim.replica_view import Report
-from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
 from minikafka.types import TopicPartition
-from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import RecordBatch
-from minikafka.wire.codec import decode_request, decode_response
 from minikafka.wire.group_messages import ConsumerGroupHeartbeatRequest
 from minikafka.wire.records import RecordView
 
-Partitions: TypeAlias = frozenset[TopicIdPartition]
-
 
 @dataclass(slots=True)
-class _Group:
+class _Group(Ownership):
     epoch: int = 0
     assignment_epoch: int = 0
-    currents: dict[str, Current] = field(default_factory=dict)
     highest: dict[str, int] = field(default_factory=dict)
     """The highest epoch of each member, while it is one."""
-    ever: dict[tuple[str, int], set[Partitions]] = field(default_factory=dict)
-    """By member id and epoch: everything that was ever assigned to it."""
-    given: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """The member that received a partition last, until it confirmed the revocation, left or was removed."""
-    sent: dict[int, tuple[bool, dict[TopicIdPartition, str]]] = field(default_factory=dict)
-    """By number of a commit: whether its member was one when it was sent, and the owners then."""
-
-    def owners(self) -> dict[TopicIdPartition, str]:
-        return {each: name for name, now in self.currents.items() for each in (*now.assigned, *now.revoking)}
 
 
-class ConsumerGroupBook:
+class ConsumerGroupBook(OwnershipBook[_Group]):
     """All groups of one history."""
 
     def __init__(self, report: Report) -> None:
-        self._report = report
-        self._groups: dict[str, _Group] = {}
+        super().__init__(report, _Group)
 
-    def _of(self, group: str) -> _Group:
-        return self._groups.setdefault(group, _Group())
+    def _name_of(self, partition: TopicIdPartition) -> str:
+        return f"{partition.topic_id}-{partition.partition}"
 
     # ---- records -----------------------------------------------------------------------------------------------------
 
     def recorded(self, group: str, records: Iterable[ConsumerRecord]) -> None:
         """These became committed at once."""
-        known = self._of(group)
+        known = self._groups[group]
         for each in records:
             value = each.value
             if isinstance(value, GroupEpoch):
@@ -112,7 +97,7 @@ class ConsumerGroupBook:
                 self._rises(group, "assignment epoch", known.assignment_epoch, value.epoch)
                 known.assignment_epoch = value.epoch
             elif isinstance(value, Current):
-                known.currents[each.name] = value
+                known.members[each.name] = Owned(value.epoch, frozenset(value.assigned), frozenset(value.revoking))
             elif value is None and each.kind == CURRENT:
                 self._removed(known, each.name)
             elif value is None and each.kind == GROUP:
@@ -120,7 +105,7 @@ class ConsumerGroupBook:
         self._look(group, known)
 
     def _removed(self, known: _Group, member: str) -> None:
-        known.currents.pop(member, None)
+        known.members.pop(member, None)
         known.highest.pop(member, None)
         known.given = {each: name for each, name in known.given.items() if name != member}
 
@@ -129,17 +114,12 @@ class ConsumerGroupBook:
             self._report("epochs_disordered", f"{group}: the {what} fell from {before} to {now}")
 
     def _look(self, group: str, known: _Group) -> None:
-        owners: dict[TopicIdPartition, str] = {}
-        for member, now in known.currents.items():
-            for each in (*now.assigned, *now.revoking):
-                other = owners.setdefault(each, member)
-                if other != member:
-                    self._report("two_owners_recorded", f"{group}: {_shown(each)} is {other}'s and {member}'s")
+        self._look_at_owners(group)
+        for member, now in known.members.items():
             if now.epoch != LEAVE_STATIC:
                 if now.epoch < known.highest.get(member, 0):
                     self._report("member_epoch_fell", f"{group}: {member} from {known.highest[member]} to {now.epoch}")
                 known.highest[member] = max(now.epoch, known.highest.get(member, 0))
-            known.ever.setdefault((member, now.epoch), set()).add(frozenset(now.assigned))
             if not now.epoch <= known.assignment_epoch <= known.epoch:
                 self._report(
                     "epochs_disordered",
@@ -148,34 +128,6 @@ class ConsumerGroupBook:
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
-    def reported(self, group: str, member: str, owned: Partitions | None) -> None:
-        """A member has sent a heartbeat: it owns this (None: it does not say)."""
-        known = self._of(group)
-        if owned is not None:
-            known.given = {each: name for each, name in known.given.items() if name != member or each in owned}
-
-    def answered(self, group: str, member: str, epoch: int, assigned: Partitions | None) -> None:
-        """A member has received an answer to its heartbeat: it may use this (None: as before)."""
-        known = self._of(group)
-        ever = known.ever.get((member, epoch), set())
-        if not ever or (assigned is not None and assigned not in ever):
-            self._report(
-                "assignment_unrecorded",
-                f"{group}: {member} received epoch {epoch} with {_all_shown(assigned)}; committed for it are "
-                f"{[_all_shown(each) for each in ever]}",
-            )
-        now = known.currents.get(member)
-        if now is None or now.epoch != epoch:
-            return  # the answer was late, and its member has been removed, or will hear of a newer epoch
-        for each in sorted((assigned or frozenset()) & now.assigned.keys()):
-            other = known.given.get(each, member)
-            if other != member:
-                self._report(
-                    "given_before_revoked",
-                    f"{group}: {member} received {_shown(each)} in epoch {epoch}, which {other} has not given up",
-                )
-            known.given[each] = member
-
     def interval_received(self, group: str, member: str, interval_ms: int, session_ms: int) -> None:
         """A member has received the interval at which it is to heartbeat."""
         if interval_ms >= session_ms:
@@ -183,20 +135,6 @@ class ConsumerGroupBook:
                 "interval_beyond_session",
                 f"{group}: {member} is to heartbeat every {interval_ms} ms, and its session ends after {session_ms} ms",
             )
-
-    def commit_sent(self, op: int, group: str, member: str) -> None:
-        """A member sends a commit; ``op`` names it. It may be sent again."""
-        known = self._of(group)
-        known.sent.setdefault(op, (member in known.currents, known.owners()))
-
-    def commit_granted(self, op: int, group: str, member: str, partitions: Iterable[TopicIdPartition]) -> None:
-        """It was acknowledged for these."""
-        is_member, owners = self._of(group).sent.get(op, (True, {}))
-        for each in partitions:
-            owner = owners.get(each, member)
-            if not is_member or owner != member:
-                why = f"{owner} owned it" if is_member else "it had been removed"
-                self._report("zombie_commit", f"{group}: {member} committed {_shown(each)}, and {why} by then")
 
 
 def owned_by(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
@@ -210,18 +148,8 @@ def owned_by(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
     return None if request.topic_partitions is None else unflat(request.topic_partitions)
 
 
-def _shown(partition: TopicIdPartition) -> str:
-    return f"{partition.topic_id}-{partition.partition}"
-
-
-def _all_shown(partitions: Iterable[TopicIdPartition] | None) -> str:
-    return "the same" if partitions is None else "[" + ", ".join(map(_shown, sorted(partitions))) + "]"
-
-
 DIFFERS: Final = "loaded_consumer_group_differs"
 NO_DEADLINE: Final = "loaded_member_without_deadline"
-
-WATCHED: Final = frozenset({"ConsumerGroupHeartbeat", "OffsetCommit"})
 
 Values = Mapping[tuple[int, str], ConsumerValue]
 """The last committed record of each key of a group: type and name."""
@@ -261,7 +189,7 @@ def facts_of(group: ConsumerGroup) -> dict[tuple[int, str], ConsumerValue]:
     return facts
 
 
-class ConsumerGroupWatch(OffsetsTopicWatch):
+class ConsumerGroupWatch(AnswerWatch):
     """All groups of the consumer protocol of one run."""
 
     name: ClassVar[str] = "consumer_groups"
@@ -273,44 +201,35 @@ class ConsumerGroupWatch(OffsetsTopicWatch):
         self.marks: Counter[str] = Counter()
         self._migrating = migrating
         self._session_ms = cluster.config_of(cluster.nodes[0]).group_consumer_session_timeout_ms
-        self._asked: dict[int, Any] = {}
-        """Requests by number of the call."""
         self._values: dict[str, dict[tuple[int, str], ConsumerValue]] = {}
-        cluster.sim.network.observers.append(self._on_sent)
-        cluster.sim.network.answered.append(self._on_received)
+        self._on_request = {"OffsetCommit": self._commits, "ConsumerGroupHeartbeat": self._beats}
+        self._on_answer = {"OffsetCommit": self._committed, "ConsumerGroupHeartbeat": self._heard}
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 
-    def _on_sent(self, message: Message, _verdict: object) -> None:
-        if message.api not in WATCHED or message.kind != "request" or message.call in self._asked:
-            return
-        request = decode_request(BY_NAME[message.api], message.body)
-        if request.group_id in self._migrating:
-            return
-        self._asked[message.call] = request
-        if message.api == "OffsetCommit":
-            self.book.commit_sent(message.call, request.group_id, request.member_id)
-        else:
-            self.book.reported(request.group_id, request.member_id, owned_by(request))
+    def concerns(self, group: str) -> bool:
+        """Return True for a group that keeps its protocol."""
+        return group not in self._migrating
 
-    def _on_received(self, message: Message) -> None:
-        request = self._asked.get(message.call) if message.api in WATCHED else None
-        if request is None or not self._is_log_known(request.group_id):
-            return
-        answer = decode_response(message.api, message.body)
-        if answer.error_code:
-            return
-        if message.api == "OffsetCommit":
-            image = self._cluster.image()
-            topics = image.topics if image is not None else {}
-            granted = [
-                TopicIdPartition(topics[each.topic].topic_id, each.partition)
-                for each in answer.partitions
-                if not each.error_code and each.topic in topics
-            ]
-            self.marks["consumer_group_commit_granted"] += bool(granted)
-            self.book.commit_granted(message.call, request.group_id, request.member_id, granted)
-        elif answer.member_epoch > 0:
+    def _commits(self, call: int, request: Any) -> None:
+        self.book.commit_sent(call, request.group_id, request.member_id)
+
+    def _beats(self, _call: int, request: Any) -> None:
+        self.book.reported(request.group_id, request.member_id, owned_by(request))
+
+    def _committed(self, call: int, request: Any, answer: Any) -> None:
+        image = self._cluster.image()
+        topics = image.topics if image is not None else {}
+        granted = [
+            TopicIdPartition(topics[each.topic].topic_id, each.partition)
+            for each in answer.partitions
+            if not each.error_code and each.topic in topics
+        ]
+        self.marks["consumer_group_commit_granted"] += bool(granted)
+        self.book.commit_granted(call, request.group_id, request.member_id, granted)
+
+    def _heard(self, _call: int, request: Any, answer: Any) -> None:
+        if answer.member_epoch > 0:
             interval_ms = answer.heartbeat_interval_ms
             self.book.interval_received(request.group_id, request.member_id, interval_ms, self._session_ms)
             self.marks["consumer_group_assigned"] += bool(answer.assignment)

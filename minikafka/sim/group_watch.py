@@ -129,6 +129,43 @@ class OffsetsTopicWatch(OfPartition):
         return self._partition(group) not in self._watch.were_rotten
 
 
+class AnswerWatch(OffsetsTopicWatch):
+    """The base of what judges the answers of coordinators, in the order in which clients receive them."""
+
+    def __init__(self, cluster: SimCluster, watch: Watch) -> None:
+        super().__init__(cluster, watch)
+        self._asked: dict[int, Any] = {}
+        """Requests by number of the call."""
+        self._on_request: dict[str, Callable[[int, Any], None]] = {}
+        """What looks at each kind of request when it is sent, by its API."""
+        self._on_answer: dict[str, Callable[[int, Any, Any], None]] = {}
+        """What looks at a request and its answer without an error when it has arrived."""
+        cluster.sim.network.observers.append(self._on_sent)
+        cluster.sim.network.answered.append(self._on_received)
+
+    @abstractmethod
+    def concerns(self, group: str) -> bool:
+        """Return True for a group that is judged here."""
+
+    def _on_sent(self, message: Message, _verdict: object) -> None:
+        is_known = message.api in self._on_request or message.api in self._on_answer
+        if not is_known or message.kind != "request" or message.call in self._asked:
+            return
+        request = decode_request(BY_NAME[message.api], message.body)
+        if self.concerns(request.group_id):
+            self._asked[message.call] = request
+            if (note := self._on_request.get(message.api)) is not None:
+                note(message.call, request)
+
+    def _on_received(self, message: Message) -> None:
+        request, note = self._asked.get(message.call), self._on_answer.get(message.api)
+        if request is None or note is None or not self._is_log_known(request.group_id):
+            return
+        answer = decode_response(message.api, message.body)
+        if not answer.error_code:
+            note(message.call, request, answer)
+
+
 DIFFERS: Final = "loaded_group_differs"
 NO_DEADLINE: Final = "loaded_member_without_deadline"
 

@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.groups.consumer import records as consumer_records
@@ -62,58 +62,23 @@ from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import GroupRecord, GroupValue, OffsetRecord, unpacked
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.group_plans import CLASSIC, CONSUMER
-from minikafka.sim.group_watch import OffsetsTopicWatch
+from minikafka.sim.group_watch import AnswerWatch
+from minikafka.sim.ownership import Owned, Ownership, OwnershipBook, Partitions
 from minikafka.sim.replica_view import Report
-from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
 from minikafka.types import Offset, TopicPartition
-from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import RecordBatch
-from minikafka.wire.codec import decode_request, decode_response
 from minikafka.wire.records import RecordView
-
-Partitions: TypeAlias = frozenset[TopicPartition]
 
 NOTHING: Final = ""
 """The protocol of a group without records."""
 
 
-class Owned(NamedTuple):
-    """What committed records say of one member."""
-
-    epoch: int
-    """Of a member of a classic group: its generation."""
-    assigned: Partitions
-    revoking: Partitions = frozenset()
-    instance_id: str | None = None
-    is_classic: bool = True
-
-    @property
-    def all(self) -> Partitions:
-        return self.assigned | self.revoking
-
-
 @dataclass(slots=True)
-class _Sent:
-    """What was committed when a commit was sent."""
-
-    member: Owned | None
-    generation: int
-    owners: dict[TopicPartition, str]
-
-
-@dataclass(slots=True)
-class _Group:
+class _Group(Ownership):
     classic: GroupValue | None = None
     consumer: dict[tuple[int, str], ConsumerValue] = field(default_factory=dict)
-    members: dict[str, Owned] = field(default_factory=dict)
-    ever: dict[tuple[str, int], set[Partitions]] = field(default_factory=dict)
-    """By member id and epoch: everything that was ever assigned to it."""
-    given: dict[TopicPartition, str] = field(default_factory=dict)
-    """The member that received a partition last, until it gave the partition up or was removed."""
-    sent: dict[int, _Sent] = field(default_factory=dict)
-    """By number of a commit."""
     left: set[str] = field(default_factory=set)
     """Members that a coordinator has removed, which may be before a record says so, or without one."""
     offsets: dict[TopicPartition, Offset] = field(default_factory=dict)
@@ -125,23 +90,19 @@ class _Group:
         return CLASSIC if self.classic is not None else NOTHING
 
 
-class MigrationBook:
+class MigrationBook(OwnershipBook[_Group]):
     """All groups of one history that may change their protocol."""
 
     def __init__(self, report: Report, named: Callable[[TopicIdPartition], TopicPartition]) -> None:
+        super().__init__(report, _Group)
         self.marks: Counter[str] = Counter()
-        self._report = report
         self._named = named
-        self._groups: dict[str, _Group] = {}
-
-    def _of(self, group: str) -> _Group:
-        return self._groups.setdefault(group, _Group())
 
     # ---- records -----------------------------------------------------------------------------------------------------
 
     def recorded(self, group: str, records: Iterable[GroupRecord | ConsumerRecord]) -> None:
         """These became committed at once."""
-        known = self._of(group)
+        known = self._groups[group]
         before, was = known.members, known.protocol
         for each in records:
             if isinstance(each, GroupRecord):
@@ -175,6 +136,7 @@ class MigrationBook:
                 value.generation,
                 frozenset(Assignment.unpacked(each.assignment).partitions),
                 instance_id=each.instance_id,
+                is_classic=True,
             )
             for each in (value.members if value is not None else ())
             if value is not None
@@ -193,7 +155,7 @@ class MigrationBook:
 
     def _look_at_conversion(self, group: str, before: Mapping[str, Owned], now: Mapping[str, Owned]) -> None:
         by_instance = {each.instance_id: each for each in now.values() if each.instance_id is not None}
-        left = self._of(group).left
+        left = self._groups[group].left
         for name, old in before.items():
             new = now.get(name)
             if new is None and name in left:
@@ -203,29 +165,25 @@ class MigrationBook:
             elif new is not None and new.epoch < old.epoch and old.epoch != LEAVE_STATIC:
                 self._report("conversion_changed_owners", f"{group}: {name} falls from {old.epoch} to {new.epoch}")
             if new is None or not old.assigned <= new.all:
-                has = "nothing" if new is None else _shown(new.all)
+                has = "nothing" if new is None else self._shown(new.all)
                 self._report(
-                    "conversion_changed_owners", f"{group}: {name} had {_shown(old.assigned)}, and {has} after that"
+                    "conversion_changed_owners",
+                    f"{group}: {name} had {self._shown(old.assigned)}, and {has} after that",
                 )
 
     def _look(self, group: str, before: Mapping[str, Owned], known: _Group) -> None:
-        owners: dict[TopicPartition, str] = {}
+        self._look_at_owners(group)
         for name, now in known.members.items():
-            for each in now.all:
-                other = owners.setdefault(each, name)
-                if other != name:
-                    self._report("two_owners_recorded", f"{group}: {each} is {other}'s and {name}'s")
             old = before.get(name)
             if old is not None and 0 <= now.epoch < old.epoch:
                 self._report("member_epoch_fell", f"{group}: {name} from {old.epoch} to {now.epoch}")
-            known.ever.setdefault((name, now.epoch), set()).add(now.assigned)
         known.given = {each: name for each, name in known.given.items() if name in known.members}
         if known.protocol == CONSUMER and {each.is_classic for each in known.members.values()} == {True, False}:
             self.marks["migration_mixed"] += 1
 
     def offset_recorded(self, group: str, partition: TopicPartition, offset: Offset | None) -> None:
         """An offset's record was committed; None: it was deleted."""
-        offsets = self._of(group).offsets
+        offsets = self._groups[group].offsets
         if offset is not None:
             offsets[partition] = offset
         elif partition in offsets:
@@ -233,84 +191,26 @@ class MigrationBook:
 
     def offsets(self, group: str) -> Mapping[TopicPartition, Offset]:
         """What the log holds now."""
-        return self._of(group).offsets
+        return self._groups[group].offsets
 
     def left(self, group: str, member: str) -> None:
         """A coordinator has removed a member."""
-        self._of(group).left.add(member)
+        self._groups[group].left.add(member)
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
-    def reported(self, group: str, member: str, owned: Partitions | None) -> None:
-        """A member has sent a join or a heartbeat: it owns this (None: it does not say)."""
-        known = self._of(group)
-        if owned is not None:
-            known.given = {each: name for each, name in known.given.items() if name != member or each in owned}
-
-    def answered(self, group: str, member: str, epoch: int, assigned: Partitions | None) -> None:
-        """A member has received an assignment (None: as before) for an epoch or a generation."""
-        known = self._of(group)
-        ever = known.ever.get((member, epoch), set())
-        if not ever or (assigned is not None and assigned not in ever):
-            given = "the same" if assigned is None else _shown(assigned)
-            self._report(
-                "assignment_unrecorded",
-                f"{group}: {member} received epoch {epoch} with {given}; committed are {list(map(_shown, ever))}",
-            )
-        now = known.members.get(member)
-        if now is None or now.epoch != epoch:
-            return  # the answer was late, and its member has been removed, or will hear of a newer epoch
-        self.marks["migration_assigned"] += bool(assigned)
-        for each in sorted((assigned or frozenset()) & now.assigned):
-            other = known.given.get(each, member)
-            holder = known.members.get(other)
-            is_exempt = holder is not None and holder.is_classic and holder.instance_id is not None
-            if other != member and not is_exempt:
-                self._report(
-                    "given_before_revoked",
-                    f"{group}: {member} received {each} in epoch {epoch}, which {other} has not given up",
-                )
-            known.given[each] = member
-
-    def commit_sent(self, op: int, group: str, member: str, generation: int) -> None:
-        """A member sends a commit; ``op`` names it. It may be sent again."""
-        known = self._of(group)
-        owners = {each: name for name, now in known.members.items() for each in now.all}
-        known.sent.setdefault(op, _Sent(known.members.get(member), generation, owners))
-
-    def commit_granted(self, op: int, group: str, member: str, partitions: Iterable[TopicPartition]) -> None:
-        """It was acknowledged for these."""
-        sent = self._of(group).sent.get(op)
-        granted = list(partitions)
-        if sent is None or not granted:
-            return
-        self.marks["migration_commit_granted"] += 1
-        was = sent.member
-        if was is None:
-            self._report("zombie_commit", f"{group}: {member} committed {granted}, and had been removed by then")
-            return
-        if was.is_classic and 0 <= sent.generation < was.epoch:
-            self._report(
-                "stale_generation_committed",
-                f"{group}: {member} committed {granted} in generation {sent.generation}, and was in {was.epoch}",
-            )
-        for each in granted:
-            owner = sent.owners.get(each, member)
-            if owner != member:
-                self._report("zombie_commit", f"{group}: {member} committed {each}, and {owner} owned it by then")
-
-
-def _shown(partitions: Iterable[TopicPartition]) -> str:
-    return "[" + ", ".join(map(str, sorted(partitions))) + "]"
+    def answered(self, group: str, member: str, epoch: int, assigned: Partitions | None) -> bool:
+        """See :class:`OwnershipBook`."""
+        is_current = super().answered(group, member, epoch, assigned)
+        self.marks["migration_assigned"] += is_current and bool(assigned)
+        return is_current
 
 
 TWO_PROTOCOLS: Final = "loaded_two_protocols"
 OFFSETS_DIFFER: Final = "loaded_offsets_differ"
 
-WATCHED: Final = frozenset({"JoinGroup", "SyncGroup", "LeaveGroup", "ConsumerGroupHeartbeat", "OffsetCommit"})
 
-
-class MigrationWatch(OffsetsTopicWatch):
+class MigrationWatch(AnswerWatch):
     """All groups of one run that may change their protocol."""
 
     name: ClassVar[str] = "migrations"
@@ -319,21 +219,17 @@ class MigrationWatch(OffsetsTopicWatch):
         super().__init__(cluster, watch)
         self.book = MigrationBook(watch.report, self._named)
         self._migrating = groups
-        self._asked: dict[int, Any] = {}
-        """Requests by number of the call."""
-        self._on_request: dict[str, Callable[[int, Any], None]] = {
+        self._on_request = {
             "JoinGroup": self._joins,
             "LeaveGroup": self._leaves,
             "ConsumerGroupHeartbeat": self._beats,
             "OffsetCommit": self._commits,
         }
-        self._on_answer: dict[str, Callable[[int, Any, Any], None]] = {
+        self._on_answer = {
             "SyncGroup": self._synced,
             "ConsumerGroupHeartbeat": self._heard,
             "OffsetCommit": self._committed,
         }
-        cluster.sim.network.observers.append(self._on_sent)
-        cluster.sim.network.answered.append(self._on_received)
 
     @property
     def marks(self) -> Counter[str]:
@@ -354,24 +250,9 @@ class MigrationWatch(OffsetsTopicWatch):
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 
-    def _on_sent(self, message: Message, _verdict: object) -> None:
-        if message.api not in WATCHED or message.kind != "request" or message.call in self._asked:
-            return
-        request = decode_request(BY_NAME[message.api], message.body)
-        if request.group_id not in self._migrating:
-            return
-        self._asked[message.call] = request
-        note = self._on_request.get(message.api)
-        if note is not None:
-            note(message.call, request)
-
-    def _on_received(self, message: Message) -> None:
-        request, note = self._asked.get(message.call), self._on_answer.get(message.api)
-        if request is None or note is None or not self._is_log_known(request.group_id):
-            return
-        answer = decode_response(message.api, message.body)
-        if not answer.error_code:
-            note(message.call, request, answer)
+    def concerns(self, group: str) -> bool:
+        """Return True for a group that may change its protocol."""
+        return group in self._migrating
 
     def _joins(self, _call: int, request: Any) -> None:
         owned = Subscription.unpacked(request.protocols[0].metadata).owned
@@ -402,6 +283,7 @@ class MigrationWatch(OffsetsTopicWatch):
 
     def _committed(self, call: int, request: Any, answer: Any) -> None:
         granted = [TopicPartition(each.topic, each.partition) for each in answer.partitions if not each.error_code]
+        self.marks["migration_commit_granted"] += bool(granted)
         self.book.commit_granted(call, request.group_id, request.member_id, granted)
 
     # ---- the log -----------------------------------------------------------------------------------------------------

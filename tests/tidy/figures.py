@@ -115,6 +115,7 @@ LATER = {
         "sim/consumer_group_watch.py",
         "sim/heartbeat_member.py",
         "sim/migration_watch.py",
+        "sim/ownership.py",
     ),
     "security: TLS, logins, ACLs, quotas": (
         "blocking/tls.py",
