@@ -42,7 +42,6 @@ from minikafka.wire.group_messages import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    GroupPartition,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -61,6 +60,7 @@ from minikafka.wire.group_messages import (
     ReadGroupHistoryResponse,
 )
 from minikafka.wire.markers import EndTransaction
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ class GroupManager:
 R = TypeVar("R", OffsetCommitRequest, OffsetDeleteRequest, TxnOffsetCommitRequest)
 
 
-def _no_partition(asked: CommitPartition | GroupPartition) -> UnknownTopicOrPartition:
+def _no_partition(asked: CommitPartition | PartitionName) -> UnknownTopicOrPartition:
     return UnknownTopicOrPartition(f"there is no partition {asked.topic}-{asked.partition}")
 
 
@@ -426,7 +426,7 @@ def _without(request: R, unknown: Mapping[tuple[str, int], PartitionOutcome]) ->
 
 
 def _joined(
-    partitions: Sequence[CommitPartition | GroupPartition],
+    partitions: Sequence[CommitPartition | PartitionName],
     unknown: Mapping[tuple[str, int], PartitionOutcome],
     outcomes: tuple[PartitionOutcome, ...],
 ) -> tuple[PartitionOutcome, ...]:

@@ -23,7 +23,7 @@ from minikafka.rpc import call
 from minikafka.transactions.coordinator import TransactionCoordinator
 from minikafka.transactions.markers import MarkerId, is_commit
 from minikafka.types import NO_NODE, NodeId, TopicPartition
-from minikafka.wire.admin import PartitionName
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.transaction_messages import TransactionMarker, WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
@@ -189,10 +189,7 @@ def _grouped(items: list[_Item]) -> tuple[list[TransactionMarker], list[_Item]]:
                 committed=is_commit(value),
                 coordinator_epoch=shard.leader.epoch,
                 transaction_version=value.client_version,
-                partitions=tuple(
-                    PartitionName(topic=each.marker.partition.topic, partition=each.marker.partition.partition)
-                    for each in group
-                ),
+                partitions=PartitionName.each(each.marker.partition for each in group),
             )
         )
     return markers, [item for group in by_transaction.values() for item in group]

@@ -31,8 +31,8 @@ from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
 from minikafka.rpc import call
 from minikafka.types import NodeId, TopicPartition
-from minikafka.wire.admin import PartitionName
 from minikafka.wire.markers import TRANSACTION_V2
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.transaction_messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -102,7 +102,7 @@ class Verifier:
                     producer_id=producer[0],
                     producer_epoch=producer[1],
                     verify_only=transaction_version < TRANSACTION_V2,
-                    partitions=tuple(PartitionName(topic=each.topic, partition=each.partition) for each in names),
+                    partitions=PartitionName.each(names),
                 ),
             ),
             transaction_version=transaction_version,

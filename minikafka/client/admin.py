@@ -173,11 +173,7 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
         """Elect the preferred (or ``unclean``: any live) leader of these, or of all; what went wrong by partition."""
         if election_type not in ("preferred", "unclean"):
             raise InvalidRequest(f"election_type={election_type!r}: preferred or unclean is needed")
-        chosen = None
-        if partitions is not None:
-            chosen = tuple(
-                m.ForgottenPartition(topic=each.topic, partition=each.partition) for each in as_dict(partitions)
-            )
+        chosen = None if partitions is None else m.PartitionName.each(as_dict(partitions))
         request = m.ElectLeadersRequest(election_type=election_type, partitions=chosen)
         response: m.ElectLeadersResponse = await self._change(request, self._deadline(timeout_ms))
         return {TopicPartition(each.topic, each.partition): error_in(each) for each in response.partitions}

@@ -39,12 +39,12 @@ from minikafka.wire.group_messages import (
     NO_GENERATION,
     CommitPartition,
     FetchedOffset,
-    GroupPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.outcomes import outcome_of_all
 
 OF_ANOTHER_GENERATION = (IllegalGeneration, RebalanceInProgress)
@@ -113,13 +113,13 @@ class GroupOffsets:
         """What the group has committed; partitions without are left out. Raises what the coordinator answers."""
         found: dict[TopicPartition, FetchedOffset] = {}
         for part in in_parts(partitions):
-            asked = tuple(GroupPartition(topic=topic, partition=number) for topic, number in part)
+            asked = PartitionName.each(part)
             for each in await self._stable(asked):
                 if accepted(each).offset >= 0:
                     found[TopicPartition(each.topic, each.partition)] = each
         return found
 
-    async def _stable(self, asked: tuple[GroupPartition, ...]) -> tuple[FetchedOffset, ...]:
+    async def _stable(self, asked: tuple[PartitionName, ...]) -> tuple[FetchedOffset, ...]:
         """The answers for partitions; those of open transactions are awaited (KIP-447)."""
         request = OffsetFetchRequest(group_id=self._coordinator.group, partitions=asked, require_stable=True)
         deadline = self._deadline()

@@ -28,6 +28,7 @@ from minikafka.errors import (
 from minikafka.groups.protocol import Subscription
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
+from minikafka.wire import messages as m
 from minikafka.wire.outcomes import error_in
 
 
@@ -80,9 +81,7 @@ class GroupOperations(AdminCalls):
         partitions: Iterable[TopicPartition] | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What a group has committed, for all or for these partitions; those without are left out."""
-        asked = None
-        if partitions is not None:
-            asked = tuple(g.GroupPartition(topic=topic, partition=number) for topic, number in as_dict(partitions))
+        asked = None if partitions is None else m.PartitionName.each(as_dict(partitions))
         response: g.OffsetFetchResponse = await self._ask_group(
             group_id, g.OffsetFetchRequest(group_id=group_id, partitions=asked)
         )
@@ -125,7 +124,7 @@ class GroupOperations(AdminCalls):
         """
         wanted = as_dict(partitions)
         await self._check_unread(group_id, wanted)
-        asked = tuple(g.GroupPartition(topic=topic, partition=number) for topic, number in wanted)
+        asked = m.PartitionName.each(wanted)
         response = await self._ask_group(group_id, g.OffsetDeleteRequest(group_id=group_id, partitions=asked))
         _raise_refused(group_id, "forgotten", response.partitions)
 

@@ -16,6 +16,7 @@ from minikafka.client.structs import ConfigChange, ConfigResource, NewPartitions
 from minikafka.errors import InvalidPartitions, InvalidRequest, ProtocolError
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire import admin as a
+from minikafka.wire import messages as m
 from minikafka.wire.outcomes import error_in
 
 KINDS = {"topic": a.TOPIC, "broker": a.BROKER}
@@ -163,11 +164,7 @@ class Operations(AdminCalls):
         self, topic_partitions: Iterable[TopicPartition] | None = None, timeout_ms: int | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """What is under way: of all partitions, or of these."""
-        asked = None
-        if topic_partitions is not None:
-            asked = tuple(
-                a.PartitionName(topic=each.topic, partition=each.partition) for each in as_dict(topic_partitions)
-            )
+        asked = None if topic_partitions is None else m.PartitionName.each(as_dict(topic_partitions))
         request = a.ListPartitionReassignmentsRequest(partitions=asked)
         response: a.ListPartitionReassignmentsResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
         return {

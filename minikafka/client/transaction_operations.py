@@ -21,8 +21,7 @@ from minikafka.transactions.hanging import OpenTransaction, still_open, suspects
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire import transaction_messages as t
-from minikafka.wire.admin import PartitionName
-from minikafka.wire.messages import ActiveProducer, DescribeProducersPartition, DescribeProducersRequest
+from minikafka.wire.messages import ActiveProducer, DescribeProducersPartition, DescribeProducersRequest, PartitionName
 
 _error_of_transactions = partial(error_within, parts="transactions")
 
@@ -169,7 +168,7 @@ class TransactionOperations(AdminCalls):
                 producer_epoch=producer_epoch,
                 committed=False,
                 coordinator_epoch=max(coordinator_epoch, 0),
-                partitions=tuple(PartitionName(topic=each.topic, partition=each.partition) for each, _, _ in group),
+                partitions=PartitionName.each(each for each, _, _ in group),
             )
             return t.WriteTxnMarkersRequest(markers=(marker,))
 

@@ -27,7 +27,7 @@ from minikafka.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from minikafka.replication.leader import IdleFetches, LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
-from minikafka.wire.messages import FetchPartition, FetchRequest, ForgottenPartition
+from minikafka.wire.messages import FetchPartition, FetchRequest, PartitionName
 
 NO_SESSION = 0
 FULL_EPOCH = 0
@@ -126,7 +126,7 @@ class FetchSession:
         """A follower's: what it cannot fetch in time costs the cluster, not one reader."""
         return self.replica_id != NO_NODE
 
-    def update(self, named: Sequence[FetchPartition], forgotten: Sequence[ForgottenPartition]) -> None:
+    def update(self, named: Sequence[FetchPartition], forgotten: Sequence[PartitionName]) -> None:
         """Take over what a request says has changed."""
         for gone in forgotten:
             name = TopicPartition(gone.topic, gone.partition)
@@ -260,7 +260,7 @@ class SessionRequest:
     session_id: int
     session_epoch: int
     partitions: tuple[FetchPartition, ...]
-    forgotten: tuple[ForgottenPartition, ...]
+    forgotten: tuple[PartitionName, ...]
     is_partial: bool = False
     """More partitions are to be named: the next request must not wait for news of these."""
 
@@ -303,7 +303,7 @@ class FetcherSession:
             left_out = dict.fromkeys(changed[self._named_max :])
             del changed[self._named_max :]
         forgotten = tuple(
-            ForgottenPartition(topic=name.topic, partition=name.partition)
+            PartitionName(topic=name.topic, partition=name.partition)
             for name in looked_at
             if name in cached and (name not in wanted or name in left_out)
         )

@@ -45,6 +45,7 @@ from minikafka.rest.schemas import Place
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.problems import Refused
 from minikafka.wire import group_messages as g
+from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import failure_of
@@ -279,7 +280,7 @@ async def _beginnings(visit: Visit, group: str, partitions: tuple[TopicPartition
     """Where to begin in each partition: where the group has committed, else by ``auto_offset_reset`` (S35)."""
     if not partitions:
         return []
-    asked = tuple(g.GroupPartition(**each._asdict()) for each in partitions)
+    asked = m.PartitionName.each(partitions)
     response: g.OffsetFetchResponse = await from_coordinator(
         visit, group, g.OffsetFetchRequest(group_id=group, partitions=asked)
     )

@@ -335,8 +335,6 @@ async def delete_offsets(visit: Visit) -> Json:
         partitions = sorted(each for each in await committed_of(visit, group) if each.topic == topic)
         if not partitions and topic not in visit.host.image.topics:
             raise unknown_topic(visit.host, topic)
-    request = g.OffsetDeleteRequest(
-        group_id=group, partitions=tuple(g.GroupPartition(**each._asdict()) for each in partitions)
-    )
+    request = g.OffsetDeleteRequest(group_id=group, partitions=m.PartitionName.each(partitions))
     await from_coordinator(visit, group, request, failed=first_error("partitions"))
     return _Forgotten(group=group, deleted=partitions).out()

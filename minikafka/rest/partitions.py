@@ -244,7 +244,7 @@ async def post_election(visit: Visit) -> Json:
     partition_of(visit.host, name)
     election = (await _Election.sent(visit)).type
 
-    request = m.ElectLeadersRequest(election_type=election, partitions=(m.ForgottenPartition(**name._asdict()),))
+    request = m.ElectLeadersRequest(election_type=election, partitions=m.PartitionName.each([name]))
     await change(visit, request, "partitions", topic=name.topic, partition=name.partition)
     image = partition_of(visit.host, name)
     return _Elected(

@@ -33,12 +33,12 @@ from minikafka.wire.group_messages import (
     ConsumerGroupHeartbeatResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    GroupPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.outcomes import error_in
 
 LEAVE_ATTEMPTS: Final = 5
@@ -198,7 +198,7 @@ class HeartbeatMember:
             self._counts.update((each, count) for each, count in known.items() if each.partition in done)
 
     async def _look_up(self, unknown: list[TopicPartition]) -> None:
-        places = tuple(GroupPartition(topic=each.topic, partition=each.partition) for each in unknown)
+        places = PartitionName.each(unknown)
         answer = await self._asked(
             OffsetFetchRequest(
                 group_id=self._group.name,

@@ -68,6 +68,7 @@ from minikafka.spark.options import (
 )
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire import group_messages as g
+from minikafka.wire import messages as m
 from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import error_in
 
@@ -307,7 +308,7 @@ class Group:
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """What is committed; partitions without are left out. BrokersUnreachable, ProtocolError."""
-        asked = tuple(g.GroupPartition(topic=each.topic, partition=each.partition) for each in partitions)
+        asked = m.PartitionName.each(partitions)
         response: g.OffsetFetchResponse = self._coordinator.ask(
             f"asking for the offsets of group {self.name}",
             g.OffsetFetchRequest(group_id=self.name, partitions=asked),

@@ -43,9 +43,8 @@ from minikafka.transactions.records import (
 from minikafka.transactions.settings import TransactionSettings
 from minikafka.transactions.transaction import Transaction, next_producer
 from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicPartition
-from minikafka.wire.admin import PartitionName
 from minikafka.wire.markers import TRANSACTION_V2
-from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse, PartitionName
 from minikafka.wire.transaction_messages import (
     AddedPartition,
     AddedPartitions,
@@ -496,9 +495,7 @@ class TransactionCoordinator:
             started_ms=value.started_ms,
             producer_id=value.producer_id,
             producer_epoch=value.producer_epoch,
-            partitions=tuple(
-                PartitionName(topic=each.topic, partition=each.partition) for each in sorted(value.partitions)
-            ),
+            partitions=PartitionName.each(sorted(value.partitions)),
         )
 
     def list_transactions(self, request: ListTransactionsRequest, wall_ms: int) -> list[ListedTransaction]:

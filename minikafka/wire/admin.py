@@ -7,7 +7,7 @@ and operations are Kafka's.
 from __future__ import annotations
 
 from minikafka.types import NodeId, Offset
-from minikafka.wire.messages import Failed, Message, Request
+from minikafka.wire.messages import Failed, Message, PartitionName, Request
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
@@ -168,11 +168,6 @@ class ReassignmentAnswer(Failed):
 class AlterPartitionReassignmentsResponse(Failed):
     responses: tuple[ReassignmentAnswer, ...] = ()
     metadata_offset: Offset = -1
-
-
-class PartitionName(Message):
-    topic: str
-    partition: int
 
 
 class ListPartitionReassignmentsRequest(Request):

@@ -7,7 +7,7 @@ topics: one entry per partition.
 from __future__ import annotations
 
 from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicId
-from minikafka.wire.messages import Failed, Message, Request
+from minikafka.wire.messages import Failed, Message, PartitionName, Request
 
 NO_GENERATION = -1
 """Of requests that speak for no member: committing by hand."""
@@ -192,14 +192,9 @@ class OffsetCommitResponse(Failed):
     partitions: tuple[PartitionOutcome, ...] = ()
 
 
-class GroupPartition(Message):
-    topic: str
-    partition: int
-
-
 class OffsetFetchRequest(Request):
     group_id: str
-    partitions: tuple[GroupPartition, ...] | None = None
+    partitions: tuple[PartitionName, ...] | None = None
     """None: all that the group has committed."""
     require_stable: bool = False
     """Partitions that an open transaction may still change have the error UNSTABLE_OFFSET_COMMIT (KIP-447)."""
@@ -227,7 +222,7 @@ class OffsetDeleteRequest(Request):
     """Forget what was committed for partitions of topics that no member subscribes to."""
 
     group_id: str
-    partitions: tuple[GroupPartition, ...]
+    partitions: tuple[PartitionName, ...]
 
 
 class OffsetDeleteResponse(Failed):

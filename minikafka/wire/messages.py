@@ -9,6 +9,7 @@ to which name, ``codec.py`` for how they become bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self, dataclass_transform
 
 import msgspec
@@ -139,6 +140,18 @@ class ProduceResponse(Failed):
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
+class PartitionName(Message):
+    """One partition, in all messages that name partitions and say nothing else of them."""
+
+    topic: str
+    partition: int
+
+    @classmethod
+    def each(cls, partitions: Iterable[tuple[str, int]]) -> tuple[PartitionName, ...]:
+        """Name partitions, which are TopicPartitions or other pairs."""
+        return tuple(cls(topic=topic, partition=number) for topic, number in partitions)
+
+
 class FetchPartition(Message):
     topic: str
     partition: int
@@ -150,11 +163,6 @@ class FetchPartition(Message):
     high_watermark: Offset = -1
     """The fetching replica's own high watermark; the leader answers at once when its own is newer (KIP-1166)."""
     partition_max_bytes: int = 1_048_576
-
-
-class ForgottenPartition(Message):
-    topic: str
-    partition: int
 
 
 class FetchRequest(Request):
@@ -170,7 +178,7 @@ class FetchRequest(Request):
     session_id: int = 0
     session_epoch: int = -1
     partitions: tuple[FetchPartition, ...] = ()
-    forgotten: tuple[ForgottenPartition, ...] = ()
+    forgotten: tuple[PartitionName, ...] = ()
 
 
 class AbortedTransaction(Message):
@@ -430,7 +438,7 @@ class DeleteTopicsResponse(Failed):
 class ElectLeadersRequest(Request):
     election_type: str = "preferred"
     """``preferred`` or ``unclean``."""
-    partitions: tuple[ForgottenPartition, ...] | None = None
+    partitions: tuple[PartitionName, ...] | None = None
     """None: all partitions."""
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from minikafka.types import Epoch, NodeId
-from minikafka.wire.admin import PartitionName
 from minikafka.wire.group_messages import NO_GENERATION, CommitPartition, PartitionOutcome
-from minikafka.wire.messages import Failed, Message, Request
+from minikafka.wire.messages import Failed, Message, PartitionName, Request
 
 # ---- WriteTxnMarkers -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from minikafka.quorum.image import TopicImage
 from minikafka.types import NO_PRODUCER, TopicPartition
 from minikafka.wire.group_messages import (
     CommitPartition,
-    GroupPartition,
     GroupProtocol,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -26,6 +25,7 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest
 
 WALL_MS = 1_700_000_000_000
@@ -282,12 +282,12 @@ class Desk:
 
     def stable_code(self, *, group: str = "g", partition: int = 0, topic: str = "t") -> int:
         """The error of an OffsetFetch with ``require_stable``."""
-        places = (GroupPartition(topic=topic, partition=partition),)
+        places = (PartitionName(topic=topic, partition=partition),)
         request = OffsetFetchRequest(group_id=group, partitions=places, require_stable=True)
         return self.coordinator.fetch_offsets(request).partitions[0].error_code
 
     def committed(self, *, group: str = "g", partition: int = 0, topic: str = "t") -> int:
-        request = OffsetFetchRequest(group_id=group, partitions=(GroupPartition(topic=topic, partition=partition),))
+        request = OffsetFetchRequest(group_id=group, partitions=(PartitionName(topic=topic, partition=partition),))
         return self.coordinator.fetch_offsets(request).partitions[0].offset
 
     def state(self, group: str = "g") -> str:

@@ -338,7 +338,7 @@ def test_the_largest_request_of_our_own_is_within_the_limits():
         high_watermark=large,
         partition_max_bytes=2**30,
     )
-    gone = m.ForgottenPartition(topic=name, partition=10**6)
+    gone = m.PartitionName(topic=name, partition=10**6)
     request = m.FetchRequest(partitions=(part,) * NAMED_MAX, forgotten=(gone,) * NAMED_MAX)
     assert decode_request(BY_NAME["Fetch"], body_of(encode_request(request))) == request
 

@@ -11,7 +11,7 @@ from minikafka.quorum.assignment import place
 from minikafka.quorum.controller import Controller
 from minikafka.rest.sentences import why_nobody_leads
 from minikafka.types import TopicPartition
-from minikafka.wire.messages import ElectLeadersRequest, ForgottenPartition
+from minikafka.wire.messages import ElectLeadersRequest, PartitionName
 from tests.rules.controller_kit import T0, Cluster
 
 # ---- S18 -------------------------------------------------------------------------------------------------------------
@@ -521,7 +521,7 @@ def test_leaders_return_to_their_preferred_replica():
 
 def elect(cluster: Cluster, kind: str, *partitions: int) -> dict[int, int]:
     """Partition -> error code."""
-    asked = tuple(ForgottenPartition(topic="t", partition=number) for number in partitions) or None
+    asked = tuple(PartitionName(topic="t", partition=number) for number in partitions) or None
     request = ElectLeadersRequest(election_type=kind, partitions=asked)
     response = cluster.commit(cluster.controller.elect_leaders(cluster.image, request))
     return {each.partition: each.error_code for each in response.partitions}

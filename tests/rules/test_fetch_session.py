@@ -24,7 +24,7 @@ from minikafka.replication.fetch_session import (
     epoch_after,
 )
 from minikafka.types import TopicPartition
-from minikafka.wire.messages import FetchPartition, FetchRequest, ForgottenPartition
+from minikafka.wire.messages import FetchPartition, FetchRequest, PartitionName
 from tests.rules.replication_kit import LAG_S, batch, leader, log_of, seat, state, write
 
 FOLLOWER = 2
@@ -65,7 +65,7 @@ def test_a_session_is_brought_up_to_date_by_what_has_changed():
     """KAFKA-FACTS 3.7: id 0 and epoch 0 create; then only changed and forgotten partitions are named."""
     cache = sessions()
     session = begun(cache, question(0), question(1, 7), question(2))
-    gone = (ForgottenPartition(topic="orders", partition=2), ForgottenPartition(topic="orders", partition=9))
+    gone = (PartitionName(topic="orders", partition=2), PartitionName(topic="orders", partition=9))
     again = cache.begin(request(session.id, 1, question(0, 3), question(5), forgotten=gone), 1.0)
     assert again is session
     assert {each.partition: cached.item.fetch_offset for each, cached in session.partitions.items()} == {
@@ -113,7 +113,7 @@ def test_a_consumers_session_is_bounded_and_a_followers_is_not():
             new = [question(number) for number in range((epoch - 1) * step, epoch * step)]
             assert cache.begin(request(session.id, epoch, *new, node=node), 1.0) is session
         assert len(session.partitions) == CONSUMER_PARTITIONS_MAX
-        gone = (ForgottenPartition(topic="orders", partition=0),)
+        gone = (PartitionName(topic="orders", partition=0),)
         one_more = question(CONSUMER_PARTITIONS_MAX)
         assert cache.begin(request(session.id, 5, one_more, node=node, forgotten=gone), 1.0) is session
         if node == FOLLOWER:
@@ -290,7 +290,7 @@ def test_a_session_counts_no_idle_partition_that_its_fetcher_asks_about_otherwis
         case "named":
             session.update([question(0, 3, current_leader_epoch=99)], [])
         case "forgotten":
-            session.update([], [ForgottenPartition(topic="orders", partition=0)])
+            session.update([], [PartitionName(topic="orders", partition=0)])
         case _:
             session.look_at_all()
     session.idle.at = 100.0

@@ -20,7 +20,6 @@ from minikafka.groups.limits import GroupSettings
 from minikafka.quorum.image import TopicImage
 from minikafka.wire.group_messages import (
     CommitPartition,
-    GroupPartition,
     GroupProtocol,
     JoinGroupRequest,
     ListGroupsRequest,
@@ -28,6 +27,7 @@ from minikafka.wire.group_messages import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
+from minikafka.wire.messages import PartitionName
 from tests.rules.group_kit import Desk
 
 DAY_S = 86_400.0
@@ -36,7 +36,7 @@ DAY_S = 86_400.0
 def delete_offsets(desk: Desk, *topics: str) -> list[int]:
     ticket = next(desk.tickets)
     step = desk.step()
-    partitions = tuple(GroupPartition(topic=topic, partition=0) for topic in topics)
+    partitions = tuple(PartitionName(topic=topic, partition=0) for topic in topics)
     desk.coordinator.delete_offsets(ticket, OffsetDeleteRequest(group_id="g", partitions=partitions), step)
     desk.done(step)
     return [each.error_code for each in desk.answers[ticket].partitions]
@@ -312,9 +312,9 @@ def test_offsets_of_a_topic_that_was_created_again_before_the_log_was_read_are_f
     assert desk.committed() == 1
 
 
-@pytest.mark.parametrize("partitions", [None, (GroupPartition(topic="t", partition=0),)])
+@pytest.mark.parametrize("partitions", [None, (PartitionName(topic="t", partition=0),)])
 def test_offsets_of_a_topic_that_was_created_again_are_not_returned_until_they_are_erased(
-    partitions: tuple[GroupPartition, ...] | None,
+    partitions: tuple[PartitionName, ...] | None,
 ):
     """Issue 13: the tombstones are refused, or wait for replicas. They are written again with the next look."""
     desk = Desk(topics=topic_named("t", FORMER))

@@ -16,7 +16,8 @@ from minikafka.errors import (
     UnstableOffsetCommit,
 )
 from minikafka.groups.limits import GroupSettings
-from minikafka.wire.group_messages import GroupPartition, OffsetDeleteRequest, OffsetFetchRequest
+from minikafka.wire.group_messages import OffsetDeleteRequest, OffsetFetchRequest
+from minikafka.wire.messages import PartitionName
 from tests.rules.group_kit import Desk
 
 UNSTABLE = UnstableOffsetCommit.code
@@ -80,7 +81,7 @@ def test_deleted_offset_leaves_the_transaction():
     desk = Desk()
     desk.commit_in_transaction(10)
     ticket, step = next(desk.tickets), desk.step()
-    request = OffsetDeleteRequest(group_id="g", partitions=(GroupPartition(topic="t", partition=0),))
+    request = OffsetDeleteRequest(group_id="g", partitions=(PartitionName(topic="t", partition=0),))
     desk.coordinator.delete_offsets(ticket, request, step)
     desk.done(step)
     assert desk.stable_code() == 0
@@ -192,7 +193,7 @@ def test_replay_finds_what_the_coordinator_had(actions: list[tuple[str, int, int
         elif kind == "delete":
             if desk.coordinator.standings():
                 step = desk.step()
-                places = (GroupPartition(topic="t", partition=partition),)
+                places = (PartitionName(topic="t", partition=partition),)
                 desk.coordinator.delete_offsets(
                     next(desk.tickets), OffsetDeleteRequest(group_id="g", partitions=places), step
                 )

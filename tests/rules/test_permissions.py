@@ -260,7 +260,7 @@ def test_one_denied_partition_stops_its_transaction():
                 transactional_id="x",
                 producer_id=1,
                 producer_epoch=0,
-                partitions=tuple(a.PartitionName(topic=name, partition=0) for name in ("a", "b")),
+                partitions=tuple(m.PartitionName(topic=name, partition=0) for name in ("a", "b")),
             ),
         )
     )

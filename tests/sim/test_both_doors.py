@@ -311,7 +311,7 @@ class Play:
     def committed(self, group: int, topic: int, number: int) -> list[Form]:
         """What was committed for two partitions."""
         self.find(group, number)
-        items = tuple(g.GroupPartition(topic=TOPICS[topic], partition=each) for each in (0, 1))
+        items = tuple(m.PartitionName(topic=TOPICS[topic], partition=each) for each in (0, 1))
         return [self._ask_group(g.OffsetFetchRequest(group_id=f"g{group}", partitions=items), number)]
 
 

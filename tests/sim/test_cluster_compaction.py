@@ -18,10 +18,10 @@ from minikafka.wire.batch import split
 from minikafka.wire.group_messages import (
     CommitPartition,
     FindCoordinatorRequest,
-    GroupPartition,
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.records import decode_batch
 from tests.sim.cluster_kit import ORDERS, Client, a_follower, facts_of, on_disk, simulated
 
@@ -212,7 +212,7 @@ def test_a_coordinator_loads_thousands_of_commits_from_a_compacted_log() -> None
         cluster.crash(1)
         cluster.restart(1)
         cluster.settle(60.0)
-        asked = (GroupPartition(topic="orders", partition=0),)
+        asked = (PartitionName(topic="orders", partition=0),)
         for group in range(7):
             answer = client.run(ask(OffsetFetchRequest(group_id=f"g{group}", partitions=asked)))
             assert answer.partitions[0].offset == max(n for n in range(3000) if n % 7 == group)

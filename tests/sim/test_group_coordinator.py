@@ -36,7 +36,6 @@ from minikafka.wire.group_messages import (
     DescribedGroup,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
-    GroupPartition,
     GroupProtocol,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -46,6 +45,7 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.records import BatchBuilder, decode_batch
 from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, simulated_orders, values
 
@@ -137,7 +137,7 @@ class Asker:
         return (await self.asked(self.commit_of(offset))).partitions[0]
 
     async def committed(self) -> int:
-        request = OffsetFetchRequest(group_id=GROUP, partitions=(GroupPartition(topic="orders", partition=0),))
+        request = OffsetFetchRequest(group_id=GROUP, partitions=(PartitionName(topic="orders", partition=0),))
         return int((await self.asked(request)).partitions[0].offset)
 
     async def described(self) -> DescribedGroup:

@@ -33,7 +33,6 @@ from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.sim.cluster import SimCluster
 from minikafka.transactions.records import ID_BYTES_MAX, TRANSACTIONS_TOPIC
 from minikafka.types import NodeId, TopicPartition
-from minikafka.wire.admin import PartitionName
 from minikafka.wire.group_messages import CommitPartition, FindCoordinatorRequest
 from minikafka.wire.messages import (
     DeleteRecordsPartition,
@@ -41,6 +40,7 @@ from minikafka.wire.messages import (
     DescribeProducersPartition,
     DescribeProducersRequest,
     InitProducerIdRequest,
+    PartitionName,
     ProducePartition,
     ProduceRequest,
 )

@@ -23,8 +23,7 @@ from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import WALL_START_MS
 from minikafka.types import TopicPartition
-from minikafka.wire.admin import PartitionName
-from minikafka.wire.messages import ProducePartition, ProduceRequest, ProduceResponse
+from minikafka.wire.messages import PartitionName, ProducePartition, ProduceRequest, ProduceResponse
 from minikafka.wire.records import Record, build_batch
 from minikafka.wire.transaction_messages import TransactionMarker, WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tests.sim.cluster_kit import ORDERS, simulated_orders

@@ -30,10 +30,10 @@ from minikafka.wire.group_messages import (
     CommitPartition,
     FetchedOffset,
     FindCoordinatorRequest,
-    GroupPartition,
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.transaction_messages import AddOffsetsToTxnRequest, TxnOffsetCommitRequest
 from tests.sim.cluster_kit import Client, simulated
 from tests.sim.test_transaction_markers import asked
@@ -42,7 +42,7 @@ from tests.sim.test_transactions import Producer, tell, until_state
 RETRIED = {
     error.code for error in (ConcurrentTransactions, NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress)
 }
-PLACE = GroupPartition(topic="orders", partition=0)
+PLACE = PartitionName(topic="orders", partition=0)
 
 
 @pytest.fixture

@@ -29,11 +29,16 @@ from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NodeId, TopicPartition
-from minikafka.wire.admin import PartitionName
 from minikafka.wire.batch import iterate
 from minikafka.wire.group_messages import FindCoordinatorRequest, ListGroupsRequest
 from minikafka.wire.markers import EndTransaction, marker_of
-from minikafka.wire.messages import DeleteTopicsRequest, InitProducerIdRequest, ProducePartition, ProduceRequest
+from minikafka.wire.messages import (
+    DeleteTopicsRequest,
+    InitProducerIdRequest,
+    PartitionName,
+    ProducePartition,
+    ProduceRequest,
+)
 from minikafka.wire.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

@@ -18,7 +18,6 @@ from minikafka.wire.admin import (
     DescribedConfigs,
     DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
-    PartitionName,
     ReplicaSize,
 )
 from minikafka.wire.features import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
@@ -26,7 +25,13 @@ from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import NONE, Exchange, Translation, each_once
 from minikafka.wire.kafka.translate.shapes import each_answer, error_of, flat, nested, plain, request_of, typed
-from minikafka.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse, MetadataRequest, QuorumReplica
+from minikafka.wire.messages import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    MetadataRequest,
+    PartitionName,
+    QuorumReplica,
+)
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from minikafka.wire.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    ForgottenPartition,
+    PartitionName,
 )
 
 BY_ID_FROM = 13
@@ -67,7 +67,7 @@ def _request(message: Message, exchange: Exchange) -> FetchRequest:
             raise FetchSessionTopicIdError(
                 "a topic that the session shall forget no longer exists: begin a new session"
             )
-        forgotten += [ForgottenPartition(topic=name, partition=each) for each in topic["partitions"]]
+        forgotten += [PartitionName(topic=name, partition=each) for each in topic["partitions"]]
     if has_unknown:
         # A session is kept by topic name, so an id without a name cannot be part of one: the client goes on without,
         # and asks for everything each time until the id is known or given up.

@@ -16,7 +16,6 @@ from minikafka.wire.group_messages import (
     DescribeGroupsRequest,
     FetchedOffset,
     FindCoordinatorRequest,
-    GroupPartition,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -50,6 +49,7 @@ from minikafka.wire.kafka.translate.shapes import (
     request_of,
     typed,
 )
+from minikafka.wire.messages import PartitionName
 
 # ---- FindCoordinator -------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ def _fetch_request(message: Message, exchange: Exchange) -> list[OffsetFetchRequ
             partitions=None
             if group["topics"] is None
             else tuple(
-                GroupPartition(topic=name, partition=each)
+                PartitionName(topic=name, partition=each)
                 for topic in group["topics"]
                 if (name := _topic_name(topic, exchange)) is not None
                 for each in topic["partition_indexes"]
@@ -298,7 +298,7 @@ OFFSET_FETCH = Translation("OffsetFetch", 1, 10, _fetch_request, _fetch_response
 
 
 def _delete_offsets_request(message: Message, _exchange: Exchange) -> OffsetDeleteRequest:
-    return OffsetDeleteRequest(group_id=message["group_id"], partitions=flat(GroupPartition, message["topics"]))
+    return OffsetDeleteRequest(group_id=message["group_id"], partitions=flat(PartitionName, message["topics"]))
 
 
 def _delete_offsets_response(message: Message, response: Any, _exchange: Exchange) -> Message:

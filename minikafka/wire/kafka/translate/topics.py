@@ -13,7 +13,6 @@ from minikafka.wire.admin import (
     CreatedPartitions,
     CreatePartitionsRequest,
     ListPartitionReassignmentsRequest,
-    PartitionName,
     ReassignedPartition,
 )
 from minikafka.wire.kafka.codec import Message
@@ -46,8 +45,8 @@ from minikafka.wire.messages import (
     DescribedTopic,
     DescribeTopicsRequest,
     ElectLeadersRequest,
-    ForgottenPartition,
     NewTopic,
+    PartitionName,
     ReplicaAssignment,
 )
 
@@ -181,7 +180,7 @@ def _elect_request(message: Message, exchange: Exchange) -> ElectLeadersRequest:
     topics = message["topic_partitions"]
     return ElectLeadersRequest(
         election_type=ELECTIONS.get(kind, str(kind)),
-        partitions=None if topics is None else flat(ForgottenPartition, topics, topic="topic"),
+        partitions=None if topics is None else flat(PartitionName, topics, topic="topic"),
     )
 
 

@@ -16,11 +16,11 @@ from minikafka.errors import (
     ProducerFenced,
     TransactionAbortable,
 )
-from minikafka.wire.admin import PartitionName
 from minikafka.wire.group_messages import CommitPartition
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import Exchange, Translation, by_topic, code_for
 from minikafka.wire.markers import TRANSACTION_V2
+from minikafka.wire.messages import PartitionName
 from minikafka.wire.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
