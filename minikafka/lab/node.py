@@ -3,8 +3,8 @@
 Rules for this file: what a kill or a power cut leaves is the disk's business; what a start believes is the log's. The
 high watermark's checkpoint is written when the scenario says so, and by an orderly stop.
 
-The disk is in memory and draws nothing: a power cut takes all that it may take, because a scenario is to show one
-course of events. (The simulator's disk draws what survives.) Syncs complete at once.
+The disk is the simulator's, but it draws nothing: a power cut takes all that it may take, because a scenario is to show
+one course of events. Syncs complete at once.
 
 ===================  =================================================================================================
 kill                 nothing is lost: the page cache stays
@@ -17,146 +17,74 @@ power cut            each file is as it was at its last sync, each folder as it 
 from __future__ import annotations
 
 import copy
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from random import Random
+from typing import Any, NamedTuple, TypeVar, cast
 
 from minikafka.config import TopicConfig
-from minikafka.errors import DiskFailed
 from minikafka.invariant import InvariantViolation, invariant
 from minikafka.lab.control import PARTITION, TOPIC_ID, News
 from minikafka.log.checkpoint import format_offsets, parse_offsets
 from minikafka.log.names import RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT
 from minikafka.log.partition_log import PartitionLog
-from minikafka.ports import Buffer, Buffers, Events, checked_path
+from minikafka.ports import Buffer, Events
 from minikafka.replication.follower import TruncationRule
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
+from minikafka.sim.disk import FencedDisk, SimDisk
+from minikafka.sim.loop import Incarnation, SimLoop
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.wire.batch import split
 from minikafka.wire.records import decode_batch
 
 
-class _Inode:
-    """One file's bytes, apart from its name."""
+class _TakesAll(Random):
+    """Draws what a power cut leaves: nothing that it may take."""
 
-    __slots__ = ("content", "durable")
+    def randint(self, a: int, _b: int) -> int:
+        return a
 
-    def __init__(self, content: bytes = b"") -> None:
-        self.content = bytearray(content)
-        self.durable = b""
-
-
-class _File:
-    """The File port."""
-
-    def __init__(self, path: str, inode: _Inode) -> None:
-        self._path = path
-        self._inode: _Inode | None = inode
-
-    def _opened(self) -> _Inode:
-        if self._inode is None:
-            raise DiskFailed(f"{self._path} is closed")
-        return self._inode
-
-    def append(self, data: Buffers) -> None:
-        self._opened().content += b"".join(data)
-
-    def read(self, position: int, size: int) -> bytes:
-        return bytes(self._opened().content[position : position + size])
-
-    def region(self, position: int, size: int) -> None:
-        """None: it is all in memory."""
-
-    def size(self) -> int:
-        return len(self._opened().content)
-
-    def truncate(self, size: int) -> None:
-        del self._opened().content[size:]
-
-    async def sync(self) -> None:
-        inode = self._opened()
-        inode.durable = bytes(inode.content)
-
-    def close(self) -> None:
-        self._inode = None
+    def random(self) -> float:
+        return 1.0
 
 
-class LabDisk:
-    """The Disk port of one node; it outlives the node's processes."""
+class _AtOnce:
+    """The loop of the lab's disks, on which a sync takes no time."""
+
+    now = 0.0
+
+    def create_future(self) -> _AtOnce:
+        return self
+
+    def happen_at(self, _at: float, finish: Callable[[], None]) -> None:
+        finish()
+
+    def done(self) -> bool:
+        return True
+
+    def __await__(self) -> Iterator[Any]:
+        return iter(())
+
+
+class LabDisk(FencedDisk):
+    """The Disk port of one node: the simulator's, without chance; it outlives the node's processes."""
 
     def __init__(self) -> None:
-        self._files: dict[str, _Inode] = {}
-        self._durable_files: dict[str, _Inode] = {}
+        disk = SimDisk("lab", "lab", cast("SimLoop", _AtOnce()), lambda: 0)
+        disk.sync_mean_s, disk.draws = 0.0, _TakesAll
+        super().__init__(disk, Incarnation("lab", 1))
         self.number = 0
         """Which disk it is: one more with each that takes its place."""
 
     def power_cut(self) -> None:
         """Forget what was not synced."""
-        self._files = dict(self._durable_files)
-        for inode in self._files.values():
-            inode.content = bytearray(inode.durable)
+        self._disk.power_cut()
 
     def wipe(self) -> None:
         """The disk is replaced by an empty one."""
-        self._files.clear()
-        self._durable_files.clear()
+        self._disk.wipe()
         self.number += 1
-
-    def _below(self, path: str) -> list[str]:
-        return [name for name in self._files if name == path or not path or name.startswith(path + "/")]
-
-    def open(self, path: str) -> _File:
-        return _File(path, self._files.setdefault(checked_path(path), _Inode()))
-
-    def exists(self, path: str) -> bool:
-        return bool(self._below(checked_path(path)))
-
-    def is_folder(self, path: str) -> bool:
-        return path not in self._files and self.exists(path)
-
-    def names(self, folder: str) -> list[str]:
-        start = len(folder) + 1 if folder else 0
-        return sorted({name[start:].split("/")[0] for name in self._below(folder) if name != folder})
-
-    def modified_ms(self, path: str) -> int:
-        if path not in self._files:
-            raise FileNotFoundError(path)
-        return 0
-
-    def size_of(self, path: str) -> int:
-        return len(self.read_file(path))
-
-    def read_file(self, path: str) -> bytes:
-        inode = self._files.get(checked_path(path))
-        if inode is None:
-            raise FileNotFoundError(path)
-        return bytes(inode.content)
-
-    def replace_file(self, path: str, data: bytes) -> None:
-        self._files[checked_path(path)] = _Inode(data)
-
-    async def publish(self, path: str, data: bytes) -> None:
-        self.replace_file(path, data)
-        self._files[path].durable = bytes(data)
-        await self.sync_folder(path.rpartition("/")[0])
-
-    def replace(self, source: str, target: str) -> None:
-        for name in self._below(checked_path(source)):
-            self._files[target + name[len(source) :]] = self._files.pop(name)
-
-    def remove(self, path: str) -> None:
-        for name in self._below(checked_path(path)):
-            del self._files[name]
-
-    async def sync_folder(self, folder: str) -> None:
-        start = folder + "/" if folder else ""
-        for name in [each for each in self._durable_files if each.startswith(start) and each not in self._files]:
-            del self._durable_files[name]
-        self._durable_files.update({name: inode for name, inode in self._files.items() if name.startswith(start)})
-
-    def lock(self) -> None:
-        return
 
 
 T = TypeVar("T")

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -110,13 +111,13 @@ class Inode(Struct, eq=False):
         return event
 
 
-class Folder:
+class Folder(Enum):
     """Marks a folder among the names."""
 
-    __slots__ = ()
+    FOLDER = "folder"
 
 
-FOLDER = Folder()
+FOLDER = Folder.FOLDER
 Entry: TypeAlias = Inode | Folder
 
 
