@@ -33,7 +33,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
 from minikafka.check import Recorder
 from minikafka.client.admin import AdminClient
@@ -78,32 +78,24 @@ SETTINGS: Final = (
 """Settings of topics and what they are set to; the empty text takes them back."""
 
 
-class Change(NamedTuple):
-    """A fault's members (``plan.py``)."""
-
-    at_s: float
-    kind: str
-    target: str
-
-
 def drawn_changes(
     random: Random, *, topic: str, partitions: int, brokers: int, duration_s: float, may_move: bool
-) -> list[Change]:
+) -> list[Fault]:
     """A few changes of one topic. ``may_move``: its replicas may leave brokers."""
-    changes: list[Change] = []
+    changes: list[Fault] = []
     for _ in range(random.randint(1, 3) if may_move else 0):
         at_s, partition = _moment(random, duration_s), random.randrange(partitions)
         nodes = random.sample(range(1, brokers + 1), random.choice((2, 3, 3)))
-        changes.append(Change(at_s, REASSIGN, f"{topic}-{partition}={','.join(map(str, nodes))}"))
+        changes.append(Fault(at_s, REASSIGN, f"{topic}-{partition}={','.join(map(str, nodes))}"))
         if random.random() < 0.3:
             after_s = random.choice((0.01, 0.1, 0.5))
-            changes.append(Change(round(at_s + after_s, 3), REASSIGN, f"{topic}-{partition}="))
+            changes.append(Fault(round(at_s + after_s, 3), REASSIGN, f"{topic}-{partition}="))
     for _ in range(random.choice((0, 1, 1))):
         count = partitions + random.choice((1, 2))
-        changes.append(Change(_moment(random, duration_s), ADD_PARTITIONS, f"{topic}={count}"))
+        changes.append(Fault(_moment(random, duration_s), ADD_PARTITIONS, f"{topic}={count}"))
     for _ in range(random.choice((0, 1, 2)) if changes else 2):
         name, values = random.choice(SETTINGS)
-        changes.append(Change(_moment(random, duration_s), ALTER_TOPIC, f"{topic}:{name}={random.choice(values)}"))
+        changes.append(Fault(_moment(random, duration_s), ALTER_TOPIC, f"{topic}:{name}={random.choice(values)}"))
     return changes
 
 

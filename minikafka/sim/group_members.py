@@ -24,7 +24,7 @@ from minikafka.errors import (
     UnreleasedInstanceId,
 )
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.group_plans import AFTER, AUTO, CLASSIC, CYCLE, MIGRATING, PlannedGroup
+from minikafka.sim.plan import AFTER, AUTO, CLASSIC, CYCLE, MIGRATING, PlannedGroup
 from minikafka.sim.workload import READ_PAUSE_S, SUCCESSOR, started
 from minikafka.types import Offset, TopicPartition
 

@@ -1,34 +1,18 @@
 """Consumer groups in plans: who belongs to one, how its members work, and what happens to them.
 
-Three ways of working (``style``), all of which promise that nothing is skipped:
-
-- ``cycle``: read, process, commit, and only then ask for more
-- ``after``: what is processed is committed every few polls, and before partitions are given up
-- ``auto``: the consumer commits by itself what was processed before the present poll
-
 Rules for this file: data and draws, from the one stream that is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Final, NamedTuple
 
 from minikafka.coordination.rule import partition_of
 from minikafka.groups.records import OFFSETS_TOPIC
-
-CREW: Final = "crew"
-"""The group of a plan that has one."""
-
-CYCLE, AFTER, AUTO = "cycle", "after", "auto"
-
-CLASSIC, CONSUMER = "classic", "consumer"
-"""The protocols of groups: JoinGroup and SyncGroup, or ConsumerGroupHeartbeat (KIP-848)."""
-
-MIGRATING: Final = "migrating"
-"""A group whose members begin with the classic protocol, and change it while the others work."""
+from minikafka.sim.plan import AFTER, AUTO, CONSUMER, CYCLE, MIGRATING, Fault, PlannedGroup
 
 OFFSETS_PARTITIONS: Final = 2
 
@@ -63,57 +47,11 @@ STRATEGIES: Final = (
 """The last is the consumer's own default: every member speaks both."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedGroup:
-    """One group: its members are machines ``w1``, ``w2`` and so on."""
-
-    name: str = CREW
-    topic: str = "orders"
-    members: int = 2
-    static: Sequence[str] = ()
-    """Machines whose members are static: their instance id is the machine's name."""
-    late: Mapping[str, float] = field(default_factory=dict)
-    """Machines that join later, and when (virtual seconds)."""
-    style: str = CYCLE
-    work_s: float = 0.05
-    """How long a member processes what one poll brings."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the consumers."""
-    is_calm: bool = False
-    """Nothing goes wrong: each record is processed exactly once."""
-    protocol: str = CLASSIC
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> PlannedGroup:
-        """As it stands in JSON."""
-        return cls(**{**row, "static": tuple(row["static"])})
-
-    @property
-    def machines(self) -> tuple[str, ...]:
-        """Of the members."""
-        return tuple(f"w{number}" for number in range(1, self.members + 1))
-
-    @property
-    def has_exactly_once(self) -> bool:
-        """Return True if a member commits what it has processed before another member may receive it."""
-        return self.is_calm and self.style != AFTER
-
-
-class DrawnFault(NamedTuple):
-    """As the plan's own faults are."""
-
-    at_s: float
-    kind: str
-    target: str
-    lasts_s: float
-    value: float = 0.0
-
-
 class DrawnGroup(NamedTuple):
     """What a seed adds to a plan."""
 
     group: PlannedGroup
-    faults: list[DrawnFault]
+    faults: list[Fault]
     settings: dict[str, str]
     """Of the brokers."""
     is_calm: bool
@@ -184,7 +122,7 @@ def drawn_heartbeat_group(random: Random, duration_s: float, topic: str) -> Draw
     coordinator = coordinator_of(group)
     for _ in range(random.randint(1, 2)):
         at_s, kind = round(random.uniform(0.5, duration_s), 3), random.choice(COORDINATOR_FAULTS)
-        faults.append(DrawnFault(at_s, kind, coordinator, round(random.expovariate(1.0) + 0.1, 3)))
+        faults.append(Fault(at_s, kind, coordinator, round(random.expovariate(1.0) + 0.1, 3)))
     brokers = {
         "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
         "group.consumer.session.timeout.ms": str(session_ms),
@@ -236,7 +174,7 @@ def drawn_migrating_group(random: Random, duration_s: float, topic: str) -> Draw
         # Most coordinators fail while the group is converted.
         at_s = random.choice(migrations) + random.expovariate(4.0)
         kind = random.choice(COORDINATOR_FAULTS)
-        faults.append(DrawnFault(round(at_s, 3), kind, coordinator, round(random.expovariate(1.0) + 0.1, 3)))
+        faults.append(Fault(round(at_s, 3), kind, coordinator, round(random.expovariate(1.0) + 0.1, 3)))
     brokers = {
         **drawn.settings,
         "group.initial.rebalance.delay.ms": random.choice(("0", "200")),
@@ -246,35 +184,35 @@ def drawn_migrating_group(random: Random, duration_s: float, topic: str) -> Draw
     return DrawnGroup(group, faults, brokers, is_calm=False)
 
 
-def _migration(random: Random, at_s: float, machine: str) -> DrawnFault:
+def _migration(random: Random, at_s: float, machine: str) -> Fault:
     is_killed = random.random() < 0.2
-    return DrawnFault(round(at_s, 3), MIGRATE, machine, round(random.expovariate(3.0), 3), float(is_killed))
+    return Fault(round(at_s, 3), MIGRATE, machine, round(random.expovariate(3.0), 3), float(is_killed))
 
 
-def _calm_faults(random: Random, duration_s: float, machines: Sequence[str]) -> list[DrawnFault]:
+def _calm_faults(random: Random, duration_s: float, machines: Sequence[str]) -> list[Fault]:
     """Members leave in good order and come back."""
     return [
-        DrawnFault(round(random.uniform(1.0, duration_s), 3), "stop_member", random.choice(machines), 0.5)
+        Fault(round(random.uniform(1.0, duration_s), 3), "stop_member", random.choice(machines), 0.5)
         for _ in range(random.randint(0, 3))
     ]
 
 
-def _faults(random: Random, duration_s: float, group: PlannedGroup) -> list[DrawnFault]:
+def _faults(random: Random, duration_s: float, group: PlannedGroup) -> list[Fault]:
     kinds = [kind for kind in DRAWN_MEMBER_FAULTS if random.random() < 0.6 and (kind != "twin_member" or group.static)]
     faults = []
     for _ in range(random.randint(1, 5) if kinds else 0):
         kind = random.choice(kinds)
         target = random.choice(group.static if kind == "twin_member" else group.machines)
         lasts_s = round(random.choice((0.3, 1.0, 3.0)) * random.uniform(0.5, 1.5), 3)
-        faults.append(DrawnFault(round(random.uniform(0.5, duration_s), 3), kind, target, lasts_s))
+        faults.append(Fault(round(random.uniform(0.5, duration_s), 3), kind, target, lasts_s))
     coordinator = coordinator_of(group)
     for _ in range(random.randint(0, 3)):
         at_s, kind = round(random.uniform(0.5, duration_s), 3), random.choice(COORDINATOR_FAULTS)
         target = random.choice((coordinator, coordinator, "controller"))
-        faults.append(DrawnFault(at_s, kind, target, round(random.expovariate(1.0) + 0.1, 3)))
+        faults.append(Fault(at_s, kind, target, round(random.expovariate(1.0) + 0.1, 3)))
     if group.static:
         at_s, target = round(random.uniform(0.5, duration_s), 3), random.choice(group.static)
-        faults.append(DrawnFault(at_s, "twin_member", target, round(random.uniform(0.3, 3.0), 3)))
+        faults.append(Fault(at_s, "twin_member", target, round(random.uniform(0.3, 3.0), 3)))
     return faults
 
 
@@ -283,7 +221,7 @@ def coordinator_of(group: PlannedGroup) -> str:
     return f"leader:{OFFSETS_TOPIC}-{partition_of(group.name, OFFSETS_PARTITIONS)}"
 
 
-def drawn_failovers(random: Random, duration_s: float, group: PlannedGroup) -> list[DrawnFault]:
+def drawn_failovers(random: Random, duration_s: float, group: PlannedGroup) -> list[Fault]:
     """Draw one schedule around a failover of the group's coordinator.
 
     - Members die for good together with the coordinator, and nobody joins after them: only the sessions that the next
@@ -299,15 +237,13 @@ def drawn_failovers(random: Random, duration_s: float, group: PlannedGroup) -> l
         at_s, target = round(random.uniform(0.15, 0.35) * duration_s, 3), random.choice(group.machines)
         others = [each for each in group.machines if each != target] or [target]
         return [
-            DrawnFault(at_s, "expel_member", target, 0.0),
-            DrawnFault(round(at_s + 0.1, 3), "stop_member", random.choice(others), 0.5),
+            Fault(at_s, "expel_member", target, 0.0),
+            Fault(round(at_s + 0.1, 3), "stop_member", random.choice(others), 0.5),
         ]
     at_s = round(random.uniform(0.6, 0.9) * duration_s, 3)
-    crash = DrawnFault(
-        round(at_s + random.uniform(0.0, 0.2), 3), "crash", coordinator, round(random.uniform(0.5, 3.0), 3)
-    )
+    crash = Fault(round(at_s + random.uniform(0.0, 0.2), 3), "crash", coordinator, round(random.uniform(0.5, 3.0), 3))
     if shape == "static":
         back_s = round(random.uniform(0.2, 1.0), 3)
-        return [*(DrawnFault(at_s, "kill_member", each, back_s) for each in group.static), crash]
+        return [*(Fault(at_s, "kill_member", each, back_s) for each in group.static), crash]
     lost = random.sample(group.machines, random.randint(1, len(group.machines)))
-    return [*(DrawnFault(at_s, "lose_member", each, 0.0) for each in sorted(lost)), crash]
+    return [*(Fault(at_s, "lose_member", each, 0.0) for each in sorted(lost)), crash]

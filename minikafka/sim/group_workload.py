@@ -33,11 +33,11 @@ from minikafka.sim.cluster import SimCluster
 from minikafka.sim.consumer_group_watch import ConsumerGroupWatch
 from minikafka.sim.faults import At
 from minikafka.sim.group_members import WorkloadMember
-from minikafka.sim.group_plans import CLASSIC, CONSUMER, MIGRATE, MIGRATING, PlannedGroup
+from minikafka.sim.group_plans import MIGRATE
 from minikafka.sim.group_watch import GroupWatch
 from minikafka.sim.heartbeat_member import HeartbeatMember
 from minikafka.sim.migration_watch import MigrationWatch
-from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.plan import CLASSIC, CONSUMER, MIGRATING, Fault, Plan, PlannedGroup
 from minikafka.sim.verdicts import Drop, Message, Verdict
 from minikafka.sim.watch import Watch
 from minikafka.sim.workload import SUCCESSOR

@@ -24,7 +24,7 @@ from minikafka.groups.consumer.heartbeat import flat, unflat
 from minikafka.groups.consumer.records import TopicIdPartition
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.group_plans import PlannedGroup
+from minikafka.sim.plan import PlannedGroup
 from minikafka.sim.workload import SUCCESSOR
 from minikafka.types import Address, Offset, TopicPartition
 from minikafka.wire.group_messages import (

@@ -61,9 +61,9 @@ from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import GroupRecord, GroupValue, OffsetRecord, unpacked
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.group_plans import CLASSIC, CONSUMER
 from minikafka.sim.group_watch import AnswerWatch
 from minikafka.sim.ownership import Owned, Ownership, OwnershipBook, Partitions
+from minikafka.sim.plan import CLASSIC, CONSUMER
 from minikafka.sim.replica_view import Report
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event

@@ -28,13 +28,12 @@ Rules for this file: it is data; ``seeds.py`` draws it, ``run.py`` carries it ou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from minikafka.errors import InvalidConfig
-from minikafka.sim.group_plans import PlannedGroup
 
 VERSION: Final = 1
 
@@ -43,8 +42,25 @@ VOTERS: Final = 3
 
 FSYNC, PAGE_CACHE = "fsync", "page_cache"
 
+CREW: Final = "crew"
+"""The group of a plan that has one."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+CYCLE, AFTER, AUTO = "cycle", "after", "auto"
+"""How members work; with each nothing is skipped.
+
+- ``cycle``: read, process, commit, and only then ask for more
+- ``after``: what is processed is committed every few polls, and before partitions are given up
+- ``auto``: the consumer commits by itself what was processed before the present poll
+"""
+
+CLASSIC, CONSUMER = "classic", "consumer"
+"""The protocols of groups: JoinGroup and SyncGroup, or ConsumerGroupHeartbeat (KIP-848)."""
+
+MIGRATING: Final = "migrating"
+"""A group whose members begin with the classic protocol, and change it while the others work."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """Something that goes wrong at ``at_s`` and is put right ``lasts_s`` later (virtual seconds); or what people do to
     a running cluster (``sim_clients.py``).
@@ -87,6 +103,42 @@ class PlannedTopic:
     partitions: int
     replication_factor: int
     configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGroup:
+    """One group: its members are machines ``w1``, ``w2`` and so on."""
+
+    name: str = CREW
+    topic: str = "orders"
+    members: int = 2
+    static: Sequence[str] = ()
+    """Machines whose members are static: their instance id is the machine's name."""
+    late: Mapping[str, float] = field(default_factory=dict)
+    """Machines that join later, and when (virtual seconds)."""
+    style: str = CYCLE
+    work_s: float = 0.05
+    """How long a member processes what one poll brings."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the consumers."""
+    is_calm: bool = False
+    """Nothing goes wrong: each record is processed exactly once."""
+    protocol: str = CLASSIC
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> PlannedGroup:
+        """As it stands in JSON."""
+        return cls(**{**row, "static": tuple(row["static"])})
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Of the members."""
+        return tuple(f"w{number}" for number in range(1, self.members + 1))
+
+    @property
+    def has_exactly_once(self) -> bool:
+        """Return True if a member commits what it has processed before another member may receive it."""
+        return self.is_calm and self.style != AFTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

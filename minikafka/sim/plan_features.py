@@ -10,7 +10,6 @@ are those before ``seeds.py`` stretches them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -18,7 +17,6 @@ from typing import Final
 from minikafka.faults import ALL, CLIENT, CONTROLLER, ELR, FOLLOWER, ISR, LEADER, MATE, METADATA_FETCH, OTHERS
 from minikafka.sim.changes import ADD_PARTITIONS, ALTER_BROKER, ALTER_TOPIC, CHANGE_FAULTS, drawn_changes
 from minikafka.sim.group_plans import (
-    CONSUMER,
     MEMBER_FAULTS,
     drawn_failovers,
     drawn_group,
@@ -27,7 +25,7 @@ from minikafka.sim.group_plans import (
 )
 from minikafka.sim.kafka_plans import TOMBSTONE, compacted, drawn_key, drawn_settings, with_kafka_clients
 from minikafka.sim.message_faults import DOUBLE, HOLD, KILL_GRANTING_VOTER, LATE, LOSE, RESET
-from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.plan import CONSUMER, VOTERS, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.tenant_plans import TENANT_CHANGES
 from minikafka.sim.transactor_plans import with_loops, with_transactors
 
@@ -204,10 +202,6 @@ def with_features(plan: Plan) -> Plan:
     return plan
 
 
-def _and_faults(plan: Plan, faults: Sequence[Fault]) -> Plan:
-    return plan.with_faults(faults)
-
-
 def _moments(plan: Plan, random: Random, count: int) -> list[float]:
     return [round(random.uniform(0.3, plan.duration_s), 3) for _ in range(count)]
 
@@ -223,7 +217,7 @@ def dying_clients(plan: Plan, random: Random) -> Plan:
         else:
             from_start = float(random.choice((0, 1)))
             faults.append(Fault(at_s=at_s, kind="kill_reader", target="c1", lasts_s=lasts_s, value=from_start))
-    return _and_faults(plan, faults)
+    return plan.with_faults(faults)
 
 
 def loose_client(plan: Plan, random: Random) -> Plan:
@@ -256,7 +250,7 @@ def short_logs(plan: Plan, random: Random) -> Plan:
         for at_s in _moments(plan, random, random.randint(0 if configs else 1, 3))
     ]
     topics = (replace(topic, configs={**topic.configs, **configs}), *plan.topics[1:])
-    return _and_faults(plan.with_(settings={**plan.settings, **settings}, topics=topics), faults)
+    return plan.with_(settings={**plan.settings, **settings}, topics=topics).with_faults(faults)
 
 
 def topic_lives(plan: Plan, random: Random) -> Plan:
@@ -268,7 +262,7 @@ def topic_lives(plan: Plan, random: Random) -> Plan:
         lasts_s=random.choice((0.0, 0.1, 1.0)),
         value=random.choice((2, 3, 4)) + random.choice((0.0, 0.5)),
     )
-    return _and_faults(plan, [lives])
+    return plan.with_faults([lives])
 
 
 def unclean_topic(plan: Plan, random: Random) -> Plan:
@@ -284,7 +278,7 @@ def unclean_topic(plan: Plan, random: Random) -> Plan:
         faults.append(Fault(at_s=at_s, kind="isolate", target=f"{FOLLOWER}:{RISKY}-0", lasts_s=alone_s))
         dies_s, lasts_s = round(at_s + alone_s - 0.2, 3), random.choice((0.5, 2.0, 4.0))
         faults.append(Fault(at_s=dies_s, kind="crash", target=f"{ISR}:{RISKY}-0", lasts_s=lasts_s))
-    return _and_faults(plan.with_(topics=(*plan.topics, RISKY_TOPIC), operations=operations), faults)
+    return plan.with_(topics=(*plan.topics, RISKY_TOPIC), operations=operations).with_faults(faults)
 
 
 def wrong_calendars(plan: Plan, random: Random) -> Plan:
@@ -318,7 +312,7 @@ def rotten_bits(plan: Plan, random: Random) -> Plan:
         victim = random.randint(1, plan.brokers)
         kind = "wipe" if victim > VOTERS else "power_cut"
         faults.append(Fault(at_s=round(at_s + 1.0, 3), kind=kind, target=f"n{victim}", lasts_s=0.3))
-    return _and_faults(files_only(plan.with_(faults=tuple(calm)), random), faults)
+    return files_only(plan.with_(faults=tuple(calm)), random).with_faults(faults)
 
 
 def files_only(plan: Plan, _random: Random) -> Plan:
@@ -335,7 +329,7 @@ def poor_links(plan: Plan, random: Random) -> Plan:
         lasts_s = round(random.expovariate(0.7) + 0.2, 3)
         target = f"n{one}>n{other}"
         faults.append(Fault(at_s=at_s, kind=kind, target=target, lasts_s=lasts_s, value=random.choice(values)))
-    return _and_faults(plan, faults)
+    return plan.with_faults(faults)
 
 
 POOR_LINKS: Final = (
@@ -377,14 +371,11 @@ def regrown_log(plan: Plan, random: Random) -> Plan:
         at_s = round(random.uniform(*span), 4)
         operations[index] = replace(operations[index], topic=RISKY, partition=0, key="", at_s=at_s)
     topics = plan.topics if RISKY_TOPIC in plan.topics else (*plan.topics, RISKY_TOPIC)
-    return _and_faults(
-        plan.with_(
-            topics=topics,
-            operations=tuple(sorted(operations, key=lambda each: each.at_s)),
-            consumers=max(1, plan.consumers),
-        ),
-        faults,
-    )
+    return plan.with_(
+        topics=topics,
+        operations=tuple(sorted(operations, key=lambda each: each.at_s)),
+        consumers=max(1, plan.consumers),
+    ).with_faults(faults)
 
 
 def elr_power_cut(plan: Plan, random: Random) -> Plan:
@@ -406,18 +397,17 @@ def elr_power_cut(plan: Plan, random: Random) -> Plan:
     ]
     calm = tuple(each for each in plan.faults if each.kind in CLIENT_FAULTS or not at_s - 1.0 < each.at_s < cut_s + 2.5)
     sessions = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "250", "min.insync.replicas": "2"}
-    return _and_faults(plan.with_(faults=calm, settings={**plan.settings, **sessions}), faults)
+    return plan.with_(faults=calm, settings={**plan.settings, **sessions}).with_faults(faults)
 
 
 def consumer_group(plan: Plan, random: Random) -> Plan:
     """Consumers share a topic, come and go; brokers that coordinate them die. Some groups have nothing to fear."""
     topic = plan.topics[0].name
     drawn = drawn_group(random, plan.duration_s, topic)
-    faults = [Fault(**each._asdict()) for each in drawn.faults]
     plan = plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings})
     if drawn.is_calm:
         plan = plan.with_(faults=(), link={"delay_mean_s": plan.link["delay_mean_s"]}, skew_s={})
-    return _and_faults(plan, faults)
+    return plan.with_faults(drawn.faults)
 
 
 def heartbeat_group(plan: Plan, random: Random) -> Plan:
@@ -425,8 +415,7 @@ def heartbeat_group(plan: Plan, random: Random) -> Plan:
     if plan.groups:
         return plan
     drawn = drawn_heartbeat_group(random, plan.duration_s, plan.topics[0].name)
-    faults = [Fault(**each._asdict()) for each in drawn.faults]
-    return _and_faults(plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings}), faults)
+    return plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings}).with_faults(drawn.faults)
 
 
 def migrating_group(plan: Plan, random: Random) -> Plan:
@@ -434,9 +423,8 @@ def migrating_group(plan: Plan, random: Random) -> Plan:
     if plan.groups:
         return plan
     drawn = drawn_migrating_group(random, plan.duration_s, plan.topics[0].name)
-    faults = [Fault(**each._asdict()) for each in drawn.faults]
-    faults += _struck_members(plan, random)
-    return _and_faults(plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings}), faults)
+    faults = drawn.faults + _struck_members(plan, random)
+    return plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings}).with_faults(faults)
 
 
 MEMBER_MESSAGES: Final = ("JoinGroup", "SyncGroup", "Heartbeat", "ConsumerGroupHeartbeat", "OffsetCommit")
@@ -481,11 +469,11 @@ def group_failovers(plan: Plan, random: Random) -> Plan:
     groups = [group for group in plan.groups if not group.is_calm and group.protocol != CONSUMER]
     if not groups:
         return plan
-    drawn = [Fault(**each._asdict()) for each in drawn_failovers(random, plan.duration_s, groups[0])]
+    drawn = drawn_failovers(random, plan.duration_s, groups[0])
     begins_at = min(each.at_s for each in drawn)
     # Nothing else makes members join, or hides what the failover did to them.
     calm = tuple(each for each in plan.faults if each.kind not in MEMBER_FAULTS or each.at_s < begins_at)
-    return _and_faults(plan.with_(faults=calm), drawn)
+    return plan.with_(faults=calm).with_faults(drawn)
 
 
 def online_changes(plan: Plan, random: Random) -> Plan:
@@ -505,7 +493,7 @@ def online_changes(plan: Plan, random: Random) -> Plan:
         age = {"metadata_max_age_ms": 1000}
         groups = tuple(replace(each, static=(), settings={**each.settings, **age}) for each in plan.groups)
         plan = plan.with_(groups=groups)
-    return _and_faults(plan, [Fault(**each._asdict()) for each in changes])
+    return plan.with_faults(changes)
 
 
 def compacted_topic(plan: Plan, random: Random) -> Plan:

@@ -8,8 +8,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from minikafka.sim.group_plans import CLASSIC, PlannedGroup
-from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.plan import CLASSIC, Fault, Plan, PlannedGroup
 from minikafka.sim.seeds import plan_of
 
 OPERATIONS, FAULTS = 60, 6

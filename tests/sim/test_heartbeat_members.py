@@ -11,8 +11,7 @@ from minikafka.groups.consumer.group import ConsumerGroup
 from minikafka.groups.consumer.groups import ConsumerGroups, Held
 from minikafka.sim import consumer_group_watch
 from minikafka.sim.consumer_group_watch import DIFFERS, NO_DEADLINE
-from minikafka.sim.group_plans import CONSUMER
-from minikafka.sim.plan import Plan
+from minikafka.sim.plan import CONSUMER, Plan
 from minikafka.sim.run import run
 from minikafka.sim.seeds import heartbeat_plan_of, plan_of
 

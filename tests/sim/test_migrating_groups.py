@@ -9,9 +9,9 @@ import pytest
 from minikafka.groups.consumer.groups import ConsumerGroups
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.group import Group
-from minikafka.sim.group_plans import MIGRATE, MIGRATING
+from minikafka.sim.group_plans import MIGRATE
 from minikafka.sim.migration_watch import OFFSETS_DIFFER, TWO_PROTOCOLS
-from minikafka.sim.plan import Plan
+from minikafka.sim.plan import MIGRATING, Plan
 from minikafka.sim.run import run
 from minikafka.sim.seeds import migration_plan_of
 
