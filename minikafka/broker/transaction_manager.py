@@ -190,12 +190,7 @@ class TransactionManager:
         try:
             return await self._add(asked, version)
         except ProtocolError as error:
-            return AddedPartitions(
-                transactional_id=asked.transactional_id,
-                error_code=error.code,
-                error_message=error.message,
-                outcome=error.outcome,
-            )
+            return AddedPartitions.failed(error, transactional_id=asked.transactional_id)
 
     async def _add(self, asked: TransactionPartitions, version: int) -> AddedPartitions:
         partitions = frozenset(TopicPartition(each.topic, each.partition) for each in asked.partitions)
@@ -272,7 +267,7 @@ class TransactionManager:
             check_transactional_id(name)
             return self.shards.of(name).coordinator.describe(name)
         except ProtocolError as error:
-            return DescribedTransaction(transactional_id=name, error_code=error.code, error_message=error.message)
+            return DescribedTransaction.with_error(error, transactional_id=name)
 
     def _list(self, request: ListTransactionsRequest, _: RequestContext) -> ListTransactionsResponse:
         if not self._session_alive():
@@ -294,10 +289,4 @@ def _not_added(name: TopicPartition, *, is_unknown: bool) -> AddedPartition:
         if is_unknown
         else OperationNotAttempted(f"{name} was not added: another partition of the request was refused")
     )
-    return AddedPartition(
-        topic=name.topic,
-        partition=name.partition,
-        error_code=error.code,
-        error_message=error.message,
-        outcome=error.outcome,
-    )
+    return AddedPartition.failed(error, topic=name.topic, partition=name.partition)

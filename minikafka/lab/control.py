@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 
 from minikafka.broker.alter_partition_manager import item_of
 from minikafka.config import TopicConfig, to_settings
-from minikafka.errors import BY_CODE, FencedLeaderEpoch, InvalidUpdateVersion, ProtocolError
+from minikafka.errors import FencedLeaderEpoch, InvalidUpdateVersion, ProtocolError
 from minikafka.invariant import invariant
 from minikafka.quorum.controller import Controller, completed
 from minikafka.quorum.controller_topics import topic_id_of
@@ -227,11 +227,4 @@ def _accepted(state: PartitionState) -> AlteredPartition:
 
 
 def _refused(error: ProtocolError) -> AlteredPartition:
-    return AlteredPartition(
-        topic=PARTITION.topic,
-        partition=PARTITION.partition,
-        leader_id=NO_NODE,
-        error_code=BY_CODE[error.code].code,
-        error_message=error.message,
-        outcome=error.outcome,
-    )
+    return AlteredPartition.failed(error, topic=PARTITION.topic, partition=PARTITION.partition, leader_id=NO_NODE)

@@ -391,10 +391,5 @@ def _check_sender(host: Host, route: Route, request: RunTestHookRequest) -> None
 
 def _failed(refused: Refused) -> RunTestHookResponse:
     error = refused.error
-    return RunTestHookResponse(
-        error_code=error.code,
-        error_message=error.message,
-        outcome=error.outcome,
-        status=refused.status,
-        document=json_text.text_of({**error.facts, **refused.members}),
-    )
+    document = json_text.text_of({**error.facts, **refused.members})
+    return RunTestHookResponse.failed(error, status=refused.status, document=document)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from minikafka.coordination.regexes import compiled
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
@@ -219,7 +219,7 @@ class TransactionCoordinator:
 
         def refused(error: ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
-            then.answer(ticket, InitProducerIdResponse(**_failure(error)))
+            then.answer(ticket, InitProducerIdResponse.failed(error))
 
         self._transactions[name] = transaction
         self._write(transaction, target, step, committed, refused)
@@ -230,11 +230,11 @@ class TransactionCoordinator:
 
         def committed(then: Step) -> None:
             self._send_markers(transaction, then)
-            then.answer(ticket, InitProducerIdResponse(**_failure(error)))
+            then.answer(ticket, InitProducerIdResponse.failed(error))
 
         def refused(why: ProtocolError, then: Step) -> None:
             self._released(transaction, why, then)
-            then.answer(ticket, InitProducerIdResponse(**_failure(why)))
+            then.answer(ticket, InitProducerIdResponse.failed(why))
 
         self._write(transaction, transaction.fence(step.wall_ms), step, committed, refused)
 
@@ -287,7 +287,7 @@ class TransactionCoordinator:
         def refused(error: ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
             for each in adding:
-                then.answer(each.ticket, AddedPartitions(transactional_id=name, **_failure(error)))
+                then.answer(each.ticket, AddedPartitions.failed(error, transactional_id=name))
 
         self._write(transaction, target, step, committed, refused)
 
@@ -305,14 +305,14 @@ class TransactionCoordinator:
                 self._add(self._known(name, first.producer[0]), alike, step)
             except ProtocolError as error:
                 for each in alike:
-                    step.answer(each.ticket, AddedPartitions(transactional_id=name, **_failure(error)))
+                    step.answer(each.ticket, AddedPartitions.failed(error, transactional_id=name))
 
     def _answer_late(self, step: Step) -> None:
         for name, waiting in list(self._waiting.items()):
             error = ConcurrentTransactions(f"another change of {name} is still under way: retry")
             for each in waiting:
                 if each.deadline <= step.now:
-                    step.answer(each.ticket, AddedPartitions(transactional_id=name, **_failure(error)))
+                    step.answer(each.ticket, AddedPartitions.failed(error, transactional_id=name))
             left = [each for each in waiting if each.deadline > step.now]
             if left:
                 self._waiting[name] = left
@@ -356,7 +356,7 @@ class TransactionCoordinator:
 
         def refused(error: ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
-            then.answer(ticket, EndTxnResponse(**_failure(error)))
+            then.answer(ticket, EndTxnResponse.failed(error))
 
         self._write(transaction, target, step, committed, refused)
 
@@ -539,18 +539,6 @@ def _checked_id(transactional_id: str | None) -> str:
     return name
 
 
-class _Failure(TypedDict):
-    """Members of every response that fails."""
-
-    error_code: int
-    error_message: str
-    outcome: str
-
-
-def _failure(error: ProtocolError) -> _Failure:
-    return _Failure(error_code=error.code, error_message=error.message, outcome=error.outcome)
-
-
 def _added(
     transactional_id: str,
     partitions: Iterable[TopicPartition],
@@ -560,9 +548,7 @@ def _added(
     return AddedPartitions(
         transactional_id=transactional_id,
         partitions=tuple(
-            AddedPartition(topic=each.topic, partition=each.partition)
-            if (error := found.get(each)) is None
-            else AddedPartition(topic=each.topic, partition=each.partition, **_failure(error))
+            AddedPartition.failed(found.get(each), topic=each.topic, partition=each.partition)
             for each in sorted(partitions)
         ),
     )

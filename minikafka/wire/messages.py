@@ -53,9 +53,9 @@ class Failed(Message):
     """For writes: ``not_written``, ``written`` or ``unknown``; empty on success."""
 
     @classmethod
-    def failed(cls, error: ProtocolError, **members: Any) -> Self:
-        """This answer to a write, or this part of one, with its error and outcome."""
-        return cls.with_error(error, outcome=error.outcome, **members)
+    def failed(cls, error: ProtocolError | None, **members: Any) -> Self:
+        """This answer to a write, or this part of one, with its error and outcome; None: it succeeded."""
+        return cls(**members) if error is None else cls.with_error(error, outcome=error.outcome, **members)
 
     @classmethod
     def with_error(cls, error: ProtocolError, **members: Any) -> Self:

@@ -206,12 +206,6 @@ def _is_settled(each: _Written) -> bool:
 
 
 def _answer(each: _Written) -> WrittenMarker:
-    error = each.error
-    return WrittenMarker(
-        producer_id=each.producer_id,
-        topic=each.name.topic,
-        partition=each.name.partition,
-        error_code=error.code if error is not None else 0,
-        error_message=error.message if error is not None else "",
-        outcome=error.outcome if error is not None else "",
+    return WrittenMarker.failed(
+        each.error, producer_id=each.producer_id, topic=each.name.topic, partition=each.name.partition
     )
