@@ -27,13 +27,18 @@ from minikafka.log.names import (
     offset_name,
     offsets_in,
 )
-from minikafka.ports import Buffers, checked_path
+from minikafka.ports import checked_path
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.batch import iterate
 
 
-def _refuse() -> NoReturn:
+def _refuse(*_: object, **__: object) -> NoReturn:
+    """What would write, of the ports. DiskFailed."""
     raise DiskFailed("this disk is only for reading")
+
+
+async def _refuse_to_sync(*_: object, **__: object) -> None:
+    _refuse()
 
 
 class ReadFile:
@@ -69,17 +74,8 @@ class ReadFile:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def append(self, data: Buffers) -> None:  # noqa: ARG002 - the port's signature
-        """DiskFailed."""
-        _refuse()
-
-    def truncate(self, size: int) -> None:  # noqa: ARG002
-        """DiskFailed."""
-        _refuse()
-
-    async def sync(self) -> None:
-        """DiskFailed."""
-        _refuse()
+    append = truncate = _refuse
+    sync = _refuse_to_sync
 
 
 class ReadDisk:
@@ -118,29 +114,9 @@ class ReadDisk:
         """The whole of a small file; FileNotFoundError when it is missing."""
         return self._full(path).read_bytes()
 
-    def replace_file(self, path: str, data: bytes) -> None:  # noqa: ARG002
-        """DiskFailed."""
-        _refuse()
-
-    async def publish(self, path: str, data: bytes) -> None:  # noqa: ARG002
-        """DiskFailed."""
-        _refuse()
-
-    def replace(self, source: str, target: str) -> None:  # noqa: ARG002
-        """DiskFailed."""
-        _refuse()
-
-    def remove(self, path: str) -> None:  # noqa: ARG002
-        """DiskFailed."""
-        _refuse()
-
-    async def sync_folder(self, folder: str) -> None:  # noqa: ARG002
-        """DiskFailed."""
-        _refuse()
-
-    def lock(self) -> None:
-        """DiskFailed: a lock would be a file."""
-        _refuse()
+    # A lock would be a file.
+    replace_file = replace = remove = lock = _refuse
+    publish = sync_folder = _refuse_to_sync
 
 
 # Lines of a history stay readable: so many batches go into one.
