@@ -14,7 +14,6 @@ from minikafka.sim.changes import (
     REASSIGN,
     SENDS_EACH,
     SETTINGS,
-    Change,
     drawn_changes,
 )
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
@@ -71,7 +70,7 @@ def test_a_seed_draws_changes_that_can_be_carried_out() -> None:
     assert sorted(kinds) == sorted((REASSIGN, ADD_PARTITIONS, ALTER_TOPIC))
 
 
-def check(change: Change) -> None:
+def check(change: Fault) -> None:
     assert 0 < change.at_s < 9
     what, _, value = change.target.partition("=")
     if change.kind == REASSIGN:
