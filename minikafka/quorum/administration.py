@@ -148,26 +148,27 @@ def alter_user_scram_credentials(
 ) -> Decision[AlterUserScramCredentialsResponse]:
     """Create, replace and delete credentials; ``entropy`` gives so many unpredictable bytes."""
     changes: list[ScramDeletion | ScramUpsertion] = [*request.deletions, *request.upsertions]
-    named = Counter(each.name for each in changes)
-    records: list[MetadataRecord] = []
-    results: dict[str, AlteredUser] = {}
+    by_user: dict[str, list[ScramDeletion | ScramUpsertion]] = {}
     for change in changes:
+        by_user.setdefault(change.name, []).append(change)
+    records: list[MetadataRecord] = []
+    results: list[AlteredUser] = []
+    for name, (first, *others) in by_user.items():
         try:
-            if named[change.name] > 1:
+            record = _deleted_credential(image, first) if isinstance(first, ScramDeletion) else _upserted(first)
+            if others:
                 raise DuplicateResource("A user credential cannot be altered twice in the same request")
-            records.append(
-                _deleted_credential(image, change) if isinstance(change, ScramDeletion) else _upserted(change)
-            )
         except ProtocolError as error:
-            results[change.name] = AlteredUser.failed(error, user=change.name)
+            results.append(AlteredUser.failed(error, user=name))
         else:
-            results[change.name] = AlteredUser(user=change.name)
+            records.append(record)
+            results.append(AlteredUser(user=name))
     if not image.cluster_secret and any(isinstance(each, UserScramCredential) for each in records):
         records.insert(0, ClusterSecret(secret=entropy(SECRET_SIZE)))
     return Decision(
         records=tuple(records),
         divisible=True,
-        response=AlterUserScramCredentialsResponse(results=tuple(results.values())),
+        response=AlterUserScramCredentialsResponse(results=tuple(results)),
         cause="SCRAM credentials were altered",
     )
 

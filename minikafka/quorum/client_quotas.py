@@ -38,6 +38,7 @@ NAME_LENGTH_MAX = 255
 """Characters of a user's name or a client id. Kafka has no limit."""
 
 VALUE_MAX = float(2**63 - 1)
+"""Of a key whose values have no fractions."""
 INT_MAX = 2**31 - 1
 _FRACTION = 1e-6
 """A fraction up to this of a whole number is ignored, as in Kafka."""
@@ -48,9 +49,15 @@ def alter_client_quotas(image: MetadataImage, request: AlterClientQuotasRequest)
     records: list[ClientQuota] = []
     results: list[AlteredQuota] = []
     known = {entity: dict(values) for entity, values in image.quotas.items()}
+    seen: set[Entity] = set()
     for entry in request.entries:
         try:
             entity = _checked_entity(entry.entity)
+            if entity in seen:
+                raise InvalidRequest("This entity stands in the request already; alter it once", member="entity")
+            seen.add(entity)
+            if len({op.key for op in entry.ops}) < len(entry.ops):
+                raise InvalidRequest("A quota key stands twice in one entry; alter it once", member="key")
             own = known.get(entity, {})
             changed = dict(own)
             for op in entry.ops:
@@ -104,13 +111,13 @@ def _is_address(text: str) -> bool:
 
 
 def _apply(values: dict[str, float], op: QuotaChange, keys: Sequence[str]) -> None:
-    if op.key not in keys:
-        raise InvalidRequest(f"Invalid quota key {op.key!r}: one of {', '.join(keys)} is needed", member="key")
     if op.remove:
         values.pop(op.key, None)
         return
+    if op.key not in keys:
+        raise InvalidRequest(f"Invalid quota key {op.key!r}: one of {', '.join(keys)} is needed", member="key")
     value = op.value
-    if not math.isfinite(value) or not 0 < value <= VALUE_MAX:
+    if not 0 < value < math.inf or (op.key in WHOLE_KEYS and value > VALUE_MAX):
         raise InvalidRequest(f"Quota {op.key} must be greater than 0, not {value}", member="value")
     if op.key == CONNECTION and value > INT_MAX:
         raise InvalidRequest(f"Quota {op.key} must be at most {INT_MAX}, not {value}", member="value")
@@ -139,6 +146,8 @@ def describe_client_quotas(image: MetadataImage, request: DescribeClientQuotasRe
         if each.match_type not in (EXACT, DEFAULT, ANY_SPECIFIED):
             raise InvalidRequest(f"Unknown match type {each.match_type}.", member="match_type")
         wanted[each.entity_type] = each
+    if IP in wanted and len(wanted) > 1:
+        raise InvalidRequest("An ip is not combined with a user or a client-id.", member="entity_type")
     found = [entity for entity in image.quotas if _matches(dict(entity), wanted, strict=request.strict)]
     return DescribeClientQuotasResponse(entries=tuple(_entry(each, image.quotas[each]) for each in _sorted(found)))
 

@@ -198,6 +198,9 @@ class FetchSessions:
                 raise FetchSessionIdNotFound(
                     f"a consumer's fetch session holds at most {CONSUMER_PARTITIONS_MAX} partitions: begin a new one"
                 )
+            if not session.is_privileged and not session.partitions:
+                del self._sessions[session.id]  # As in Kafka: the answer has no session, so the consumer begins again.
+                return None
         return session
 
     def _continue(self, request: FetchRequest, now: float) -> FetchSession:

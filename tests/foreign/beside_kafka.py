@@ -8,12 +8,13 @@ brokers have in common (addresses, ids, times, sentences). Where ours differs on
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from minikafka.wire.batch import HEADER_SIZE, RecordBatch
 from minikafka.wire.kafka.codec import Message
+from minikafka.wire.records import decode_batch
 from tests.kafka.client import RawClient, errors_in
 
 ANSWER_TIMEOUT_S = 30.0
@@ -108,8 +109,6 @@ def comparable(value: Any, given: Given, name: str = "") -> Any:
     if isinstance(value, memoryview):
         return list(batches(bytes(value)))
     if isinstance(value, list):
-        if name == "responses" and value and "topic" in value[0] and "partitions" in value[0]:
-            value = list(_joined(value))
         items = [comparable(each, given, name) for each in value]
         if name == "partitions" and all(isinstance(each, int) for each in items):
             return sorted(items)
@@ -120,7 +119,7 @@ def comparable(value: Any, given: Given, name: str = "") -> Any:
         return given.label("producer", value)
     if name in {"member_id", "leader"} and value:
         return given.label("member", value)
-    return bool(value) if name == "session_id" else value
+    return bool(value) if name in {"session_id", "documentation"} else value
 
 
 def blurred(value: Any, names: frozenset[str], name: str = "") -> Any:
@@ -132,29 +131,33 @@ def blurred(value: Any, names: frozenset[str], name: str = "") -> Any:
     return [blurred(each, names) for each in value] if isinstance(value, list) else value
 
 
-def _order(item: Any) -> str:
+def _order(item: Any) -> tuple[str, str]:
+    """What has the same identity is in the order of its values."""
     if not isinstance(item, dict):
-        return str(item)
-    return repr([item[key] for key in (*IDENTITY, *PLACE) if key in item])
-
-
-def _joined(topics: list[Message]) -> Iterator[Message]:
-    """Kafka names a topic of a Fetch response again where its partitions are not neighbors."""
-    by_topic: dict[tuple[Any, Any], Message] = {}
-    for topic in topics:
-        found = by_topic.setdefault((topic["topic"], topic["topic_id"]), {**topic, "partitions": []})
-        found["partitions"] += topic["partitions"]
-    yield from by_topic.values()
+        return str(item), ""
+    return repr([item[key] for key in (*IDENTITY, *PLACE) if key in item]), repr(item)
 
 
 def batches(data: bytes) -> Iterator[tuple[Any, ...]]:
-    """(base offset, last offset delta, epoch, attributes, records, has a producer, producer epoch, sequence) of each."""
+    """(base offset, last offset delta, epoch, attributes, has a producer, producer epoch, sequence, records) of each.
+
+    The last one may be cut off in the middle; it is left out.
+    """
     at = 0
-    while at + 61 <= len(data):
-        base, size, epoch, _magic, _crc, attributes, last_delta = struct.unpack_from(">qiibIhi", data, at)
-        producer, producer_epoch, sequence, count = struct.unpack_from(">qhii", data, at + 43)
-        yield base, last_delta, epoch, attributes, count, producer != -1, producer_epoch, sequence
-        at += 12 + size
+    while at + HEADER_SIZE <= len(data):
+        found = RecordBatch.of(data[at:])
+        at += found.size
+        if at > len(data):
+            return
+        whole = data[at - found.size : at]
+        records = [
+            (each.offset, found.timestamp_type or each.timestamp, each.key, each.value)
+            for each in (() if found.is_control else decode_batch(whole))
+        ]
+        yield (
+            *(found.base_offset, found.last_offset_delta, found.leader_epoch, found.attributes, found.has_producer),
+            *(found.producer_epoch, found.base_sequence, records),
+        )
 
 
 class Difference(NamedTuple):
@@ -177,9 +180,18 @@ class Difference(NamedTuple):
         return f"{self.ask.api} v{self.ask.version} {self.path}: Kafka {self.kafka!r:.300}, ours {self.ours!r:.300}"
 
 
+def _fetched(topics: list[Message]) -> Iterator[tuple[str, Message]]:
+    """The partitions of a Fetch response, each with its name. Kafka may name a topic several times."""
+    for topic in topics:
+        name = topic["topic"] or topic["topic_id"]
+        yield from ((f"{name}-{each['partition_index']}", each) for each in topic["partitions"])
+
+
 def differences(kafka: Any, ours: Any, whole: Difference) -> Iterator[Difference]:
     """Where two parts of two answers are not the same; ``whole`` has the rest."""
     path = whole.path
+    if whole.ask.api == "Fetch" and path == ".responses":
+        kafka, ours = dict(_fetched(kafka)), dict(_fetched(ours))
     if isinstance(kafka, dict) and isinstance(ours, dict):
         for name in sorted(kafka.keys() | ours.keys()):
             part = whole._replace(path=f"{path}.{name}", row=kafka)
@@ -213,6 +225,8 @@ def member(*names: str) -> Callable[[Difference], bool]:
     return lambda found: found.member in names
 
 
+CLOCKS_MS = 1000
+MIN_ISR = "min.insync.replicas"
 FIRST_FAULT = "which of several faults is named first"
 
 ON_PURPOSE = (
@@ -232,6 +246,21 @@ ON_PURPOSE = (
     Purpose("Kafka sets min.insync.replicas for all brokers (KIP-966)", "DescribeConfigs", member("config_source")),
     Purpose("the log start is said where it is known to matter", "Produce", lambda d: d.member == "log_start_offset"),
     Purpose("a batch that cannot be read is CORRUPT_MESSAGE, not INVALID_RECORD", "Produce", codes((87, 2))),
+    Purpose("a batch that cannot be read is no error of the server", "Produce", codes((-1, 2), (-1, 87))),
+    Purpose("a missing transactional id is no matter of permissions", "Produce", codes((53, 87))),
+    Purpose(
+        FIRST_FAULT, "Produce", lambda d: d.member == "error_code" and (d.ours == 21 or {d.kafka, d.ours} == {32, 87})
+    ),
+    Purpose(
+        "the time of an append",
+        "ListOffsets",
+        lambda d: d.member == "timestamp" and min(d.kafka, d.ours) >= 0 and abs(d.kafka - d.ours) < CLOCKS_MS,
+    ),
+    Purpose(
+        "a partition that is named again is answered again",
+        "Fetch",
+        lambda d: d.kafka is None and isinstance(d.ours, dict) and not (d.ours["error_code"] or d.ours["records"]),
+    ),
     Purpose(
         "an OFFSET_OUT_OF_RANGE says where the log is",
         "Fetch",
@@ -294,6 +323,32 @@ ON_PURPOSE = (
     ),
     Purpose("a group that is gone: the member joins again", "ConsumerGroupHeartbeat", codes((69, 25))),
     Purpose(FIRST_FAULT, "ConsumerGroupHeartbeat", codes((69, 42))),
+    Purpose(
+        "each cluster has a metadata log of its own",
+        "DescribeQuorum",
+        member("leader_epoch", "high_watermark", "log_end_offset", "last_fetch_timestamp", "last_caught_up_timestamp"),
+    ),
+    Purpose(
+        "levels that only Kafka has: kraft.version 1, transaction.version 0",
+        "UpdateFeatures",
+        lambda d: d.ours == (95 if d.member == "error_code" else []),
+    ),
+    Purpose(
+        "only an open transaction has a duration",
+        "ListTransactions",
+        lambda d: d.member == "transaction_states" and d.ask.message["duration_filter"] >= 0,
+    ),
+    Purpose("any broker accepts changes to another broker's settings", "AlterConfigs", codes((42, 102))),
+    Purpose("any broker accepts changes to another broker's settings", "IncrementalAlterConfigs", codes((42, 102))),
+    Purpose("Kafka sets min.insync.replicas for all brokers (KIP-966)", "AlterConfigs", codes((40, 0))),
+    Purpose(
+        "Kafka sets min.insync.replicas for all brokers (KIP-966)",
+        "DescribeConfigs",
+        lambda d: d.member == "configs" and not d.ours and {each["name"] for each in d.kafka} == {MIN_ISR},
+    ),
+    Purpose("unknown settings are refused", "AlterConfigs", codes((0, 40))),
+    Purpose("unknown operations are no error of the server", "IncrementalAlterConfigs", codes((-1, 40), (-1, 3))),
+    Purpose("there are no loggers with levels", "ListConfigResources", lambda d: not d.ours),
     Purpose("nothing is said of what there is not", "DescribeTransactions", member("producer_id", "producer_epoch")),
     Purpose(
         "a producer that is only being confirmed is not shown",

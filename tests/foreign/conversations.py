@@ -201,15 +201,18 @@ def batch(count: int, producer: tuple[int, int, int] = (-1, -1, -1), *, is_trans
 class Batch:
     """A batch of a producer that a side has made; its sequence is what it has sent to the partition in this epoch."""
 
-    def __init__(self, label: str, count: int, *, plus_epoch: int = 0, sequence: int | None = None) -> None:
+    def __init__(
+        self, label: str, count: int, *, plus_epoch: int = 0, sequence: int | None = None, behind: int = 0
+    ) -> None:
         self._producer, self._epoch = Own("producer", label, 987654), Own("epoch", label, 0, plus_epoch)
-        self._count, self._sequence = count, sequence
+        self._count, self._sequence, self._behind = count, sequence, behind
         self.place = ""
         self.is_transactional = False
 
     def __call__(self, given: Given) -> list[bytes]:
         epoch = max(0, self._epoch.of(given))
-        sequence = self._sequence if self._sequence is not None else given.values.get(("sequence", self._key(given)), 0)
+        following = given.values.get(("sequence", self._key(given)), 0)
+        sequence = max(0, following - self._behind) if self._sequence is None else self._sequence
         producer = (self._producer.of(given), epoch, sequence)
         return [batch(self._count, producer, is_transactional=self.is_transactional)]
 
@@ -221,7 +224,7 @@ class Batch:
         given.learn("sequence", key, given.values.get(("sequence", key), 0) + self._count)
 
 
-def _learn_producer(label: str) -> Callable[[Given, Message], None]:
+def learn_producer(label: str) -> Callable[[Given, Message], None]:
     def learn(given: Given, answer: Message) -> None:
         if answer.get("producer_id", -1) != -1:
             given.learn("producer", label, answer["producer_id"])
@@ -237,7 +240,7 @@ def records(random: Random, unique: str) -> Iterator[Ask]:
     yield created(random, (names[0], 2, {}), (names[1], 2, settings), (names[2], 2, {"max.message.bytes": "200"}))
     for label in ("p", "q"):
         message = {"transactional_id": None, "transaction_timeout_ms": 1, "producer_id": -1, "producer_epoch": -1}
-        yield Ask("InitProducerId", 4, message, _learn_producer(label))
+        yield Ask("InitProducerId", 4, message, learn_producer(label))
 
     def where(name: str) -> Message:
         return {"name": name, "topic": name, "topic_id": topic_id(name)}
@@ -414,7 +417,7 @@ def transactions(random: Random, unique: str) -> Iterator[Ask]:
             "producer_epoch": Own("epoch", label, -1) if goes_on else -1,
         }
         at = version(random, "InitProducerId", 3 if goes_on else 0)
-        return Ask("InitProducerId", at, message, _learn_producer(label))
+        return Ask("InitProducerId", at, message, learn_producer(label))
 
     for label in ids:
         yield init(label, is_first=True)
@@ -452,7 +455,7 @@ def transactions(random: Random, unique: str) -> Iterator[Ask]:
 
     def end(label: str) -> Ask:
         message = {**as_producer(label), "committed": random.random() < 0.6}
-        return Ask("EndTxn", version(random, "EndTxn"), message, _learn_producer(label))
+        return Ask("EndTxn", version(random, "EndTxn"), message, learn_producer(label))
 
     def describe(label: str) -> Ask:
         return Ask("DescribeTransactions", 0, {"transactional_ids": [label]})

@@ -17,14 +17,16 @@ import pytest
 
 from minikafka import LocalCluster
 from tests.foreign import conversations, group_conversations
+from tests.foreign.administration import ADMINISTRATION
+from tests.foreign.batches import BATCHES
 from tests.foreign.beside_kafka import first_difference
 from tests.foreign.kafka_brokers import kafka
 
 pytestmark = [pytest.mark.java, pytest.mark.e2e, pytest.mark.slow]
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-CONVERSATIONS = conversations.CONVERSATIONS | group_conversations.CONVERSATIONS
-REQUESTS = dict.fromkeys(conversations.CONVERSATIONS, 40) | dict.fromkeys(group_conversations.CONVERSATIONS, 60)
+CONVERSATIONS = conversations.CONVERSATIONS | group_conversations.CONVERSATIONS | BATCHES | ADMINISTRATION
+REQUESTS = dict.fromkeys(CONVERSATIONS, 40) | dict.fromkeys(group_conversations.CONVERSATIONS, 60)
 ATTEMPTS = 3
 FRESH = random.SystemRandom().randrange(10**6, 10**9)
 SEEDS = [int(each) for each in os.environ.get("MINIKAFKA_BESIDE_SEEDS", "1,2,3").split(",")]

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from minikafka import LocalCluster
 from minikafka.wire.kafka.codec import Message
+from minikafka.wire.records import BatchBuilder
 from tests.kafka.client import RawClient, errors_in
 from tests.kafka.samples import EMPTY_ID
 
@@ -21,6 +22,8 @@ UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH = 25, 113
 INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE = 48, 51, 114, 115
 NOT_YET = {14, 15, 16, CONCURRENT_TRANSACTIONS}
 """A coordinator that loads, and a transaction that ends."""
+
+UNSUPPORTED_COMPRESSION = 76
 
 TOPIC = 2
 
@@ -171,9 +174,11 @@ async def test_topics_are_deleted_by_name_or_by_id(client: RawClient):
     assert errors_in(await client.call("Metadata", 12, {"topics": [{"name": "t", "topic_id": EMPTY_ID}]})) == {0}
 
 
-async def test_a_cursor_is_not_negative(client: RawClient):
+@pytest.mark.parametrize(
+    "cursor", [{"topic_name": "t", "partition_index": -1}, {"topic_name": "s", "partition_index": 0}]
+)
+async def test_a_cursor_is_a_partition_of_a_topic_of_the_request(client: RawClient, cursor: Message):
     """Every topic of the request has the error."""
-    cursor = {"topic_name": "t", "partition_index": -1}
     asked = {"topics": [{"name": "t"}], "response_partition_limit": 5, "cursor": cursor}
     assert errors_in(await client.call("DescribeTopicPartitions", 0, asked)) == {INVALID_REQUEST}
 
@@ -228,3 +233,49 @@ async def test_a_member_is_described_with_what_it_has_yet_to_revoke(client: RawC
         for field in ("assignment", "target_assignment")
     ]
     assert (member["subscribed_topic_regex"], described) == ("", [{"t"}, {"compacted"}])
+
+
+@pytest.mark.parametrize("names", [["t"], ["__cluster_metadata", "t"], ["__cluster_metadata"] * 2])
+async def test_only_the_metadata_partition_alone_has_its_quorum_described(client: RawClient, names: list[str]):
+    """Whatever else a request names: no partition of it is described, and no node."""
+    topics = [{"topic_name": name, "partitions": [{"partition_index": 0}]} for name in names]
+    answer = await client.call("DescribeQuorum", 2, {"topics": topics})
+    rows = [each["partitions"][0] for each in answer["topics"]]
+    assert [(each["error_code"], each["current_voters"]) for each in rows] == [(UNKNOWN_TOPIC, [])] * len(names)
+    assert answer["nodes"] == []
+
+
+async def test_a_resource_that_has_no_settings_fails_the_whole_description(client: RawClient):
+    """Loggers, client metrics and groups have settings in Kafka: they fail alone."""
+    for kind, codes in ((1, [INVALID_REQUEST] * 2), (32, [INVALID_REQUEST, 0])):
+        odd = {"resource_type": kind, "resource_name": "x", "configuration_keys": None}
+        topic = {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": None}
+        answer = await client.call("DescribeConfigs", 4, {"resources": [odd, topic]})
+        assert [each["error_code"] for each in answer["results"]] == codes
+
+
+async def test_a_quota_of_an_entity_that_is_named_twice_has_one_result(client: RawClient):
+    """The last one; the first alteration is made."""
+    entry = {
+        "entity": [{"entity_type": "user", "entity_name": "ann"}],
+        "ops": [{"key": "request_percentage", "value": 7.0}],
+    }
+    answer = await client.call("AlterClientQuotas", 1, {"entries": [entry, entry], "validate_only": False})
+    assert [each["error_code"] for each in answer["entries"]] == [INVALID_REQUEST]
+    user = {"entity_type": "user", "match_type": 0, "match": "ann"}
+    address = {"entity_type": "ip", "match_type": 0, "match": "10.0.0.1"}
+    found = await client.call("DescribeClientQuotas", 1, {"components": [user], "strict": True})
+    assert found["entries"][0]["values"] == [{"key": "request_percentage", "value": 7.0}]
+    found = await client.call("DescribeClientQuotas", 1, {"components": [user, address], "strict": False})
+    assert found["error_code"] == INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version, code", [(6, UNSUPPORTED_COMPRESSION), (7, 0)])
+async def test_zstd_needs_version_7_of_produce(client: RawClient, version: int, code: int):
+    """KIP-110: consumers of that time cannot read it."""
+    builder = BatchBuilder(compression="zstd")
+    for _ in range(20):
+        builder.append(1_700_000_000_000, b"k", b"value")
+    rows = [{"index": 1, "records": [bytes(builder.build())]}]
+    message = {"acks": -1, "timeout_ms": 9000, "topic_data": [{"name": "t", "partition_data": rows}]}
+    assert errors_in(await client.call("Produce", version, message)) == {code}

@@ -66,3 +66,16 @@ def test_a_topic_is_deleted_by_its_id_even_if_its_name_has_another_one_by_then()
     unknown = DeletedTopic(name="t", error_code=UnknownTopicId.code, error_message="none with this id")
     answer = deleted.response(message, DeleteTopicsResponse(topics=(unknown, DeletedTopic(name="u"))), exchange)
     assert [(each["name"], each["error_code"]) for each in answer["responses"]] == [(None, 100), ("u", 0)]
+
+
+@pytest.mark.parametrize("session_id, epoch, expected", [(0, 0, -1), (7, 0, -1), (7, -1, -1), (0, 2, 2)])
+def test_a_fetch_of_an_unknown_id_that_continues_no_session_begins_none(session_id: int, epoch: int, expected: int):
+    """Java's consumers request everything again with the id of the session that failed. An epoch without a session is
+    left to the check of sessions.
+    """
+    partition = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1}
+    topic = {"topic": "", "topic_id": b"?" * 16, "partitions": [{**partition, "partition_max_bytes": 9}]}
+    sizes = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 9, "isolation_level": 0, "forgotten_topics_data": []}
+    message = {"replica_id": -1, "session_id": session_id, "session_epoch": epoch, "topics": [topic], **sizes}
+    request: Any = offer_of("Fetch").request(message, Exchange(13, Directory()))
+    assert (request.session_id, request.session_epoch, request.partitions) == (session_id, expected, ())

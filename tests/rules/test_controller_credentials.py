@@ -124,6 +124,14 @@ def test_a_user_is_altered_once_in_a_request():
     assert described(cluster) == {"ann": [(1, 4096)], "bob": [(1, 4096)]}
 
 
+def test_the_first_fault_of_a_user_is_named():
+    """As in Kafka: a request that names the user again is a fault only behind a change that is right."""
+    cluster = Cluster()
+    twice = [ScramDeletion(name="ann", mechanism=1), upsertion("ann"), upsertion("bob", 1, 1), upsertion("bob", 2)]
+    assert errors(alter(cluster, *twice)) == {"ann": "RESOURCE_NOT_FOUND", "bob": "UNACCEPTABLE_CREDENTIAL"}
+    assert described(cluster) == {}
+
+
 def test_the_first_credential_brings_the_secret_of_the_cluster():
     """Once, and only with a credential: the salts of unknown users must never change afterwards."""
     cluster = Cluster()

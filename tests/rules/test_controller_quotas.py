@@ -142,6 +142,31 @@ def test_a_wrong_entry_is_refused_and_the_others_are_made(entity: Any, values: d
     assert cluster.image.quotas == {DEFAULT_USER: {REQUEST: 50.0}}
 
 
+def test_an_entity_and_a_key_stand_once_in_a_request():
+    """As in Kafka, which makes the first alteration of an entity; of an entry that names a key twice, nothing is made."""
+    cluster = Cluster()
+    assert alter(cluster, alteration(ANN, producer_byte_rate=1.0), alteration(ANN, producer_byte_rate=2.0)) == [
+        "",
+        "INVALID_REQUEST",
+    ]
+    twice = (QuotaChange(key=PRODUCE, value=3.0), QuotaChange(key=PRODUCE, remove=True))
+    entry = QuotaAlteration(entity=(EntityPart(entity_type=USER, entity_name="ann"),), ops=twice)
+    assert alter(cluster, entry) == ["INVALID_REQUEST"]
+    assert cluster.image.quotas == {ANN: {PRODUCE: 1.0}}
+
+
+def test_a_key_that_is_removed_may_be_unknown():
+    """As in Kafka: there is nothing to remove."""
+    cluster = Cluster()
+    assert alter(cluster, alteration(ANN, bogus=None, connection_creation_rate=None)) == [""]
+
+
+def test_percentages_and_rates_of_mutations_have_no_limit():
+    """As in Kafka: only numbers of bytes and of connections must fit an integer."""
+    cluster = Cluster()
+    assert alter(cluster, alteration(ANN, request_percentage=1e30, controller_mutation_rate=1e30)) == [""]
+
+
 def test_whole_numbers_may_be_a_little_off():
     """As in Kafka, up to a millionth."""
     cluster = Cluster()
@@ -158,8 +183,8 @@ def test_the_number_of_entities_is_bounded(monkeypatch: pytest.MonkeyPatch):
         alteration(ANN, producer_byte_rate=1.0),
         alteration(DEFAULT_USER, producer_byte_rate=1.0),
         alteration(ANNS_ETL, producer_byte_rate=1.0),
-        alteration(ANN, producer_byte_rate=2.0),
-    ) == ["", "", "POLICY_VIOLATION", ""]
+    ) == ["", "", "POLICY_VIOLATION"]
+    assert alter(cluster, alteration(ANN, producer_byte_rate=2.0)) == [""]
     assert cluster.image.quotas[ANN] == {PRODUCE: 2.0}
 
 

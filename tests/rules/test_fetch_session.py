@@ -153,6 +153,17 @@ def test_a_full_request_ends_the_session_that_it_names():
     assert len(cache) == 0
 
 
+def test_a_consumers_session_without_partitions_ends():
+    """As in Kafka: its answer has no session. A follower's goes on: it may be given a partition again at once."""
+    gone = (ForgottenPartition(topic="orders", partition=0),)
+    cache = sessions()
+    for node in (FOLLOWER, -1):
+        session = begun(cache, question(0), node=node)
+        left = cache.begin(request(session.id, 1, node=node, forgotten=gone), 1.0)
+        assert left is (session if node == FOLLOWER else None)
+    assert len(cache) == 1
+
+
 def test_a_followers_next_session_replaces_its_last_one():
     """A broker that lost its memory does not fill the leader's."""
     cache = sessions()

@@ -41,8 +41,18 @@ from minikafka.wire.messages import CreatedTopicConfig, CreateTopicsRequest, Cre
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 """Kafka's numbers of the types of settings."""
 
+WITH_SETTINGS = frozenset({TOPIC, BROKER, 8, 16, 32})
+"""Types of resources that have settings in Kafka: also loggers of brokers, client metrics and groups."""
+
 _Found: TypeAlias = tuple[Field[Any], tuple[ConfigSynonym, ...]]
 """A setting, and every place that says something about it."""
+
+
+def _wrong_type(asked: DescribeConfigsResource) -> InvalidRequest:
+    return InvalidRequest(
+        f"resource_type={asked.resource_type}: {TOPIC} (a topic) or {BROKER} (a broker) is needed",
+        member="resource_type",
+    )
 
 
 class AdminApi:
@@ -68,7 +78,13 @@ class AdminApi:
         return {name: "" for name, text in self._started_with.items() if text != defaults.get(name)}
 
     def handle_describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        """Each setting with its value and every place that says something about it."""
+        """Each setting with its value and every place that says something about it.
+
+        Raises InvalidRequest for all resources if one is of a type that has no settings in Kafka either.
+        """
+        for each in request.resources:
+            if each.resource_type not in WITH_SETTINGS:
+                raise _wrong_type(each)
         return DescribeConfigsResponse(results=tuple(self._described(each, request) for each in request.resources))
 
     def with_configs(self, request: CreateTopicsRequest, response: CreateTopicsResponse) -> CreateTopicsResponse:
@@ -130,10 +146,7 @@ class AdminApi:
                 raise UnknownTopicOrPartition(f"there is no topic {name!r}")
             return self._of_topic(image, image.topics[name].configs)
         if asked.resource_type != BROKER:
-            raise InvalidRequest(
-                f"resource_type={asked.resource_type}: {TOPIC} (a topic) or {BROKER} (a broker) is needed",
-                member="resource_type",
-            )
+            raise _wrong_type(asked)
         if name == ALL_BROKERS:
             return self._of_all_brokers(image)
         if name != str(self._config.node_id):

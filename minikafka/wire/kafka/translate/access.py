@@ -100,9 +100,9 @@ def _describe_quotas_response(_message: Message, response: Any, _exchange: Excha
 
 
 def _alter_quotas_response(message: Message, response: Any, _exchange: Exchange) -> Message:
-    return {
-        "entries": [plain(each) for each in each_answer(response, response.entries, AlteredQuota, message["entries"])]
-    }
+    # An entity that the request names twice has one result, the last one, as in Kafka.
+    results = each_answer(response, response.entries, AlteredQuota, message["entries"])
+    return {"entries": [plain(each) for each in {each.entity: each for each in results}.values()]}
 
 
 DESCRIBE_CLIENT_QUOTAS = Translation(

@@ -23,7 +23,7 @@ from minikafka.wire.admin import (
 from minikafka.wire.features import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
-from minikafka.wire.kafka.translate.common import NONE, Exchange, Translation, each_once
+from minikafka.wire.kafka.translate.common import NONE, UNKNOWN_TOPIC_OR_PARTITION, Exchange, Translation
 from minikafka.wire.kafka.translate.shapes import each_answer, error_of, flat, nested, plain, request_of, typed
 from minikafka.wire.messages import (
     DescribeQuorumRequest,
@@ -144,26 +144,37 @@ CONTROLLER_LISTENER = "CONTROLLER"
 def _quorum_response(message: Message, response: DescribeQuorumResponse, exchange: Exchange) -> Message:
     if response.error_code:
         return {**error_of(response), "topics": [], "nodes": []}
-    wall_ms = exchange.directory.wall_ms()
-    asked = each_once(
+    asked = [
         (topic["topic_name"], [each["partition_index"] for each in topic["partitions"]]) for topic in message["topics"]
-    )
+    ]
+    if asked != [(METADATA_TOPIC, [0])]:
+        # Whatever else the request names, no partition of it is described, as in Kafka.
+        topics = [{"topic_name": name, "partitions": list(map(_without_quorum, rows))} for name, rows in asked]
+        return {"error_code": 0, "topics": topics, "nodes": []}
+    described = _quorum_partition(response, exchange.directory.wall_ms())
     return {
         "error_code": 0,
-        "topics": [
-            {
-                "topic_name": name,
-                "partitions": [_quorum_partition(name, each, response, wall_ms) for each in partitions],
-            }
-            for name, partitions in asked.items()
-        ],
+        "topics": [{"topic_name": METADATA_TOPIC, "partitions": [described]}],
         "nodes": [
             {**plain(each), "listeners": [{"name": CONTROLLER_LISTENER, **plain(each)}]} for each in response.endpoints
         ],
     }
 
 
-def _quorum_partition(topic: str, partition: int, response: DescribeQuorumResponse, wall_ms: int) -> Message:
+def _without_quorum(partition: int) -> Message:
+    return {
+        "partition_index": partition,
+        "error_code": UNKNOWN_TOPIC_OR_PARTITION,
+        "error_message": f"only {METADATA_TOPIC}-0 has a quorum; describe it alone",
+        "leader_id": 0,
+        "leader_epoch": 0,
+        "high_watermark": 0,
+        "current_voters": [],
+        "observers": [],
+    }
+
+
+def _quorum_partition(response: DescribeQuorumResponse, wall_ms: int) -> Message:
     def replica(each: QuorumReplica) -> Message:
         fetched, caught_up = (
             wall_ms - ago if ago >= 0 else -1 for ago in (each.last_fetch_ms_ago, each.last_caught_up_ms_ago)
@@ -175,14 +186,9 @@ def _quorum_partition(topic: str, partition: int, response: DescribeQuorumRespon
             "last_caught_up_timestamp": caught_up,
         }
 
-    if (topic, partition) != (METADATA_TOPIC, 0):
-        error = {"error_code": 3, "error_message": f"only {METADATA_TOPIC}-0 has a quorum"}
-        response = DescribeQuorumResponse()
-    else:
-        error = {"error_code": 0}
     return {
-        **error,
-        "partition_index": partition,
+        "error_code": 0,
+        "partition_index": 0,
         "leader_id": response.leader_id,
         "leader_epoch": response.leader_epoch,
         "high_watermark": response.high_watermark,

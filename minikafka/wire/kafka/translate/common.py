@@ -18,6 +18,7 @@ from minikafka.wire.messages import CurrentLeader
 
 Item = TypeVar("Item")
 
+UNKNOWN_TOPIC_OR_PARTITION = BY_NAME["UNKNOWN_TOPIC_OR_PARTITION"].code
 UNKNOWN_TOPIC_ID = BY_NAME["UNKNOWN_TOPIC_ID"].code
 NONE = 0
 

@@ -25,6 +25,8 @@ from minikafka.wire.messages import (
 )
 
 BY_ID_FROM = 13
+FULL_EPOCH = 0
+"""Session epoch of a request that names all partitions and begins a session."""
 FINAL_EPOCH = -1
 """Session epoch of a request that neither uses nor begins a session."""
 
@@ -70,10 +72,12 @@ def _request(message: Message, exchange: Exchange) -> FetchRequest:
         forgotten += [PartitionName(topic=name, partition=each) for each in topic["partitions"]]
     if has_unknown:
         # A session is kept by topic name, so an id without a name cannot be part of one: the client goes on without,
-        # and asks for everything each time until the id is known or given up.
-        if session_id:
+        # and asks for everything each time until the id is known or given up. A request that names everything may also
+        # end its former session.
+        if session_epoch > FULL_EPOCH and session_id:
             raise FetchSessionTopicIdError("a topic id that is new in the session is not known: begin a new session")
-        session_epoch = FINAL_EPOCH
+        if session_epoch == FULL_EPOCH:
+            session_epoch = FINAL_EPOCH
     return FetchRequest(
         max_wait_ms=message["max_wait_ms"],
         min_bytes=message["min_bytes"],

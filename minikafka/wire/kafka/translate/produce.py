@@ -14,7 +14,10 @@ from minikafka.errors import (
     ProducerFenced,
     TopicAuthorizationFailed,
     TransactionAbortable,
+    UnsupportedCompressionType,
 )
+from minikafka.ports import Buffer
+from minikafka.wire.batch import ATTRIBUTES_END, CODEC_MASK, CODEC_NAMES
 from minikafka.wire.kafka.codec import Message, encode, read_varint
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import (
@@ -48,9 +51,20 @@ ADDS_FROM = 12
 LOG_START_FROM = 5
 """Partitions are answered with their log's start."""
 
+ZSTD = CODEC_NAMES.index("zstd")
+ZSTD_FROM = 7
+"""Batches may be compressed with zstd (KIP-110)."""
+
 # REPLICA_NOT_AVAILABLE is ours: a Kafka broker without the replica says NOT_LEADER_OR_FOLLOWER. KAFKA_STORAGE_ERROR
 # came with version 4.
 _CODES = {9: (99, 6), 56: (4, 6), TransactionAbortable.code: (11, InvalidTxnState.code)}
+
+
+def _is_early_zstd(records: Buffer | None, version: int) -> bool:
+    """Return True if the first batch is compressed with zstd in a version that does not have it."""
+    if version >= ZSTD_FROM or not records or len(records) < ATTRIBUTES_END:
+        return False
+    return records[ATTRIBUTES_END - 1] & CODEC_MASK == ZSTD
 
 
 def _request(message: Message, exchange: Exchange) -> ProduceRequest:
@@ -62,6 +76,8 @@ def _request(message: Message, exchange: Exchange) -> ProduceRequest:
             continue
         topic_id = id_text(topic["topic_id"]) if by_id else None
         for each in topic["partition_data"]:
+            if _is_early_zstd(each["records"], exchange.version):
+                continue
             records = (each["records"],) if each["records"] else ()
             partitions.append(ProducePartition(topic=name, topic_id=topic_id, partition=each["index"], records=records))
     return ProduceRequest(
@@ -89,6 +105,8 @@ def _response(message: Message, response: ProduceResponse, exchange: Exchange) -
                 partitions.append(_refused(index, UNKNOWN_TOPIC_ID, None, version))
             elif response.error_code:
                 partitions.append(_refused(index, response.error_code, response.error_message, version))
+            elif _is_early_zstd(each["records"], version):
+                partitions.append(_refused(index, UnsupportedCompressionType.code, None, version))
             elif by_id and answers[name, index].error_code == TopicAuthorizationFailed.code:
                 # A client that may not write to a topic does not learn its name from its id.
                 partitions.append(_refused(index, TopicAuthorizationFailed.code, None, version))
@@ -131,10 +149,17 @@ def _partition(answer: ProducedPartition, version: int) -> Message:
 def first_error(message: Message, response: ProduceResponse, exchange: Exchange) -> int:
     """Return the first error code of a Produce request, or 0 if all of its batches were appended.
 
-    The typed response knows nothing of topics whose ids are unknown: they never reached the handler.
+    The typed response knows nothing of topics whose ids are unknown, and of batches that the version does not have:
+    they never reached the handler.
     """
     if response.error_code:
         return response.error_code
+    if exchange.version < ZSTD_FROM and any(
+        _is_early_zstd(each["records"], exchange.version)
+        for topic in message["topic_data"]
+        for each in topic["partition_data"]
+    ):
+        return UnsupportedCompressionType.code
     if exchange.version >= BY_ID_FROM and any(
         exchange.topic_name(topic["topic_id"]) is None for topic in message["topic_data"]
     ):
@@ -191,7 +216,7 @@ def _usual_request(frame: memoryview, at: int, exchange: Exchange) -> ProduceReq
         name = exchange.topic_name(spot) if by_id else spot.decode()
     except (struct.error, IndexError, ValueError):
         return None
-    if name is None:
+    if name is None or _is_early_zstd(frame[records_at:end], exchange.version):
         return None
     return ProduceRequest(
         acks=acks,

@@ -250,6 +250,8 @@ def _describe_request(message: Message, _exchange: Exchange) -> DescribeTopicsRe
     if cursor is not None and cursor["partition_index"] < 0:
         raise InvalidRequest(f"cursor.partition_index={cursor['partition_index']} is negative", member="cursor")
     names = tuple(each["name"] for each in message["topics"])
+    if cursor is not None and names and cursor["topic_name"] not in names:
+        raise InvalidRequest(f"cursor.topic_name={cursor['topic_name']!r} is none of the topics", member="cursor")
     return DescribeTopicsRequest(topics=names or None)
 
 
