@@ -155,7 +155,7 @@ def test_a_full_request_ends_the_session_that_it_names():
 
 def test_a_consumers_session_without_partitions_ends():
     """As in Kafka: its answer has no session. A follower's goes on: it may be given a partition again at once."""
-    gone = (ForgottenPartition(topic="orders", partition=0),)
+    gone = (PartitionName(topic="orders", partition=0),)
     cache = sessions()
     for node in (FOLLOWER, -1):
         session = begun(cache, question(0), node=node)
