@@ -10,13 +10,16 @@ from minikafka.cli.running import Failure, Signals, first_of
 from minikafka.cli.settings import BrokerSettings
 from minikafka.cli.tables import print_json
 from minikafka.hosting.local_broker import LocalBroker
-from minikafka.hosting.process import Parent, calm_collector
+from minikafka.hosting.process import Parent, calm_collector, wake_with_parent
 from minikafka.world.instruments import own_process
 
 
 async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *, parent_fd: int | None = None) -> None:
     """Run the broker until a signal, or its own end, which is a Failure."""
-    parent = None if parent_fd is None else await Parent.at(parent_fd)
+    parent = None
+    if parent_fd is not None:
+        wake_with_parent()
+        parent = await Parent.at(parent_fd)
     watching = None if parent is None else asyncio.ensure_future(_stop_with_parent(parent, signals))
     calm_collector()
     config = settings.config

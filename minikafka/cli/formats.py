@@ -41,7 +41,11 @@ def _headers(record: ConsumerRecord) -> bytes:
 
 
 def _iso(record: ConsumerRecord) -> str:
-    return datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        # Microseconds that were taken for milliseconds are beyond the year 9999.
+        return f"{record.timestamp}ms"
 
 
 LETTERS: dict[str, tuple[Piece, str]] = {

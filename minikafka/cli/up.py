@@ -4,7 +4,7 @@ On a terminal it prints a table of the brokers, the URL to open, the ``bootstrap
 try. Elsewhere, or with ``-o json``, it prints one JSON object a line: one per broker when that broker is ready, then
 ``{"ready":true,"bootstrap_servers":...}``, later ``{"broker":2,"died":true,...}`` for each broker that died, and
 ``{"stopped":true}`` at the end. A broker is restarted only for a test: ``POST /v1/brokers/2/actions {"do": "start"}``.
-SIGTERM or Ctrl-C stops all of them.
+SIGTERM or Ctrl-C stops all of them; a second one makes them leave without waiting for leaders to move.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def command(
 ) -> None:
     """Start a cluster of brokers on this machine, in the foreground.
 
-    Clients find the cluster without -b if it listens on the default ports. Ctrl-C or SIGTERM stops all brokers. A
-    broker that dies is reported, not restarted.
+    Clients find the cluster without -b if it listens on the default ports. Ctrl-C or SIGTERM stops all brokers; a
+    second one does not wait for leaders to move. A broker that dies is reported, not restarted.
     """
     settings = parse_flags(config)
     on_terminal = sys.stdout.isatty() if output is None else output == "table"
@@ -219,6 +219,11 @@ async def _up(cluster: ProcessCluster, report: JsonReport | TextReport, signals:
                 # A browser that runs in the terminal returns when the user leaves it.
                 await asyncio.to_thread(open_console, cluster)
 
+    async def urge_all() -> None:
+        await signals.urged.wait()
+        for broker in cluster.brokers.values():
+            await broker.urge()
+
     try:
         report.starting()
         for broker in cluster.brokers.values():
@@ -235,7 +240,11 @@ async def _up(cluster: ProcessCluster, report: JsonReport | TextReport, signals:
         report.stopping()
     finally:
         signals.asked.set()
-        await cluster.stop()
+        urging = asyncio.ensure_future(urge_all())
+        try:
+            await cluster.stop()
+        finally:
+            urging.cancel()
         await asyncio.gather(*watching)
     if len(deaths) == len(cluster.brokers):
         raise Failure(f"all brokers have ended; the last one: {list(deaths.values())[-1].obituary()}")

@@ -2,8 +2,9 @@
 
 Rules for files that stay: ports are taken *before* the voters are written (DESIGN, Risks), and stay taken: the sockets
 of :class:`Ports` are bound and never listen, so that a broker can listen there (SO_REUSEADDR) and nobody else can get
-the port while it is down. What stands in the files wins over what is asked for: a restart finds ports and cluster id
-again.
+the port while it is down. Two sockets with SO_REUSEADDR can be bound to one port while neither listens, so a second
+cluster is kept away by a lock: a Unix socket in the abstract namespace, which is the network's, as ports are. What
+stands in the files wins over what is asked for: a restart finds ports and cluster id again.
 
 Temporary clusters have their files in memory where there is room (:class:`TemporaryFolder`). ``/dev/shm`` is not
 cleared before the next boot, and what a killed test run leaves there is memory. So a process that makes a folder there
@@ -110,18 +111,22 @@ class Ports:
     """Ports of the loopback interface, held for this process until :meth:`release`."""
 
     def __init__(self) -> None:
-        self._held: dict[int, socket.socket] = {}
+        self._held: dict[int, tuple[socket.socket, ...]] = {}
 
     def take(self, port: int = 0, *, advice: str = "choose other ports (--base-port) or another data directory") -> int:
         """Hold ``port``, or any free one for 0. InvalidConfig, ending in ``advice``, if the port is in use."""
         if port in self._held:
             return port
         held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind((LOOPBACK, port))
+            taken = int(held.getsockname()[1])
+            lock.bind(f"\0minikafka-port-{taken}")
         except OSError as error:
             held.close()
+            lock.close()
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 raise InvalidConfig(
                     f"port {port} of {LOOPBACK} cannot be used ({error.strerror}): stop what listens there, "
@@ -129,8 +134,7 @@ class Ports:
                     setting="listeners",
                 ) from error
             raise
-        taken = int(held.getsockname()[1])
-        self._held[taken] = held
+        self._held[taken] = (held, lock)
         return taken
 
     def take_row(self, first: int, count: int) -> bool:
@@ -145,8 +149,9 @@ class Ports:
 
     def release(self) -> None:
         """Let the ports go."""
-        for held in self._held.values():
-            held.close()
+        for sockets in self._held.values():
+            for each in sockets:
+                each.close()
         self._held.clear()
 
 
@@ -255,6 +260,7 @@ def prepare(
                 f"{len(found)}, or choose another directory"
             )
         own = found[0].config()
+        _check_majority(data_dir, found)
         used = own.protocol_of(own.clients_listener.name)
         if protocol and protocol != used:
             raise InvalidConfig(
@@ -336,6 +342,18 @@ def _existing(data_dir: Path) -> list[BrokerFiles]:
     return sorted(found, key=lambda broker: broker.node_id)
 
 
+def _check_majority(data_dir: Path, found: list[BrokerFiles]) -> None:
+    """Raise InvalidConfig if these brokers can never elect a controller: a first start was interrupted, say."""
+    voters = found[0].config().voters
+    lacking = sorted(voters.keys() - {each.node_id for each in found})
+    if 2 * len(lacking) >= len(voters) > 1:
+        folders = ", ".join(f"broker-{node}" for node in lacking)
+        raise InvalidConfig(
+            f"{data_dir} lacks {folders} of a cluster with {len(voters)} voters, so no controller can be elected: "
+            "restore what is missing, or choose another directory"
+        )
+
+
 def _adopt(found: list[BrokerFiles], ports: Ports, *, base_port: int, config: Mapping[str, str]) -> ClusterFiles:
     if base_port and found[0].address.port != base_port:
         raise InvalidConfig(
@@ -404,12 +422,13 @@ def _write(broker: BrokerFiles) -> None:
     lines = [f"# Broker {broker.node_id}. Start it by itself: minikafka serve {broker.path}"]
     lines += [f"# {name} means nothing to minikafka" for name in unknown]
     lines += [join_key_value(name, value) for name, value in broker.settings.items()]
-    text = "\n".join(lines) + "\n"
-    if broker.path.exists() and broker.path.read_text(encoding="iso-8859-1") == text:
+    # Values are escaped; the comments have the path, which may be in any script.
+    text = ("\n".join(lines) + "\n").encode("iso-8859-1", "backslashreplace")
+    if broker.path.exists() and broker.path.read_bytes() == text:
         return
     broker.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = broker.path.with_suffix(".tmp")
     # Passwords of PLAIN may be in it.
     temporary.touch(0o600)
-    temporary.write_text(text, encoding="iso-8859-1")
+    temporary.write_bytes(text)
     temporary.replace(broker.path)

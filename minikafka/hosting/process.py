@@ -8,15 +8,17 @@ cannot start itself. One line of JSON each way: ``{"start": 3}``, then ``{"start
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from minikafka.errors import BrokerNotAvailable, WorldError
+from minikafka.errors import BrokerNotAvailable, ProtocolError, WorldError
 from minikafka.types import NodeId
 
 _MARK = "MINIKAFKA_MALLOC_SET"
@@ -71,6 +73,9 @@ def exec_with_malloc_environment(arguments: Sequence[str]) -> None:
     os.execve(sys.executable, [sys.executable, *arguments], broker_environment(os.environ))  # noqa: S606
 
 
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl(2)."""
+
 StartBroker: TypeAlias = Callable[[NodeId], Awaitable[None]]
 """Start a broker that has ended, and return when it is ready. Raises WorldError."""
 
@@ -97,12 +102,24 @@ class Parent:
 
     async def start(self, node: NodeId) -> None:
         """Let the parent start a broker. Raises BrokerNotAvailable with the reason if it does not."""
-        async with self._one_request:
-            self._writer.write(json.dumps({"start": node}).encode() + b"\n")
-            line = await self._answers.get()
+        # Shielded: a caller that gives up must not leave its answer to the next one.
+        line = await asyncio.shield(asyncio.ensure_future(self._exchange(node)))
         answer = json.loads(line) if line else {"error": "the program that started this broker has ended"}
         if "error" in answer:
             raise BrokerNotAvailable(f"broker {node} was not started: {answer['error']}")
+
+    async def _exchange(self, node: NodeId) -> bytes:
+        async with self._one_request:
+            self._writer.write(json.dumps({"start": node}).encode() + b"\n")
+            return await self._answers.get()
+
+
+def wake_with_parent() -> None:
+    """Let the kernel send SIGCONT to this process when the one that started it ends.
+
+    A process that is stopped (SIGSTOP) cannot see that its parent is gone: it would keep its ports and its memory.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
 
 async def serve_child(ours: socket.socket, start: StartBroker) -> None:
@@ -113,7 +130,7 @@ async def serve_child(ours: socket.socket, start: StartBroker) -> None:
             node = json.loads(line)["start"]
             try:
                 await start(node)
-            except WorldError as error:
+            except (WorldError, ProtocolError, OSError) as error:  # OSError: its folder is gone, say
                 answer: dict[str, object] = {"error": str(error)}
             else:
                 answer = {"started": node}

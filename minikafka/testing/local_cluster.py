@@ -70,7 +70,7 @@ class LocalCluster:
         self.data_dir = self._temporary.path if self._temporary is not None else Path(data_dir or ".")
         self._log_stream = log_stream
         self._nodes: dict[NodeId, LocalBroker] = {}
-        self._starting: set[NodeId] = set()
+        self._starting: dict[NodeId, asyncio.Task[Any] | None] = {}
         self._ending: dict[NodeId, asyncio.Event] = {}
         """Brokers that are being stopped or killed: they hold their port and their files until that is done."""
         self._thread: threading.Thread | None = None
@@ -171,6 +171,11 @@ class LocalCluster:
         acls = self._security.acls(name, operations, topic=topic, group=group, transactional_id=transactional_id)
         async with AdminClient(**self.client_settings()) as admin:
             await admin.create_acls(acls)
+
+    @property
+    def is_running(self) -> bool:
+        """Return True if the cluster is started and not stopped; brokers may be down."""
+        return self._loop is not None
 
     @property
     def node_ids(self) -> tuple[NodeId, ...]:
@@ -396,23 +401,29 @@ class LocalCluster:
         files = self._files_of(node)
         if node in self._nodes or node in self._starting:
             raise BrokerNotAvailable(f"broker {node} is running: kill or terminate it first")
-        self._starting.add(node)
+        if self._ends:
+            raise BrokerNotAvailable("the cluster is being stopped")
+        self._starting[node] = asyncio.current_task()
         try:
             if node in self._ending:
                 await self._ending[node].wait()
             await self._start((files,), timeout_s)
         finally:
-            self._starting.discard(node)
+            del self._starting[node]
 
     async def _stop(self) -> None:
         """All at once. Those that are left when no quorum is possible any more do not wait for a controller; nor does
         anybody whose files are thrown away: nobody will miss a leader.
         """
         self.instruments.faults.clear()
-        waiting = [task for task in self._callers if task is not asyncio.current_task()]
+        # Brokers are also started and ended over HTTP, by tasks that are no caller's.
+        tasks = dict.fromkeys((*self._callers, *self._starting.values()))
+        waiting = [task for task in tasks if task is not None and task is not asyncio.current_task()]
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+        for being_ended in list(self._ending.values()):
+            await being_ended.wait()
         if self._sync is not None:
             await self._sync.close()
         nodes, self._nodes = dict(self._nodes), {}

@@ -211,7 +211,8 @@ def _started(
         try:
             yield cluster
         finally:
-            bench.running.remove(running)
+            if running in bench.running:
+                bench.running.remove(running)
 
 
 def _checked(marker: pytest.Mark) -> Mapping[str, Any]:
@@ -223,12 +224,21 @@ def _checked(marker: pytest.Mark) -> Mapping[str, Any]:
         )
     if not isinstance(brokers := marker.kwargs.get("brokers", 1), int):
         raise pytest.UsageError(f"@pytest.mark.minikafka(brokers={brokers!r}): a whole number is needed")
+    for name in ("config", "users"):
+        if not isinstance(given := marker.kwargs.get(name, {}), Mapping):
+            raise pytest.UsageError(f"@pytest.mark.minikafka({name}={given!r}): a dictionary is needed")
     return marker.kwargs
 
 
 def _check_use(item: pytest.Item) -> None:
-    """A shared cluster runs already: what the marker of one test asks for would be passed over in silence."""
+    """Refuse a marker that would be passed over in silence: a shared cluster runs already, a broker is one."""
     names = getattr(item, "fixturenames", ())
+    asked = next((each.kwargs.get("brokers", 1) for each in item.own_markers if each.name == "minikafka"), 1)
+    if asked != 1 and "minikafka_broker" in names and "minikafka_cluster" not in names:
+        raise pytest.UsageError(
+            f"@pytest.mark.minikafka(brokers={asked!r}) has no effect on minikafka_broker, which is one; use"
+            " minikafka_cluster"
+        )
     shared = [each for each in _SHARED if each in names]
     if shared and not _OWN.intersection(names) and any(each.name == "minikafka" for each in item.own_markers):
         raise pytest.UsageError(
@@ -244,7 +254,7 @@ def _check_use(item: pytest.Item) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A shared cluster's events are this test's from here on."""
     _check_use(item)
-    for each in item.config.stash[_BENCH].used_by(item):
+    for each in item.config.stash[_BENCH].running:
         each.begins_at = each.cluster.events.mark
 
 
@@ -259,14 +269,33 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     for each in bench.used_by(item):
         name = _NOT_IN_A_NAME.sub("-", item.nodeid)[-TOPIC_NAME_MAX:].strip("-.")
         path = bench.journals / f"{name}.{each.fixture}.jsonl"
-        count = each.cluster.events.write(path, since=each.begins_at)
+        try:
+            count = each.cluster.events.write(path, since=each.begins_at)
+        except OSError as error:  # raised here, it would end the whole session
+            report.sections.append((f"brokers' journal ({each.fixture})", f"{path} cannot be written: {error}"))
+            continue
         advice = f"{path}\n{count} events of this test; to see them: minikafka sim show '{path}' --html run.html"
         report.sections.append((f"brokers' journal ({each.fixture})", advice))
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """The next test gets a whole cluster: faults healed, dead brokers back."""
-    yield
-    for each in item.config.stash[_BENCH].used_by(item):
-        each.cluster.make_whole()
+    """The next test gets a whole cluster: faults healed, dead brokers back.
+
+    Whether this test has used it or not: ``request.getfixturevalue`` leaves no trace in a test's names.
+    """
+    outcome: Any = yield
+    running = item.config.stash[_BENCH].running
+    for each in running.copy():
+        try:
+            if not each.cluster.is_running:
+                running.remove(each)
+                pytest.fail(
+                    f"this test has stopped {each.fixture}, which all tests share; use minikafka_cluster or"
+                    " minikafka_broker for a cluster of its own",
+                    pytrace=False,
+                )
+            each.cluster.make_whole()
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - it is the test's error, not the hook's
+            if outcome.excinfo is None:
+                outcome.force_exception(error)

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
+from minikafka.cli.running import Signals
+from minikafka.cli.up import JsonReport, _up
+from minikafka.errors import BrokerNotAvailable
 from minikafka.hosting.cluster_files import BrokerFiles, Ports, prepare
-from minikafka.hosting.processes import LAST_WORDS_SIZE, BrokerDied, BrokerProcess, ProcessCluster
+from minikafka.hosting.process import Parent, StartBroker, serve_child
+from minikafka.hosting.processes import (
+    LAST_WORDS_SIZE,
+    STOP_TIMEOUT_S,
+    BrokerDied,
+    BrokerProcess,
+    ProcessCluster,
+    stop_all,
+)
 from tests.tidy.sources import ROOT
 
 
@@ -80,6 +94,114 @@ async def test_a_broker_that_cannot_be_started_leaves_no_pipe(files: BrokerFiles
     with pytest.raises(FileNotFoundError):
         await broker.start()
     await closed_but(0, before)
+
+
+@asynccontextmanager
+async def connected(start: StartBroker) -> AsyncIterator[tuple[Parent, asyncio.Task[None]]]:
+    """A child's end of the socket, and what ends with the parent's end."""
+    ours, theirs = socket.socketpair()
+    serving = asyncio.ensure_future(serve_child(ours, start))
+    parent = await Parent.at(theirs.detach())
+    watching = asyncio.ensure_future(parent.until_gone())
+    yield parent, watching
+    serving.cancel()
+    await watching
+    parent._writer.close()
+    await parent._writer.wait_closed()
+
+
+async def test_a_broker_that_asked_for_another_one_survives_that_it_cannot_be_started():
+    """The other one's folder was removed: the end of the socket would say that the parent is gone."""
+
+    async def start(node: int) -> None:
+        raise FileNotFoundError(2, "No such file or directory", f"broker-{node}/broker.log")
+
+    async with asyncio.timeout(60), connected(start) as (parent, watching):
+        for node in (2, 3):
+            with pytest.raises(BrokerNotAvailable, match=f"broker {node} was not started: .*No such file"):
+                await parent.start(node)
+        assert not watching.done()
+
+
+async def test_a_start_that_is_given_up_does_not_leave_its_answer_to_the_next():
+    """A client closed its connection meanwhile."""
+    may_end = asyncio.Event()
+
+    async def start(node: int) -> None:
+        if node == 2:
+            await may_end.wait()
+            raise BrokerNotAvailable("it has no disk")
+
+    async with asyncio.timeout(60), connected(start) as (parent, _):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await parent.start(2)
+        next_one = asyncio.ensure_future(parent.start(3))
+        await asyncio.sleep(0)
+        may_end.set()
+        await next_one
+
+
+STUBBORN = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+print('{"broker": 1, "pid": 1, "url": ""}', flush=True)
+lifeline = int(sys.argv[sys.argv.index("--parent-fd") + 1])
+while os.read(lifeline, 1):
+    pass
+"""
+
+
+async def test_the_last_broker_does_not_wait_for_a_controller(files: BrokerFiles):
+    """Two SIGTERM at once are one for the kernel: it waited for a controlled shutdown that nobody could grant."""
+    broker = BrokerProcess(files, launcher=("-c", STUBBORN))
+    dead = BrokerProcess(files)
+    await broker.start()
+    process = broker._process
+    assert process is not None
+    assert process.stdout is not None
+    await process.stdout.readline()
+    async with asyncio.timeout(STOP_TIMEOUT_S - 5):
+        await stop_all([broker, dead])
+    assert broker.returncode == 0
+
+
+async def test_a_second_signal_to_up_makes_brokers_leave_at_once(tmp_path: Path):
+    """It was ignored: the person at the terminal waited for controlled shutdowns that took their whole time."""
+    cluster = ProcessCluster(1, data_dir=tmp_path, launcher=("-c", STUBBORN))
+    signals = Signals()
+
+    class Impatient(JsonReport):
+        def all_ready(self) -> None:
+            signals.ask()
+            asyncio.get_running_loop().call_later(0.1, signals.ask)
+
+    async with asyncio.timeout(STOP_TIMEOUT_S - 5):
+        await _up(cluster, Impatient(cluster, tmp_path), signals, opens=False)
+    assert cluster.brokers[1].returncode == 0
+
+
+def test_a_frozen_broker_ends_with_its_parent(tmp_path: Path):
+    """It cannot see that its parent was killed, unless the kernel wakes it."""
+    code = (
+        "import asyncio, sys; from minikafka.hosting.processes import ProcessCluster\n"
+        "async def main():\n"
+        "    cluster = ProcessCluster(1, data_dir=sys.argv[1])\n"
+        "    await cluster.start()\n"
+        "    cluster.sigstop(1)\n"
+        "    print(cluster.brokers[1].pid, flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        frozen = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        frozen.wait(60)
+    finally:
+        if frozen.is_running():
+            frozen.kill()
 
 
 async def test_the_last_words_are_the_last_line_of_a_long_log(files: BrokerFiles):

@@ -189,6 +189,26 @@ def test_a_broker_is_started_again_when_its_stop_has_ended(tmp_path):
         assert cluster.broker(3).is_ready
 
 
+@pytest.mark.parametrize("deed", ["start", "stop", "kill"])
+def test_a_stop_waits_for_brokers_that_are_started_or_ended_over_http(tmp_path, deed: str):
+    """Their tasks are no caller's: the loop went away under them, and their files stayed open."""
+    under_way: list[asyncio.Task[None]] = []
+
+    async def begin() -> None:
+        works = {"start": cluster._restart, "stop": cluster._terminate, "kill": cluster._kill}
+        under_way.append(asyncio.ensure_future(works[deed](3)))
+        await asyncio.sleep(0.005)
+
+    cluster = LocalCluster(3, tmp_path, QUICK)
+    cluster.start()
+    if deed == "start":
+        cluster.kill(3)
+    cluster.run(begin)
+    cluster.stop()
+    assert under_way[0].done()
+    assert files_left_open(tmp_path) == []
+
+
 def test_the_sync_form_and_a_restart_of_the_whole(tmp_path):
     """The same directory is the same cluster: same ports, same id, and the topics are still there."""
     with LocalCluster(3, tmp_path, QUICK) as cluster:

@@ -160,6 +160,15 @@ def test_what_the_marker_does_not_know_is_an_error(pytester, run):
         @pytest.mark.minikafka(brokers="3")
         def test_number(minikafka_cluster): ...
 
+        @pytest.mark.minikafka(brokers=3)
+        def test_one_broker(minikafka_broker): ...
+
+        @pytest.mark.minikafka(config=["num.partitions=1"])
+        def test_settings(minikafka_broker): ...
+
+        @pytest.mark.minikafka(security_protocol="SASL_PLAINTEXT", users=["ann"])
+        def test_users(minikafka_broker): ...
+
         @pytest.mark.minikafka(brokers=1)
         def test_shared(minikafka_shared_cluster): ...
 
@@ -169,12 +178,15 @@ def test_what_the_marker_does_not_know_is_an_error(pytester, run):
         """
     )
     result = run()
-    result.assert_outcomes(errors=4, passed=1)
+    result.assert_outcomes(errors=7, passed=1)
     result.stdout.fnmatch_lines(
         [
             "*takes brokers=N, config={...}, security_protocol='SASL_SSL', * not broker*",
             "*did you mean num.partitions*",
             "*brokers='3'*: a whole number is needed*",
+            "*(brokers=3) has no effect on minikafka_broker, which is one; use minikafka_cluster*",
+            "*config=*num.partitions=1*: a dictionary is needed*",
+            "*users=*ann*: a dictionary is needed*",
             "*has no effect on minikafka_shared_cluster*",
         ]
     )
@@ -197,6 +209,38 @@ def test_the_next_test_finds_a_whole_cluster(pytester, run):
         """
     )
     run().assert_outcomes(passed=2)
+
+
+def test_the_next_test_finds_a_whole_cluster_also_when_it_was_requested_by_a_call(pytester, run):
+    """``request.getfixturevalue`` is not among a test's fixture names: the fault stayed for the tests after it."""
+    pytester.makepyfile(
+        """
+        def test_one_hurts(request):
+            request.getfixturevalue("minikafka_shared_broker").faults.cut("client>*")
+
+        def test_two_is_whole(minikafka_shared_broker):
+            assert minikafka_shared_broker.faults.active() == []
+        """
+    )
+    run().assert_outcomes(passed=2)
+
+
+def test_a_test_that_stops_a_shared_cluster_is_told(pytester, run):
+    """Once, at its own end; and a test may stop the cluster that is its own."""
+    pytester.makepyfile(
+        """
+        def test_own(minikafka_broker):
+            minikafka_broker.stop()
+
+        def test_stops(minikafka_shared_broker):
+            minikafka_shared_broker.stop()
+
+        def test_another(minikafka_broker): ...
+        """
+    )
+    result = run()
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["*this test has stopped minikafka_shared_broker, which all tests share*"])
 
 
 FAILS = """
@@ -224,6 +268,15 @@ def test_a_failed_test_keeps_its_journal(pytester, run, tmp_path, chosen: bool):
     journal = read_journals([pytester.path / told])
     assert replay_of(journal, partition="orders-0").steps
     assert not [entry for entry in journal.entries if "test_first" in str(entry.facts.get("topic", ""))]
+
+
+def test_a_journal_that_cannot_be_written_does_not_end_the_session(pytester, run, tmp_path):
+    """It was an INTERNALERROR: the tests after it did not run."""
+    (tmp_path / "file").touch()
+    pytester.makepyfile(FAILS + "\ndef test_last(): ...\n")
+    result = run("--minikafka-journal-dir", str(tmp_path / "file" / "kept"))
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*test_fails*.jsonl cannot be written: *Not a directory*"])
 
 
 def test_who_asks_for_nothing_pays_for_nothing():

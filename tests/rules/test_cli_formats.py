@@ -67,6 +67,12 @@ def test_every_letter_works_on_a_bare_record():
         assert isinstance(parse_format("%" + letter)(Read(key=None, value=None)), bytes)
 
 
+@pytest.mark.parametrize("timestamp", [1_700_000_000_000_000, -(1 << 62), 1 << 62])
+def test_a_timestamp_that_is_no_date_is_shown_as_a_number(timestamp: int):
+    """Microseconds that were taken for milliseconds must not end a command in the middle of a topic."""
+    assert parse_format("%D")(Read(timestamp=timestamp)) == f"{timestamp}ms".encode()
+
+
 def test_the_json_of_a_record():
     """Issue item 7, word by word: names and types of the contract."""
     line = to_json_line(Read(headers=(("trace", b"x"),)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -283,6 +284,43 @@ def test_a_new_cluster_gets_other_ports_and_says_so_if_a_preferred_one_is_in_use
     ports.release()
     again = prepare(tmp_path, ports, preferred_port=first, config={})
     assert (again.bootstrap, again.notice) == (cluster.bootstrap, "")
+
+
+def test_two_clusters_that_start_at_once_do_not_get_the_same_ports(tmp_path, ports):
+    """Neither listens yet, and both sockets have SO_REUSEADDR: the kernel would bind them to one port."""
+    first = first_of_free_ports(2)
+    prepare(tmp_path / "one", ports, brokers=2, preferred_port=first, config={})
+    others = Ports()
+    try:
+        second = prepare(tmp_path / "two", others, brokers=2, preferred_port=first, config={})
+        assert not {broker.address.port for broker in second.brokers} & {first, first + 1}
+        assert "is in use" in second.notice
+        with pytest.raises(InvalidConfig, match=f"port {first} of 127.0.0.1 cannot be used"):
+            prepare(tmp_path / "three", others, brokers=2, base_port=first, config={})
+    finally:
+        others.release()
+
+
+def test_a_data_directory_may_be_named_in_any_script(tmp_path, ports):
+    """Files of properties are ISO 8859-1."""
+    folder = tmp_path / "данные"
+    first = prepare(folder, ports, brokers=1, config={})
+    ports.release()
+    again = prepare(folder, ports, config={})
+    assert again.brokers == first.brokers
+    assert again.brokers[0].config().log_dirs == str(folder / "broker-1")
+
+
+def test_a_cluster_without_most_of_its_voters_is_refused(tmp_path, ports):
+    """The first `up` was killed between two files: it would wait a minute for a controller, and not say why."""
+    prepare(tmp_path, ports, brokers=3, config={})
+    ports.release()
+    shutil.rmtree(tmp_path / "broker-3")
+    assert len(prepare(tmp_path, ports, config={}).brokers) == 2  # they are a majority
+    ports.release()
+    shutil.rmtree(tmp_path / "broker-2")
+    with pytest.raises(InvalidConfig, match=r"lacks broker-2, broker-3 of a cluster with 3 voters"):
+        prepare(tmp_path, ports, config={})
 
 
 def test_the_ports_of_an_existing_cluster_cannot_be_changed_and_the_message_says_so(tmp_path, ports):
