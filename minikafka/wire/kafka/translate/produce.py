@@ -216,7 +216,7 @@ def _usual_request(frame: memoryview, at: int, exchange: Exchange) -> ProduceReq
         name = exchange.topic_name(spot) if by_id else spot.decode()
     except (struct.error, IndexError, ValueError):
         return None
-    if name is None or _is_early_zstd(frame[records_at:end], exchange.version):
+    if name is None or (exchange.version < ZSTD_FROM and _is_early_zstd(frame[records_at:end], exchange.version)):
         return None
     return ProduceRequest(
         acks=acks,
