@@ -44,6 +44,7 @@ LONG_FILES = (
     "tests/e2e/test_pages.py",
     "tests/foreign/test_kafka_apps.py",
     "tests/foreign/test_go_and_node.py",
+    "tests/foreign/test_beside_kafka.py",
     "tests/e2e/test_operations.py",
     "tests/e2e/test_console_faults.py",
     "tests/e2e/test_transform_rounds.py",
@@ -61,6 +62,7 @@ LONG_FILES = (
     "tests/e2e/test_oauth.py",
     "tests/e2e/test_fault_script.py",
     "tests/e2e/test_docs_search.py",
+    "tests/foreign/test_beside_secured_kafka.py",
     "tests/foreign/test_transform.py",
     "tests/foreign/test_secured_listeners.py",
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from minikafka.wire.batch import HEADER_SIZE, RecordBatch
@@ -32,7 +33,7 @@ VOLATILE = frozenset(
     {
         *("throttle_time_ms", "error_message", "batch_index_error_message", "cluster_id", "host", "port"),
         *("log_append_time_ms", "last_timestamp", "transaction_start_time_ms", "coordinator_epoch"),
-        *("log_dir", "size", "total_bytes", "usable_bytes", "heartbeat_interval_ms"),
+        *("log_dir", "size", "partition_size", "total_bytes", "usable_bytes", "heartbeat_interval_ms"),
     }
 )
 """Fields that are no business of a comparison."""
@@ -225,7 +226,7 @@ def member(*names: str) -> Callable[[Difference], bool]:
     return lambda found: found.member in names
 
 
-CLOCKS_MS = 1000
+CLOCKS_MS, LOGGER = 1000, 8
 MIN_ISR = "min.insync.replicas"
 FIRST_FAULT = "which of several faults is named first"
 
@@ -279,10 +280,10 @@ ON_PURPOSE = (
     Purpose(
         FIRST_FAULT,
         "OffsetCommit",
-        lambda d: d.kafka == 3 and d.ours in {22, 25, 27, 79, 82},
+        lambda d: d.kafka in {3, 29} and d.ours in {22, 25, 27, 79, 82},
     ),
     Purpose("a group that is gone: the member joins again", "OffsetCommit", codes((69, 22), (69, 25), (25, 22))),
-    Purpose(FIRST_FAULT, "TxnOffsetCommit", lambda d: d.kafka == 3),
+    Purpose(FIRST_FAULT, "TxnOffsetCommit", lambda d: d.kafka in {3, 29}),
     Purpose("a join that failed leaves no group", "DeleteGroups", codes((0, 69))),
     *(
         Purpose("a join that failed leaves no group", "DescribeGroups", is_it)
@@ -348,7 +349,19 @@ ON_PURPOSE = (
     ),
     Purpose("unknown settings are refused", "AlterConfigs", codes((0, 40))),
     Purpose("unknown operations are no error of the server", "IncrementalAlterConfigs", codes((-1, 40), (-1, 3))),
-    Purpose("there are no loggers with levels", "ListConfigResources", lambda d: not d.ours),
+    Purpose(
+        "there are no loggers with levels",
+        "ListConfigResources",
+        lambda d: d.member == "config_resources" and not d.ours and d.kafka[0]["resource_type"] == LOGGER,
+    ),
+    Purpose("what Metadata lists is listed to the same clients", "ListConfigResources", lambda d: bool(d.ask.client)),
+    Purpose("one error for all users", "DescribeUserScramCredentials", lambda d: d.member == "results" and not d.ours),
+    Purpose(
+        "a client that is denied learns no topics' names",
+        "ElectLeaders",
+        lambda d: d.member == "replica_election_results" and not d.ours,
+    ),
+    Purpose("a denial comes before a look at the topics", "DeleteTopics", codes((3, 29))),
     Purpose("nothing is said of what there is not", "DescribeTransactions", member("producer_id", "producer_epoch")),
     Purpose(
         "a producer that is only being confirmed is not shown",
@@ -366,11 +379,20 @@ def purpose_of(found: Difference) -> Purpose | None:
 # ---- both sides ------------------------------------------------------------------------------------------------------
 
 
+async def log_in(client: RawClient, user: str, password: str) -> None:
+    """SASL PLAIN."""
+    await client.call("SaslHandshake", 1, {"mechanism": "PLAIN"})
+    answer = await client.call("SaslAuthenticate", 2, {"auth_bytes": f"\0{user}\0{password}".encode()})
+    assert not answer["error_code"], answer
+
+
 class Side:
     """One broker, and what it has given this conversation."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, passwords: Mapping[str, str] = MappingProxyType({})) -> None:
+        """``passwords``: of the clients that log in, by their names."""
         self._host, _, self._port = bootstrap.partition(":")
+        self._passwords = passwords
         self._clients: dict[str, RawClient] = {}
         self._open: dict[int, tuple[Ask, asyncio.Task[Message]]] = {}
         self.given = Given()
@@ -413,6 +435,8 @@ class Side:
             client = self._clients.get(ask.client)
             if client is None:
                 client = self._clients[ask.client] = await RawClient.at(self._host, int(self._port))
+                if ask.client in self._passwords:
+                    await log_in(client, ask.client, self._passwords[ask.client])
             answer = await client.call(ask.api, ask.version, message)
             if not errors_in(answer) & NOT_YET:
                 break
@@ -452,11 +476,15 @@ async def settled(kafka: Side, ours: Side, number: int, *, may_park: bool) -> se
 
 
 async def first_difference(
-    kafka: str, ours: str, conversation: Iterator[Ask], pauses: Mapping[str, float]
+    kafka: str,
+    ours: str,
+    conversation: Iterator[Ask],
+    pauses: Mapping[str, float],
+    passwords: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Difference, list[Ask]] | None:
     """The first place that differs and is not meant to, with the requests up to there."""
     said: list[Ask] = []
-    async with Side(kafka) as one, Side(ours) as other:
+    async with Side(kafka, passwords) as one, Side(ours, passwords) as other:
         for number, ask in enumerate(conversation):
             if one.is_waiting(ask.client):
                 continue

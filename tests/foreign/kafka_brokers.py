@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -21,9 +22,10 @@ READY_WITHIN_S = 60.0
 class KafkaOfOne:
     """A running broker of Apache Kafka, with the methods that a test needs; all of them block."""
 
-    def __init__(self, runner: asyncio.Runner, cluster: KafkaCluster) -> None:
+    def __init__(self, runner: asyncio.Runner, cluster: KafkaCluster, login: Mapping[str, str]) -> None:
         self._runner = runner
         self._cluster = cluster
+        self._login = login
 
     @property
     def bootstrap(self) -> str:
@@ -42,7 +44,7 @@ class KafkaOfOne:
         """Start the process, and wait until it answers. RuntimeError with its last lines."""
         self._runner.run(self._cluster.start())
         admin, deadline = (
-            AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}),
+            AdminClient({**self._login, "bootstrap.servers": self.bootstrap, "log_level": 0}),
             time.monotonic() + READY_WITHIN_S,
         )
         while True:
@@ -61,8 +63,13 @@ class KafkaOfOne:
 
 
 @contextmanager
-def kafka(settings: Mapping[str, str] | None = None) -> Iterator[KafkaOfOne]:
-    """One broker of Apache Kafka 4.3.1, formatted and started. NoKafka says what is missing."""
+def kafka(
+    settings: Mapping[str, str] | None = None, login: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[KafkaOfOne]:
+    """One broker of Apache Kafka 4.3.1, formatted and started. NoKafka says what is missing.
+
+    ``login`` has librdkafka's settings for clients of a broker whose ``settings`` require a login.
+    """
     with asyncio.Runner() as runner:
         cluster = KafkaCluster(kafka_processes.find(), 1)
         try:
@@ -70,7 +77,7 @@ def kafka(settings: Mapping[str, str] | None = None) -> Iterator[KafkaOfOne]:
             with broker.settings.open("a", encoding="ascii") as file:
                 file.write("".join(f"{name}={value}\n" for name, value in (settings or {}).items()))
             runner.run(cluster.format())
-            made = KafkaOfOne(runner, cluster)
+            made = KafkaOfOne(runner, cluster, login)
             made.start()
             yield made
         finally:

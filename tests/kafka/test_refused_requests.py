@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from minikafka.errors import NotController, ReplicaNotAvailable, TopicAuthorizationFailed
+from minikafka.errors import (
+    ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
+    NotController,
+    ReplicaNotAvailable,
+    TopicAuthorizationFailed,
+)
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
 from minikafka.wire.kafka.codec import Message, decode, encode
@@ -14,8 +20,13 @@ from minikafka.wire.kafka.offer import OFFERS
 from minikafka.wire.kafka.schema import api_named
 from minikafka.wire.kafka.translate.common import Exchange
 from minikafka.wire.messages import (
+    CreatedTopic,
+    CreateTopicsResponse,
     DeletedTopic,
     DeleteTopicsResponse,
+    DescribedPartition,
+    DescribedTopic,
+    DescribeTopicsResponse,
     MetadataResponse,
     MetadataTopic,
 )
@@ -118,3 +129,39 @@ def test_an_election_of_named_partitions_refused_in_version_0():
     (topic,) = refused("ElectLeaders", 0, NotController("not me"), named)["replica_election_results"]
     found = [(each["partition_id"], each["error_code"]) for each in topic["partition_result"]]
     assert (topic["topic"], found) == ("t", [(0, 41), (3, 41)])
+
+
+def test_a_refused_reassignment_names_the_partitions():
+    """Java's admin client takes the error of each from there; without them it finds the response malformed."""
+    answer = refused("AlterPartitionReassignments", 1, ClusterAuthorizationFailed("denied"))
+    rows = [(each["name"], row["error_code"]) for each in answer["responses"] for row in each["partitions"]]
+    assert (answer["error_code"], rows) == (31, [("t", 31)])
+
+
+@pytest.mark.parametrize("name, version", [("OffsetCommit", 10), ("OffsetFetch", 9), ("Produce", 13)])
+def test_the_error_of_a_request_comes_before_that_of_an_unknown_id(name: str, version: int):
+    """As in Kafka: a client that is denied the group does not look for a topic."""
+    assert errors_in(refused(name, version, GroupAuthorizationFailed("denied"), requests(b"?" * 16)[name])) <= {0, 30}
+
+
+def test_settings_of_a_created_topic_that_are_hidden_have_an_error():
+    """KIP-525. Java's admin client says otherwise that the broker is too old."""
+    response = CreateTopicsResponse(topics=(CreatedTopic(name="made"),))
+    codes = [
+        answered("CreateTopics", version, {}, response)["topics"][0]["topic_config_error_code"] for version in (4, 5, 7)
+    ]
+    assert codes == [0, 29, 29]
+
+
+def test_a_page_of_partitions_has_the_denied_topics():
+    """As in Kafka: they count for no page."""
+    denied = DescribedTopic(topic="z", error_code=TopicAuthorizationFailed.code)
+    partition = DescribedPartition(
+        partition=0, leader=1, leader_epoch=0, partition_epoch=0, controller_epoch=0, replicas=(1,), isr=(1,)
+    )
+    response = DescribeTopicsResponse(topics=(DescribedTopic(topic="t", partitions=(partition,) * 2), denied))
+    asked: Message = {"topics": [{"name": "t"}, {"name": "z"}], "response_partition_limit": 1, "cursor": None}
+    answer = answered("DescribeTopicPartitions", 0, asked, response)
+    found = [(each["name"], each["error_code"], len(each["partitions"])) for each in answer["topics"]]
+    assert found == [("t", 0, 1), ("z", 29, 0)]
+    assert answer["next_cursor"] == {"topic_name": "t", "partition_index": 1}

@@ -191,10 +191,10 @@ def _commit_response(message: Message, response: Any, exchange: Exchange) -> Mes
     codes: dict[tuple[str, int], int] = {(each.topic, each.partition): each.error_code for each in response.partitions}
 
     def code(name: str | None, partition: int) -> int:
-        if name is None:
-            return UNKNOWN_TOPIC_ID
         failed: int = response.error_code
-        return failed or codes[name, partition]
+        if not failed:
+            return UNKNOWN_TOPIC_ID if name is None else codes[name, partition]
+        return failed
 
     return {
         "topics": [
@@ -270,7 +270,7 @@ def _fetched_group(group: Message, response: OffsetFetchResponse, exchange: Exch
     found = {(each.topic, each.partition): each for each in response.partitions}
 
     def row(name: str | None, number: int) -> Message:
-        code = UNKNOWN_TOPIC_ID if name is None else response.error_code
+        code = response.error_code or (UNKNOWN_TOPIC_ID if name is None else 0)
         if name is None or code:
             return _fetched(FetchedOffset(topic="", partition=number, error_code=code))
         return _fetched(found[name, number])

@@ -101,10 +101,10 @@ def _response(message: Message, response: ProduceResponse, exchange: Exchange) -
         partitions = []
         for each in topic["partition_data"]:
             index = each["index"]
-            if name is None:
-                partitions.append(_refused(index, UNKNOWN_TOPIC_ID, None, version))
-            elif response.error_code:
+            if response.error_code:
                 partitions.append(_refused(index, response.error_code, response.error_message, version))
+            elif name is None:
+                partitions.append(_refused(index, UNKNOWN_TOPIC_ID, None, version))
             elif _is_early_zstd(each["records"], version):
                 partitions.append(_refused(index, UnsupportedCompressionType.code, None, version))
             elif by_id and answers[name, index].error_code == TopicAuthorizationFailed.code:

@@ -18,6 +18,7 @@ from minikafka.wire.admin import (
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import (
+    NONE,
     NOT_ASKED,
     UNKNOWN_TOPIC_ID,
     Exchange,
@@ -71,13 +72,19 @@ def _create_request(message: Message, exchange: Exchange) -> CreateTopicsRequest
     return typed(CreateTopicsRequest, message, topics=tuple(topics), include_configs=exchange.version >= CONFIGS_FROM)
 
 
-def _create_response(message: Message, response: Any, _exchange: Exchange) -> Message:
+def _create_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    def hidden(topic: CreatedTopic) -> int:
+        """The error of a topic that was created, but whose settings the client may not read (KIP-525)."""
+        is_hidden = exchange.version >= CONFIGS_FROM and not topic.error_code and topic.num_partitions < 0
+        return TopicAuthorizationFailed.code if is_hidden else NONE
+
     asked: list[Message] = [{"name": name} for name in dict.fromkeys(topic["name"] for topic in message["topics"])]
     return {
         "topics": [
             {
                 **plain(each),
                 "topic_id": id_bytes(each.topic_id),
+                "topic_config_error_code": hidden(each),
                 "configs": [{**plain(config), "read_only": False, "is_sensitive": False} for config in each.configs],
             }
             for each in each_answer(response, _each_name_once(response.topics), CreatedTopic, asked)
@@ -213,10 +220,19 @@ def _reassign_request(message: Message, _exchange: Exchange) -> AlterPartitionRe
 
 
 def _reassign_response(message: Message, response: Any, _exchange: Exchange) -> Message:
+    def refused(_topic: str, asked: Message) -> Message:
+        return {"partition_index": asked["partition_index"], **error_of(response)}
+
+    # Java's admin client looks for an error of the whole request at the partitions.
+    results = (
+        in_request_order(message["topics"], refused)
+        if response.error_code
+        else nested(response.responses, _row("partition_index"))
+    )
     return {
         "allow_replication_factor_change": message["allow_replication_factor_change"],
         **error_of(response),
-        "responses": nested(response.responses, _row("partition_index")),
+        "responses": results,
     }
 
 
@@ -271,15 +287,20 @@ def _describe_response(message: Message, response: Any, exchange: Exchange) -> M
         if topic.topic < first_name:
             continue
         start = first_partition if topic.topic == first_name else 0
+        if topic.error_code == TopicAuthorizationFailed.code:
+            # As in Kafka, every page has the topics that the client may not describe.
+            topics.append(_described(topic, (), exchange))
+            continue
+        if next_cursor is not None:
+            continue
         if not left:
             next_cursor = {"topic_name": topic.topic, "partition_index": 0}
-            break
+            continue
         partitions = topic.partitions[start : start + left]
         topics.append(_described(topic, partitions, exchange))
         left -= len(partitions)
         if start + len(partitions) < len(topic.partitions):
             next_cursor = {"topic_name": topic.topic, "partition_index": start + len(partitions)}
-            break
     return {"topics": topics, "next_cursor": next_cursor}
 
 
