@@ -35,7 +35,7 @@ from minikafka.chaos.watch import ClusterState, Watch
 from minikafka.check import Expectations, Verdict
 from minikafka.client.settings import AdminConfig, build
 from minikafka.client.structs import NewTopic
-from minikafka.errors import TopicAlreadyExists, WorldError
+from minikafka.errors import InvalidConfig, TopicAlreadyExists, WorldError
 from minikafka.faults import FAULTS, RESTART, ROLLING_RESTART, STOP, Standing, View
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.world.clients import AdminClient, Asker, client_tls
@@ -72,7 +72,7 @@ class Run:
         self._duration_s = scenario.load.duration_s if duration_s is None else duration_s
         self._say = say
         self._loop = asyncio.get_running_loop()
-        self._ledger = Ledger(folder / "history.jsonl")
+        self._ledger = Ledger(folder / HISTORY)
         topics = {each.topic for each in scenario.load.producers}
         self._names = scenario.cluster.names()
         self._figures = Figures([name for name in self._names if name.topic in topics])
@@ -425,6 +425,7 @@ def _faults(outcome: Outcome, place: Callable[[float], float], tall: int) -> lis
     return parts
 
 
+HISTORY: Final = "history.jsonl"
 REPORT: Final = "report.json"
 PICTURE: Final = "throughput.svg"
 
@@ -444,6 +445,13 @@ def check(scenario: Scenario, target: str, duration_s: float | None) -> None:
         )
 
 
+def _check_unused(folder: Path) -> None:
+    """Raise InvalidConfig if there was a run in this folder: its records would be duplicates in the next one."""
+    for old in (folder / HISTORY, folder / REPORT, *folder.glob("broker*")):
+        if old.exists():
+            raise InvalidConfig(f"{folder} holds an earlier run ({old.name}): choose another directory")
+
+
 async def play(
     scenario: Scenario,
     target: str,
@@ -454,8 +462,12 @@ async def play(
     say: Callable[[str], object] = lambda _: None,
     made: type[Target] | None = None,
 ) -> Outcome:
-    """Play it and write the files. CannotMake, WorldError. ``made``: another class for the target, for tests."""
+    """Play it and write the files. CannotMake, WorldError; InvalidConfig if ``folder`` has an earlier run.
+
+    ``made``: another class for the target, for tests.
+    """
     check(scenario, target, duration_s)
+    _check_unused(folder)
     (folder / scenario.path.name).write_bytes(scenario.path.read_bytes())
     make = made or target_class(target)
     run = Run(scenario, make(scenario, folder, say), seed=seed, duration_s=duration_s, folder=folder, say=say)

@@ -33,7 +33,7 @@ from minikafka.cli.spark import print_flights
 from minikafka.cli.tables import FOLDER, console
 from minikafka.client.structs import NewTopic
 from minikafka.config import DAY_MS
-from minikafka.errors import WorldError
+from minikafka.errors import InvalidConfig, WorldError
 from minikafka.hosting.processes import ProcessCluster
 from minikafka.spark.jobs import LATE_MINUTES
 from minikafka.spark.session import INSTALL_SPARK
@@ -196,6 +196,8 @@ equal byte by byte below their high watermarks, and Spark's aggregation of the t
 )
 def command(no_spark: bool, fast: bool, data_dir: Path | None) -> None:
     """Kill brokers while flights stream in, and prove that nothing that was acknowledged was lost."""
+    if data_dir is not None and (data_dir / "history.jsonl").exists():
+        raise InvalidConfig(f"{data_dir} holds an earlier run: choose another directory")
     folder = data_dir or Path(tempfile.mkdtemp(prefix="minikafka-demo-"))
     well = False
     try:

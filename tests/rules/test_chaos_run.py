@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from minikafka.chaos.load import Ledger, Work
 from minikafka.chaos.outcome import Figures
 from minikafka.chaos.processes import ProcessTarget
 from minikafka.chaos.reading import find, read
-from minikafka.chaos.runner import Run
+from minikafka.chaos.runner import Run, play
 from minikafka.chaos.scenario import Expectation, Hit, Load, Strike
 from minikafka.chaos.watch import ClusterState
-from minikafka.errors import WorldError
+from minikafka.errors import InvalidConfig, WorldError
 from minikafka.hosting.processes import BrokerProcess
 from minikafka.types import TopicPartition
 
@@ -210,3 +211,11 @@ async def test_kafkas_client_logs_again_after_a_run(tmp_path: Path, monkeypatch:
     await work.close()
     ledger.close()
     assert logger.level == logging.INFO
+
+
+@pytest.mark.parametrize("left", ["history.jsonl", "report.json", "brokers", "broker-1"])
+async def test_a_folder_with_an_earlier_run_is_refused(tmp_path: Path, left: str):
+    """The brokers there have the earlier run's records: all of them were duplicates in the second, "damage"."""
+    (tmp_path / left).mkdir()
+    with pytest.raises(InvalidConfig, match=f"holds an earlier run \\({re.escape(left)}\\): choose another"):
+        await play(read(find("kill-loop")), "processes", seed=1, folder=tmp_path)

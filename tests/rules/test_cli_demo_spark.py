@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+from click.testing import CliRunner
+
 from minikafka.cli.demo import DAY_MS, directly, run_job
 from minikafka.cli.demo_story import Flight
+from minikafka.cli.root import root
 
 
 def flight(day: int, carrier: str, delay: int | None) -> Flight:
@@ -62,3 +65,11 @@ async def test_a_silent_job_is_still_reported(tmp_path, monkeypatch):
     assert await run_job("127.0.0.1:1", "flights", "delays", tmp_path, say) == {}
     assert "starting" in told
     assert not any("JVM" in each for each in told)
+
+
+def test_a_folder_with_an_earlier_run_is_refused(tmp_path):
+    """Its cluster has the topics; the advice was to delete them, of which the demo's user knows nothing."""
+    (tmp_path / "history.jsonl").touch()
+    done = CliRunner().invoke(root, ["demo", "--no-spark", "--data-dir", str(tmp_path)])
+    assert done.exit_code == 2
+    assert done.output == f"minikafka: {tmp_path} holds an earlier run: choose another directory\n"

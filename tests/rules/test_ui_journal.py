@@ -59,6 +59,14 @@ def test_a_simulations_journal_survives_the_file(tmp_path: Path):
     assert [entry.broker for entry in entries] == [1, None, None]
 
 
+def test_a_line_ends_at_a_line_feed_only(tmp_path: Path):
+    """A client's name may have any other character at which Python would divide lines."""
+    path = tmp_path / "run.jsonl"
+    names = "a\u2028b\u2029c\x85d"
+    write_journal([Entry(at_s=1.0, node="n1", kind="refused", facts={"client": names})], path)
+    assert read_journals([path]).entries[0].facts == {"client": names}
+
+
 def test_a_line_that_a_kill_cut_short_is_passed_over(tmp_path: Path):
     """kill -9 in the middle of a write: all before it counts."""
     path = recorded(tmp_path / "1.jsonl", "1", (1, "broker_started", {}))
