@@ -4,14 +4,16 @@ Signals kill, stop and freeze. Links, disks and calendars are hurt through the b
 ``/v1/machine``), which stand in front of the production code's network, files and clock. A power loss cannot be made:
 what a killed process has written stays in the kernel's page cache.
 
-Rules for this file: what is wanted of a broker is kept here, and sent to its process again when it is a new one; a
-broker that is frozen or dead receives it later.
+Rules for this file: what is wanted of a broker follows from the faults in force, and is sent to its process again when
+it is a new one; a broker that is frozen or dead receives it later.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -19,6 +21,7 @@ from typing import Any, ClassVar, Final
 import aiohttp
 
 from minikafka.chaos.scenario import Hit, Scenario
+from minikafka.chaos.target import Fleet
 from minikafka.errors import WorldError
 from minikafka.faults import (
     CLIENT,
@@ -53,35 +56,14 @@ Spec = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What shall be wrong with one broker."""
+class Told:
+    """What one incarnation of a broker's process knows."""
 
-    down: dict[int, None] = field(default_factory=dict)
-    """Numbers of hits that keep it dead."""
-    frozen: dict[int, None] = field(default_factory=dict)
-    links: dict[tuple[int, int], Spec] = field(default_factory=dict)
-    """(hit, place in it) -> a fault for /v1/faults."""
-    full: dict[int, None] = field(default_factory=dict)
-    delays_ms: dict[int, float] = field(default_factory=dict)
-    failing: dict[int, None] = field(default_factory=dict)
-    returning: int = 0
-    """How often it is being put right just now: a broker that is still dead then is no surprise yet."""
-    ahead_ms: int = 0
-    told_links: dict[tuple[int, int], int] = field(default_factory=dict)
-    """What this incarnation of its process knows: the fault's number there."""
-    told_machine: Spec = field(default_factory=dict)
-    unsure: bool = False
+    links: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(hit, place in it) -> the fault's number there."""
+    machine: Spec = field(default_factory=dict)
+    is_unsure: bool = False
     """An answer was late or lost: it may have faults whose numbers nobody knows."""
-
-    def machine(self) -> Spec:
-        """For /v1/machine; empty: all is well."""
-        state = {
-            "disk_full": bool(self.full),
-            "sync_delay_ms": int(max(self.delays_ms.values(), default=0)),
-            "failing_syncs": len(self.failing),
-            "calendar_ahead_ms": self.ahead_ms,
-        }
-        return {name: value for name, value in state.items() if value}
 
 
 class ProcessTarget:
@@ -103,7 +85,12 @@ class ProcessTarget:
             },
             launcher=self.launcher,
         )
-        self._wanted = {node: Wanted() for node in self._cluster.brokers}
+        self._fleet = Fleet(self._cluster.brokers, self._answers, on_start=self._begins_again)
+        self._hits: dict[int, Hit] = {}
+        self._spent: set[tuple[int, NodeId]] = set()
+        """Hits of FSYNC_FAIL, with the brokers that have had their failed sync."""
+        self._ahead_ms: Counter[NodeId] = Counter()
+        self._told = {node: Told() for node in self._cluster.brokers}
         self._telling = {node: asyncio.Lock() for node in self._cluster.brokers}
         self._http: aiohttp.ClientSession | None = None
 
@@ -134,141 +121,120 @@ class ProcessTarget:
         return {
             node: broker.obituary()
             for node, broker in self._cluster.brokers.items()
-            if not (broker.is_running or self._is_explained(node))
+            if self._fleet.is_missed(node) and not self._is_explained(node)
         }
 
     def _is_explained(self, node: NodeId) -> bool:
-        """Return True if a fault ended it, or a disk that a fault has damaged."""
-        wanted = self._wanted[node]
-        return bool(wanted.down or wanted.full or wanted.failing or wanted.returning or self._telling[node].locked())
+        """Return True if a disk that a fault has damaged ended it."""
+        return bool(self._telling[node].locked() or self._struck(DISK_FULL, node) or self._struck(FSYNC_FAIL, node))
 
     async def start(self) -> None:
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S))
         await self._cluster.start()
 
+    async def _answers(self, node: NodeId) -> bool:
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection(*self._cluster.brokers[node].files.address)
+            writer.close()
+            return True
+        return False
+
     # ---- faults ------------------------------------------------------------------------------------------------------
 
     async def begin(self, hit: Hit) -> None:
-        self._note(hit)
-        await asyncio.gather(*(self._carry_out(hit, node) for node in self._touched(hit)))
-
-    async def _carry_out(self, hit: Hit, node: NodeId) -> None:
-        if hit.what == KILL:
-            await self._cluster.kill9(node)
-        elif hit.what == STOP:
-            await self._cluster.terminate(node)
-        elif hit.what == PAUSE:
-            self._cluster.sigstop(node)
+        self._hits[hit.strike.number] = hit
+        if hit.what == CLOCK_JUMP:
+            self._ahead_ms.update(dict.fromkeys(hit.nodes, int(hit.strike.by_s * 1000)))
+        if hit.what in {KILL, STOP, PAUSE}:
+            await self._fleet.begin(hit)
         else:
-            await self._tell(node)
+            await self._tell_all(_touched(hit))
 
     async def end(self, hit: Hit) -> None:
-        self._forget(hit)
-        await self._put_all_right(self._touched(hit))
+        self._hits.pop(hit.strike.number, None)
+        nodes = _touched(hit)
+        with self._fleet.returning(nodes):
+            await self._fleet.end(replace(hit, nodes=nodes))
+            await self._tell_all(nodes)
 
     async def heal(self) -> None:
-        for wanted in self._wanted.values():
-            for of_hits in (wanted.down, wanted.frozen, wanted.links, wanted.full, wanted.delays_ms, wanted.failing):
-                of_hits.clear()
-        await self._put_all_right(self._wanted)
+        self._hits.clear()
+        await self._fleet.heal()
+        await self._tell_all(self._cluster.brokers)
 
-    async def _put_all_right(self, nodes: Iterable[NodeId]) -> None:
-        """Hide the time between the end of a fault and the beginning of what ends it (see :meth:`died`)."""
-        hit = tuple(nodes)
-        for node in hit:
-            self._wanted[node].returning += 1
-        try:
-            await asyncio.gather(*(self._put_right(node) for node in hit))
-        finally:
-            for node in hit:
-                self._wanted[node].returning -= 1
+    def _begins_again(self, node: NodeId) -> None:
+        """A new process knows nothing of the faults in force, and its disk is well."""
+        self._told[node] = Told()
+        self._spent.update((hit.strike.number, node) for hit in self._struck(FSYNC_FAIL, node))
 
-    async def _put_right(self, node: NodeId) -> None:
-        """Bring the broker to its wanted state: thawed, started, and with the faults that still hold."""
-        wanted, broker = self._wanted[node], self._cluster.brokers[node]
-        if not wanted.frozen:
-            self._cluster.sigcont(node)
-        if wanted.down:
-            return
-        async with self._telling[node]:
-            if not broker.is_running:
-                wanted.told_links.clear()
-                wanted.told_machine.clear()
-                wanted.failing.clear()  # it has had its failed sync
-                await broker.start()
-        await self._tell(node)
+    def _struck(self, what: str, node: NodeId) -> list[Hit]:
+        """The hits of one kind on a broker that are in force."""
+        return [
+            hit
+            for number, hit in self._hits.items()
+            if hit.what == what and node in hit.nodes and (number, node) not in self._spent
+        ]
 
-    def _touched(self, hit: Hit) -> tuple[NodeId, ...]:
-        """Brokers for which the hit changes something."""
-        if not hit.links:
-            return hit.nodes
-        return tuple(dict.fromkeys(_where(link) for link in hit.links))
+    def _links(self, node: NodeId) -> dict[tuple[int, int], Spec]:
+        """(hit, place in it) -> a fault for the broker's /v1/faults."""
+        return {
+            (number, place): _spec(hit, link, hit.strike.seed + place)
+            for number, hit in self._hits.items()
+            for place, link in enumerate(hit.links)
+            if _where(link) == node
+        }
 
-    def _note(self, hit: Hit) -> None:
-        number, strike = hit.strike.number, hit.strike
-        for place, link in enumerate(hit.links):
-            self._wanted[_where(link)].links[number, place] = _spec(hit, link, strike.seed + place)
-        for node in hit.nodes:
-            wanted = self._wanted[node]
-            if hit.what in {KILL, STOP}:
-                wanted.down[number] = None
-            elif hit.what == PAUSE:
-                wanted.frozen[number] = None
-            elif hit.what == DISK_FULL:
-                wanted.full[number] = None
-            elif hit.what == SLOW_DISK:
-                wanted.delays_ms[number] = strike.delay_s * 1000
-            elif hit.what == FSYNC_FAIL:
-                wanted.failing[number] = None
-            elif hit.what == CLOCK_JUMP:
-                wanted.ahead_ms += int(strike.by_s * 1000)
-
-    def _forget(self, hit: Hit) -> None:
-        number = hit.strike.number
-        for place, link in enumerate(hit.links):
-            self._wanted[_where(link)].links.pop((number, place), None)
-        for node in hit.nodes:
-            wanted = self._wanted[node]
-            for of_hits in (wanted.down, wanted.frozen, wanted.full, wanted.failing):
-                of_hits.pop(number, None)
-            wanted.delays_ms.pop(number, None)
+    def _machine(self, node: NodeId) -> Spec:
+        """For the broker's /v1/machine; empty: all is well."""
+        delays_s = [hit.strike.delay_s for hit in self._struck(SLOW_DISK, node)]
+        state = {
+            "disk_full": bool(self._struck(DISK_FULL, node)),
+            "sync_delay_ms": int(max(delays_s, default=0.0) * 1000),
+            "failing_syncs": len(self._struck(FSYNC_FAIL, node)),
+            "calendar_ahead_ms": self._ahead_ms[node],
+        }
+        return {name: value for name, value in state.items() if value}
 
     # ---- doors -------------------------------------------------------------------------------------------------------
 
+    async def _tell_all(self, nodes: Iterable[NodeId]) -> None:
+        await asyncio.gather(*map(self._tell, nodes))
+
     async def _tell(self, node: NodeId) -> None:
-        """Make the process's doors say what is wanted. WorldError when it does not listen in TELL_S."""
-        wanted, broker = self._wanted[node], self._cluster.brokers[node]
+        """Make the process's doors say what the faults in force want. WorldError when it does not listen in TELL_S."""
+        broker = self._cluster.brokers[node]
         deadline = asyncio.get_running_loop().time() + TELL_S
         async with self._telling[node]:
-            while broker.is_running and not wanted.frozen and not wanted.down and self._differs(wanted):
+            while broker.is_running and not self._fleet.is_held(node) and self._differs(node):
                 try:
-                    await self._tell_once(wanted, broker.files.address)
+                    await self._tell_once(node, broker.files.address)
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                    wanted.unsure = True
+                    self._told[node].is_unsure = True
                     if asyncio.get_running_loop().time() > deadline:
                         why = str(error) or type(error).__name__
                         raise WorldError(f"broker {node} cannot receive its faults: {why}") from error
                     await asyncio.sleep(RETRY_S)
 
-    @staticmethod
-    def _differs(wanted: Wanted) -> bool:
-        return wanted.links.keys() != wanted.told_links.keys() or wanted.machine() != wanted.told_machine
+    def _differs(self, node: NodeId) -> bool:
+        told = self._told[node]
+        return self._links(node).keys() != told.links.keys() or self._machine(node) != told.machine
 
-    async def _tell_once(self, wanted: Wanted, address: Address) -> None:
-        if wanted.unsure:
+    async def _tell_once(self, node: NodeId, address: Address) -> None:
+        told, links = self._told[node], self._links(node)
+        if told.is_unsure:
             await self._ask("DELETE", address, "/v1/faults")
-            wanted.told_links.clear()
-            wanted.unsure = False
-        for key in [each for each in wanted.told_links if each not in wanted.links]:
-            await self._ask("DELETE", address, f"/v1/faults/{wanted.told_links[key]}")
-            del wanted.told_links[key]
-        for key, spec in list(wanted.links.items()):
-            if key not in wanted.told_links:
-                wanted.told_links[key] = (await self._ask("POST", address, "/v1/faults", spec))["id"]
-        machine = wanted.machine()
-        if machine != wanted.told_machine:
+            told.links.clear()
+            told.is_unsure = False
+        for key in [each for each in told.links if each not in links]:
+            await self._ask("DELETE", address, f"/v1/faults/{told.links[key]}")
+            del told.links[key]
+        for key, spec in links.items():
+            if key not in told.links:
+                told.links[key] = (await self._ask("POST", address, "/v1/faults", spec))["id"]
+        machine = self._machine(node)
+        if machine != told.machine:
             await self._ask("PUT", address, "/v1/machine", machine)
-            wanted.told_machine = machine
+            told.machine = machine
 
     async def _ask(self, method: str, address: Address, path: str, document: Spec | None = None) -> Spec:
         if self._http is None:
@@ -293,6 +259,11 @@ class ProcessTarget:
         await self._cluster.stop()
         if self._http is not None:
             await self._http.close()
+
+
+def _touched(hit: Hit) -> tuple[NodeId, ...]:
+    """Brokers for which the hit changes something."""
+    return tuple(dict.fromkeys(map(_where, hit.links))) or hit.nodes
 
 
 def _where(link: tuple[End, End]) -> NodeId:

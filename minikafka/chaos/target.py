@@ -200,9 +200,16 @@ _DEEDS: Final[Mapping[str, Callable[[Member], Awaitable[object]]]] = {
 class Fleet:
     """``answers`` tells whether a broker accepts a connection. Each hit that is in force holds its brokers."""
 
-    def __init__(self, brokers: Mapping[NodeId, Member], answers: Answers) -> None:
+    def __init__(
+        self,
+        brokers: Mapping[NodeId, Member],
+        answers: Answers,
+        *,
+        on_start: Callable[[NodeId], object] = lambda _node: None,
+    ) -> None:
         self.brokers = brokers
         self._answers = answers
+        self._on_start = on_start
         self._down: dict[NodeId, set[int]] = {node: set() for node in brokers}
         self._still: dict[NodeId, set[int]] = {node: set() for node in brokers}
         self._starting = {node: asyncio.Lock() for node in brokers}
@@ -245,6 +252,10 @@ class Fleet:
         is_expected = self._down[node] or self._returning[node] or self._starting[node].locked()
         return not (self.brokers[node].is_running or is_expected)
 
+    def is_held(self, node: NodeId) -> bool:
+        """Return True if a fault holds the broker down, or still."""
+        return bool(self._down[node] or self._still[node])
+
     async def heal(self) -> None:
         """End all holds: all brokers resume and run. Raises WorldError; BrokerDied when one does not."""
         for node, broker in self.brokers.items():
@@ -262,6 +273,7 @@ class Fleet:
             if self._down[node] or broker.is_running:
                 return
             await broker.start()
+            self._on_start(node)
             await self._comes_up(node)
             if self._still[node]:
                 await broker.freeze()

@@ -65,7 +65,7 @@ async def test_who_is_about_to_be_started_has_not_died(tmp_path: Path, monkeypat
     async def put_right(_: int) -> None:
         await go_on.wait()
 
-    monkeypatch.setattr(target, "_put_right", put_right)
+    monkeypatch.setattr(target._fleet, "_start", put_right)
     await target.begin(hit)
     assert sorted(target.died()) == [2, 3]  # nobody has started any of them
     ending = asyncio.ensure_future(target.end(hit))
@@ -190,11 +190,11 @@ async def test_a_fault_whose_answer_was_late_is_not_set_twice(tmp_path: Path, mo
     target = Doors(read(find("kill-loop")), tmp_path, lambda _: None)
     with monkeypatch.context() as patch:
         patch.setattr(BrokerProcess, "is_running", True)
-        cut = {"kind": "drop", "link": "1>2"}
-        target._wanted[1].links[7, 0] = cut
+        cut = Strike(number=7, at_s=0.0, what="cut", whom="n1")
+        target._hits[7] = Hit(strike=cut, nodes=(1,), links=((1, 2),))
         await target._tell(1)
-        assert list(target.faults.values()) == [cut]
-        target._wanted[1].links.clear()
+        assert list(target.faults.values()) == [{"kind": "drop", "link": "1>2"}]
+        target._hits.clear()
         await target._tell(1)
         assert target.faults == {}
     await target.close()

@@ -10,7 +10,7 @@ import pytest
 from minikafka.chaos.compose import ComposeTarget
 from minikafka.chaos.netns import NetnsTarget
 from minikafka.chaos.outcome import REASONS, allowed_kinds
-from minikafka.chaos.processes import ProcessTarget, Wanted
+from minikafka.chaos.processes import ProcessTarget
 from minikafka.chaos.reading import LIBRARY, ScenarioError, find, library, read, scenario_of
 from minikafka.chaos.scenario import SHORT_SESSIONS, Hit, Span, Strike, hit_of, strikes_of
 from minikafka.chaos.target import NO_MESSAGES, lacks
@@ -173,11 +173,9 @@ def test_the_seed_reaches_what_is_drawn_for_each_message():
     assert len(set(one + other)) == len(one) + len(other) > 2
     strike = next(each for each in strikes_of(lossy, 1) if each.what == "loss")
     hit = Hit(strike=strike, nodes=(1,), links=((1, 2), (2, 1)))
-    wanted = {node: Wanted() for node in (1, 2)}
     target = ProcessTarget.__new__(ProcessTarget)
-    target._wanted = wanted
-    target._note(hit)
-    specs = [spec for each in wanted.values() for spec in each.links.values()]
+    target._hits = {strike.number: hit}
+    specs = [spec for node in (1, 2) for spec in target._links(node).values()]
     assert [spec["seed"] for spec in specs] == [strike.seed, strike.seed + 1]
     for spec in specs:
         FaultSpec(**spec)
