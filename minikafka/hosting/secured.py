@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.errors import InvalidConfig, InvalidRequest
 from minikafka.hosting.cluster_files import LOOPBACK
 from minikafka.security.principals import NotAuthenticated, PrincipalMapping

@@ -20,7 +20,7 @@ import aiohttp
 
 from minikafka import AdminClient, LocalCluster
 from minikafka.blocking.tls import client_context
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.hosting.cluster_files import LOOPBACK, ClusterFiles, Ports, lay_out, write
 from minikafka.hosting.processes import ProcessCluster
 from minikafka.hosting.secured import (

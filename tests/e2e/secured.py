@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minikafka import AdminClient, NewTopic
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from tests.e2e.listeners import running, two_free_ports
 
 USERS = {"admin": "adm:in Ⅸ", "ann": "ann's password"}

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Producer
 
 from minikafka import AdminClient, NewTopic
 from minikafka.config import parse_broker
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.errors import ClusterAuthorizationFailed, ProtocolError
 from minikafka.hosting.certificates import CertificateFolder
 from minikafka.hosting.cluster_files import Ports

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from minikafka import AdminClient, NewTopic
 from minikafka.cli.root import root
 from minikafka.config import parse_broker
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.errors import ProtocolError
 from minikafka.hosting.local_broker import LocalBroker
 from tests.certificates import authority, signed

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, NewTopic, ResourceType
 from confluent_kafka.admin import ResourcePatternType as Pattern
 
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.types import ANONYMOUS
 from tests.certificates import authority, signed
 from tests.e2e.test_tls import PATIENCE_S, Certificates, broker, context_of, librdkafka

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from minikafka import AdminClient, NewTopic
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.faults import METADATA_FETCH
 from minikafka.hosting.cluster_files import LOOPBACK, ClusterFiles, Ports, lay_out, write
 from minikafka.hosting.processes import ProcessCluster

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from minikafka.blocking.tls import client_context
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.hosting.certificates import CertificateFolder
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.testing.plugin import QUICK

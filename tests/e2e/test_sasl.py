@@ -39,7 +39,7 @@ from confluent_kafka.admin import (
 
 from minikafka import AdminClient as MinikafkaAdmin
 from minikafka.broker.kafka_login import LOGIN_TIMEOUT_S
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.errors import InvalidRequest, ResourceNotFound, UnacceptableCredential
 from tests.certificates import authority, signed
 from tests.e2e.listeners import running, two_free_ports

@@ -26,7 +26,7 @@ from confluent_kafka.admin import ResourcePatternType as Pattern
 
 from minikafka.blocking.tls import client_context
 from minikafka.config import parse_broker
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.errors import ClusterAuthorizationFailed, InvalidConfig, TopicAuthorizationFailed
 from minikafka.faults import METADATA_FETCH
 from minikafka.hosting.certificates import CertificateFolder

@@ -6,7 +6,7 @@ import hashlib
 import tarfile
 from pathlib import Path
 
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from tests.bench.kafka_jars import cache_folder
 from tests.foreign.kafka_tools import run_pytest
 from tests.foreign.suites import Addresses, NotAtHand, Suite, Verdicts, build, environment_with

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from tests.bench.kafka_jars import NoKafka, cache_folder
 from tests.foreign.kafka_tools import java
 from tests.foreign.suites import Addresses, NotAtHand, Suite, Verdict, Verdicts, build, run_logged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka.config import parse_broker
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.errors import InvalidConfig
 
 SECURED = {

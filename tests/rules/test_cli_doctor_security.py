@@ -24,7 +24,7 @@ from minikafka.cli.doctor_checks import (
 )
 from minikafka.cli.root import root
 from minikafka.config import BrokerConfig, parse_broker, to_settings
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.hosting.certificates import CertificateFolder
 
 TLS = {"listeners": "SSL://0.0.0.0:9093", "advertised.listeners": "SSL://kafka-1.example.com:9093"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minikafka.config import parse_broker, to_settings
-from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.config.listeners import jaas_users
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.errors import InvalidConfig
 
 NAME = "listener.name.clients.plain.sasl.jaas.config"

@@ -132,6 +132,7 @@ LATER = {
         "cli/users.py",
         "client/security_operations.py",
         "config/listeners.py",
+        "config/security.py",
         "hosting/certificates.py",
         "hosting/secured.py",
         "quorum/administration.py",

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from minikafka.config import BrokerConfig, environment_settings, parse_broker
-from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.config.listeners import SaslListener
+from minikafka.config.security import STANDARD_AUTHORIZER
 from tests.tidy.sources import ROOT
 
 CONFIGS = ROOT / "configs"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minikafka.config import BrokerConfig
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from minikafka.errors import SecurityDisabled
 from minikafka.quorum.image import MetadataImage
 from minikafka.security.acl_filters import check_filter, matches
