@@ -67,7 +67,21 @@ def _with_one(name: str, text: str) -> TopicConfig | None:
 def effective(image: MetadataImage, node: NodeId, base: BrokerConfig) -> tuple[BrokerConfig, list[InvalidConfig]]:
     """``base`` (what the broker was started with) with the settings from the metadata, and why some do not count."""
     settings = broker_settings(image, node)
-    return _readable(settings, lambda each: parse_broker(each, base=base).config if each else base)
+    if not settings:
+        return base, []
+    config, unreadable = _laid_over(base, tuple(settings.items()))
+    return config, list(unreadable)
+
+
+@functools.lru_cache(64)
+def _laid_over(
+    base: BrokerConfig, settings: tuple[tuple[str, str], ...]
+) -> tuple[BrokerConfig, tuple[InvalidConfig, ...]]:
+    """See :func:`effective`. Each decision asks for them, those about heartbeats too, and a check of all settings takes
+    longer than most decisions.
+    """
+    config, unreadable = _readable(dict(settings), lambda each: parse_broker(each, base=base).config if each else base)
+    return config, tuple(unreadable)
 
 
 C = TypeVar("C")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.config import AT_RUN_TIME, OF_THE_CLUSTER, BrokerConfig, table
+from minikafka.config import AT_RUN_TIME, OF_THE_CLUSTER, BrokerConfig, parse_broker, table
+from minikafka.config.parse import Parsed
 from minikafka.errors import BY_CODE, InvalidRequest
+from minikafka.quorum import decision
 from minikafka.quorum.decision import ClusterPolicy, Decision, broker_settings, effective, topic_defaults
 from minikafka.quorum.records import ConfigRecord
 from minikafka.wire.admin import (
@@ -241,6 +243,24 @@ def test_brokers_settings_beyond_the_defaults_of_topics_are_set_for_one_or_for_a
     refused = cluster.configure("2", kind=BROKER, replica_lag_time_max_ms="0")
     assert (name_of(refused), "at least 1" in refused.error_message) == ("INVALID_CONFIG", True)
     assert cluster.image == before
+
+
+def test_decisions_check_the_settings_of_brokers_once_until_one_of_them_changes(monkeypatch: pytest.MonkeyPatch):
+    """A check of all settings takes longer than the decision about a heartbeat, which needs them too."""
+    cluster = cluster_of()
+    policy = ClusterPolicy(cluster_id="c", node_id=2, started_with=BrokerConfig(node_id=2))
+    cluster.configure("", kind=BROKER, num_partitions="4")
+    checked: list[dict[str, str]] = []
+
+    def parse(settings: dict[str, str], *, base: BrokerConfig) -> Parsed:
+        checked.append(settings)
+        return parse_broker(settings, base=base)
+
+    monkeypatch.setattr(decision, "parse_broker", parse)
+    assert [policy.under(cluster.image).num_partitions for _ in range(3)] == [4, 4, 4]
+    cluster.configure("", kind=BROKER, num_partitions="5")
+    assert [policy.under(cluster.image).num_partitions for _ in range(3)] == [5, 5, 5]
+    assert checked == [{"num.partitions": "4"}, {"num.partitions": "5"}]
 
 
 def test_the_controller_decides_by_what_was_set_at_run_time():
