@@ -234,7 +234,9 @@ class KafkaSender:
         if not any(queue.waiting or queue.sent for queue in self._queues.values()):
             return None
         if self._is_idempotent and self._producer_id < 0 and not await self._init():
-            return self._backoff_s
+            # Slept through, as Kafka's clients do: the lost connection itself would wake this at once.
+            await asyncio.sleep(self._backoff_s)
+            return 0.0
         if self._cluster.is_stale or any(self._cluster.address_of_leader(name) is None for name in self._needed()):
             await asyncio.sleep(self._backoff_s)
             if not await self._cluster.refresh({name.topic for name in self._needed()}):

@@ -74,6 +74,14 @@ def test_a_producer_without_answers_finds_the_new_leader() -> None:
     assert run.sim.marks["kafka_acks_0_closed"] > 0
 
 
+def test_a_producer_without_an_id_waits_before_it_connects_again() -> None:
+    """Once for each retry.backoff.ms, though each lost connection wakes it: runs took twice as long otherwise."""
+    fault = Fault(at_s=0.0, kind="resetting_link", target="client:k1>all", lasts_s=3.0, value=1.0)
+    run = played(quick({"k1": {"acks": -1, "in_flight": 5, "produce": 9}}, fault))
+    connected = [each for each in run.sim.journal if each.kind == "kafka_connected" and each.node == "k1"]
+    assert 3 < len(connected) <= 3.0 / (int(QUICK_CLIENT["retry_backoff_ms"]) / 1000) + 10
+
+
 @pytest.mark.parametrize("fetch", [4, 12, 17])
 def test_a_reader_reads_everything_once_across_an_election(fetch: int) -> None:
     """Fetch sessions, leader epochs, and topic ids from version 13 on."""
