@@ -20,6 +20,7 @@ from minikafka.blocking.reading import FETCH_SIZE, POLL_TIMEOUT_MS
 from minikafka.blocking.tls import ClientTls
 from minikafka.errors import InvalidConfig, did_you_mean, nearest
 from minikafka.types import Address, Offset, TopicPartition
+from minikafka.wire.batch import CODEC_NAMES
 from minikafka.wire.messages import READ_COMMITTED, READ_UNCOMMITTED
 
 Value = TypeVar("Value")
@@ -252,7 +253,7 @@ class _Given:
             return None
         try:
             return parse(value)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # AttributeError: another JSON
             raise OptionError(f"option {name} is {value!r}, {wanted} is needed") from error
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -352,6 +353,9 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             "the same rows: use minikafka.spark.sink.exactly_once(df), which looks at the query"
         )
     timeout_ms = given.count("kafka.transaction.timeout.ms")
+    compression = given.text("kafka.compression.type") or "none"
+    if compression not in CODEC_NAMES:
+        raise OptionError(f"option kafka.compression.type is {compression!r}, {', '.join(CODEC_NAMES)} are known")
     return SinkOptions(
         bootstrap=given.bootstrap(),
         tls=given.tls(),
@@ -361,7 +365,7 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         plan=plan,
         transaction_timeout_ms=_or(timeout_ms, TRANSACTION_TIMEOUT_MS),
         api_timeout_s=_or(given.count("kafka.default.api.timeout.ms"), DEFAULT_API_TIMEOUT_MS) / 1000,
-        compression=given.text("kafka.compression.type") or "none",
+        compression=compression,
         batch_size=_or(given.count("kafka.batch.size"), 256 * 1024),
     )
 
@@ -419,6 +423,8 @@ def _selection(given: _Given) -> Selection:
         return Selection(assign=partitions)
     if names[0] == "subscribe":
         topics = sorted({topic.strip() for topic in text.split(",") if topic.strip()})
+        if not topics:
+            raise OptionError(f"option subscribe is {text!r}: the names of topics are needed, with commas")
         return Selection(topics=tuple(topics))
     try:
         re.compile(text)

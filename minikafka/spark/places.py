@@ -380,6 +380,11 @@ def present(brokers: Brokers, selection: Selection, *expected: StreamOffset) -> 
     found = _present(selection, brokers.topics(selection.named_topics))
     if all(found.has(each) for each in expected):
         return found
+    return certainly_present(brokers, selection)
+
+
+def certainly_present(brokers: Brokers, selection: Selection) -> Present:
+    """The selected partitions that exist, sorted; what is not among them does not exist."""
     return _present(selection, brokers.topics(selection.named_topics, certain=True))
 
 
@@ -398,7 +403,7 @@ def _present(selection: Selection, topics: Mapping[str, Topic]) -> Present:
 
 def present_or_fail(brokers: Brokers, selection: Selection) -> Present:
     """As :func:`present`; NothingToRead when something that was named is not there."""
-    found = _present(selection, brokers.topics(selection.named_topics, certain=True))
+    found = certainly_present(brokers, selection)
     there = frozenset(found.partitions)
     lacking = [str(each) for each in selection.assign or () if each not in there]
     lacking += [topic for topic in selection.topics or () if topic not in found.topic_ids]

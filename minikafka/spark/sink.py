@@ -29,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,15 +119,28 @@ class Written(WriterCommitMessage):
     """What the driver commits; None: there is nothing to commit."""
 
 
-def check_columns(names: Sequence[str], options: SinkOptions) -> None:
-    """OptionError unless the columns are those of Spark's Kafka sink: value, and what else it may have."""
-    allowed = ("key", "value", "headers", "topic", "partition")
-    if "value" not in names:
+COLUMNS = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int", "bigint", "smallint", "tinyint"),
+}
+"""What the sink takes, with the types that each column may have."""
+
+
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Raise OptionError unless the columns (name -> type) are those of Spark's Kafka sink."""
+    if "value" not in columns:
         raise OptionError("the sink needs a column `value` (string or binary)")
-    surplus = [name for name in names if name not in allowed]
+    surplus = [name for name in columns if name not in COLUMNS]
     if surplus:
-        raise OptionError(f"columns {', '.join(surplus)}: the sink takes {', '.join(allowed)}; drop the others")
-    if options.topic is None and "topic" not in names:
+        raise OptionError(f"columns {', '.join(surplus)}: the sink takes {', '.join(COLUMNS)}; drop the others")
+    for name, kind in columns.items():
+        # A literal null is void; a collation follows the type.
+        if kind.partition(" ")[0] not in (*COLUMNS[name], "void"):
+            raise OptionError(f"column {name} is {kind}, {' or '.join(COLUMNS[name])} is needed: cast it")
+    if options.topic is None and "topic" not in columns:
         raise OptionError("either the option `topic` or a column `topic` is needed")
 
 

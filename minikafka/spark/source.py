@@ -45,6 +45,7 @@ from minikafka.spark.places import (
     Position,
     Present,
     StreamOffset,
+    certainly_present,
     from_json,
     limited,
     new_records,
@@ -88,13 +89,18 @@ class MiniKafkaSource(Travels, DataSource):
         options = parse_sink(self.options, streaming=False)
         if overwrite:
             raise OptionError('a topic cannot be overwritten: write with mode("append")')
-        check_columns(schema.fieldNames(), options)
+        check_columns(_columns_of(schema), options)
         return BatchWriter(options)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, ARG002
         options = parse_sink(self.options, streaming=True)
-        check_columns(schema.fieldNames(), options)
+        check_columns(_columns_of(schema), options)
         return StreamWriter(options)
+
+
+def _columns_of(schema: Any) -> dict[str, str]:
+    """Name and type of each column, as Spark's DDL has them."""
+    return {each.name: each.dataType.simpleString() for each in schema.fields}
 
 
 def _refuse_schema(schema: Any, options: SourceOptions) -> None:
@@ -282,7 +288,12 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._ends(present_or_fail(self._cluster(), self._options.selection))
+        selection, brokers = self._options.selection, self._cluster()
+        # Where losses are allowed, a topic that is gone is one: latestOffset counts it.
+        lossy = not self._options.fail_on_data_loss
+        self._target = self._ends(
+            certainly_present(brokers, selection) if lossy else present_or_fail(brokers, selection)
+        )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the query's progress: the newest ends of what may be read."""
@@ -294,10 +305,12 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         latest = self._ends(found)
         self._latest = latest
         if self._target is not None:
-            # What Trigger.AvailableNow promised to read; a re-created topic may end before it.
+            # What Trigger.AvailableNow promised to read; a re-created topic may end before it. A partition that was
+            # created since then, and that the start knows already, stays where it is: it is not gone.
+            target = {name: begin.positions[name] for name in latest if name in begin.positions} | dict(self._target)
             latest = {
-                name: min(latest[name], target, key=lambda each: each.offset)
-                for name, target in self._target.items()
+                name: min(latest[name], at, key=lambda each: each.offset)
+                for name, at in target.items()
                 if name in latest
             }
         latest = self._not_behind(begin, latest, found)
@@ -352,8 +365,13 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return dict(latest)
         epochs = {name: at.epoch for name, at in behind.items() if at.epoch != NO_EPOCH}
         epoch_ends = self._cluster().epoch_ends(epochs) if epochs else {}
-        whole = {name: at for name, at in behind.items() if not NO_OFFSET < epoch_ends.get(name, NO_OFFSET) < at.offset}
-        return dict(latest) | whole
+        kept = {}
+        for name, at in behind.items():
+            epoch_end = epoch_ends.get(name, NO_OFFSET)
+            # Up to where a cut log parts from ours all was read, also what is not yet committed (or stable) there.
+            is_cut = NO_OFFSET < epoch_end < at.offset
+            kept[name] = Position(max(latest[name].offset, epoch_end), latest[name].epoch) if is_cut else at
+        return dict(latest) | kept
 
     def _must_wait(self, begin: Mapping[TopicPartition, Position], latest: Mapping[TopicPartition, Position]) -> bool:
         least = self._options.min_offsets_per_trigger

@@ -210,3 +210,22 @@ def test_a_query_may_begin_where_a_group_has_committed():
         batch(commitGroup="g")
     with pytest.raises(OptionError, match="did you mean commitGroup"):
         stream(commitGruop="g")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("startingOffsets", "[1]"), ("startingOffsets", '{"orders":[0]}'), ("subscribe", " , "), ("assign", '["orders"]')],
+)
+def test_json_of_another_shape_is_an_error_that_names_the_option(option: str, value: str):
+    """One format was taken for the other: it was an AttributeError of Python, or a query that reads nothing."""
+    options = {"kafka.bootstrap.servers": "a:1", **({} if option == "assign" else {"subscribe": "orders"})}
+    with pytest.raises(OptionError, match=f"option {option} is "):
+        parse_source({**options, option: value}, streaming=True)
+
+
+def test_a_compression_that_does_not_exist_is_refused_when_the_query_is_planned():
+    """In a task it was an error of the codec, after so many retries of Spark."""
+    options = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
+    assert parse_sink({**options, "kafka.compression.type": "zstd"}, streaming=False).compression == "zstd"
+    with pytest.raises(OptionError, match=r"kafka\.compression\.type is 'brotli', none, gzip"):
+        parse_sink({**options, "kafka.compression.type": "brotli"}, streaming=False)

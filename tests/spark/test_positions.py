@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, NullType, StringType, StructField, StructType
 
 from minikafka.blocking.brokers import Topic
 from minikafka.blocking.reading import LogTruncated
 from minikafka.spark.options import OptionError
-from minikafka.spark.places import Position, StreamOffset
+from minikafka.spark.places import NothingToRead, Position, StreamOffset
 from minikafka.spark.source import MiniKafkaSource
 from minikafka.types import TopicPartition
 
@@ -41,7 +42,9 @@ class Told:
 
 
 def stream(told, **options):
-    given = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "a"} | options
+    given = {"kafka.bootstrap.servers": "127.0.0.1:9"} | options
+    if "subscribePattern" not in given:
+        given["subscribe"] = "a"
     source = MiniKafkaSource(given)
     schema = type("Schema", (), {"fieldNames": lambda _: [each.split()[0] for each in source.schema().split(", ")]})()
     reader = source.streamReader(schema)
@@ -89,3 +92,62 @@ def test_a_start_beyond_the_end_is_refused():
     reader = stream(Told(), startingOffsets='{"a":{"0":91}}')
     with pytest.raises(OptionError, match="startingOffsets: a-0 ends at 90, not at 91"):
         reader.initialOffset()
+
+
+def test_a_cut_log_is_not_read_again_below_the_cut():
+    """Its last stable offset may lie below: the marker of a transaction was cut off, and its records were read."""
+    told = Told()
+    told.end, told.epoch_end = (70, 5), 80
+    reader = stream(told, **{"failOnDataLoss": "false", "kafka.isolation.level": "read_committed"})
+    end = reader.latestOffset(at(100, 4), ReadAllAvailable())
+    assert end == at(80, 5, lost={"LogTruncated": {"a-0": 20}})
+    assert [each.value for each in reader.partitions(at(100, 4), end)] == []
+
+
+class Empty(Told):
+    """No topic exists."""
+
+    def topics(self, names, *, certain=False):
+        return {}
+
+
+def test_a_topic_that_is_gone_may_be_lost_with_available_now_as_well():
+    """failOnDataLoss=false: the same query went on with any other trigger, and was refused with this one."""
+    reader = stream(Empty(), failOnDataLoss="false")
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(at(100, 4), ReadAllAvailable())
+    assert end["$lost"] == {"PartitionVanished": {"a-0": 0}}
+    with pytest.raises(NothingToRead):
+        stream(Empty()).prepareForTriggerAvailableNow()
+
+
+def test_a_topic_that_is_created_while_a_query_begins_is_not_gone():
+    """Trigger.AvailableNow reads what was there when it was prepared; the beginning is looked up later."""
+    source = {"subscribePattern": "a"}
+    reader = stream(Empty(), **source)
+    reader.prepareForTriggerAvailableNow()
+    reader._brokers = Told()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert [each.value for each in reader.partitions(start, end)] == []
+
+
+def sink(*columns, **options):
+    given = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "a"} | options
+    schema = StructType([StructField(name, kind) for name, kind in columns])
+    return MiniKafkaSource(given).writer(schema, overwrite=False)
+
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+
+def test_columns_of_another_type_are_refused_when_the_query_is_planned():
+    """As Spark's Kafka sink does; in a task it was a TypeError of Python."""
+    for kind in (StringType(), BinaryType(), NullType()):
+        sink(("key", kind), ("value", kind), ("partition", IntegerType()), ("headers", HEADERS))
+    with pytest.raises(OptionError, match=r"column value is int, string or binary is needed: cast it"):
+        sink(("value", IntegerType()))
+    with pytest.raises(OptionError, match=r"column partition is string, int or "):
+        sink(("value", StringType()), ("partition", StringType()))
+    with pytest.raises(OptionError, match=r"column headers is array<string>"):
+        sink(("value", StringType()), ("headers", ArrayType(StringType())))
