@@ -7,8 +7,8 @@ cluster is kept away by a lock: a Unix socket in the abstract namespace, which i
 stands in the files wins over what is asked for: a restart finds ports and cluster id again.
 
 Temporary clusters have their files in memory where there is room (:class:`TemporaryFolder`). ``/dev/shm`` is not
-cleared before the next boot, and what a killed test run leaves there is memory. So a process that makes a folder there
-first removes those whose owners are dead. Rules for temporary files:
+cleared before the next boot, and what a killed test run leaves there is memory. So a process that makes a folder, there
+or where other temporary files are, first removes those whose owners are dead. Rules for temporary files:
 
 1. An owner holds a lock (flock) on its folder: the kernel releases it when the process ends, however it ends, and no
    number of a process is mistaken for another's, in containers that share the memory neither.
@@ -53,7 +53,11 @@ class TemporaryFolder:
     """A new folder for what is thrown away: in memory where there is room, unless TMPDIR says where."""
 
     def __init__(self) -> None:
-        made = Path(tempfile.mkdtemp(prefix=UNLOCKED, dir=MEMORY if _has_room() else None))
+        parent = MEMORY
+        if not _has_room():
+            parent = Path(tempfile.gettempdir())
+            sweep(parent)
+        made = Path(tempfile.mkdtemp(prefix=UNLOCKED, dir=parent))
         self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.path = made.rename(made.with_name(NAME + made.name.removeprefix(UNLOCKED)))
@@ -67,7 +71,7 @@ class TemporaryFolder:
 
 
 def _has_room() -> bool:
-    """Shall it be in memory? What can be freed there is freed first."""
+    """Return True if files shall be in memory. What can be freed there is freed first."""
     if "TMPDIR" in os.environ or not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK | os.X_OK):
         return False
     sweep(MEMORY)

@@ -68,6 +68,7 @@ def archive(
         .options(**(security or {}))
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", str(most_per_batch))
         .load()

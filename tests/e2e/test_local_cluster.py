@@ -440,14 +440,17 @@ def test_temporary_files_are_in_memory_where_there_is_room(
     assert [*memory.iterdir(), *elsewhere.iterdir()] == []
 
 
-def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(tmp_path: Path):
-    """kill -9 cleans nothing up, and these files are memory. Who lives keeps his, and what is not ours stays."""
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path, in_memory: bool):
+    """kill -9 cleans nothing up, and these files are memory. Those of the living stay, and what is not ours."""
     program = (
         "import pathlib, sys, time; from minikafka.hosting import cluster_files;"
         "cluster_files.MEMORY, cluster_files.ROOM_MIN = pathlib.Path(sys.argv[1]), 0;"
         "print(cluster_files.TemporaryFolder().path, flush=True); time.sleep(600)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+    if not in_memory:
+        environment["TMPDIR"] = str(tmp_path)
     (tmp_path / "minikafka-other").mkdir()
 
     def owner() -> tuple[subprocess.Popen[str], Path]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from unittest.mock import MagicMock, call
 
 import pytest
 
 from minikafka.cli.spark import sentence_of
+from minikafka.spark.jobs import archive
 from minikafka.spark.session import NoPackage, prepare_environment
 
 OURS = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown: Traceback
@@ -74,3 +76,12 @@ def test_a_python_of_the_users_is_looked_at_first(variables, tmp_path):
         prepare_environment("local[2]")
     variables.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
     prepare_environment("local[2]")
+
+
+def test_an_archive_leaves_records_of_aborted_transactions_out():
+    """It promises committed records; the source reads all, unless it is asked for less, as Kafka's consumer does."""
+    session = MagicMock()
+    source = session.readStream
+    source.format.return_value = source.option.return_value = source.options.return_value = source
+    archive(session, bootstrap="a:1", topic="orders", into="/into", checkpoint="/place", report=lambda *_: None)
+    assert call("kafka.isolation.level", "read_committed") in source.option.call_args_list
