@@ -84,7 +84,9 @@ class Ask(NamedTuple):
     pause_s: float = 0.0
     """Time passes after it."""
     blurred: frozenset[str] = frozenset()
-    """Fields of the answer of which only the sign counts: numbers that a broker chooses itself, or None."""
+    """Fields of the answer that a broker chooses itself: of numbers only the sign counts, of the rest the size."""
+    is_vague: bool = False
+    """Only the error codes of the answer count."""
     only: str = ""
     """Of the groups in the answer, those whose name has this in it count."""
 
@@ -124,9 +126,11 @@ def comparable(value: Any, given: Given, name: str = "") -> Any:
 
 
 def blurred(value: Any, names: frozenset[str], name: str = "") -> Any:
-    """An answer in which of these fields only the sign is left."""
-    if name in names:
-        return (value > 0) - (value < 0) if isinstance(value, int) else None
+    """An answer in which of these fields only the sign or size is left."""
+    if name in names and isinstance(value, int):
+        return (value > 0) - (value < 0)
+    if name in names and isinstance(value, bytes | list):
+        return sum(len(each["partitions"]) if isinstance(each, dict) else 1 for each in value)
     if isinstance(value, dict):
         return {key: blurred(each, names, key) for key, each in value.items()}
     return [blurred(each, names) for each in value] if isinstance(value, list) else value
@@ -301,7 +305,10 @@ ON_PURPOSE = (
     Purpose(
         "Kafka takes the next leader from a hash map",
         "JoinGroup",
-        lambda d: d.member == "leader" and d.given.values.get(("leader", "since")) == d.row["generation_id"],
+        lambda d: (
+            d.member == "leader"
+            and ("generation_id" in d.ask.blurred or d.given.values.get(("leader", "since")) == d.row["generation_id"])
+        ),
         is_end=True,
     ),
     Purpose(
@@ -323,7 +330,7 @@ ON_PURPOSE = (
         lambda d: d.member == "member_id" and d.row["error_code"] not in (0, 79),
     ),
     Purpose("a group that is gone: the member joins again", "ConsumerGroupHeartbeat", codes((69, 25))),
-    Purpose(FIRST_FAULT, "ConsumerGroupHeartbeat", codes((69, 42))),
+    Purpose(FIRST_FAULT, "ConsumerGroupHeartbeat", codes((69, 42), (25, 42), (82, 42))),
     Purpose(
         "each cluster has a metadata log of its own",
         "DescribeQuorum",
@@ -498,8 +505,12 @@ async def first_difference(
             answers = [(one.take(each), other.take(each)) for each in sorted(ready)]
             for (answered, theirs), (_, mine) in answers:
                 whole = Difference(answered, "", None, None, {}, one.given)
-                seen = comparable(theirs, one.given), comparable(mine, other.given)
-                found = differences(*(blurred(each, answered.blurred) for each in seen), whole)
+                if answered.is_vague:
+                    seen = [{"error_code": sorted(errors_in(each))} for each in (theirs, mine)]
+                else:
+                    sides = (theirs, one.given), (mine, other.given)
+                    seen = [blurred(comparable(*each), answered.blurred) for each in sides]
+                found = differences(*seen, whole)
                 for each in found:
                     purpose = purpose_of(each)
                     if purpose is None or purpose.is_end:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from minikafka.groups.protocol import Subscription
+from minikafka.groups.protocol import Assignment, Subscription
+from minikafka.types import TopicPartition
 from minikafka.wire.kafka.codec import Message
 from tests.foreign.beside_kafka import Ask, Given, Learn, Own
 from tests.foreign.conversations import Draw, created, some, topic_id, version
@@ -175,6 +176,237 @@ def members(random: Random, unique: str) -> Iterator[Ask]:
         yield from random.choice(kinds)(random.choice(clients))
 
 
+# ---- the consumer protocol -------------------------------------------------------------------------------------------
+
+CHOSEN = frozenset(
+    {"member_epoch", "group_epoch", "assignment_epoch", "generation_id", "topic_partitions", "assignment"}
+)
+"""Epochs: Kafka's begin at 2. Which partitions a member gets depends on ids that the broker makes, how many does not."""
+
+
+def _learn_beat(label: str, *, is_vague: bool = False) -> Learn:
+    def learn(given: Given, answer: Message) -> None:
+        given.learn("member", label, answer["member_id"])
+        epoch, known = max(0, answer["member_epoch"]), given.values.get(("epoch", label), 0)
+        if known and epoch != known and not is_vague:
+            given.learn("former epoch", label, known)
+        given.learn("epoch", label, epoch)
+        if answer["assignment"] is not None or answer["member_epoch"] <= 0:
+            given.learn("assigned", label, (answer["assignment"] or {}).get("topic_partitions", []))
+
+    return learn
+
+
+def _learn_left(label: str) -> Learn:
+    return lambda given, _answer: given.learn("member", label, "")
+
+
+def _learn_synced(label: str) -> Learn:
+    def learn(given: Given, answer: Message) -> None:
+        given.learn("owned", label, Assignment.unpacked(answer["assignment"]).partitions)
+
+    return learn
+
+
+def consumers(random: Random, unique: str) -> Iterator[Ask]:
+    """Members of the consumer protocol (KIP-848), among them classic ones: the group changes its protocol and back."""
+    names, group = [f"{letter}{unique}" for letter in "kl"], f"consumers{unique}"
+    instances = {"a": None, "b": None, "c": None, "s": f"s{unique}", "s again": f"s{unique}"}
+    clients = random.sample(list(instances), random.choice([1, 2, 3]))
+    classics = random.sample(["old", "older"], random.choice([0, 0, 1, 2]))
+    assignor = random.choice(["range", "cooperative-sticky"])
+    # One for all: ours forgets what a static member's former process said, Kafka does not.
+    server_assignor = random.choice([None, "uniform", "range"] if len(clients + classics) <= 2 else [None, "uniform"])
+    versions = {each: version(random, "ConsumerGroupHeartbeat") for each in clients}
+    yield created(random, *((name, 2, {}) for name in names))
+    yield Ask("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": [group]})
+    yield by_hand(group, names[0])
+
+    def member(client: str) -> Own:
+        return Own("member", client, f"{client}{unique}" if versions.get(client) else "")
+
+    def beat(client: str, message: Message) -> Ask:
+        whole = {"group_id": group, "member_id": member(client), "instance_id": instances[client], **message}
+        return Ask("ConsumerGroupHeartbeat", versions[client], whole, _learn_beat(client), client, blurred=CHOSEN)
+
+    def subscribed() -> Message:
+        regex = random.choice([None, None, ""])
+        # With more than two members it would depend on their ids which of them has more.
+        several = [names, names[1:]] if len(clients + classics) <= 2 else []
+        topics = random.choice([*[names[:1]] * 3, *several, ["nope"], []])
+        return {"subscribed_topic_names": topics, "subscribed_topic_regex": regex}
+
+    inside: set[str] = set()
+
+    def join(client: str) -> Iterator[Ask]:
+        """Once, until it leaves: Kafka takes a member that joins again by its word that it owns nothing, ours does not."""
+        wrong = random.choice([{}] * 30 + list(WRONG_JOINS if versions[client] else WRONG_JOINS_0))
+        if client in inside:
+            yield from stay(client)
+            return
+        if not wrong:
+            inside.add(client)
+            if versions[client] and not instances[client] and random.random() < 0.3:
+                yield from match(client)
+                return
+        message = {"member_epoch": 0, "rebalance_timeout_ms": LONG_MS, "topic_partitions": [], **subscribed()}
+        yield beat(client, {**message, "server_assignor": server_assignor, **wrong})
+
+    def match(client: str) -> Iterator[Ask]:
+        """Join with a regular expression, which Kafka looks up beside the heartbeats: ours has the topics at once."""
+        regexes = [f"k{unique}", f"(k|no){unique}", "no.*"]
+        regex = random.choice(regexes if len(clients + classics) > 2 else [*regexes, f"[kl]{unique}", ".*" + unique])
+        wanted = {"subscribed_topic_names": random.choice([[], names[:1]]), "subscribed_topic_regex": regex}
+        message = {"rebalance_timeout_ms": LONG_MS, "server_assignor": server_assignor, **wanted}
+        joining = {**message, "member_epoch": 0, "topic_partitions": []}
+        staying = {**message, "member_epoch": Own("epoch", client, 77), "topic_partitions": Own("assigned", client, [])}
+        vague = {"is_vague": True, "learn": _learn_beat(client, is_vague=True)}
+        yield beat(client, joining)._replace(pause_s=0.1, **vague)
+        yield beat(client, staying)._replace(**vague)
+        yield beat(client, staying)
+
+    def stay(client: str) -> Iterator[Ask]:
+        epoch = random.choice(
+            [Own("epoch", client, 77)] * 12 + [Own("epoch", client, 77, 1), Own("former epoch", client, 77)]
+        )
+        owned = random.choice([Own("assigned", client, [])] * 6 + [None, []])
+        more = random.choice([{}, {}, {"rebalance_timeout_ms": LONG_MS}, subscribed()])
+        yield beat(client, {"member_epoch": epoch, "rebalance_timeout_ms": -1, "topic_partitions": owned, **more})
+
+    def settle(_client: str) -> Iterator[Ask]:
+        """All take what they are assigned and give up what they are not."""
+        for each in (clients + classics) * 2:
+            if each in classics:
+                yield from stay_classic(each)
+            else:
+                owned = {"rebalance_timeout_ms": -1, "topic_partitions": Own("assigned", each, [])}
+                yield beat(each, {"member_epoch": Own("epoch", each, 77), **owned})
+
+    def leave(client: str) -> Iterator[Ask]:
+        epoch = random.choice([-1, -1, -2, -3])
+        if epoch == -1 or (epoch == -2 and instances[client]):
+            inside.discard(client)
+        yield beat(client, {"member_epoch": epoch})
+        yield from rejoin_classics(client)
+
+    def rejoin_classics(_client: str) -> Iterator[Ask]:
+        """All of them: an upgrade waits in ours until the classic group is stable, in Kafka it does not."""
+
+        def subscription(client: str) -> Callable[[Given], bytes]:
+            return lambda given: Subscription(
+                topics=tuple(names[:1]), owned=given.values.get(("owned", client), ())
+            ).packed()
+
+        for client in classics * 3:
+            message = {
+                "group_id": group,
+                "session_timeout_ms": LONG_MS,
+                "rebalance_timeout_ms": LONG_MS,
+                "member_id": Own("member", client, ""),
+                "protocol_type": "consumer",
+                "protocols": [{"name": assignor, "metadata": subscription(client)}],
+            }
+            at = version(random, "JoinGroup", 4)
+            yield Ask("JoinGroup", at, message, _learn_joined(client), client, blurred=CHOSEN)
+        for client in classics:
+            yield from sync_classic(client)
+
+    def as_classic(client: str, *plus: int) -> Message:
+        generation = Own("generation", client, -1, random.choice([0] * 10 + list(plus)))
+        return {"group_id": group, "generation_id": generation, "member_id": Own("member", client, "")}
+
+    def sync_classic(client: str, *plus: int) -> Iterator[Ask]:
+        rows = [{"member_id": Own("member", each, ""), "assignment": dealt(each)} for each in classics]
+        protocol = {"protocol_type": "consumer", "protocol_name": assignor}
+        message = {**as_classic(client, *plus), **protocol, "assignments": rows}
+        at = version(random, "SyncGroup")
+        yield Ask("SyncGroup", at, message, _learn_synced(client), client, blurred=CHOSEN)
+
+    def dealt(client: str) -> bytes:
+        """Its part of the partitions, while the group is a classic one."""
+        mine = (0, 1)[classics.index(client) :: len(classics)]
+        return Assignment(partitions=tuple(TopicPartition(names[0], each) for each in mine)).packed()
+
+    def stay_classic(client: str) -> Iterator[Ask]:
+        yield Ask("Heartbeat", version(random, "Heartbeat"), as_classic(client, -1), client=client)
+        yield from random.choice([rejoin_classics(client), sync_classic(client, -1)])
+
+    def leave_classic(client: str) -> Iterator[Ask]:
+        rows = [{"member_id": Own("joined", client, "bogus")}]
+        message = {"group_id": group, "member_id": Own("joined", client, "bogus"), "members": rows}
+        yield Ask("LeaveGroup", version(random, "LeaveGroup"), message, _learn_left(client))
+        yield from rejoin_classics(client)
+
+    def commit(client: str) -> Iterator[Ask]:
+        kind = "generation" if client in classics else "epoch"
+        offset = {"committed_offset": random.choice([0, 1, 5]), "committed_leader_epoch": -1, "committed_metadata": ""}
+        rows = [
+            {
+                "name": name,
+                "topic_id": topic_id(name),
+                "partitions": [{"partition_index": random.choice([0, 1]), **offset}],
+            }
+            for name in some(random, names)
+        ]
+        message = {
+            "group_id": group,
+            "generation_id_or_member_epoch": Own(kind, client, -1, random.choice([0] * 6 + [1, -1])),
+            "member_id": random.choice([member(client)] * 6 + ["bogus", ""]),
+            "topics": rows,
+        }
+        yield Ask("OffsetCommit", version(random, "OffsetCommit", random.choice([2, 9, 9])), message)
+
+    def fetch(client: str) -> Iterator[Ask]:
+        rows = [{"name": name, "topic_id": topic_id(name), "partition_indexes": [0, 1]} for name in names]
+        kind = "generation" if client in classics else "epoch"
+        who = {"member_id": member(client), "member_epoch": Own(kind, client, -1, random.choice([0] * 6 + [1, -1]))}
+        asked = {
+            "group_id": group,
+            **random.choice([{**who, "member_id": "bogus"}, {"member_id": None, "member_epoch": -1}, who, who, who]),
+            "topics": random.choice([rows, rows, None]),
+        }
+        message = {**asked, "groups": [asked], "require_stable": random.random() < 0.5}
+        yield Ask("OffsetFetch", version(random, "OffsetFetch", random.choice([2, 9, 9])), message)
+
+    def look(_client: str) -> Iterator[Ask]:
+        at = version(random, "ConsumerGroupDescribe")
+        yield Ask("ConsumerGroupDescribe", at, {"group_ids": [group, "never"]}, blurred=CHOSEN)
+        yield Ask("DescribeGroups", version(random, "DescribeGroups"), {"groups": [group]})
+        yield listed(random, unique)
+
+    def delete(_client: str) -> Iterator[Ask]:
+        yield Ask("DeleteGroups", version(random, "DeleteGroups"), {"groups_names": [group]})
+        yield by_hand(group, names[0])
+
+    def delete_offsets(_client: str) -> Iterator[Ask]:
+        topics = [{"name": name, "partitions": [{"partition_index": 0}]} for name in some(random, [*names, "nope"])]
+        yield Ask("OffsetDelete", 0, {"group_id": group, "topics": topics})
+
+    kinds = (
+        *(join, join, join, stay, stay, settle, settle, settle, leave, commit, fetch, look, look),
+        delete,
+        delete_offsets,
+    )
+    of_classics = (rejoin_classics, rejoin_classics, stay_classic, stay_classic, leave_classic, commit, fetch)
+    while True:
+        if classics and random.random() < 0.4:
+            yield from random.choice(of_classics)(random.choice(classics))
+        else:
+            yield from random.choice(kinds)(random.choice(clients))
+
+
+WRONG_JOINS_0: tuple[Message, ...] = (
+    {"rebalance_timeout_ms": -1},
+    {"topic_partitions": None},
+    {"subscribed_topic_names": None, "subscribed_topic_regex": None},
+    {"instance_id": ""},
+    {"rack_id": ""},
+    {"group_id": ""},
+    {"server_assignor": ""},
+    {"server_assignor": "bogus"},
+)
+WRONG_JOINS = (*WRONG_JOINS_0, {"subscribed_topic_regex": "("}, {"subscribed_topic_regex": "k(?=l)"})
+
 # ---- what both have --------------------------------------------------------------------------------------------------
 
 
@@ -196,4 +428,4 @@ def listed(random: Random, unique: str) -> Ask:
     return Ask("ListGroups", version(random, "ListGroups"), message, only=unique)
 
 
-CONVERSATIONS: dict[str, Draw] = {"members": members}
+CONVERSATIONS: dict[str, Draw] = {"members": members, "consumers": consumers}

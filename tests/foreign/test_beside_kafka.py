@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.java, pytest.mark.e2e, pytest.mark.slow]
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "log.retention.ms": "-1"}
 """Retention would delete the records, whose times are long past, at times of its own."""
+KAFKA_SETTINGS = {"group.consumer.assignment.interval.ms": "0"}
+"""Ours assigns at each change; Kafka collects them for a second by default."""
 CONVERSATIONS = conversations.CONVERSATIONS | group_conversations.CONVERSATIONS | BATCHES | ADMINISTRATION
 REQUESTS = dict.fromkeys(CONVERSATIONS, 40) | dict.fromkeys(group_conversations.CONVERSATIONS, 60)
 ATTEMPTS, SLOWER = 3, 4
@@ -40,7 +42,7 @@ PAUSES_S |= {"CreateAcls": 0.05, "DeleteAcls": 0.05}
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[tuple[str, str]]:
     """Addresses of Kafka's broker and of ours."""
-    with kafka(SETTINGS) as theirs, LocalCluster(brokers=1, config=SETTINGS) as ours:
+    with kafka(SETTINGS | KAFKA_SETTINGS) as theirs, LocalCluster(brokers=1, config=SETTINGS) as ours:
         yield theirs.bootstrap, ours.bootstrap
 
 

@@ -583,6 +583,37 @@ def test_offsets_of_topics_that_members_read_do_not_expire():
     assert desk.coordinator.list_groups(ListGroupsRequest()) == ()
 
 
+def test_a_heartbeat_of_the_epoch_before_confirms_no_revocation(desk: ConsumerDesk):
+    """One that arrives late knows nothing of a partition that the member has taken since, and must give up now."""
+    desk.topic(2)
+    desk.enter("a", subscribed_topic_names=())
+    given = assigned(desk.beat("a", 1, set(), subscribed_topic_names=("t",)))
+    assert given == {0, 1}
+    desk.enter("b")
+    assert assigned(desk.beat("a", 2, given)) == {0}
+    assert desk.beat("a", 1, set()).error_code == FENCED
+    assert assigned(desk.beat("b", 3)) in (None, set()), "it is still in use"
+
+
+@pytest.mark.parametrize("wishes", [{"subscribed_topic_names": ()}, {"subscribed_topic_regex": "no.*"}], ids=str)
+def test_a_member_that_reads_nothing_changes_no_assignment(desk: ConsumerDesk, wishes: dict[str, object]):
+    """As in Kafka: the others need not do anything. The first member of a group begins its first epoch."""
+    wishes = {"subscribed_topic_names": (), **wishes}
+    assert desk.enter("first", **wishes).member_epoch == 1
+    epoch = desk.enter("a").member_epoch
+    assert desk.enter("b", **wishes).member_epoch == epoch
+    assert (desk.group().group_epoch, desk.group().state) == (epoch, "Reconciling")
+    desk.beat("first", 1, set())
+    assert desk.group().state == "Stable"
+
+
+def test_a_static_member_that_is_away_has_not_reached_its_target(desk: ConsumerDesk):
+    """ConsumerGroupDescribe, as in Kafka."""
+    desk.enter("a", instance_id="i")
+    desk.beat("a", -2, instance_id="i")
+    assert desk.group().state == "Reconciling"
+
+
 @pytest.mark.parametrize("takes_over", [False, True])
 def test_offsets_of_a_group_that_became_empty_are_kept_for_their_whole_time(takes_over: bool):
     """Its member read a quiet topic for longer than that: a restart of the application must find what it committed."""

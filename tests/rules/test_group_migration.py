@@ -24,7 +24,7 @@ from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment
 from minikafka.groups.rebalance import PENDING_MAX
 from minikafka.types import TopicPartition
-from minikafka.wire.group_messages import ListGroupsRequest
+from minikafka.wire.group_messages import ListGroupsRequest, OffsetFetchRequest
 from tests.rules.group_kit import assignment
 from tests.rules.test_consumer_groups import ConsumerDesk, assigned
 
@@ -69,6 +69,27 @@ def test_an_upgrade_keeps_generation_and_assignment_and_asks_the_classic_member_
     assert (joined.error_code, joined.generation_id, joined.leader, joined.members) == (0, 2, "", ())
     mine = numbers(desk.answers[desk.sync(member, 2)].assignment)
     assert mine == [0, 1]
+
+
+@pytest.mark.parametrize(("dealt", "epoch"), [((0, 1), 1), ((0,), 2)])
+def test_an_upgrade_for_a_member_that_reads_nothing_assigns_only_what_is_nobodys(dealt: tuple[int, ...], epoch: int):
+    """As in Kafka, the classic member need not join again; unless its cooperative rebalance was half done."""
+    desk = desk_of()
+    desk.topic(2)
+    member, _ = desk.join_new()
+    desk.pass_time(0)
+    desk.sync(member, 1, {member: assignment(*dealt)})
+    assert desk.enter("new", subscribed_topic_names=()).member_epoch == epoch
+    assert desk.heartbeat(member, 1).error_code == (0 if epoch == 1 else RebalanceInProgress.code)
+
+
+def test_a_classic_member_with_an_old_generation_fetches_no_offsets():
+    """OffsetFetch 9 in a group of the consumer protocol: ILLEGAL_GENERATION, as classic members expect it."""
+    desk = desk_of()
+    [member] = desk.stable(1)
+    desk.enter("new")
+    with pytest.raises(IllegalGeneration):
+        desk.coordinator.fetch_offsets(OffsetFetchRequest(group_id="g", member_id=member, member_epoch=0))
 
 
 def test_classic_members_go_on_while_the_upgrade_is_written():

@@ -29,7 +29,7 @@ from minikafka.errors import (
     UnreleasedInstanceId,
 )
 from minikafka.groups.consumer.group import LEAVE_STATIC, ConsumerGroup, Draft, MemberState, Topics
-from minikafka.groups.consumer.heartbeat import Heartbeat
+from minikafka.groups.consumer.heartbeat import Heartbeat, hash_of
 from minikafka.groups.consumer.records import (
     ClassicSession,
     Current,
@@ -73,7 +73,11 @@ def upgraded(classic: Group, topics: Topics) -> Draft:
     if any(count > 1 for count in every.values()):
         raise GroupIdNotFound(f"group {name} has a partition that is assigned to two classic members: stop one")
     draft = Draft(ConsumerGroup(name))
-    draft.set(GroupEpoch(epoch=classic.generation, metadata_hash=0))
+    subscribed = {topic for subscription, _, _ in read.values() for topic in subscription.topics if topic in topics}
+    # A cooperative rebalance may be half done: what is nobody's is assigned with the first request. Kafka leaves it so.
+    is_complete = len(every) == sum(len(topics[each].partitions) for each in subscribed)
+    metadata_hash = hash_of(subscribed, topics) if is_complete else 0
+    draft.set(GroupEpoch(epoch=classic.generation, metadata_hash=metadata_hash))
     for member_id, member in classic.members.items():
         subscription, assigned, owned = read[member_id]
         # A cooperative member that has not yet received its assignment, or works on what it must give up, still owns
@@ -182,7 +186,8 @@ def join(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: str)
     )
     if now != old:
         draft.set(now, member_id)
-    is_changed = old is None or (old.topics, old.regex) != (now.topics, now.regex)
+    before = old or MemberMetadata()
+    is_changed = not group.epoch or (before.topics, before.regex) != (now.topics, now.regex)
     current = rules.advance(draft, member_id, owned, is_changed=is_changed)
     return JoinGroupResponse(
         generation_id=current.epoch,

@@ -123,9 +123,9 @@ class ConsumerGroup:
         return State.RECONCILING
 
     def is_reconciled(self, member_id: str) -> bool:
-        """Return True if the member has reached the target assignment."""
+        """Return True if the member has reached the target; as in Kafka, a static one that is away has not."""
         current = self.current(member_id)
-        return current.state == MemberState.STABLE and current.epoch in (self.assignment_epoch, LEAVE_STATIC)
+        return current.state == MemberState.STABLE and current.epoch == self.assignment_epoch
 
     def current(self, member_id: str) -> Current:
         """What the member may own; a new one nothing."""
@@ -151,8 +151,12 @@ class ConsumerGroup:
         return frozenset().union(*(self._named(*each) for each in distinct))
 
     def _named(self, topics: tuple[str, ...], regex: str | None) -> frozenset[str]:
-        matched = self.regexes.get(regex) if regex else None
-        return frozenset(topics) | frozenset(matched.topics if matched is not None else ())
+        return frozenset(topics) | frozenset(self.matched(regex))
+
+    def matched(self, regex: str | None) -> tuple[str, ...]:
+        """The topics that a member's regular expression matched when it was resolved last."""
+        found = self.regexes.get(regex) if regex else None
+        return found.topics if found is not None else ()
 
     # ---- what changes ----
 

@@ -86,10 +86,11 @@ def _next(group: ConsumerGroup, member_id: str, owned: frozenset[TopicIdPartitio
     current, target = group.current(member_id), group.target(member_id)
     kept = {each: at for each, at in current.assigned.items() if each in target}
     revoking = {each: at for each, at in current.assigned.items() if each not in target}
-    previous = current.epoch if epoch != current.epoch else current.previous_epoch
     if revoking and (owned is None or not owned.isdisjoint(revoking)):
+        # As in Kafka, the epoch before counts no more: a heartbeat with it that arrives late does not know of these
+        # partitions, and would confirm their revocation.
         return Current(
-            epoch=epoch, previous_epoch=previous, state=MemberState.UNREVOKED, assigned=kept, revoking=revoking
+            epoch=epoch, previous_epoch=current.epoch, state=MemberState.UNREVOKED, assigned=kept, revoking=revoking
         )
     reached = group.assignment_epoch
     missing = target - kept.keys()
@@ -291,7 +292,9 @@ class Heartbeat:
         )
         if now != old:
             draft.set(now, request.member_id)
-        return old is None or (now.topics, now.regex) != (old.topics, old.regex)
+        # As in Kafka, no assignment changes when a member joins that reads nothing. The first one begins a group.
+        group, before = draft.group, old if old is not None else MemberMetadata()
+        return not group.epoch or now.topics != before.topics or group.matched(now.regex) != group.matched(before.regex)
 
     def _resolve(self, draft: Draft, hidden: frozenset[str]) -> bool:
         """Record what the group's regular expressions match now; True: it is something else than before.
@@ -311,9 +314,9 @@ class Heartbeat:
             if old is not None and found == self.matched.get(regex):
                 continue
             topics = tuple(name for name in found if name not in hidden)
+            changed |= topics != group.matched(regex)
             if old is None or old.topics != topics:
                 draft.set(Regex(topics=topics, version=1 if old is None else old.version + 1), regex)
-                changed = True
         return changed
 
     def _assign(self, draft: Draft) -> None:
@@ -436,6 +439,10 @@ def check_member(group: ConsumerGroup, member_id: str, epoch: int, *, floor: int
     now = group.current(member_id).epoch
     if epoch == now or (floor is not None and floor <= epoch < now):
         return
+    if group.members[member_id].is_classic:
+        raise IllegalGeneration(
+            f"member {member_id} of group {group.group_id} is in generation {now}, not {epoch}: join again"
+        )
     raise StaleMemberEpoch(
         f"member {member_id} of group {group.group_id} is at epoch {now}, not {epoch}: heartbeat, then try again"
     )
