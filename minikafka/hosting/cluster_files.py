@@ -32,11 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from javaproperties.reading import loads
+from javaproperties.reading import InvalidUEscapeError, loads
 from javaproperties.writing import join_key_value
 
 from minikafka.config import GIB, BrokerConfig, override_of, parse_broker, table
-from minikafka.errors import InvalidConfig
+from minikafka.errors import InvalidConfig, in_words
 from minikafka.types import Address, NodeId
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only mkdtemp makes anything there
@@ -312,7 +312,7 @@ def join(
         raise InvalidConfig(f"{name} is set by itself: leave it out", setting=name)
     folder = data_dir.absolute() / f"broker-{node_id}"
     path = folder / PROPERTIES
-    known = loads(path.read_text(encoding="iso-8859-1")) if path.exists() else {}
+    known = _read(path) if path.exists() else {}
     if known and known.get("cluster.id") != cluster_id:
         raise InvalidConfig(
             f"{path} is of cluster {known.get('cluster.id')}, this is {cluster_id}: choose another directory"
@@ -337,13 +337,27 @@ def join(
 
 
 def _existing(data_dir: Path) -> list[BrokerFiles]:
-    found = []
+    found: dict[NodeId, BrokerFiles] = {}
     # Absolute, as in a new cluster: `serve` with this file must find the same folder from wherever it is called.
-    for path in data_dir.absolute().glob(f"broker-*/{PROPERTIES}"):
-        settings = loads(path.read_text(encoding="iso-8859-1"))
+    for path in sorted(data_dir.absolute().glob(f"broker-*/{PROPERTIES}")):
+        settings = _read(path)
+        if "node.id" not in settings:
+            # By its default it would be another broker, the only voter of a new cluster: a power loss left it empty.
+            raise InvalidConfig(f"{path} has no node.id: restore the file, or choose another directory")
         parsed = parse_broker(settings).config
-        found.append(BrokerFiles(parsed.node_id, path, parsed.listener, settings))
-    return sorted(found, key=lambda broker: broker.node_id)
+        node = parsed.node_id
+        if node in found:
+            raise InvalidConfig(f"{found[node].path} and {path} both have node.id={node}: remove the copy")
+        found[node] = BrokerFiles(node, path, parsed.listener, settings)
+    return [found[node] for node in sorted(found)]
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The settings in a file. InvalidConfig when it cannot be read."""
+    try:
+        return dict(loads(path.read_text(encoding="iso-8859-1")))
+    except (OSError, InvalidUEscapeError) as error:
+        raise InvalidConfig(f"{path}: cannot be read: {in_words(error)}") from error
 
 
 def _check_majority(data_dir: Path, found: list[BrokerFiles]) -> None:

@@ -323,6 +323,23 @@ def test_a_cluster_without_most_of_its_voters_is_refused(tmp_path, ports):
         prepare(tmp_path, ports, config={})
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "broker-2/broker.properties has no node.id: restore the file"),
+        ("node.id=1\n", "broker-2/broker.properties both have node.id=1: remove the copy"),
+        ("log.dirs=C:\\users\n", "broker-2/broker.properties: cannot be read: Invalid .* escape"),
+    ],
+)
+def test_a_brokers_file_that_is_damaged_or_a_copy_is_refused(tmp_path, ports, text: str, message: str):
+    """An empty one was a new cluster of one broker, a copy the same broker twice, the third a traceback."""
+    prepare(tmp_path, ports, brokers=2, config={})
+    ports.release()
+    (tmp_path / "broker-2" / "broker.properties").write_text(text)
+    with pytest.raises(InvalidConfig, match=message):
+        prepare(tmp_path, ports, config={})
+
+
 def test_the_ports_of_an_existing_cluster_cannot_be_changed_and_the_message_says_so(tmp_path, ports):
     """`--base-port` does not help there, so it must not be advised."""
     cluster = prepare(tmp_path, ports, brokers=1, config={})
