@@ -166,9 +166,9 @@ async def test_topics_are_deleted_by_name_or_by_id(client: RawClient):
     """Neither, both, and the same topic twice say nothing certain: nothing is deleted."""
     named = await client.call("Metadata", 12, {"topics": [{"name": "t", "topic_id": EMPTY_ID}]})
     topic_id = named["topics"][0]["topic_id"]
-    asked = [{"name": "t", "topic_id": topic_id}, {"name": None, "topic_id": EMPTY_ID}]
+    asked = [{"name": "t", "topic_id": topic_id}, *[{"name": None, "topic_id": EMPTY_ID}] * 2]
     answer = await client.call("DeleteTopics", 6, {"topics": asked, "timeout_ms": 9000})
-    assert [each["error_code"] for each in answer["responses"]] == [INVALID_REQUEST] * 2
+    assert [each["error_code"] for each in answer["responses"]] == [INVALID_REQUEST] * 3
     answer = await client.call("DeleteTopics", 5, {"topic_names": ["t", "t"], "timeout_ms": 9000})
     assert [(each["name"], each["error_code"]) for each in answer["responses"]] == [("t", INVALID_REQUEST)]
     assert errors_in(await client.call("Metadata", 12, {"topics": [{"name": "t", "topic_id": EMPTY_ID}]})) == {0}

@@ -143,7 +143,10 @@ def _delete_request(message: Message, exchange: Exchange) -> DeleteTopicsRequest
 def _delete_response(message: Message, response: Any, exchange: Exchange) -> Message:
     found = {each.name: each for each in response.topics}
     rows: list[Message] = []
-    for name, topic_id, refusal in dict.fromkeys(_to_delete(message, exchange)):
+    asked = _to_delete(message, exchange)
+    refused_each = [each for each in asked if each.refusal is not None]
+    answered_once = dict.fromkeys(each for each in asked if each.refusal is None)
+    for name, topic_id, refusal in [*refused_each, *answered_once]:
         if refusal is not None:
             refused = DeletedTopic.failed(InvalidRequest(refusal), name="")
             rows.append({"name": name, "topic_id": topic_id, **error_of(refused)})
