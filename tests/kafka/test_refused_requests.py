@@ -8,10 +8,13 @@ import pytest
 
 from minikafka.errors import (
     ClusterAuthorizationFailed,
+    CoordinatorLoadInProgress,
     GroupAuthorizationFailed,
     NotController,
+    ProtocolError,
     ReplicaNotAvailable,
     TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
 )
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
@@ -138,10 +141,15 @@ def test_a_refused_reassignment_names_the_partitions():
     assert (answer["error_code"], rows) == (31, [("t", 31)])
 
 
-@pytest.mark.parametrize("name, version", [("OffsetCommit", 10), ("OffsetFetch", 9), ("Produce", 13)])
-def test_the_error_of_a_request_comes_before_that_of_an_unknown_id(name: str, version: int):
-    """As in Kafka: a client that is denied the group does not look for a topic."""
-    assert errors_in(refused(name, version, GroupAuthorizationFailed("denied"), requests(b"?" * 16)[name])) <= {0, 30}
+@pytest.mark.parametrize(
+    "name, version, denial",
+    [("OffsetCommit", 10, GroupAuthorizationFailed), ("Produce", 13, TransactionalIdAuthorizationFailed)],
+)
+def test_a_denial_of_the_request_comes_before_an_unknown_id(name: str, version: int, denial: type[ProtocolError]):
+    """As in Kafka: a client that is denied the group does not look for a topic. Other errors come behind it."""
+    asked = requests(b"?" * 16)[name]
+    assert errors_in(refused(name, version, denial("denied"), asked)) == {denial.code}
+    assert errors_in(refused(name, version, CoordinatorLoadInProgress("wait"), asked)) == {100}
 
 
 def test_settings_of_a_created_topic_that_are_hidden_have_an_error():

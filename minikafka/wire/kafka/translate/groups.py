@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from minikafka.errors import CoordinatorLoadInProgress, InconsistentGroupProtocol, RebalanceInProgress
+from minikafka.errors import (
+    CoordinatorLoadInProgress,
+    GroupAuthorizationFailed,
+    InconsistentGroupProtocol,
+    RebalanceInProgress,
+)
 from minikafka.wire.acls import ResourceType
 from minikafka.wire.group_messages import (
     CommitPartition,
@@ -192,9 +197,9 @@ def _commit_response(message: Message, response: Any, exchange: Exchange) -> Mes
 
     def code(name: str | None, partition: int) -> int:
         failed: int = response.error_code
-        if not failed:
-            return UNKNOWN_TOPIC_ID if name is None else codes[name, partition]
-        return failed
+        if name is None and failed != GroupAuthorizationFailed.code:
+            return UNKNOWN_TOPIC_ID
+        return failed or codes[name or "", partition]
 
     return {
         "topics": [
@@ -270,7 +275,7 @@ def _fetched_group(group: Message, response: OffsetFetchResponse, exchange: Exch
     found = {(each.topic, each.partition): each for each in response.partitions}
 
     def row(name: str | None, number: int) -> Message:
-        code = response.error_code or (UNKNOWN_TOPIC_ID if name is None else 0)
+        code = UNKNOWN_TOPIC_ID if name is None else response.error_code
         if name is None or code:
             return _fetched(FetchedOffset(topic="", partition=number, error_code=code))
         return _fetched(found[name, number])

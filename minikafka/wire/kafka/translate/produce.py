@@ -14,6 +14,7 @@ from minikafka.errors import (
     ProducerFenced,
     TopicAuthorizationFailed,
     TransactionAbortable,
+    TransactionalIdAuthorizationFailed,
     UnsupportedCompressionType,
 )
 from minikafka.ports import Buffer
@@ -101,7 +102,8 @@ def _response(message: Message, response: ProduceResponse, exchange: Exchange) -
         partitions = []
         for each in topic["partition_data"]:
             index = each["index"]
-            if response.error_code:
+            is_denied = response.error_code == TransactionalIdAuthorizationFailed.code
+            if is_denied or (response.error_code and name is not None):
                 partitions.append(_refused(index, response.error_code, response.error_message, version))
             elif name is None:
                 partitions.append(_refused(index, UNKNOWN_TOPIC_ID, None, version))
