@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from minikafka import LocalCluster
-from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.security import STANDARD_AUTHORIZER
 from tests.foreign.kafka_brokers import kafka
 from tests.foreign.permissions import ADMIN, ANN, BOB, permissions
 from tests.foreign.test_beside_kafka import SEEDS, SETTINGS, check_alike
