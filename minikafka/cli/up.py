@@ -193,9 +193,11 @@ async def _up(cluster: ProcessCluster, report: JsonReport | TextReport, signals:
         await broker.wait()
         if not signals.asked.is_set():
             deaths[broker.node_id] = broker
-            report.died(broker)
-            if not any(each.is_running for each in cluster.brokers.values()):
-                signals.asked.set()
+            try:
+                report.died(broker)
+            finally:  # also when nobody reads the report any more (`| head`)
+                if not any(each.is_running for each in cluster.brokers.values()):
+                    signals.asked.set()
 
     async def start_again(node: NodeId) -> None:
         broker = cluster.brokers.get(node)

@@ -145,6 +145,8 @@ def _check(variable: str, python: str) -> None:
         looked = subprocess.run([python, "-P", "-c", LOOK_FOR], check=False, timeout=LOOK_TIMEOUT_S)  # noqa: S603 - the user's
     except OSError as error:
         raise NoPackage(f"{variable}={python} does not run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NoPackage(f"{variable}={python} does not answer within {LOOK_TIMEOUT_S:g} s") from error
     if looked.returncode != 0:
         raise NoPackage(
             f"{variable}={python} has no minikafka: run `{python} -m pip install '.[spark]'` in a clone of it; the "

@@ -181,6 +181,20 @@ async def test_a_second_signal_to_up_makes_brokers_leave_at_once(tmp_path: Path)
     assert cluster.brokers[1].returncode == 0
 
 
+async def test_up_ends_with_its_last_broker_also_when_nobody_reads_the_report(tmp_path: Path):
+    """`minikafka up | head -2`: the report of the death failed, and `up` stayed without a broker."""
+    cluster = ProcessCluster(1, data_dir=tmp_path, launcher=("-c", 'print(\'{"broker": 1, "pid": 1, "url": ""}\')'))
+
+    class Unread(JsonReport):
+        def died(self, broker: BrokerProcess) -> None:
+            raise BrokenPipeError
+
+    async with asyncio.timeout(20) as limit:
+        with pytest.raises(BrokenPipeError):
+            await _up(cluster, Unread(cluster, tmp_path), Signals(), opens=False)
+    assert not limit.expired()
+
+
 def test_a_frozen_broker_ends_with_its_parent(tmp_path: Path):
     """It cannot see that its parent was killed, unless the kernel wakes it."""
     code = (

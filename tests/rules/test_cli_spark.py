@@ -9,6 +9,7 @@ from unittest.mock import MagicMock, call
 import pytest
 
 from minikafka.cli.spark import sentence_of
+from minikafka.spark import session as spark_session
 from minikafka.spark.jobs import archive
 from minikafka.spark.session import NoPackage, prepare_environment
 
@@ -85,3 +86,16 @@ def test_an_archive_leaves_records_of_aborted_transactions_out():
     source.format.return_value = source.option.return_value = source.options.return_value = source
     archive(session, bootstrap="a:1", topic="orders", into="/into", checkpoint="/place", report=lambda *_: None)
     assert call("kafka.isolation.level", "read_committed") in source.option.call_args_list
+
+
+def test_a_python_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    """It waits for a network's disk, say."""
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 30\n")
+    slow.chmod(0o700)
+    monkeypatch.setattr(spark_session, "LOOK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(spark_session, "java_home", lambda: None)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(slow))
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    with pytest.raises(NoPackage, match=r"PYSPARK_PYTHON=.* does not answer within 0\.1 s"):
+        prepare_environment("yarn")
