@@ -119,7 +119,7 @@ def change_of(
     elif choice.isr != target_isr:
         elr = ()
     is_same_leader = choice.leader == old.leader and not _needs_new_epoch(old, assigned)
-    last_known = _last_known(policy, partition, choice, holds_nothing=holds_nothing)
+    last_known = _last_known(policy, partition, choice, elr, holds_nothing=holds_nothing)
     last_known_dirs = _dirs_of(image, old, last_known, was)
     if last_known == (emptied,) and image.brokers[emptied].has_one_of(last_known_dirs):
         last_known_dirs = (NO_DIR,)
@@ -211,7 +211,17 @@ def with_broker(
 
 
 def _holding(partition: PartitionImage, assigned: Assignment) -> PartitionImage:
-    return replace(partition, replicas=assigned.replicas, adding=assigned.adding, removing=assigned.removing)
+    """``partition`` with other replicas. A last known leader that is none of them is forgotten: its log is deleted, and
+    if it is added again it begins with an empty one.
+    """
+    last_known = tuple(node for node in partition.last_known_elr if node in assigned.replicas)
+    return replace(
+        partition,
+        replicas=assigned.replicas,
+        adding=assigned.adding,
+        removing=assigned.removing,
+        last_known_elr=last_known,
+    )
 
 
 def _needs_new_epoch(partition: PartitionImage, assigned: Assignment) -> bool:
@@ -295,11 +305,17 @@ def _elect(
 
 
 def _last_known(
-    policy: ClusterPolicy, partition: PartitionImage, choice: _Choice, *, holds_nothing: bool
+    policy: ClusterPolicy,
+    partition: PartitionImage,
+    choice: _Choice,
+    elr: tuple[NodeId, ...],
+    *,
+    holds_nothing: bool,
 ) -> tuple[NodeId, ...]:
     """The last leader of a partition whose ISR ran empty: set once, forgotten when a replica leads again.
 
-    Without ELR the ISR itself names it, except a broker that came back and ``holds_nothing``.
+    If a reassignment has dropped it (:func:`_holding`), the last one to leave the ELR takes its place. Without ELR the
+    ISR itself names it, except a broker that came back and ``holds_nothing``.
     """
     if choice.leader != NO_NODE:
         return ()
@@ -307,7 +323,8 @@ def _last_known(
         return partition.last_known_elr
     if partition.leader != NO_NODE:
         return (partition.leader,)
-    return partition.isr if len(partition.isr) == 1 else ()
+    last = partition.isr or (() if elr else partition.elr)
+    return last if len(last) == 1 else ()
 
 
 def _dirs_of(

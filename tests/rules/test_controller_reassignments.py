@@ -232,3 +232,21 @@ def test_a_fenced_broker_may_be_a_target():
     cluster.lose(5)
     assert cluster.reassign((5, 2, 3)).error_code == 0
     assert cluster.state(T0).adding == (5,)
+
+
+def test_a_last_known_leader_that_was_dropped_does_not_lead_with_an_empty_log():
+    """Simulator seed 949000057: it was elected, and what was committed was lost. The last one of the ELR leads instead."""
+    cluster = Cluster(3, min_isr=2)
+    cluster.create("t", (1, 2))
+    cluster.set_isr(1)
+    cluster.reassign((1, 2, 3))
+    cluster.set_isr(1, 3)
+    cluster.lose(1, 3)
+    cluster.start(3)
+    assert (cluster.leader(), cluster.state().elr, cluster.state().last_known_elr) == ((-1, ()), (1,), (3,))
+    cluster.reassign(None)
+    assert cluster.state().replicas == (1, 2)
+    cluster.reassign((1, 2, 3))
+    assert cluster.state().replicas == (1, 2, 3)
+    cluster.start(1)
+    assert cluster.leader() == (1, (1,))
