@@ -45,7 +45,8 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - only mkdtemp makes anything there
 ROOM_MIN = 1 * GIB
 """Less may be free there (containers have 64 MiB): then temporary files are where they always are."""
 
-NAME: Final = "minikafka-cluster-"
+NAME: Final = "minikafka-temporary-"
+"""What is found under it without an owner is removed: no name that a user would give to a data directory."""
 UNLOCKED: Final = "minikafka-new-"
 
 
