@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 from minikafka.types import Offset, TopicId, TopicPartition
 
@@ -101,8 +102,10 @@ def retired_folder(partition: TopicPartition, topic_id: TopicId, suffix: str) ->
 
 
 def topic_id_bytes(topic_id: TopicId) -> bytes:
-    """The 16 bytes of a UUID that is printed as 22 characters; ValueError."""
-    raw = base64.b64decode(topic_id + "==", altchars=b"-_", validate=True)
+    """The 16 bytes of a UUID that is printed as 22 characters; ValueError for everything else."""
+    raw = b""
+    with suppress(ValueError):
+        raw = base64.b64decode(topic_id + "==", altchars=b"-_", validate=True)
     if len(raw) != 16:
         raise ValueError(f"not a topic id: {topic_id!r}")
     return raw

@@ -148,5 +148,6 @@ def test_a_retired_folders_name_always_fits():
         assert len(name) <= 255
         assert partition_of(name) is None
         assert topic_id_bytes(ID).hex() in name
-    with pytest.raises(ValueError, match="topic id"):
-        topic_id_bytes("AAAA")
+    for other in ("AAAA", "!", ID + "A", ""):
+        with pytest.raises(ValueError, match="topic id"):
+            topic_id_bytes(other)
