@@ -27,18 +27,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from minikafka import errors as kafka
 from minikafka.blocking.tls import ClientTls
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    BrokerNotAvailable,
-    LeaderNotAvailable,
-    NetworkException,
-    OutcomeUnknown,
-    ProtocolError,
-    RequestRefused,
-    UnknownTopicOrPartition,
-)
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST, MSGPACK, RPC_PATH
@@ -75,31 +65,35 @@ def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S
         try:
             connection.connect()
         except TimeoutError as error:
-            raise NetworkException(
-                f"{api} to {address}: no connection, silent for {patience_s:g} s", outcome=NOT_WRITTEN
+            raise kafka.NetworkException(
+                f"{api} to {address}: no connection, silent for {patience_s:g} s", outcome=kafka.NOT_WRITTEN
             ) from error
         except OSError as error:
-            raise NetworkException(f"{api} to {address}: no connection: {error}", outcome=NOT_WRITTEN) from error
+            raise kafka.NetworkException(
+                f"{api} to {address}: no connection: {error}", outcome=kafka.NOT_WRITTEN
+            ) from error
     try:
         body = _exchange(connection, api, buffers, timeout_s)
         response = decode_response(api, body)
     except TimeoutError as error:
         connection.close()
-        raise NetworkException(f"{api} to {address}: no answer, silent for {timeout_s:g} s", outcome=UNKNOWN) from error
-    except (RequestRefused, OutcomeUnknown) as error:
+        raise kafka.NetworkException(
+            f"{api} to {address}: no answer, silent for {timeout_s:g} s", outcome=kafka.UNKNOWN
+        ) from error
+    except (kafka.RequestRefused, kafka.OutcomeUnknown) as error:
         connection.close()
-        outcome = NOT_WRITTEN if isinstance(error, RequestRefused) else UNKNOWN
-        raise NetworkException(f"{api} to {address}: {error}", outcome=outcome) from error
-    except (OSError, http.client.HTTPException, ProtocolError) as error:
+        outcome = kafka.NOT_WRITTEN if isinstance(error, kafka.RequestRefused) else kafka.UNKNOWN
+        raise kafka.NetworkException(f"{api} to {address}: {error}", outcome=outcome) from error
+    except (OSError, http.client.HTTPException, kafka.ProtocolError) as error:
         connection.close()
-        raise NetworkException(f"{api} to {address}: no answer: {error!r}", outcome=UNKNOWN) from error
+        raise kafka.NetworkException(f"{api} to {address}: no answer: {error!r}", outcome=kafka.UNKNOWN) from error
     except BaseException:  # a task of Spark that is killed, Ctrl-C: the answer may still come
         connection.close()
         raise
     _connections[address, tls] = connection
     refusal = error_in(response)
-    if isinstance(refusal, BrokerNotAvailable):
-        raise NetworkException(f"{api} to {address}: {refusal.message}", outcome=refusal.outcome) from refusal
+    if isinstance(refusal, kafka.BrokerNotAvailable):
+        raise kafka.NetworkException(f"{api} to {address}: {refusal.message}", outcome=refusal.outcome) from refusal
     if refusal is not None:
         raise refusal
     return response
@@ -194,7 +188,7 @@ class Brokers:
         while True:
             try:
                 return attempt()
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 if not error.retriable:
                     raise
                 if error.stale_metadata:
@@ -213,7 +207,7 @@ class Brokers:
         request: object,
         *,
         timeout_s: float = ASK_TIMEOUT_S,
-        failure: Callable[[Any], ProtocolError | None] = error_in,
+        failure: Callable[[Any], kafka.ProtocolError | None] = error_in,
     ) -> Any:
         """The first answer of any broker; NetworkException, with what each of them did, when none gives one.
 
@@ -221,11 +215,11 @@ class Brokers:
         can be retried is passed over too, any other failure is raised. Metadata older than what this object
         has seen is no answer: that broker is behind the others, or just started.
         """
-        errors: list[ProtocolError] = []
+        errors: list[kafka.ProtocolError] = []
         for address in sorted(dict.fromkeys((*self._known, *self._bootstrap)), key=lambda each: each in self._silent):
             try:
                 response = self.call(address, request, timeout_s=timeout_s)
-            except NetworkException as error:
+            except kafka.NetworkException as error:
                 errors.append(error)
                 self._silent[address] = None
                 continue
@@ -235,7 +229,7 @@ class Brokers:
                 raise refusal
             if refusal is not None:
                 errors.append(
-                    NetworkException(f"{address}: {refusal.name}: {refusal.message}", outcome=refusal.outcome)
+                    kafka.NetworkException(f"{address}: {refusal.name}: {refusal.message}", outcome=refusal.outcome)
                 )
                 continue
             if not isinstance(response, m.MetadataResponse):
@@ -245,17 +239,19 @@ class Brokers:
                 self._seen = (response.cluster_id, response.metadata_offset)
                 return response
             errors.append(
-                NetworkException(f"{address} knows the metadata to {response.metadata_offset}, not to {offset}")
+                kafka.NetworkException(f"{address} knows the metadata to {response.metadata_offset}, not to {offset}")
             )
-        outcome = UNKNOWN if any(each.outcome == UNKNOWN for each in errors) else NOT_WRITTEN
-        raise NetworkException("; ".join(each.message for each in errors) or "no bootstrap servers", outcome=outcome)
+        outcome = kafka.UNKNOWN if any(each.outcome == kafka.UNKNOWN for each in errors) else kafka.NOT_WRITTEN
+        raise kafka.NetworkException(
+            "; ".join(each.message for each in errors) or "no bootstrap servers", outcome=outcome
+        )
 
     def _ask_controller(self, request: m.MetadataRequest) -> m.MetadataResponse:
         """The active controller's answer: it has all that was ever recorded, any other broker may lack the end."""
         metadata: m.MetadataResponse = self.ask_any(m.MetadataRequest(topics=()))
         place = next((each for each in metadata.brokers if each.node_id == metadata.controller_id), None)
         if place is None:
-            raise LeaderNotAvailable("the cluster has no active controller at present")
+            raise kafka.LeaderNotAvailable("the cluster has no active controller at present")
         address = Address(place.host, place.port)
         # To be elected is not yet to be active; this is answered by an active one only, and creates nothing.
         self.call(address, m.CreateTopicsRequest(topics=()))
@@ -282,7 +278,7 @@ class Brokers:
         found: dict[str, Topic] = {}
         for topic in response.topics:
             error = error_in(topic)
-            if isinstance(error, UnknownTopicOrPartition):
+            if isinstance(error, kafka.UnknownTopicOrPartition):
                 continue
             if error is not None:
                 raise error
@@ -307,10 +303,10 @@ class Brokers:
             return known
         topic = self._refresh((partition.topic,), self.ask_any).get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
-            raise UnknownTopicOrPartition(f"{partition} does not exist")
+            raise kafka.UnknownTopicOrPartition(f"{partition} does not exist")
         known = self._leaders.get(partition)
         if known is None:
-            raise LeaderNotAvailable(f"{partition} has no leader at present")
+            raise kafka.LeaderNotAvailable(f"{partition} has no leader at present")
         return known
 
     def partition_count(self, topic: str) -> int:
@@ -319,7 +315,7 @@ class Brokers:
         def attempt() -> int:
             known = self._topics.get(topic) or self._refresh((topic,), self.ask_any).get(topic)
             if known is None:
-                raise UnknownTopicOrPartition(f"no broker knows the topic {topic}")
+                raise kafka.UnknownTopicOrPartition(f"no broker knows the topic {topic}")
             return len(known.partitions)
 
         return self.retrying(f"looking for the topic {topic}", attempt)
@@ -469,7 +465,7 @@ class Coordinator:
         what: str,
         request: Any,
         *,
-        error_of: Callable[[Any], ProtocolError | None] = error_in,
+        error_of: Callable[[Any], kafka.ProtocolError | None] = error_in,
         timeout_s: float | None = None,
     ) -> Any:
         """Return the coordinator's response.
@@ -495,7 +491,7 @@ class Coordinator:
                 error = error_of(response)
                 if error is not None:
                     raise error
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 if error.retriable:
                     self._address = None
                 raise

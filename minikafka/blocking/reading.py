@@ -23,15 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from minikafka import errors as kafka
 from minikafka.blocking.brokers import BACKOFF_FIRST_S, BACKOFF_MAX_S, Brokers, BrokersUnreachable
-from minikafka.errors import (
-    FencedLeaderEpoch,
-    InconsistentTopicId,
-    OffsetOutOfRange,
-    ProtocolError,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire.batch import RecordBatch, from_offset, iterate
 from minikafka.wire.markers import filter_of
@@ -121,7 +114,7 @@ class RangeReader:
         self._position = wanted.start
         self._checked_epoch: Epoch = NO_EPOCH
         self._readable_until: Offset = NO_OFFSET
-        self._interrupted: ProtocolError | None = None
+        self._interrupted: kafka.ProtocolError | None = None
 
     @property
     def end(self) -> Offset:
@@ -171,15 +164,15 @@ class RangeReader:
                 max_bytes=self._limits.fetch_size,
                 max_wait_ms=MAX_WAIT_MS,
             )
-        except OffsetOutOfRange:
+        except kafka.OffsetOutOfRange:
             self._out_of_range()
             return []
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             self._interrupted = error
             self._brokers.forget_leaders()
-            if isinstance(error, InconsistentTopicId | UnknownTopicId | UnknownTopicOrPartition):
+            if isinstance(error, kafka.InconsistentTopicId | kafka.UnknownTopicId | kafka.UnknownTopicOrPartition):
                 self._check_existence()
-            elif not error.retriable and not isinstance(error, FencedLeaderEpoch):
+            elif not error.retriable and not isinstance(error, kafka.FencedLeaderEpoch):
                 raise
             return []
         if self._interrupted is not None:

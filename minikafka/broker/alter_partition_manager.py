@@ -17,22 +17,10 @@ import contextlib
 from collections.abc import Callable
 from itertools import islice
 
+from minikafka import errors as kafka
 from minikafka.broker.lifecycle import ControllerCall
 from minikafka.broker.purgatory import Purgatory
 from minikafka.config import BrokerConfig
-from minikafka.errors import (
-    FencedLeaderEpoch,
-    IneligibleReplica,
-    InvalidRequest,
-    InvalidUpdateVersion,
-    NewLeaderElected,
-    OperationNotAttempted,
-    ProtocolError,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-    WorldError,
-    error_name,
-)
 from minikafka.ports import World
 from minikafka.replication.leader import LeaderReplica, Proposal
 from minikafka.replication.partition import Partition
@@ -51,15 +39,15 @@ RETRY_PAUSE_S = 0.05
 # One request stays far within the controller's limits (wire/limits.py), whatever the replication factor.
 PROPOSALS_MAX = 500
 
-SURELY_NOT_DONE = frozenset({IneligibleReplica.code, OperationNotAttempted.code})
+SURELY_NOT_DONE = frozenset({kafka.IneligibleReplica.code, kafka.OperationNotAttempted.code})
 OVERTAKEN = frozenset(
     {
-        FencedLeaderEpoch.code,
-        InvalidUpdateVersion.code,
-        InvalidRequest.code,
-        NewLeaderElected.code,
-        UnknownTopicId.code,
-        UnknownTopicOrPartition.code,
+        kafka.FencedLeaderEpoch.code,
+        kafka.InvalidUpdateVersion.code,
+        kafka.InvalidRequest.code,
+        kafka.NewLeaderElected.code,
+        kafka.UnknownTopicId.code,
+        kafka.UnknownTopicOrPartition.code,
     }
 )
 
@@ -141,11 +129,13 @@ class AlterPartitionManager:
         timeout_s = self.config.controller_quorum_request_timeout_ms / 1000
         try:
             response: AlterPartitionResponse = await self._call.send(address, request, timeout_s)
-        except (WorldError, ProtocolError) as error:
+        except (kafka.WorldError, kafka.ProtocolError) as error:
             self.world.events("isr_proposal_failed", why=f"{type(error).__name__}: {error}")
             return False
         if response.error_code:
-            self.world.events("isr_proposal_failed", why=f"{error_name(response.error_code)}: {response.error_message}")
+            self.world.events(
+                "isr_proposal_failed", why=f"{kafka.error_name(response.error_code)}: {response.error_message}"
+            )
             return False
         complete = True
         for answer in response.partitions:
@@ -172,7 +162,7 @@ class AlterPartitionManager:
             ):
                 self._purgatory.wake_committed(name, leader)
             return True
-        error = error_name(answer.error_code)
+        error = kafka.error_name(answer.error_code)
         self.world.events(
             "isr_proposal_refused", partition=str(name), epoch=leader.epoch, error=error, why=answer.error_message
         )

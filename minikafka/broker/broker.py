@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from minikafka import errors as kafka
 from minikafka.broker.api.acls import AclApi
 from minikafka.broker.api.admin import AdminApi
 from minikafka.broker.api.producer_ids import ProducerIds
@@ -41,16 +42,6 @@ from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
 from minikafka.broker.throttle import STRICT_SINCE, Throttle
 from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.config import MIB, BrokerConfig, TopicConfig
-from minikafka.errors import (
-    BrokerNotAvailable,
-    DiskFailed,
-    DiskFull,
-    InvalidConfig,
-    KafkaStorageError,
-    PolicyViolation,
-    ProtocolError,
-    WorldError,
-)
 from minikafka.groups.limits import check_group_id
 from minikafka.log.log_directory import LogDirectory, read_identity
 from minikafka.ports import INTERNAL, FrameConnection, FrameSession, Handler, RequestContext, World
@@ -229,11 +220,11 @@ class Broker:
                     self._state_moved.clear()
                     await self._state_moved.wait()
         except TimeoutError:
-            raise BrokerNotAvailable(
+            raise kafka.BrokerNotAvailable(
                 f"broker {self.node_id} is not ready after {timeout_s} s: {self.missing()}"
             ) from None
         if self.failure is not None:
-            raise BrokerNotAvailable(f"broker {self.node_id} stopped: {self.failure}")
+            raise kafka.BrokerNotAvailable(f"broker {self.node_id} stopped: {self.failure}")
 
     def _is_current(self) -> bool:
         """Return True if this broker has applied what was committed before its start: its own registration, or, as the
@@ -244,7 +235,7 @@ class Broker:
     def check_caught_up(self) -> None:
         """Raise BrokerNotAvailable until this broker has applied its own registration, and so all that came before."""
         if not self._has_caught_up:
-            raise BrokerNotAvailable(
+            raise kafka.BrokerNotAvailable(
                 f"broker {self.node_id} has just started and has not read the cluster's metadata yet"
                 f" ({self.missing()}): ask another broker, or later"
             )
@@ -312,7 +303,7 @@ class Broker:
     def run_test_hook(self, request: RunTestHookRequest) -> Awaitable[RunTestHookResponse]:
         """Serve a testing route that arrived at another broker. Raises PolicyViolation if there are none here."""
         if self.test_hooks is None:
-            raise PolicyViolation("this broker has no test hooks; start it with mk.testing.endpoints.enable=true")
+            raise kafka.PolicyViolation("this broker has no test hooks; start it with mk.testing.endpoints.enable=true")
         return self.test_hooks(request)
 
     def _make_control(self) -> None:
@@ -442,7 +433,7 @@ class Broker:
         if known is not None:
             return known.cluster_id
         if len(self.config.voters) > 1:
-            raise InvalidConfig(
+            raise kafka.InvalidConfig(
                 "cluster.id is missing: several voters must agree on it; `minikafka up` writes one, or give the same "
                 "22 base64 characters to every broker (CLUSTER_ID in compose)",
                 setting="cluster.id",
@@ -535,7 +526,7 @@ class Broker:
         deadline = self.world.clock.now() + self.config.controller_quorum_request_timeout_ms / 1000
         try:
             response: object = await self.forward(address, request, context, deadline)
-        except (WorldError, ProtocolError) as error:
+        except (kafka.WorldError, kafka.ProtocolError) as error:
             self.world.events("controller_silent", node=self.node_id, why=f"{type(error).__name__}: {error}")
             return None
         return response
@@ -577,7 +568,7 @@ class Broker:
         old, self._image_of_roles = self._image_of_roles, image
         try:
             self.replicas.apply(old, image)
-        except (DiskFailed, DiskFull, KafkaStorageError) as error:
+        except (kafka.DiskFailed, kafka.DiskFull, kafka.KafkaStorageError) as error:
             self._fail_in_order(str(error))
         self._coordinate(old, image)
         if self.replicas.has_more_to_take_up and not self._is_taking_up:
@@ -621,7 +612,7 @@ class Broker:
 
     def _on_task_failure(self, name: str, error: BaseException) -> None:
         """A bug, or the disk under the quorum's log, without which nothing can be said: stop at once, tell all."""
-        is_disk = isinstance(error, (DiskFailed, DiskFull, KafkaStorageError))
+        is_disk = isinstance(error, (kafka.DiskFailed, kafka.DiskFull, kafka.KafkaStorageError))
         why = f"the disk failed: {name}: {error}" if is_disk else f"{name} failed: {type(error).__name__}: {error}"
         text = "" if is_disk else "".join(traceback.format_exception(error))
         self.world.events("broker_failed", node=self.node_id, why=why, traceback=text)
@@ -703,7 +694,7 @@ class Broker:
                 clean = await self.logs.close(
                     broker_epoch=self.broker_epoch, high_watermarks=watermarks, together=asyncio.gather
                 )
-            except (DiskFailed, DiskFull) as error:
+            except (kafka.DiskFailed, kafka.DiskFull) as error:
                 self.failure = f"the disk failed while stopping: {error}"
         elif opened:
             for log in self.logs.logs.values():

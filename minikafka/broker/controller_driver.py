@@ -38,23 +38,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
+from minikafka import errors as kafka
 from minikafka.broker.metadata import MetadataCache
 from minikafka.broker.quorum_driver import METADATA_BATCH_BYTES_MAX
 from minikafka.config import BrokerConfig
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    ConnectionRefused,
-    InvalidRequest,
-    KafkaStorageError,
-    NotController,
-    Outcome,
-    PolicyViolation,
-    ProtocolError,
-    RequestTimedOut,
-    UnknownServerError,
-    WorldError,
-)
 from minikafka.invariant import InvariantViolation, invariant
 from minikafka.ports import CAUSE, World
 from minikafka.quorum.controller import Controller, completed
@@ -178,7 +165,7 @@ class _Decided:
     """One decision in a batch: whose it is, what came out, and the images before and after it."""
 
     decision: Decision[Any] | None
-    error: ProtocolError | None
+    error: kafka.ProtocolError | None
     asked: _Asked | None
     before: MetadataImage
     after: MetadataImage
@@ -243,7 +230,7 @@ class _Batch:
             return
         parts = [[each] for each in payloads] if decision.divisible else [payloads]
         if any(sum(map(_size_of, part)) > METADATA_BATCH_BYTES_MAX for part in parts):
-            raise PolicyViolation(
+            raise kafka.PolicyViolation(
                 f"The {len(payloads)} records of this change exceed the {METADATA_BATCH_BYTES_MAX} bytes that are "
                 "recorded at once; send several smaller requests."
             )
@@ -262,7 +249,7 @@ class _Batch:
         self.appends[-1] += payloads
         self.size = self._size_with(payloads)
 
-    def refuse(self, asked: _Asked, error: ProtocolError) -> None:
+    def refuse(self, asked: _Asked, error: kafka.ProtocolError) -> None:
         self.decided.append(_Decided(None, error, asked, self.image, self.image))
 
 
@@ -344,12 +331,12 @@ class ControllerDriver:
         decision raises; the outcome says whether it may have been recorded.
         """
         if self._epoch is None and not self._is_elected:
-            raise NotController(
+            raise kafka.NotController(
                 f"node {self.config.node_id} is not the active controller", leader=self.metadata.leader_id
             )
         waiting = len(self._waiting) + len(self._held)
         if waiting >= WAITING_REQUESTS_MAX:
-            raise RequestTimedOut(f"the controller has {waiting} requests waiting")
+            raise kafka.RequestTimedOut(f"the controller has {waiting} requests waiting")
         asked = _Asked(request, asyncio.get_running_loop().create_future(), CAUSE.get(), charge)
         self._waiting.append(asked)
         self._news.set()
@@ -358,9 +345,11 @@ class ControllerDriver:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await asked.answer
         except TimeoutError:
-            outcome = UNKNOWN if asked.taken else NOT_WRITTEN
+            outcome = kafka.UNKNOWN if asked.taken else kafka.NOT_WRITTEN
             why = f": {asked.held_by}" if asked.held_by else ""
-            raise RequestTimedOut(f"the controller did not answer in {timeout_ms} ms{why}", outcome=outcome) from None
+            raise kafka.RequestTimedOut(
+                f"the controller did not answer in {timeout_ms} ms{why}", outcome=outcome
+            ) from None
 
     # ---- reign -------------------------------------------------------------------------------------------------------
 
@@ -391,8 +380,8 @@ class ControllerDriver:
         self._refusals.clear()
         self._news.set()
 
-    def _not_controller(self, outcome: Outcome = NOT_WRITTEN) -> NotController:
-        return NotController(
+    def _not_controller(self, outcome: kafka.Outcome = kafka.NOT_WRITTEN) -> kafka.NotController:
+        return kafka.NotController(
             f"node {self.config.node_id} is no longer the active controller",
             outcome=outcome,
             leader=self.metadata.leader_id,
@@ -411,11 +400,11 @@ class ControllerDriver:
                 batch = _Batch(self.metadata.image, epoch)
                 self._decide(batch)
                 await self._carry_out(batch)
-        except NotController as error:
+        except kafka.NotController as error:
             self.world.events("controller_deposed", node=self.config.node_id, epoch=epoch, why=error.message)
         finally:
             # However the reign ended, also by a bug: callers that still wait get an error, not their timeout.
-            self._fail(batch, self._not_controller(UNKNOWN))
+            self._fail(batch, self._not_controller(kafka.UNKNOWN))
             if self._epoch == epoch:
                 self._end_reign()
 
@@ -475,7 +464,7 @@ class ControllerDriver:
             batch.taken.append(asked)
             try:
                 self._decide_request(batch, asked)
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 batch.refuse(asked, error)
             except Exception as error:
                 if isinstance(error, InvariantViolation) or isinstance(asked.request, _OF_BROKERS):
@@ -487,7 +476,7 @@ class ControllerDriver:
         for asked in held:
             (self._held if self._must_wait(batch.image, asked) else self._waiting).append(asked)
 
-    def _bug(self, request: Any, error: Exception) -> UnknownServerError:
+    def _bug(self, request: Any, error: Exception) -> kafka.UnknownServerError:
         """A decision that rests on the image and the request alone has failed, and has changed nothing.
 
         The controller goes on: if it stopped, the next one would get the same request, and stop as well.
@@ -496,7 +485,9 @@ class ControllerDriver:
         why = f"{type(error).__name__}: {error}"
         text = "".join(traceback.format_exception(error))
         self.world.events("request_failed", api=name, why=why, traceback=text)
-        return UnknownServerError(f"{name} failed at the controller: {why}; its log has more", outcome=NOT_WRITTEN)
+        return kafka.UnknownServerError(
+            f"{name} failed at the controller: {why}; its log has more", outcome=kafka.NOT_WRITTEN
+        )
 
     def _must_wait(self, image: MetadataImage, asked: _Asked) -> bool:
         """Rules 6 and 7: return True while it is unknown where replicas may be placed, or while an unfenced broker may
@@ -542,7 +533,7 @@ class ControllerDriver:
         elif isinstance(request, AlterUserScramCredentialsRequest):
             batch.add(controller.alter_user_scram_credentials(image, request, self.world.entropy), asked)
         else:
-            raise InvalidRequest(f"{type(request).__name__} is not the controller's")
+            raise kafka.InvalidRequest(f"{type(request).__name__} is not the controller's")
 
     def _random_ids(self) -> Iterator[TopicId]:
         while True:
@@ -632,7 +623,7 @@ class ControllerDriver:
     async def _ask_for_versions(self, address: Address) -> bool:
         try:
             await call(self.world.network, address, ApiVersionsRequest(), self.world.clock.now() + REACH_S)
-        except (WorldError, ProtocolError):
+        except (kafka.WorldError, kafka.ProtocolError):
             return False
         return True
 
@@ -647,7 +638,7 @@ class ControllerDriver:
         asked_at, node = self.world.clock.now(), broker.node_id
         try:
             response = await call(self.world.network, broker.address, AwaitStopRequest(), asked_at + REACH_S)
-        except (WorldError, ProtocolError):
+        except (kafka.WorldError, kafka.ProtocolError):
             return
         finally:
             self._asked_for_life.pop(node, None)
@@ -684,14 +675,14 @@ class ControllerDriver:
                 request = AwaitStopRequest(max_wait_ms=wait_ms)
                 response = await call(self.world.network, address, request, begun_at + wait_ms / 1000 + REACH_S)
                 has_failed = bool(response.is_stopping or response.error_code)
-            except ConnectionRefused:
+            except kafka.ConnectionRefused:
                 refusal = connection.refused(begun_at) if does_reign and self._reigns.is_set() else None
                 # A held request whose connection was closed meanwhile: the next attempt is the one after the end.
                 connection.ended(clock.now())
                 if refusal is not None:
                     self._refusals.append(refusal)
                     self._news.set()
-            except (WorldError, ProtocolError):
+            except (kafka.WorldError, kafka.ProtocolError):
                 connection.ended(clock.now())
             else:
                 if has_failed:
@@ -752,9 +743,9 @@ class ControllerDriver:
             try:
                 for payloads in batch.appends:
                     end = await self.quorum.append(payloads, epoch=batch.epoch)
-            except ProtocolError as error:
-                self._fail(batch, error, error.outcome if end == before else UNKNOWN)
-                if isinstance(error, NotController | KafkaStorageError):
+            except kafka.ProtocolError as error:
+                self._fail(batch, error, error.outcome if end == before else kafka.UNKNOWN)
+                if isinstance(error, kafka.NotController | kafka.KafkaStorageError):
                     # A quorum's log that has failed stays so: who cannot write down what it decides must not reign on.
                     raise
                 self.world.events("metadata_append_failed", epoch=batch.epoch, why=error.message)
@@ -789,10 +780,12 @@ class ControllerDriver:
         finally:
             CAUSE.reset(token)
 
-    def _fail(self, batch: _Batch, error: ProtocolError, outcome_of_recorded: Outcome = UNKNOWN) -> None:
+    def _fail(
+        self, batch: _Batch, error: kafka.ProtocolError, outcome_of_recorded: kafka.Outcome = kafka.UNKNOWN
+    ) -> None:
         """No caller gets the decisions. Those whose request recorded nothing can be sure that nothing was written."""
         recorded = {each.asked for each in batch.decided if _records(each)}
         for asked in batch.taken:
             if not asked.answer.done():
-                outcome = outcome_of_recorded if asked in recorded else NOT_WRITTEN
+                outcome = outcome_of_recorded if asked in recorded else kafka.NOT_WRITTEN
                 asked.answer.set_exception(type(error)(error.message, outcome=outcome, **error.facts))

@@ -22,22 +22,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from minikafka import errors as kafka
 from minikafka.broker.purgatory import Condition, Mark, Waiter
 from minikafka.coordination.packing import versions
 from minikafka.coordination.rule import Coordinator, Step, Ticket, Write
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    CorruptMessage,
-    KafkaStorageError,
-    NotCoordinator,
-    NotEnoughReplicasAfterAppend,
-    ProtocolError,
-    RequestTimedOut,
-    UnknownServerError,
-)
 from minikafka.invariant import InvariantViolation
 from minikafka.parked import Parked, Result
 from minikafka.replication.leader import ACKS_ALL, LeaderReplica
@@ -91,7 +79,7 @@ class _Request:
         self.parked = Parked(self.response)
         """What the handler returns. If its client goes, what it began goes on."""
         self._response: Any = _MISSING
-        self._error: ProtocolError | None = None
+        self._error: kafka.ProtocolError | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -101,7 +89,7 @@ class _Request:
         """Its response is known. The caller delivers it with ``parked.ready``."""
         self._response = response
 
-    def fail(self, error: ProtocolError) -> None:
+    def fail(self, error: kafka.ProtocolError) -> None:
         """It will not be answered."""
         self._error, self._response = error, None
 
@@ -151,11 +139,11 @@ class CoordinatorShard(Generic[C]):
     def check(self) -> None:
         """Raise what keeps this shard from answering."""
         if self._ended or self.partition.role is not self.leader:
-            raise NotCoordinator(f"this broker leads {self.partition.partition} no more")
+            raise kafka.NotCoordinator(f"this broker leads {self.partition.partition} no more")
         if self._unreadable:
-            raise CoordinatorNotAvailable(f"{self.partition.partition} cannot be read: {self._unreadable}")
+            raise kafka.CoordinatorNotAvailable(f"{self.partition.partition} cannot be read: {self._unreadable}")
         if not self.is_loaded:
-            raise CoordinatorLoadInProgress(f"{self.partition.partition} is being read")
+            raise kafka.CoordinatorLoadInProgress(f"{self.partition.partition} is being read")
 
     @property
     def is_answering(self) -> bool:
@@ -253,7 +241,7 @@ class CoordinatorShard(Generic[C]):
             with self._replicas.storage_guard(partition):
                 guard = None if write.transaction is None else write.transaction.guard
                 appended = leader.append(batch, acks=ACKS_ALL, wall_ms=wall_ms, guard=guard)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             write.refusal = error
             after = self.new_step()
             self.coordinator.refused(write, error, after)
@@ -290,15 +278,15 @@ class CoordinatorShard(Generic[C]):
             kind, why = self.coordinator.kind, f"{type(error).__name__}: {error}"
             text = "".join(traceback.format_exception(error))
             self._replicas.events("request_failed", api=f"a request to the {kind} coordinator", why=why, traceback=text)
-            raise UnknownServerError(
+            raise kafka.UnknownServerError(
                 f"a record of the {kind} coordinator cannot be written: {why}; the broker's log has more",
-                outcome=NOT_WRITTEN,
+                outcome=kafka.NOT_WRITTEN,
             ) from error
 
     async def _run(self) -> None:
         try:
             await self._load()
-        except (KafkaStorageError, CorruptMessage) as error:
+        except (kafka.KafkaStorageError, kafka.CorruptMessage) as error:
             # What this partition holds has no coordinator until the damage is repaired.
             self._unreadable = error.message
             self._drop_markers(is_applied=True)
@@ -334,7 +322,7 @@ class CoordinatorShard(Generic[C]):
             if offset == begin:
                 if self._is_over():
                     return  # and the log was cut
-                raise CorruptMessage(f"{self.partition.partition}: no whole batch holds offset {offset}")
+                raise kafka.CorruptMessage(f"{self.partition.partition}: no whole batch holds offset {offset}")
             await asyncio.sleep(0)
         if skipped:
             self._replicas.events(
@@ -359,7 +347,9 @@ class CoordinatorShard(Generic[C]):
                 record.key, record.value, offset=record.offset, producer_id=producer_id
             )
         except ValueError as error:
-            raise CorruptMessage(f"{self.partition.partition}: a record that no coordinator wrote: {error}") from error
+            raise kafka.CorruptMessage(
+                f"{self.partition.partition}: a record that no coordinator wrote: {error}"
+            ) from error
 
     async def _reached(self, end: Offset) -> bool:
         """Wait until the watermark is at ``end``; False: not in time, or this shard is over."""
@@ -426,7 +416,7 @@ class CoordinatorShard(Generic[C]):
             with self.step() as step:
                 try:
                     self.leader.check_acknowledged(done.end_offset)
-                except NotEnoughReplicasAfterAppend as error:
+                except kafka.NotEnoughReplicasAfterAppend as error:
                     # Committed, on fewer replicas than asked for: it counts, and nobody may rely on it.
                     self.coordinator.refused(done.write, _unknown(error.message), step)
                 self.coordinator.committed(done.write, step)
@@ -457,7 +447,9 @@ class CoordinatorShard(Generic[C]):
         self.coordinator.resign(step)
         self._answer(step)
         for request in self._waiting.values():
-            request.fail(NotCoordinator(f"the {self.coordinator.kind} has another coordinator now", outcome=UNKNOWN))
+            request.fail(
+                kafka.NotCoordinator(f"the {self.coordinator.kind} has another coordinator now", outcome=kafka.UNKNOWN)
+            )
             self._deliver_soon(request)
         self._waiting.clear()
 
@@ -483,5 +475,5 @@ class _Stepping:
         self._shard.carry_out(self._step)
 
 
-def _unknown(message: str) -> RequestTimedOut:
-    return RequestTimedOut(message, outcome=UNKNOWN)
+def _unknown(message: str) -> kafka.RequestTimedOut:
+    return kafka.RequestTimedOut(message, outcome=kafka.UNKNOWN)

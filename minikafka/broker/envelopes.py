@@ -17,15 +17,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from minikafka import errors as kafka
 from minikafka.config import BrokerConfig
-from minikafka.errors import (
-    BrokerNotAvailable,
-    ClusterAuthorizationFailed,
-    InvalidRequest,
-    OutcomeUnknown,
-    ProtocolError,
-    UnknownServerError,
-)
 from minikafka.parked import Parked
 from minikafka.ports import Network, RequestContext
 from minikafka.rpc import call
@@ -76,17 +69,17 @@ async def send_on(
         request=encode_request(request),
     )
     answer: EnvelopeResponse = await call(network, peer, envelope, deadline)
-    if answer.error_code == BrokerNotAvailable.code:
+    if answer.error_code == kafka.BrokerNotAvailable.code:
         return error_response(api, failure_of(answer))
     if answer.error_code:
-        raise UnknownServerError(
+        raise kafka.UnknownServerError(
             f"{peer} accepts no {api.name} that broker {broker_id} sends on: {answer.error_message}",
             outcome=failure_of(answer).outcome,
         )
     try:
         return decode_response(api.name, b"".join(answer.response))
-    except ProtocolError as error:
-        raise OutcomeUnknown(f"the response to {api.name} cannot be decoded: {error}") from error
+    except kafka.ProtocolError as error:
+        raise kafka.OutcomeUnknown(f"the response to {api.name} cannot be decoded: {error}") from error
 
 
 def context_in(envelope: EnvelopeRequest) -> RequestContext:
@@ -106,15 +99,15 @@ def context_in(envelope: EnvelopeRequest) -> RequestContext:
 def request_in(envelope: EnvelopeRequest) -> Any:
     """The request in an Envelope. Raises ProtocolError if it cannot be read, or must not be in one."""
     if envelope.api not in FORWARDABLE:
-        raise InvalidRequest(f"{envelope.api[:100]!r} is no API whose requests brokers send on", member="api")
+        raise kafka.InvalidRequest(f"{envelope.api[:100]!r} is no API whose requests brokers send on", member="api")
     if envelope.broker_id < 0:
-        raise InvalidRequest("an Envelope names the broker that sends it", member="broker_id")
+        raise kafka.InvalidRequest("an Envelope names the broker that sends it", member="broker_id")
     (body,) = envelope.request or (b"",)
     request = decode_request(find_api(envelope.api), body)
     if isinstance(request, FetchRequest) and (
         request.replica_id >= 0 or any(each.topic == METADATA_TOPIC for each in request.partitions)
     ):
-        raise InvalidRequest("brokers send on no fetches of followers and of the metadata log", member="request")
+        raise kafka.InvalidRequest("brokers send on no fetches of followers and of the metadata log", member="request")
     return request
 
 
@@ -125,7 +118,7 @@ def envelope_handler(dispatcher: Dispatcher, config: BrokerConfig) -> ApiHandler
 
     def handle(envelope: EnvelopeRequest, context: RequestContext) -> Any:
         if context.listener not in accepts:
-            raise ClusterAuthorizationFailed("An Envelope is accepted at the listeners of brokers only.")
+            raise kafka.ClusterAuthorizationFailed("An Envelope is accepted at the listeners of brokers only.")
         request = request_in(envelope)
         (body,) = envelope.request
         return _enclosed(dispatcher.serve(find_api(envelope.api), request, body, context_in(envelope)))

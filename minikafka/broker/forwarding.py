@@ -11,14 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    NotController,
-    OutcomeUnknown,
-    RequestTimedOut,
-    Unreachable,
-)
+from minikafka import errors as kafka
 from minikafka.ports import RequestContext, World
 from minikafka.types import NO_NODE, Address, NodeId
 from minikafka.wire.messages import Failed
@@ -66,17 +59,19 @@ class Forwarding:
         while self._world.clock.now() < deadline:
             try:
                 response = await self._ask(api, request, context, deadline)
-            except (NotController, Unreachable) as error:
-                if isinstance(error, NotController) and error.outcome != NOT_WRITTEN:
+            except (kafka.NotController, kafka.Unreachable) as error:
+                if isinstance(error, kafka.NotController) and error.outcome != kafka.NOT_WRITTEN:
                     raise
                 why = str(error)
-            except OutcomeUnknown as error:
-                raise RequestTimedOut(f"the controller did not answer {api}: {error}", outcome=UNKNOWN) from None
+            except kafka.OutcomeUnknown as error:
+                raise kafka.RequestTimedOut(
+                    f"the controller did not answer {api}: {error}", outcome=kafka.UNKNOWN
+                ) from None
             else:
                 await self._applied(getattr(response, "metadata_offset", -1))
                 return response
             await asyncio.sleep(PAUSE_S)
-        raise RequestTimedOut(f"no controller took {api} in {timeout_s:g} s: {why}", outcome=NOT_WRITTEN)
+        raise kafka.RequestTimedOut(f"no controller took {api} in {timeout_s:g} s: {why}", outcome=kafka.NOT_WRITTEN)
 
     async def _ask(self, api: str, request: Any, context: RequestContext, deadline: float) -> Any:
         leader = self._metadata.leader_id
@@ -84,7 +79,7 @@ class Forwarding:
             return await self._here(api, request, context)
         address = self._controller() if leader != NO_NODE else None
         if address is None:
-            raise NotController("no controller is known")
+            raise kafka.NotController("no controller is known")
         response: Failed = await self._send(address, request, context, deadline)
         if response.error_code:
             raise failure_of(response)

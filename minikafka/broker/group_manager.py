@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from minikafka import errors as kafka
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
 from minikafka.broker.group_history import GroupHistory
 from minikafka.config import BrokerConfig
 from minikafka.coordination.rule import Step, Ticket, as_coordinator
-from minikafka.errors import (
-    CoordinatorNotAvailable,
-    InvalidRequest,
-    ProtocolError,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
 from minikafka.groups.consumer.group import JOIN
 from minikafka.groups.coordinator import GroupCoordinator, Standing
 from minikafka.groups.limits import GroupSettings, check_group_id
@@ -245,7 +239,7 @@ class GroupManager:
     ) -> ConsumerGroupHeartbeatResponse:
         if not request.group_id:
             # As in Kafka; INVALID_GROUP_ID is for the classic protocol.
-            raise InvalidRequest("group_id is empty; send the group's name")
+            raise kafka.InvalidRequest("group_id is empty; send the group's name")
         shard = self._shard(request.group_id)
         if not request.client_host:
             request = replace(request, client_host=context.client_host)
@@ -322,7 +316,7 @@ class GroupManager:
         Raises InvalidRequest for one that comes twice.
         """
         if len({(each.topic, each.partition) for each in partitions}) < len(partitions):
-            raise InvalidRequest("a partition stands twice in one request", member="partitions")
+            raise kafka.InvalidRequest("a partition stands twice in one request", member="partitions")
         unknown: dict[tuple[str, int], PartitionOutcome] = {}
         for each in partitions:
             error = self._refusal(each)
@@ -343,14 +337,14 @@ class GroupManager:
         response: OffsetDeleteResponse = await self._asked(_without(request, unknown), GroupCoordinator.delete_offsets)
         return OffsetDeleteResponse(partitions=_joined(request.partitions, unknown, response.partitions))
 
-    def _refusal(self, asked: CommitPartition) -> ProtocolError | None:
+    def _refusal(self, asked: CommitPartition) -> kafka.ProtocolError | None:
         image = self._image()
         if image.partition(TopicPartition(asked.topic, asked.partition)) is None:
             return _no_partition(asked)
         topic_id = image.topics[asked.topic].topic_id
         if asked.topic_id in (None, topic_id):
             return None
-        return UnknownTopicId(f"{asked.topic} has the topic id {topic_id} now, not {asked.topic_id}")
+        return kafka.UnknownTopicId(f"{asked.topic} has the topic id {topic_id} now, not {asked.topic_id}")
 
     def _of_present_topic(self, asked: CommitPartition) -> CommitPartition:
         """The same with the id of the topic that has the name now, unless the request names one."""
@@ -361,7 +355,7 @@ class GroupManager:
 
     def _list_groups(self, request: ListGroupsRequest, _: RequestContext) -> ListGroupsResponse:
         if not self._session_alive():
-            raise CoordinatorNotAvailable("this broker has no session with the controller: ask again")
+            raise kafka.CoordinatorNotAvailable("this broker has no session with the controller: ask again")
         found: list[ListedGroup] = []
         for shard in self.shards.all_answering():
             found += shard.coordinator.list_groups(request)
@@ -377,7 +371,7 @@ class GroupManager:
     def _described(self, name: str, *, of_any_protocol: bool) -> DescribedGroup:
         try:
             return self._shard(name).coordinator.describe(name, of_any_protocol=of_any_protocol)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             return DescribedGroup.with_error(error, group_id=name)
 
     def _describe_consumer_groups(
@@ -388,7 +382,7 @@ class GroupManager:
     def _described_consumer(self, name: str) -> DescribedConsumerGroup:
         try:
             return self._shard(name).coordinator.describe_consumer(name)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             return DescribedConsumerGroup.with_error(error, group_id=name)
 
     async def _delete_groups(self, request: DeleteGroupsRequest, _: RequestContext) -> DeleteGroupsResponse:
@@ -405,7 +399,7 @@ class GroupManager:
             answer: DeletedGroup = await shard.ask(
                 lambda ticket, step: shard.coordinator.delete_group(ticket, name, step)
             )
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             return DeletedGroup.failed(error, group_id=name)
         return answer
 
@@ -413,8 +407,8 @@ class GroupManager:
 R = TypeVar("R", OffsetCommitRequest, OffsetDeleteRequest, TxnOffsetCommitRequest)
 
 
-def _no_partition(asked: CommitPartition | PartitionName) -> UnknownTopicOrPartition:
-    return UnknownTopicOrPartition(f"there is no partition {asked.topic}-{asked.partition}")
+def _no_partition(asked: CommitPartition | PartitionName) -> kafka.UnknownTopicOrPartition:
+    return kafka.UnknownTopicOrPartition(f"there is no partition {asked.topic}-{asked.partition}")
 
 
 def _without(request: R, unknown: Mapping[tuple[str, int], PartitionOutcome]) -> R:

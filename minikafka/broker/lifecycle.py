@@ -12,20 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.config import BrokerConfig
-from minikafka.errors import (
-    NOT_WRITTEN,
-    BrokerIdNotRegistered,
-    InconsistentClusterId,
-    NotController,
-    NotLeaderOrFollower,
-    Outcome,
-    OutcomeUnknown,
-    ProtocolError,
-    StaleBrokerEpoch,
-    WorldError,
-    error_name,
-)
 from minikafka.ports import World
 from minikafka.rpc import Patience, call
 from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
@@ -51,9 +39,9 @@ REFUSALS_MAX = 10
 """More do not make the pause between two registrations longer; it ends early when there is news."""
 
 
-def session_expired(name: TopicPartition, outcome: Outcome = NOT_WRITTEN) -> NotLeaderOrFollower:
+def session_expired(name: TopicPartition, outcome: kafka.Outcome = kafka.NOT_WRITTEN) -> kafka.NotLeaderOrFollower:
     """Return the refusal of a leader whose session with the controller has expired: another one may be elected."""
-    return NotLeaderOrFollower(
+    return kafka.NotLeaderOrFollower(
         f"{name}: this broker's session with the controller has run out, it may have been replaced", outcome=outcome
     )
 
@@ -87,7 +75,7 @@ class ControllerCall:
             async with asyncio.timeout_at(None) as self._under_way:
                 return await call(self._world.network, controller, request, self._world.clock.now() + timeout_s)
         except TimeoutError:
-            raise OutcomeUnknown("another node has become the active controller") from None
+            raise kafka.OutcomeUnknown("another node has become the active controller") from None
         finally:
             self._under_way = None
 
@@ -245,10 +233,10 @@ class Lifecycle:
         if not isinstance(response, BrokerRegistrationResponse):
             return False
         if response.error_code:
-            self.refused = f"{error_name(response.error_code)}: {response.error_message}"
+            self.refused = f"{kafka.error_name(response.error_code)}: {response.error_message}"
             self.world.events("registration_refused", node=self.config.node_id, why=self.refused)
-            if response.error_code == InconsistentClusterId.code:
-                raise InconsistentClusterId(response.error_message)
+            if response.error_code == kafka.InconsistentClusterId.code:
+                raise kafka.InconsistentClusterId(response.error_message)
             # DUPLICATE_BROKER_REGISTRATION: a former incarnation's session has to run out first.
             self._refusals = min(self._refusals + 1, REFUSALS_MAX)
             return False
@@ -284,8 +272,8 @@ class Lifecycle:
             self._patience.lost()
         if not isinstance(response, BrokerHeartbeatResponse):
             return False
-        if response.error_code in (StaleBrokerEpoch.code, BrokerIdNotRegistered.code):
-            return self._register_again(error_name(response.error_code))
+        if response.error_code in (kafka.StaleBrokerEpoch.code, kafka.BrokerIdNotRegistered.code):
+            return self._register_again(kafka.error_name(response.error_code))
         if response.error_code:
             return False
         if not self._is_in_time():
@@ -331,10 +319,10 @@ class Lifecycle:
             return None
         try:
             response: object = await self._call.send(address, request, timeout_s)
-        except (WorldError, ProtocolError) as error:
+        except (kafka.WorldError, kafka.ProtocolError) as error:
             self.world.events("controller_silent", node=self.config.node_id, why=f"{type(error).__name__}: {error}")
             return None
-        if getattr(response, "error_code", 0) == NotController.code:
+        if getattr(response, "error_code", 0) == kafka.NotController.code:
             return None
         self._answered_at = self.world.clock.now()
         return response

@@ -19,20 +19,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
+from minikafka import errors as kafka
 from minikafka.broker.meters import Histogram, PurgatoryMeter
 from minikafka.broker.quorum_applied import AppliedMetadata, MetadataListener
 from minikafka.broker.quorum_follower import MetadataFollower
 from minikafka.config import BrokerConfig
-from minikafka.errors import (
-    BrokerNotAvailable,
-    DiskFailed,
-    DiskFull,
-    KafkaStorageError,
-    NotController,
-    ProtocolError,
-    RecordListTooLarge,
-    WorldError,
-)
 from minikafka.invariant import invariant
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
@@ -136,7 +127,7 @@ class QuorumDriver:
     def core(self) -> QuorumCore:
         """The rules' state; BrokerNotAvailable before the start."""
         if self._core is None:
-            raise BrokerNotAvailable("the quorum's log is not loaded yet")
+            raise kafka.BrokerNotAvailable("the quorum's log is not loaded yet")
         return self._core
 
     @property
@@ -206,7 +197,7 @@ class QuorumDriver:
             await self.log.sync()
             self.snapshots.drop_others(newest)
         if self.log.start_offset > (newest.end_offset if newest else 0):
-            raise KafkaStorageError(
+            raise kafka.KafkaStorageError(
                 f"the metadata log starts at {self.log.start_offset}, and no snapshot reaches there"
             )
         core = self._core = QuorumCore(
@@ -252,7 +243,7 @@ class QuorumDriver:
                     await asyncio.gather(*(self._ask(envelope) for envelope in ready.send))
             except TimeoutError:
                 self.world.events("quorum_farewell_unheard", epoch=self._core.epoch)
-            except (DiskFailed, DiskFull) as error:
+            except (kafka.DiskFailed, kafka.DiskFull) as error:
                 # Nothing may be said that is not saved; the failure has stopped the broker already.
                 self.world.events("quorum_farewell_unsaid", epoch=self._core.epoch, why=str(error))
         self.ring()
@@ -350,7 +341,7 @@ class QuorumDriver:
         deadline = clock.now() + self.config.controller_quorum_request_timeout_ms / 1000
         try:
             response = await call(self.world.network, self.voters[peer], request, deadline)
-        except WorldError:
+        except kafka.WorldError:
             ready = voting.on_no_response(self.core, request, peer, clock.now())
         else:
             ready = voting.on_response(self.core, request, response, peer, clock.now())
@@ -362,7 +353,7 @@ class QuorumDriver:
         """
         while await self.until(self._must_flush):
             if self.log.failure is not None:
-                raise KafkaStorageError(f"the metadata log has failed: {self.log.failure}")
+                raise kafka.KafkaStorageError(f"the metadata log has failed: {self.log.failure}")
             await self.until_saved(self.core.state_version)
             await self.sync()
             self.core.on_durable()
@@ -389,13 +380,13 @@ class QuorumDriver:
         *not_written* when this member does not lead ``epoch``, *unknown* when it stopped leading before the commit.
         """
         if not self.is_leader or self.epoch != epoch or self.stopping:
-            raise NotController(f"node {self.config.node_id} does not lead epoch {epoch}", leader=self.leader_id)
+            raise kafka.NotController(f"node {self.config.node_id} does not lead epoch {epoch}", leader=self.leader_id)
         invariant(bool(payloads), "an append has records")
         wall_ms = self.world.clock.wall_ms()
         builder = BatchBuilder(size_limit=METADATA_BATCH_BYTES_MAX)
         rows = [(wall_ms, None, payload, ()) for payload in payloads]
         if builder.extend(rows) < len(rows) or builder.size > METADATA_BATCH_BYTES_MAX:
-            raise RecordListTooLarge(f"{len(rows)} metadata records exceed {METADATA_BATCH_BYTES_MAX} bytes")
+            raise kafka.RecordListTooLarge(f"{len(rows)} metadata records exceed {METADATA_BATCH_BYTES_MAX} bytes")
         end = self.core.append(RecordBatch.of(builder.build()), wall_ms=wall_ms)
         began = self.world.clock.ticks_ns()
         self.ring()
@@ -404,7 +395,7 @@ class QuorumDriver:
             self.commits.observe(self.world.clock.ticks_ns() - began)
             return end
         # It may be committed by others, or cut: the next leader decides.
-        raise NotController(
+        raise kafka.NotController(
             f"epoch {epoch} ended before offset {end} was committed", outcome="unknown", leader=self.leader_id
         )
 
@@ -467,7 +458,7 @@ class QuorumDriver:
         try:
             snapshot = fetching.on_fetch_snapshot(self.core, request, now)
             size, records = self.snapshots.read(snapshot, position=request.position, max_bytes=request.max_bytes)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             return FetchSnapshotResponse.with_error(error, current_leader=leader)
         return FetchSnapshotResponse(
             snapshot_id=request.snapshot_id,

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from minikafka import errors as kafka
 from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
 from minikafka.broker.marker_sender import MarkerSender
 from minikafka.broker.verification import Verifier
 from minikafka.config import BrokerConfig
 from minikafka.coordination.rule import partition_of
-from minikafka.errors import (
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    InvalidRequest,
-    LeaderNotAvailable,
-    OperationNotAttempted,
-    ProtocolError,
-    UnknownTopicOrPartition,
-)
 from minikafka.groups.limits import check_group_id
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import RequestContext, World
@@ -151,7 +143,7 @@ class TransactionManager:
 
     async def _init_producer_id(self, request: InitProducerIdRequest, _: RequestContext) -> InitProducerIdResponse:
         if (request.producer_id < 0) != (request.producer_epoch < 0):
-            raise InvalidRequest(
+            raise kafka.InvalidRequest(
                 f"producer_id={request.producer_id} with producer_epoch={request.producer_epoch}: give both, or -1 for "
                 "both",
                 member="producer_epoch",
@@ -172,9 +164,9 @@ class TransactionManager:
             return NO_PRODUCER
         try:
             return await self._producer_ids.allocate()
-        except LeaderNotAvailable as error:
+        except kafka.LeaderNotAvailable as error:
             # Kafka's code: clients retry it with the same coordinator.
-            raise CoordinatorLoadInProgress(f"no producer id at present: {error.message}") from error
+            raise kafka.CoordinatorLoadInProgress(f"no producer id at present: {error.message}") from error
 
     # ---- partitions ----
 
@@ -189,7 +181,7 @@ class TransactionManager:
     async def _added(self, asked: TransactionPartitions, version: int) -> AddedPartitions:
         try:
             return await self._add(asked, version)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             return AddedPartitions.failed(error, transactional_id=asked.transactional_id)
 
     async def _add(self, asked: TransactionPartitions, version: int) -> AddedPartitions:
@@ -219,7 +211,7 @@ class TransactionManager:
         topic = self._image().topics.get(OFFSETS_TOPIC)
         if topic is None:
             await self._create_offsets_topic()
-            raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} is being created: retry")
+            raise kafka.CoordinatorNotAvailable(f"{OFFSETS_TOPIC} is being created: retry")
         partition = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
         added: AddedPartitions = await shard.ask(
             lambda ticket, step: shard.coordinator.add_partitions(
@@ -266,12 +258,12 @@ class TransactionManager:
         try:
             check_transactional_id(name)
             return self.shards.of(name).coordinator.describe(name)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             return DescribedTransaction.with_error(error, transactional_id=name)
 
     def _list(self, request: ListTransactionsRequest, _: RequestContext) -> ListTransactionsResponse:
         if not self._session_alive():
-            raise CoordinatorNotAvailable("this broker has no session with the controller: ask again")
+            raise kafka.CoordinatorNotAvailable("this broker has no session with the controller: ask again")
         id_pattern_of(request)  # refused also by a broker without transactional ids
         found = []
         wall_ms = self._world.clock.wall_ms()
@@ -284,9 +276,9 @@ class TransactionManager:
 
 
 def _not_added(name: TopicPartition, *, is_unknown: bool) -> AddedPartition:
-    error: ProtocolError = (
-        UnknownTopicOrPartition(f"there is no partition {name}")
+    error: kafka.ProtocolError = (
+        kafka.UnknownTopicOrPartition(f"there is no partition {name}")
         if is_unknown
-        else OperationNotAttempted(f"{name} was not added: another partition of the request was refused")
+        else kafka.OperationNotAttempted(f"{name} was not added: another partition of the request was refused")
     )
     return AddedPartition.failed(error, topic=name.topic, partition=name.partition)

@@ -13,20 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.broker.coordinator_shards import CoordinatorShards
-from minikafka.errors import (
-    ConcurrentTransactions,
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    InvalidProducerEpoch,
-    NotCoordinator,
-    NotEnoughReplicas,
-    OperationNotAttempted,
-    ProducerFenced,
-    ProtocolError,
-    WorldError,
-    error_of,
-)
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
 from minikafka.rpc import call
@@ -45,7 +33,12 @@ ANSWER_WAIT_S = 10.0
 BUSY_WAIT_S, BUSY_PAUSE_S = 0.1, 0.02
 """The coordinator is still ending the producer's last transaction: how long it is repeated."""
 
-_TEMPORARY = (CoordinatorNotAvailable, CoordinatorLoadInProgress, NotCoordinator, OperationNotAttempted)
+_TEMPORARY = (
+    kafka.CoordinatorNotAvailable,
+    kafka.CoordinatorLoadInProgress,
+    kafka.NotCoordinator,
+    kafka.OperationNotAttempted,
+)
 """Another attempt may succeed. A partition is not added while the coordinator does not know another one of the request,
 which may just have been created; Kafka passes that code on, and its producers abort."""
 
@@ -82,7 +75,7 @@ class Verifier:
         partitions: Iterable[TopicPartition],
         *,
         transaction_version: int,
-    ) -> dict[TopicPartition, ProtocolError]:
+    ) -> dict[TopicPartition, kafka.ProtocolError]:
         """Verify ``partitions``, or add them (transaction version 2).
 
         Args:
@@ -111,27 +104,29 @@ class Verifier:
         busy_until = clock.now() + BUSY_WAIT_S
         while True:
             found = await self._asked(transactional_id, names, request)
-            is_busy = any(isinstance(each, ConcurrentTransactions) for each in found.values())
+            is_busy = any(isinstance(each, kafka.ConcurrentTransactions) for each in found.values())
             if not is_busy or transaction_version < TRANSACTION_V2 or clock.now() >= busy_until:
                 return {name: _as_producers_error(each, transaction_version) for name, each in found.items()}
             await asyncio.sleep(BUSY_PAUSE_S)
 
     async def _asked(
         self, transactional_id: str, names: tuple[TopicPartition, ...], request: AddPartitionsToTxnRequest
-    ) -> dict[TopicPartition, ProtocolError]:
+    ) -> dict[TopicPartition, kafka.ProtocolError]:
         try:
             response = await self._response(self._shards().leader_of(transactional_id), request)
-        except WorldError as error:
-            return dict.fromkeys(names, CoordinatorNotAvailable(f"the coordinator of {transactional_id}: {error}"))
-        except ProtocolError as error:
+        except kafka.WorldError as error:
+            return dict.fromkeys(
+                names, kafka.CoordinatorNotAvailable(f"the coordinator of {transactional_id}: {error}")
+            )
+        except kafka.ProtocolError as error:
             return dict.fromkeys(names, error)
         if response.error_code:
-            return dict.fromkeys(names, error_of(response.error_code, response.error_message))
+            return dict.fromkeys(names, kafka.error_of(response.error_code, response.error_message))
         (transaction,) = response.transactions
         if transaction.error_code:
-            return dict.fromkeys(names, error_of(transaction.error_code, transaction.error_message))
+            return dict.fromkeys(names, kafka.error_of(transaction.error_code, transaction.error_message))
         return {
-            TopicPartition(each.topic, each.partition): error_of(each.error_code, each.error_message)
+            TopicPartition(each.topic, each.partition): kafka.error_of(each.error_code, each.error_message)
             for each in transaction.partitions
             if each.error_code
         }
@@ -145,12 +140,12 @@ class Verifier:
         return response
 
 
-def _as_producers_error(error: ProtocolError, transaction_version: int) -> ProtocolError:
+def _as_producers_error(error: kafka.ProtocolError, transaction_version: int) -> kafka.ProtocolError:
     """Kafka's mapping: what a producer does about these errors leads to a new attempt, or to an abort."""
     if isinstance(error, _TEMPORARY) or (
-        isinstance(error, ConcurrentTransactions) and transaction_version < TRANSACTION_V2
+        isinstance(error, kafka.ConcurrentTransactions) and transaction_version < TRANSACTION_V2
     ):
-        return NotEnoughReplicas(f"the transaction could not be verified: {error.message}")
-    if isinstance(error, ProducerFenced):
-        return InvalidProducerEpoch(error.message)
+        return kafka.NotEnoughReplicas(f"the transaction could not be verified: {error.message}")
+    if isinstance(error, kafka.ProducerFenced):
+        return kafka.InvalidProducerEpoch(error.message)
     return error

@@ -23,19 +23,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 import uvloop
 
+from minikafka import errors as kafka
 from minikafka.addresses import parse_bootstrap
-from minikafka.errors import (
-    GroupIdNotFound,
-    InvalidConfig,
-    NetworkException,
-    OutcomeUnknown,
-    ProtocolError,
-    TlsFailed,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-    Unreachable,
-    WorldError,
-)
 
 Result = TypeVar("Result")
 
@@ -59,13 +48,13 @@ EXAMPLES = "\b\nExamples:"
 """How the last part of a help begins; click keeps the lines of a paragraph that begins with this character."""
 
 NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
-    (TlsFailed, "check -b (https:// is for listeners with TLS) and the certificates of both ends"),
-    (Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
-    (OutcomeUnknown, "look before you send again: it may have happened"),
-    (NetworkException, "check -b, and that a broker runs there (`minikafka up`)"),
-    (UnknownTopicOrPartition, "`minikafka topics list` shows the topics"),
-    (TopicAlreadyExists, "choose another name, or delete it first"),
-    (GroupIdNotFound, "`minikafka groups list` shows the groups"),
+    (kafka.TlsFailed, "check -b (https:// is for listeners with TLS) and the certificates of both ends"),
+    (kafka.Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
+    (kafka.OutcomeUnknown, "look before you send again: it may have happened"),
+    (kafka.NetworkException, "check -b, and that a broker runs there (`minikafka up`)"),
+    (kafka.UnknownTopicOrPartition, "`minikafka topics list` shows the topics"),
+    (kafka.TopicAlreadyExists, "choose another name, or delete it first"),
+    (kafka.GroupIdNotFound, "`minikafka groups list` shows the groups"),
 )
 """What to do next, by class of error; the first that fits is printed."""
 
@@ -162,11 +151,11 @@ def told_as_sentences() -> Any:
     """Turn expected errors into :class:`Failure` and :class:`Misuse`."""
     try:
         yield
-    except InvalidConfig as error:
+    except kafka.InvalidConfig as error:
         raise Misuse(error.message) from error
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         raise Failure(_sentence(error, f"{error.name}: {error.message}")) from error
-    except WorldError as error:
+    except kafka.WorldError as error:
         raise Failure(_sentence(error, str(error))) from error
     except BrokenPipeError:
         _leave_quietly()
@@ -180,7 +169,7 @@ def _sentence(error: Exception, text: str) -> str:
     causes = [error]
     while isinstance(causes[-1].__cause__, Exception):
         causes.append(causes[-1].__cause__)
-    tls = next((each for each in causes if isinstance(each, TlsFailed)), error)
+    tls = next((each for each in causes if isinstance(each, kafka.TlsFailed)), error)
     for kind, step in NEXT_STEPS:
         if isinstance(tls, kind):
             # What the client advises of its own parameter is -b here.

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import Generic
 
+from minikafka import errors as kafka
 from minikafka.client.batches import (
     IN_FLIGHT_MAX,
     NEVER,
@@ -43,19 +44,6 @@ from minikafka.client.batches import (
     proves_absence,
     record_size,
     with_producer,
-)
-from minikafka.errors import (
-    UNKNOWN,
-    InvalidProducerEpoch,
-    MessageTooLarge,
-    NetworkException,
-    Outcome,
-    OutOfOrderSequenceNumber,
-    ProducerFenced,
-    ProtocolError,
-    RecordListTooLarge,
-    RequestTimedOut,
-    UnknownProducerId,
 )
 from minikafka.invariant import invariant
 from minikafka.types import NO_NODE, NodeId
@@ -100,7 +88,7 @@ class Accumulator(Generic[Sink]):
         """A batch that may be missing dooms its transaction: no epoch begins but with the next transaction."""
         self.has_sent = False
         """An attempt was made with the present identity."""
-        self._dropping: ProtocolError | None = None
+        self._dropping: kafka.ProtocolError | None = None
         self._calls_per_node_max = calls_per_node_max
         self._in_flight_max = in_flight_max if idempotent and not transactional else 1
         """Without sequences the network would decide about the order; a transaction cannot go on in a new epoch."""
@@ -367,16 +355,16 @@ class Accumulator(Generic[Sink]):
             else:
                 self._remove(batch, fate=fate_of(batch))
 
-    def _timed_out(self, batch: Batch[Sink], *, in_flight: bool) -> ProtocolError:
-        outcome: Outcome = "unknown" if in_flight or batch.once_unknown else "not_written"
+    def _timed_out(self, batch: Batch[Sink], *, in_flight: bool) -> kafka.ProtocolError:
+        outcome: kafka.Outcome = "unknown" if in_flight or batch.once_unknown else "not_written"
         last = batch.last_error
         story = f"{batch.topic_partition}: not acknowledged within delivery_timeout_ms"
-        if last is None or isinstance(last, NetworkException):
+        if last is None or isinstance(last, kafka.NetworkException):
             reason = last.message if last is not None else batch.queue.waits_for
             if reason == NO_IDENTITY and self.why_no_identity:
                 reason = f"{reason}: {self.why_no_identity}"
             why = f" ({reason})" if reason else ""
-            return RequestTimedOut(story + why, outcome=outcome, attempts=batch.attempts)
+            return kafka.RequestTimedOut(story + why, outcome=outcome, attempts=batch.attempts)
         return type(last)(f"{story}: {last.message}", outcome=outcome, **last.facts)
 
     # ---------------------------------------------------------------------------------------- answers
@@ -393,7 +381,9 @@ class Accumulator(Generic[Sink]):
         batch.queue.is_steady = batch.identity == batch.queue.identity
         self._remove(batch, fate="written")
 
-    def failed(self, batch: Batch[Sink], error: ProtocolError, now: float, pause_s: float) -> Failure[Sink] | None:
+    def failed(
+        self, batch: Batch[Sink], error: kafka.ProtocolError, now: float, pause_s: float
+    ) -> Failure[Sink] | None:
         """An attempt failed. The failure to report if it was the last; None if the batch is tried again (or split).
 
         ``pause_s`` is the pause before the next attempt. A DUPLICATE_SEQUENCE_NUMBER is not a failure:
@@ -405,7 +395,7 @@ class Accumulator(Generic[Sink]):
         batch.last_error = error
         is_alone = queue.batches[0] is batch and not batch.follows
         certain = is_alone and proves_absence(error, batch, idempotent=self._idempotent and not self._transactional)
-        is_early = not is_alone and isinstance(error, OutOfOrderSequenceNumber | UnknownProducerId)
+        is_early = not is_alone and isinstance(error, kafka.OutOfOrderSequenceNumber | kafka.UnknownProducerId)
         """An older batch was not there yet. Nothing is said of earlier attempts, nor of another copy of this one, which
         the leader may append once the older batch is there."""
         is_severed = batch.is_severed
@@ -417,7 +407,7 @@ class Accumulator(Generic[Sink]):
             self._remove(batch, fate=fate_of(batch))
             return None
         splits = not self._transactional or not batch.maybe_written
-        if isinstance(error, MessageTooLarge | RecordListTooLarge) and batch.record_count > 1 and splits:
+        if isinstance(error, kafka.MessageTooLarge | kafka.RecordListTooLarge) and batch.record_count > 1 and splits:
             queue.size_max, queue.limited_at = min(queue.size_max, batch.size // 2), now
             if batch.maybe_written:
                 # The leader would have called it a duplicate if it had it (it looks for that first). Its sequences may
@@ -439,12 +429,12 @@ class Accumulator(Generic[Sink]):
         if error.retriable and self._dropping is None:
             failure = self._timed_out(batch, in_flight=False)
         else:
-            outcome = UNKNOWN if batch.once_unknown else error.outcome
+            outcome = kafka.UNKNOWN if batch.once_unknown else error.outcome
             name = f"{batch.topic_partition}: "  # messages of the leader's log begin with it
             failure = type(error)(name + error.message.removeprefix(name), outcome=outcome, **error.facts)
         identity = queue.identity
         self._remove(batch, fate=fate_of(batch))
-        if isinstance(error, InvalidProducerEpoch | ProducerFenced) and queue.identity == identity:
+        if isinstance(error, kafka.InvalidProducerEpoch | kafka.ProducerFenced) and queue.identity == identity:
             self._begin_epoch(queue)
         return Failure(batch, failure)
 
@@ -460,7 +450,7 @@ class Accumulator(Generic[Sink]):
         batch.queue.in_flight.remove(batch)
         batch.stale_leader = False
 
-    def _remove(self, batch: Batch[Sink], *, fate: Outcome) -> None:
+    def _remove(self, batch: Batch[Sink], *, fate: kafka.Outcome) -> None:
         """Take a batch off its queue and settle its sequence."""
         queue = batch.queue
         at = queue.batches.index(batch)
@@ -571,24 +561,24 @@ class Accumulator(Generic[Sink]):
         for queue in queues:
             queue.identity, queue.is_steady = None, False
 
-    def drop_unsent(self, error: ProtocolError) -> list[Failure[Sink]]:
+    def drop_unsent(self, error: kafka.ProtocolError) -> list[Failure[Sink]]:
         """Fail every batch that is not in flight; those that are get no further attempt."""
         self._dropping = error
         return self._drop(self._active, error)
 
-    def _drop(self, queues: Iterable[PartitionQueue[Sink]], error: ProtocolError) -> list[Failure[Sink]]:
+    def _drop(self, queues: Iterable[PartitionQueue[Sink]], error: kafka.ProtocolError) -> list[Failure[Sink]]:
         failures = []
         for queue in list(queues):
             while queue.batches and queue.batches[-1] not in queue.in_flight:
                 batch = queue.batches.pop()
                 if queue.open is batch:
                     queue.open = None
-                outcome: Outcome = "unknown" if batch.once_unknown else "not_written"
+                outcome: kafka.Outcome = "unknown" if batch.once_unknown else "not_written"
                 failures.append(Failure(batch, type(error)(error.message, outcome=outcome, **error.facts)))
                 self._finished(batch)
         return failures
 
-    def refuse_identity(self, error: ProtocolError) -> list[Failure[Sink]]:
+    def refuse_identity(self, error: kafka.ProtocolError) -> list[Failure[Sink]]:
         """No producer id will come: fail every batch that cannot be sent without one. Later ones request it again."""
         return self._drop([queue for queue in self._active if queue.identity is None], error)
 

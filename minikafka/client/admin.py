@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.client.admin_calls import raise_first
 from minikafka.client.group_operations import GroupOperations
 from minikafka.client.metadata import Leader
@@ -18,12 +19,6 @@ from minikafka.client.routing import as_dict
 from minikafka.client.security_operations import SecurityOperations
 from minikafka.client.structs import NewTopic
 from minikafka.client.transaction_operations import TransactionOperations
-from minikafka.errors import (
-    InvalidRequest,
-    ProtocolError,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-)
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import error_in
@@ -75,7 +70,7 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
         if validate_only:  # nothing can have happened: to ask again is all that a lost answer takes
             response: m.CreateTopicsResponse = await self._change(request, deadline)
         else:
-            response = await self._change(request, deadline, happened=happened, repeated=TopicAlreadyExists)
+            response = await self._change(request, deadline, happened=happened, repeated=kafka.TopicAlreadyExists)
         raise_first(response.topics)
         if wait and not validate_only:
             await self._wait_for([each.name for each in new_topics], response.metadata_offset, deadline)
@@ -90,12 +85,12 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
 
         async def happened() -> m.DeleteTopicsResponse | None:
             found = await self._witnessed(topics)
-            if len(found) < len(topics) or any(each.error_code != UnknownTopicOrPartition.code for each in found):
+            if len(found) < len(topics) or any(each.error_code != kafka.UnknownTopicOrPartition.code for each in found):
                 return None
             return m.DeleteTopicsResponse(topics=tuple(m.DeletedTopic(name=topic) for topic in topics))
 
         response: m.DeleteTopicsResponse = await self._change(
-            request, deadline, happened=happened, repeated=UnknownTopicOrPartition
+            request, deadline, happened=happened, repeated=kafka.UnknownTopicOrPartition
         )
         raise_first(response.topics)
         if wait:
@@ -169,10 +164,10 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
         election_type: str = "preferred",
         partitions: Iterable[TopicPartition] | None = None,
         timeout_ms: int | None = None,
-    ) -> dict[TopicPartition, ProtocolError | None]:
+    ) -> dict[TopicPartition, kafka.ProtocolError | None]:
         """Elect the preferred (or ``unclean``: any live) leader of these, or of all; what went wrong by partition."""
         if election_type not in ("preferred", "unclean"):
-            raise InvalidRequest(f"election_type={election_type!r}: preferred or unclean is needed")
+            raise kafka.InvalidRequest(f"election_type={election_type!r}: preferred or unclean is needed")
         chosen = None if partitions is None else m.PartitionName.each(as_dict(partitions))
         request = m.ElectLeadersRequest(election_type=election_type, partitions=chosen)
         response: m.ElectLeadersResponse = await self._change(request, self._deadline(timeout_ms))

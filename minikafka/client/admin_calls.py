@@ -15,21 +15,11 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
+from minikafka import errors as kafka
 from minikafka.client.caller import Attempts, Backoff, Caller, no_controller
 from minikafka.client.metadata import Metadata
 from minikafka.client.routing import GROUP_KEY, Coordinator, ErrorOf, Leaders, named
 from minikafka.client.settings import AdminConfig
-from minikafka.errors import (
-    NOT_WRITTEN,
-    WRITTEN,
-    BrokerNotAvailable,
-    InvalidRequest,
-    NetworkException,
-    NotController,
-    NotLeaderOrFollower,
-    ProtocolError,
-    RequestTimedOut,
-)
 from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.tasks import Step, in_turn
@@ -54,7 +44,7 @@ class AdminCalls:
     async def start(self) -> None:
         """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
         if self._parts is not None:
-            raise InvalidRequest("an admin client starts once: make a new one")
+            raise kafka.InvalidRequest("an admin client starts once: make a new one")
         source = self._world_source
         world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
         caller = Caller(world)
@@ -113,14 +103,14 @@ class AdminCalls:
         }
         try:
             await self._leaders().list_offsets(partitions, deadline=deadline)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             raise _not_yet_seen(topics, f": {error.message}") from error
 
     async def _answer_about(self, topics: Sequence[str]) -> m.MetadataResponse | None:
         """A broker that responds; None: no broker does now, which says nothing about what was changed."""
         try:
             return await self._metadata().ask_once(tuple(topics))
-        except NetworkException:
+        except kafka.NetworkException:
             return None
 
     async def _wait_for_brokers(
@@ -156,8 +146,8 @@ class AdminCalls:
             patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
             try:
                 response: m.MetadataResponse = await caller.call(node, request, deadline=patience)
-            except ProtocolError as error:
-                good = good and isinstance(error, NetworkException) and each.node_id not in leaders
+            except kafka.ProtocolError as error:
+                good = good and isinstance(error, kafka.NetworkException) and each.node_id not in leaders
                 continue
             good = good and met(response) and response.metadata_offset >= offset
         return good
@@ -169,18 +159,18 @@ class AdminCalls:
         world, metadata, _, backoff, caller = self._started()
         attempts = metadata.attempts(backoff, deadline)
         while True:
-            last: ProtocolError | None = None
+            last: kafka.ProtocolError | None = None
             for address in metadata.controller_first():
                 patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
                 try:
                     return await caller.call(address, request, deadline=patience)
-                except ProtocolError as error:
+                except kafka.ProtocolError as error:
                     if not error.retriable:
                         raise
                     last = error
             if not await attempts.pause():
                 why = attempts.why or f"no broker answered in time: {last}"
-                raise RequestTimedOut(why, last=last.name if last else "")
+                raise kafka.RequestTimedOut(why, last=last.name if last else "")
 
     async def _ask_node(self, node: NodeId, request: Any, deadline: float, attempts: Attempts | None = None) -> Any:
         """The answer of one broker, once it is known where it listens."""
@@ -191,12 +181,12 @@ class AdminCalls:
             patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
             try:
                 if address is None:
-                    raise BrokerNotAvailable(f"broker {node} is not registered, or is down")
+                    raise kafka.BrokerNotAvailable(f"broker {node} is not registered, or is down")
                 return await caller.call(address, request, deadline=patience)
-            except (BrokerNotAvailable, NetworkException) as error:
+            except (kafka.BrokerNotAvailable, kafka.NetworkException) as error:
                 pause_s = attempts.pause_s()
                 if attempts.why:
-                    raise RequestTimedOut(attempts.why, outcome=error.outcome, last=error.name) from error
+                    raise kafka.RequestTimedOut(attempts.why, outcome=error.outcome, last=error.name) from error
                 if pause_s is None:
                     raise
                 world.events("broker_silent", broker=node, why=error.message)
@@ -210,12 +200,12 @@ class AdminCalls:
         while True:
             try:
                 return await self._ask_node(node, request, deadline, attempts)
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 if attempts.why or not error.retriable:
                     raise
                 has_time = await attempts.pause()
                 if attempts.why:
-                    raise RequestTimedOut(attempts.why, outcome=error.outcome, last=error.name) from error
+                    raise kafka.RequestTimedOut(attempts.why, outcome=error.outcome, last=error.name) from error
                 if not has_time:
                     raise
 
@@ -225,7 +215,7 @@ class AdminCalls:
         deadline: float,
         *,
         happened: Callable[[], Any] | None = None,
-        repeated: type[ProtocolError] | None = None,
+        repeated: type[kafka.ProtocolError] | None = None,
     ) -> Any:
         """Send ``request`` to the controller, wherever it moves, until it answers.
 
@@ -246,11 +236,16 @@ class AdminCalls:
                 if earlier.may_have_written and repeated is not None:
                     response = _as_first_attempt(response, repeated)
                 return earlier.answer(response)
-            except (NotController, NotLeaderOrFollower, NetworkException, RequestTimedOut) as error:
-                last: ProtocolError = error
+            except (
+                kafka.NotController,
+                kafka.NotLeaderOrFollower,
+                kafka.NetworkException,
+                kafka.RequestTimedOut,
+            ) as error:
+                last: kafka.ProtocolError = error
                 earlier.note(error)
                 missing.note(address, error, world.clock.now())
-            except ProtocolError as refusal:
+            except kafka.ProtocolError as refusal:
                 refusal.outcome = earlier.outcome(refusal)
                 raise
             if earlier.may_have_written and happened is not None and (found := await happened()) is not None:
@@ -259,8 +254,8 @@ class AdminCalls:
             if pause_s is None or missing.for_ms(world.clock.now()) >= (self.config.controller_timeout_ms or math.inf):
                 outcome = earlier.outcome(last)
                 why = missing.in_words() or f"the controller did not answer in time: {last.message}"
-                became = "; nothing was changed" if outcome == NOT_WRITTEN else "; the change may have been made"
-                raise RequestTimedOut(
+                became = "; nothing was changed" if outcome == kafka.NOT_WRITTEN else "; the change may have been made"
+                raise kafka.RequestTimedOut(
                     why + became if earlier.is_change else why,
                     outcome=outcome,
                     last=last.name,
@@ -284,7 +279,7 @@ class AdminCalls:
 
     def _started(self) -> tuple[World, Metadata, Leaders, Backoff, Caller]:
         if self._parts is None or self._closed:
-            raise InvalidRequest(f"the admin client {'was closed' if self._closed else 'is not started'}")
+            raise kafka.InvalidRequest(f"the admin client {'was closed' if self._closed else 'is not started'}")
         return self._parts
 
     def _coordinator(self, group: str, *, key_type: int = GROUP_KEY) -> Coordinator:
@@ -323,14 +318,14 @@ class _MissingController:
         self._since: float | None = None
         self._found: dict[Address, str] = {}
 
-    def note(self, peer: Address, error: ProtocolError, now: float) -> None:
+    def note(self, peer: Address, error: kafka.ProtocolError, now: float) -> None:
         """Record an attempt that failed."""
-        if error.outcome != NOT_WRITTEN or isinstance(error, RequestTimedOut):
+        if error.outcome != kafka.NOT_WRITTEN or isinstance(error, kafka.RequestTimedOut):
             # A controller that does not answer is another matter: it may carry out the request.
             self._since, self._found = None, {}
             return
         self._since = now if self._since is None else self._since
-        if isinstance(error, NetworkException):
+        if isinstance(error, kafka.NetworkException):
             # The client and the network name API and peer in front of the reason.
             self._found[peer] = f"{peer}: {error.message.rpartition(f' to {peer}: ')[2]}"
         else:
@@ -361,15 +356,15 @@ def raise_first(answers: Sequence[m.Failed]) -> None:
         raise error
 
 
-def _not_yet_seen(topics: Sequence[str], why: str = "") -> RequestTimedOut:
+def _not_yet_seen(topics: Sequence[str], why: str = "") -> kafka.RequestTimedOut:
     """The controller has recorded the change: whatever goes wrong from then on, it was written."""
-    return RequestTimedOut(
+    return kafka.RequestTimedOut(
         f"the change of {', '.join(topics) or 'the settings'} is done, but not all brokers show it yet{why}",
-        outcome=WRITTEN,
+        outcome=kafka.WRITTEN,
     )
 
 
-def _as_first_attempt(response: Any, repeated: type[ProtocolError]) -> Any:
+def _as_first_attempt(response: Any, repeated: type[kafka.ProtocolError]) -> Any:
     """A repetition's answer, where "it is so already" means that the attempt without an answer did it."""
     member = "topics" if hasattr(response, "topics") else "results"
     answers = tuple(

@@ -19,15 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from minikafka.errors import (
-    NOT_WRITTEN,
-    DuplicateSequenceNumber,
-    InvalidRequest,
-    Outcome,
-    OutOfOrderSequenceNumber,
-    ProtocolError,
-    UnknownProducerId,
-)
+from minikafka import errors as kafka
 from minikafka.types import NO_PRODUCER, NodeId, TopicPartition
 from minikafka.wire.batch import HEADER_SIZE, checksum
 from minikafka.wire.records import BatchBuilder, Headers, PlainRows, Row, Rows
@@ -86,7 +78,7 @@ class Batch(Generic[Sink]):
     unclean election may have lost what was read before, or bring the former leader's log back."""
     stale_leader: bool = False
     """The last attempt showed that the leader is another one: ask for metadata until it is known."""
-    last_error: ProtocolError | None = None
+    last_error: kafka.ProtocolError | None = None
     reported: bool = False
     """Its waiters have their answer; if it is still in flight its answer only settles the sequence."""
 
@@ -145,7 +137,7 @@ class Failure(NamedTuple, Generic[Sink]):
     """A batch whose waiters must be answered."""
 
     batch: Batch[Sink]
-    error: ProtocolError
+    error: kafka.ProtocolError
 
 
 @dataclass(slots=True)
@@ -160,7 +152,7 @@ class Drained(Generic[Sink]):
     wants_identity: bool = False
 
 
-def fate_of(batch: Batch[Any]) -> Outcome:
+def fate_of(batch: Batch[Any]) -> kafka.Outcome:
     """What became of a batch that was not acknowledged."""
     return "unknown" if batch.maybe_written else "not_written"
 
@@ -173,12 +165,12 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers = ()) -
     return size
 
 
-def is_success(error: ProtocolError | None) -> bool:
+def is_success(error: kafka.ProtocolError | None) -> bool:
     """A duplicate that the broker no longer has an offset for is in the log all the same (KIP-98)."""
-    return error is None or isinstance(error, DuplicateSequenceNumber)
+    return error is None or isinstance(error, kafka.DuplicateSequenceNumber)
 
 
-def proves_absence(error: ProtocolError, batch: Batch[Any], *, idempotent: bool) -> bool:
+def proves_absence(error: kafka.ProtocolError, batch: Batch[Any], *, idempotent: bool) -> bool:
     """Return True if the refusal shows that no attempt of this batch is in the leader's log.
 
     OUT_OF_ORDER_SEQUENCE_NUMBER does for the oldest batch of a partition: had an attempt been appended, the leader
@@ -187,9 +179,9 @@ def proves_absence(error: ProtocolError, batch: Batch[Any], *, idempotent: bool)
     """
     if not idempotent:
         return False
-    if isinstance(error, OutOfOrderSequenceNumber):
+    if isinstance(error, kafka.OutOfOrderSequenceNumber):
         return True
-    return isinstance(error, UnknownProducerId) and not batch.maybe_written
+    return isinstance(error, kafka.UnknownProducerId) and not batch.maybe_written
 
 
 def with_producer(data: bytearray, identity: Identity | None, base_sequence: int) -> bytearray:
@@ -210,7 +202,7 @@ _TIME_MAX: Final = 2**63
 
 def unfit(
     key: Any, value: Any, headers: Any, timestamp_ms: Any, *, partition: Any = None, of: str = ""
-) -> InvalidRequest | None:
+) -> kafka.InvalidRequest | None:
     """Why this record cannot be sent, not written; None: it can. ``of`` begins the sentence."""
     if partition is not None and not isinstance(partition, int):
         return _refusal("partition", f"{of}partition: a number is needed, not {partition!r:.80}")
@@ -245,8 +237,8 @@ def check_rows(rows: Rows) -> None:
             raise wrong
 
 
-def _refusal(field: str, sentence: str) -> InvalidRequest:
-    return InvalidRequest(sentence, outcome=NOT_WRITTEN, field=field)
+def _refusal(field: str, sentence: str) -> kafka.InvalidRequest:
+    return kafka.InvalidRequest(sentence, outcome=kafka.NOT_WRITTEN, field=field)
 
 
 def _is_bytes(given: Any) -> bool:

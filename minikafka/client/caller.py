@@ -14,18 +14,7 @@ from itertools import islice
 from random import Random
 from typing import Any, TypeVar
 
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    BrokerNotAvailable,
-    LoginRefused,
-    NetworkException,
-    OutcomeUnknown,
-    ProtocolError,
-    RequestRefused,
-    SaslAuthenticationFailed,
-    Unreachable,
-)
+from minikafka import errors as kafka
 from minikafka.ports import World
 from minikafka.rpc import call
 from minikafka.types import Address
@@ -38,7 +27,7 @@ PARTITIONS_MAX = 2_000
 Item = TypeVar("Item")
 
 
-def accepted(response: Item, error_of: Callable[[Any], ProtocolError | None] = error_in) -> Item:
+def accepted(response: Item, error_of: Callable[[Any], kafka.ProtocolError | None] = error_in) -> Item:
     """Return ``response``; raise what is wrong with it as a whole."""
     refusal = error_of(response)
     if refusal is not None:
@@ -157,16 +146,18 @@ class Caller:
         api = BY_REQUEST[type(request)].name
         try:
             response = await call(self._world.network, peer, request, deadline)
-        except Unreachable as error:
-            raise NetworkException(f"{api} to {peer}: no connection: {error}", outcome=NOT_WRITTEN) from error
-        except LoginRefused as error:
-            raise SaslAuthenticationFailed(str(error)) from error  # its reason names API and peer already
-        except RequestRefused as error:
-            raise NetworkException(f"{api} to {peer}: refused: {error}", outcome=NOT_WRITTEN) from error
-        except OutcomeUnknown as error:
-            raise NetworkException(f"{api} to {peer}: no answer: {error}", outcome=UNKNOWN) from error
+        except kafka.Unreachable as error:
+            raise kafka.NetworkException(
+                f"{api} to {peer}: no connection: {error}", outcome=kafka.NOT_WRITTEN
+            ) from error
+        except kafka.LoginRefused as error:
+            raise kafka.SaslAuthenticationFailed(str(error)) from error  # its reason names API and peer already
+        except kafka.RequestRefused as error:
+            raise kafka.NetworkException(f"{api} to {peer}: refused: {error}", outcome=kafka.NOT_WRITTEN) from error
+        except kafka.OutcomeUnknown as error:
+            raise kafka.NetworkException(f"{api} to {peer}: no answer: {error}", outcome=kafka.UNKNOWN) from error
         refusal = error_in(response)
-        if isinstance(refusal, BrokerNotAvailable):
+        if isinstance(refusal, kafka.BrokerNotAvailable):
             # It is stopping or starting: for a client that is as good as nobody listening.
-            raise NetworkException(f"{api} to {peer}: {refusal.message}", outcome=refusal.outcome) from refusal
+            raise kafka.NetworkException(f"{api} to {peer}: {refusal.message}", outcome=refusal.outcome) from refusal
         return response

@@ -10,17 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.client.caller import Backoff, in_parts
 from minikafka.client.metadata import Leader, Metadata, Update
 from minikafka.client.positions import EARLIEST, NEVER, PartitionState, Positions
 from minikafka.client.settings import ConsumerConfig
-from minikafka.errors import (
-    NetworkException,
-    OffsetNotAvailable,
-    ProtocolError,
-    UnknownLeaderEpoch,
-    UnknownServerError,
-)
 from minikafka.ports import World
 from minikafka.tasks import Tasks
 from minikafka.types import NO_NODE, NodeId, TopicPartition
@@ -32,7 +26,7 @@ FETCHES_PER_NODE_MAX = 8
 partition with records waited for the end of a long poll again and again: two to four fetches a second.
 """
 
-METADATA_MAY_HELP = (NetworkException, OffsetNotAvailable, UnknownLeaderEpoch)
+METADATA_MAY_HELP = (kafka.NetworkException, kafka.OffsetNotAvailable, kafka.UnknownLeaderEpoch)
 """A leader of an older epoch is behind, or the topic was created again: its epochs begin with 0."""
 
 Asked = list[tuple[PartitionState, int]]
@@ -147,7 +141,7 @@ class Fetcher:
             response = await self._metadata.call_leader(
                 node, request, partitions, deadline=deadline, wait_s=wait_ms / 1000
             )
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             for state, version in asked:
                 self._failed(state, version, error, None)
             return []
@@ -156,14 +150,16 @@ class Fetcher:
         good = []
         for state, version in asked:
             answer = answers.get(state.partition)
-            refusal = error_in(answer) if answer is not None else UnknownServerError("the answer says nothing of it")
+            refusal = (
+                error_in(answer) if answer is not None else kafka.UnknownServerError("the answer says nothing of it")
+            )
             if refusal is None:
                 good.append((state, version, answer))
             else:
                 self._failed(state, version, refusal, answer)
         return good
 
-    def _failed(self, state: PartitionState, version: int, error: ProtocolError, answer: Any) -> None:
+    def _failed(self, state: PartitionState, version: int, error: kafka.ProtocolError, answer: Any) -> None:
         self._failures += 1
         if error.stale_metadata or isinstance(error, METADATA_MAY_HELP):
             self._metadata.learn_leader(state.partition, getattr(answer, "current_leader", None))

@@ -16,18 +16,11 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.client.base_member import BaseMember, MemberParts, Partitions
 from minikafka.client.caller import accepted
 from minikafka.client.group_offsets import Membership
 from minikafka.client.metadata import Update
-from minikafka.errors import (
-    IllegalGeneration,
-    MemberIdRequired,
-    RebalanceInProgress,
-    RequestTimedOut,
-    UnknownMemberId,
-    UnknownServerError,
-)
 from minikafka.groups.assignors import COOPERATIVE, Assignor, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.wire.group_messages import (
@@ -107,9 +100,9 @@ class Member(BaseMember):
             await self._must_join.wait()
             try:
                 await self._join_once()
-            except (UnknownMemberId, IllegalGeneration) as error:
-                await self._thrown_out(error.name, forget_id=isinstance(error, UnknownMemberId))
-            except (RebalanceInProgress, RequestTimedOut) as error:
+            except (kafka.UnknownMemberId, kafka.IllegalGeneration) as error:
+                await self._thrown_out(error.name, forget_id=isinstance(error, kafka.UnknownMemberId))
+            except (kafka.RebalanceInProgress, kafka.RequestTimedOut) as error:
                 self._world.events("group_join_again", group=self._coordinator.group, why=error.message)
             except Exception as error:
                 # No joining again helps: the others shall not wait until its session ends.
@@ -166,7 +159,7 @@ class Member(BaseMember):
             response: JoinGroupResponse = await self._coordinator.ask(
                 request, deadline=deadline, patience_ms=patience_ms
             )
-            if isinstance(error_in(response), MemberIdRequired):
+            if isinstance(error_in(response), kafka.MemberIdRequired):
                 self.member_id = response.member_id
                 continue
             self.member_id = accepted(response).member_id
@@ -217,7 +210,9 @@ class Member(BaseMember):
         """The leader's part (S30)."""
         assignor = next((each for each in self._assignors if each.name == joined.protocol_name), None)
         if assignor is None:
-            raise UnknownServerError(f"the coordinator chose {joined.protocol_name}, which this member does not speak")
+            raise kafka.UnknownServerError(
+                f"the coordinator chose {joined.protocol_name}, which this member does not speak"
+            )
         dealt = assignor.assign(counts, members)
         self._world.events(
             "group_assigned",
@@ -301,17 +296,17 @@ class Member(BaseMember):
             response = await self._coordinator.ask(
                 request, deadline=deadline, patience_ms=self._config.heartbeat_interval_ms
             )
-        except RequestTimedOut as late:
+        except kafka.RequestTimedOut as late:
             # Whether the session has ended only the coordinator knows; it is asked again.
             self._world.events("heartbeat_unanswered", group=self._coordinator.group, why=late.message)
             return
         error = error_in(response)
         if error is None or generation != self.generation or self._is_joining:
             return
-        if isinstance(error, RebalanceInProgress):
+        if isinstance(error, kafka.RebalanceInProgress):
             self.rejoin("the group rebalances")
-        elif isinstance(error, (UnknownMemberId, IllegalGeneration)):
-            await self._thrown_out(error.name, forget_id=isinstance(error, UnknownMemberId))
+        elif isinstance(error, (kafka.UnknownMemberId, kafka.IllegalGeneration)):
+            await self._thrown_out(error.name, forget_id=isinstance(error, kafka.UnknownMemberId))
         else:
             self._fail(error)
 

@@ -16,23 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from minikafka import errors as kafka
 from minikafka.client.caller import accepted, in_parts
 from minikafka.client.positions import Positions
 from minikafka.client.routing import Coordinator, error_of_coordinator, error_within
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, OffsetAndMetadata
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    FencedInstanceId,
-    IllegalGeneration,
-    Outcome,
-    ProtocolError,
-    RebalanceInProgress,
-    StaleMemberEpoch,
-    UnknownMemberId,
-    UnstableOffsetCommit,
-)
 from minikafka.ports import World
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.wire.group_messages import (
@@ -47,10 +36,10 @@ from minikafka.wire.group_messages import (
 from minikafka.wire.messages import PartitionName
 from minikafka.wire.outcomes import outcome_of_all
 
-OF_ANOTHER_GENERATION = (IllegalGeneration, RebalanceInProgress)
+OF_ANOTHER_GENERATION = (kafka.IllegalGeneration, kafka.RebalanceInProgress)
 """Refusals of a commit whose generation is over, or whose generation has no assignment yet."""
 
-OUT_OF_THE_GROUP = (*OF_ANOTHER_GENERATION, UnknownMemberId, FencedInstanceId, StaleMemberEpoch)
+OUT_OF_THE_GROUP = (*OF_ANOTHER_GENERATION, kafka.UnknownMemberId, kafka.FencedInstanceId, kafka.StaleMemberEpoch)
 
 
 class Membership(NamedTuple):
@@ -126,7 +115,7 @@ class GroupOffsets:
         while True:
             response: OffsetFetchResponse = accepted(await self._coordinator.ask(request, deadline=deadline))
             pause_s = self._config.retry_backoff_ms / 1000
-            is_unstable = any(each.error_code == UnstableOffsetCommit.code for each in response.partitions)
+            is_unstable = any(each.error_code == kafka.UnstableOffsetCommit.code for each in response.partitions)
             if not is_unstable or self._world.clock.now() + pause_s >= deadline:
                 return response.partitions
             await asyncio.sleep(pause_s)
@@ -141,25 +130,25 @@ class GroupOffsets:
             for part in list(in_parts(spots.items())) or [[]]:
                 try:
                     await self._commit(dict(part), given_up)
-                except ProtocolError as error:
-                    if is_first or error.outcome != NOT_WRITTEN:
+                except kafka.ProtocolError as error:
+                    if is_first or error.outcome != kafka.NOT_WRITTEN:
                         raise
                     why = f"only some of the {len(spots)} offsets were committed: {error.message}"
-                    raise type(error)(why, outcome=UNKNOWN, **error.facts) from error
+                    raise type(error)(why, outcome=kafka.UNKNOWN, **error.facts) from error
                 is_first = False
 
     async def _commit(self, spots: Mapping[TopicPartition, Spot], given_up: Mapping[TopicPartition, int]) -> None:
         """Commit; repeat it with a newer epoch or generation of the same member, if that can help."""
         deadline = self._deadline()
         pause_s = self._config.retry_backoff_ms / 1000
-        refused: ProtocolError | None = None
+        refused: kafka.ProtocolError | None = None
         member = self._member(spots, given_up, refused)
         while spots:
             try:
                 await self._attempt(member, spots, deadline)
-            except ProtocolError as error:
-                if refused is not None and refused.outcome == UNKNOWN:
-                    error.outcome = UNKNOWN
+            except kafka.ProtocolError as error:
+                if refused is not None and refused.outcome == kafka.UNKNOWN:
+                    error.outcome = kafka.UNKNOWN
                 refused = error
             else:
                 owned = (each for each in spots.items() if self._given_up[each[0]] == given_up[each[0]])
@@ -180,10 +169,10 @@ class GroupOffsets:
         self,
         spots: Iterable[TopicPartition],
         given_up: Mapping[TopicPartition, int],
-        refused: ProtocolError | None,
+        refused: kafka.ProtocolError | None,
     ) -> Membership:
         """The membership that a commit names now. CommitFailed if there is none, or if a partition was given up."""
-        outcome = NOT_WRITTEN if refused is None else refused.outcome
+        outcome = kafka.NOT_WRITTEN if refused is None else refused.outcome
         member = self._membership()
         if member is None:
             raise self._failed("it is not in the group now", outcome)
@@ -192,9 +181,9 @@ class GroupOffsets:
             raise self._failed(f"it has given up {', '.join(map(str, gone))}", outcome)
         return member
 
-    def _may_be_mended(self, refused: ProtocolError, member: Membership, spots: Iterable[TopicPartition]) -> bool:
+    def _may_be_mended(self, refused: kafka.ProtocolError, member: Membership, spots: Iterable[TopicPartition]) -> bool:
         """Return True if the member has a newer epoch or generation now, or will have one soon."""
-        if isinstance(refused, StaleMemberEpoch):
+        if isinstance(refused, kafka.StaleMemberEpoch):
             # The coordinator has assigned something since: the next heartbeat brings the newer epoch (KIP-848).
             return True
         if not isinstance(refused, OF_ANOTHER_GENERATION) or any(each not in self._positions.states for each in spots):
@@ -232,8 +221,12 @@ class GroupOffsets:
             error.outcome = outcome_of_all(response)
             raise error
 
-    def _failed(self, why: str, outcome: Outcome = NOT_WRITTEN) -> CommitFailed:
-        done = "nothing was committed" if outcome == NOT_WRITTEN else "the offsets may or may not have been committed"
+    def _failed(self, why: str, outcome: kafka.Outcome = kafka.NOT_WRITTEN) -> CommitFailed:
+        done = (
+            "nothing was committed"
+            if outcome == kafka.NOT_WRITTEN
+            else "the offsets may or may not have been committed"
+        )
         return CommitFailed(
             f"group {self._coordinator.group} has gone on without this member ({why}): its partitions may be another's "
             f"now, {done}; process less per poll, or raise max_poll_interval_ms",
@@ -277,7 +270,7 @@ class GroupOffsets:
             return
         try:
             await self.commit(news)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             self._world.events(
                 "auto_commit_failed",
                 group=self._coordinator.group,

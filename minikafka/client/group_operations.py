@@ -10,21 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.client.admin_calls import AdminCalls
 from minikafka.client.caller import accepted
 from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, as_dict, error_of_coordinator, error_within
 from minikafka.client.structs import OffsetAndMetadata, OffsetsPartlyChanged
 from minikafka.coordination.packing import by_topic
-from minikafka.errors import (
-    UNKNOWN,
-    GroupIdNotFound,
-    GroupSubscribedToTopic,
-    InvalidRequest,
-    NonEmptyGroup,
-    ProtocolError,
-    UnknownMemberId,
-    UnknownTopicOrPartition,
-)
 from minikafka.groups.protocol import Subscription
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
@@ -58,7 +49,7 @@ class GroupOperations(AdminCalls):
     ) -> list[g.DescribedGroup]:
         """State, generation and members of each. Raises GroupIdNotFound for the first that does not exist."""
         if include_authorized_operations:
-            raise InvalidRequest("include_authorized_operations: there is no authorization to tell of")
+            raise kafka.InvalidRequest("include_authorized_operations: there is no authorization to tell of")
         found: list[g.DescribedGroup] = []
         for group in group_ids:
             request = g.DescribeGroupsRequest(groups=(group,))
@@ -69,7 +60,7 @@ class GroupOperations(AdminCalls):
     async def find_coordinator(self, group_id: str, coordinator_type: int = GROUP_KEY) -> NodeId:
         """Return the broker that coordinates a group (S32), or with ``coordinator_type=1`` a transactional id."""
         if coordinator_type not in (GROUP_KEY, TRANSACTION_KEY):
-            raise InvalidRequest(
+            raise kafka.InvalidRequest(
                 f"coordinator_type={coordinator_type}: 0 (a group) or 1 (a transactional id) is needed"
             )
         return await self._coordinator(group_id, key_type=coordinator_type).locate(self._deadline(None))
@@ -101,7 +92,7 @@ class GroupOperations(AdminCalls):
         """
         for (topic, number), offset in offsets.items():
             if offset < 0:
-                raise InvalidRequest(f"offset={offset} of {topic}-{number} is negative", member="offsets")
+                raise kafka.InvalidRequest(f"offset={offset} of {topic}-{number} is negative", member="offsets")
         await self._check_there(as_dict(offsets))
         request = g.OffsetCommitRequest(
             group_id=group_id,
@@ -112,8 +103,8 @@ class GroupOperations(AdminCalls):
         )
         try:
             response = await self._ask_group(group_id, request)
-        except UnknownMemberId as error:
-            raise NonEmptyGroup(f"{error.message}: stop its members first") from error
+        except kafka.UnknownMemberId as error:
+            raise kafka.NonEmptyGroup(f"{error.message}: stop its members first") from error
         _raise_refused(group_id, "committed", response.partitions)
 
     async def delete_consumer_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
@@ -133,20 +124,20 @@ class GroupOperations(AdminCalls):
         for topic, numbers in by_topic(partitions).items():
             try:
                 (found,) = await self.describe_topics([topic])
-            except UnknownTopicOrPartition:
+            except kafka.UnknownTopicOrPartition:
                 missing.append(topic)
                 continue
             known = [each.partition for each in found.partitions]
             missing += [f"{topic}-{number}" for number in numbers if number not in known]
         if missing:
-            raise UnknownTopicOrPartition(f"there is no {', no '.join(missing)}: nothing was committed")
+            raise kafka.UnknownTopicOrPartition(f"there is no {', no '.join(missing)}: nothing was committed")
 
     async def _check_unread(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         (group,) = await self.describe_consumer_groups([group_id])
         read = {topic for member in group.members for topic in Subscription.readable(member.metadata).topics}
         refused = [topic for topic in by_topic(partitions) if topic in read]
         if refused:
-            raise GroupSubscribedToTopic(
+            raise kafka.GroupSubscribedToTopic(
                 f"members of group {group_id} read {', '.join(refused)}: nothing was forgotten; leave them out, or "
                 "stop the members"
             )
@@ -159,7 +150,9 @@ class GroupOperations(AdminCalls):
         for group in group_ids:
             response = await self._ask_coordinator(group, g.DeleteGroupsRequest(groups=(group,)), _error_of_groups)
             refusal = _error_of_groups(response)
-            if refusal is not None and not (isinstance(refusal, GroupIdNotFound) and refusal.outcome == UNKNOWN):
+            if refusal is not None and not (
+                isinstance(refusal, kafka.GroupIdNotFound) and refusal.outcome == kafka.UNKNOWN
+            ):
                 raise refusal
 
     async def _ask_group(self, group: str, request: Any) -> Any:
@@ -169,7 +162,7 @@ class GroupOperations(AdminCalls):
 
 def _raise_refused(group: str, what: str, outcomes: Sequence[g.PartitionOutcome]) -> None:
     """Raise what was refused: its own error when nothing was changed, else OffsetsPartlyChanged."""
-    refused: dict[TopicPartition, ProtocolError] = {}
+    refused: dict[TopicPartition, kafka.ProtocolError] = {}
     done: list[TopicPartition] = []
     for each in outcomes:
         partition, error = TopicPartition(each.topic, each.partition), error_in(each)
@@ -185,9 +178,9 @@ def _raise_refused(group: str, what: str, outcomes: Sequence[g.PartitionOutcome]
         raise OffsetsPartlyChanged(
             f"group {group}: {what}: {', '.join(map(str, done))}; not {what}: {reasons}", done=done, refused=refused
         )
-    unknown = any(error.outcome == UNKNOWN for error in refused.values())
+    unknown = any(error.outcome == kafka.UNKNOWN for error in refused.values())
     message = first.message if len(refused) == 1 else reasons
-    raise type(first)(message, outcome=UNKNOWN if unknown else first.outcome, **first.facts)
+    raise type(first)(message, outcome=kafka.UNKNOWN if unknown else first.outcome, **first.facts)
 
 
 _error_of_groups = partial(error_within, parts="groups")

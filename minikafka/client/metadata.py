@@ -27,24 +27,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from minikafka import errors as kafka
 from minikafka.client.caller import Attempts, Backoff, Caller, WithoutController, no_controller
 from minikafka.client.settings import ClientConfig
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    BrokerNotAvailable,
-    InconsistentClusterId,
-    NetworkException,
-    NotABroker,
-    ProtocolError,
-    RequestTimedOut,
-    SaslAuthenticationFailed,
-    TlsFailed,
-    UnknownTopicOrPartition,
-    Unreachable,
-    WorldError,
-    error_of,
-)
 from minikafka.ports import Clock, World
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, TopicId, TopicPartition
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse, MetadataTopic, NodeEndpoint
@@ -89,14 +74,14 @@ class ClusterView:
         self.metadata_offset = NO_OFFSET
         self.brokers: dict[NodeId, Address] = {}
         self.topics: dict[str, TopicView] = {}
-        self.errors: dict[str, ProtocolError] = {}
+        self.errors: dict[str, kafka.ProtocolError] = {}
         """Topics that the last answer about them refused to describe."""
         self.updated_at: float | None = None
 
     def update(self, response: MetadataResponse, now: float, *, all_topics: bool = False) -> Update:
         """Take over an answer. InconsistentClusterId when it comes from another cluster."""
         if self.cluster_id and response.cluster_id and response.cluster_id != self.cluster_id:
-            raise InconsistentClusterId(
+            raise kafka.InconsistentClusterId(
                 f"this client belongs to cluster {self.cluster_id} and was answered by {response.cluster_id}"
             )
         if 0 <= response.metadata_offset < self.metadata_offset:
@@ -118,7 +103,7 @@ class ClusterView:
 
     def _update_topic(self, topic: MetadataTopic) -> Iterable[TopicPartition]:
         if topic.error_code:
-            self.errors[topic.name] = error_of(topic.error_code, topic.error_message)
+            self.errors[topic.name] = kafka.error_of(topic.error_code, topic.error_message)
             # A topic without a leader is still there; only "unknown" says that it is gone.
             return self._forget(topic.name) if topic.error_code == 3 else ()
         self.errors.pop(topic.name, None)
@@ -210,7 +195,7 @@ class AbsentPartitions:
         self._clock = clock
         self._waiting: dict[TopicPartition, tuple[int, float]] = {}
 
-    def error(self, partition: TopicPartition) -> UnknownTopicOrPartition | None:
+    def error(self, partition: TopicPartition) -> kafka.UnknownTopicOrPartition | None:
         """Return the error once responses have confirmed that the topic lacks the partition. Call it repeatedly."""
         count = self._view.partition_count(partition.topic)
         if count is None or partition.partition < count:
@@ -229,11 +214,11 @@ class AbsentPartitions:
         return bool(self._waiting)
 
 
-def no_partition(partition: TopicPartition, count: int) -> UnknownTopicOrPartition:
+def no_partition(partition: TopicPartition, count: int) -> kafka.UnknownTopicOrPartition:
     """Return the error about a partition that its topic, which has ``count``, does not have."""
     has = "1 partition, number 0" if count == 1 else f"{count} partitions, numbers 0 to {count - 1}"
     message = f"{partition.topic} has {has}; there is no {partition.partition}"
-    return UnknownTopicOrPartition(message, outcome=NOT_WRITTEN)
+    return kafka.UnknownTopicOrPartition(message, outcome=kafka.NOT_WRITTEN)
 
 
 ANOTHER_PROGRAM_S = 2.0
@@ -273,11 +258,11 @@ class ConnectionFailures:
         attempts.count += 1
         # The network names API and peer in front of the reason; here each line names the peer.
         attempts.reason = str(error).rpartition(f" to {peer}: ")[2]
-        attempts.is_about_tls = isinstance(error, TlsFailed)
-        attempts.is_another_program = isinstance(error, NotABroker)
+        attempts.is_about_tls = isinstance(error, kafka.TlsFailed)
+        attempts.is_another_program = isinstance(error, kafka.NotABroker)
         if attempts.is_about_tls:
             attempts.advice = "check bootstrap_servers (http:// or https://) and the certificates of both ends"
-        elif isinstance(error, Unreachable):
+        elif isinstance(error, kafka.Unreachable):
             attempts.advice = "check bootstrap_servers, and that a broker runs there"
         elif attempts.is_another_program:
             attempts.advice = "another program listens there: check bootstrap_servers"
@@ -287,7 +272,7 @@ class ConnectionFailures:
             return None
         attempts.log_at = now + attempts.pause_s
         attempts.pause_s = min(2 * attempts.pause_s, LOG_INTERVAL_MAX_S)
-        problem = "cannot connect to" if isinstance(error, Unreachable) else "no response from"
+        problem = "cannot connect to" if isinstance(error, kafka.Unreachable) else "no response from"
         return f"{problem} {peer}: {attempts.in_words(now)}; the client retries"
 
     def answered(self, peer: Address) -> None:
@@ -316,7 +301,7 @@ class ConnectionFailures:
 
 def cause_of(error: BaseException) -> BaseException:
     """Return the world's own error behind a client's error, or the error itself."""
-    return error.__cause__ if isinstance(error.__cause__, WorldError) else error
+    return error.__cause__ if isinstance(error.__cause__, kafka.WorldError) else error
 
 
 ASK_FIRST_S = 0.5
@@ -430,12 +415,12 @@ class Metadata:
             try:
                 await self._ask()
                 break
-            except NetworkException as error:
+            except kafka.NetworkException as error:
                 pause_s = attempts.pause_s()
                 now = self._world.clock.now()
                 if pause_s is None or self._failures.need_other_settings(now):
                     tried = self._failures.summary(now) or error.message
-                    raise NetworkException(f"no bootstrap server answers: {tried}") from error
+                    raise kafka.NetworkException(f"no bootstrap server answers: {tried}") from error
                 await asyncio.sleep(pause_s)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="client-metadata")
 
@@ -447,7 +432,7 @@ class Metadata:
                 # Not `await task`: there nobody could tell its cancellation from the caller's own.
                 await asyncio.gather(task, return_exceptions=True)
         finally:
-            self._release(RequestTimedOut("the client was stopped"))
+            self._release(kafka.RequestTimedOut("the client was stopped"))
 
     # ---------------------------------------------------------------------------------------- what is wanted
 
@@ -483,7 +468,7 @@ class Metadata:
         except TimeoutError:
             tried = self._failures.summary(self._world.clock.now())
             message = "no broker answered with newer metadata in time"
-            raise RequestTimedOut(f"{message}: {tried}" if tried else message) from None
+            raise kafka.RequestTimedOut(f"{message}: {tried}" if tried else message) from None
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
@@ -518,7 +503,7 @@ class Metadata:
         """Ask ``node``; as :meth:`Caller.call`. NetworkException (not written) when the view does not know it."""
         address = self.address(node)
         if address is None:
-            raise NetworkException(f"node {node} is not in the metadata", outcome=NOT_WRITTEN)
+            raise kafka.NetworkException(f"node {node} is not in the metadata", outcome=kafka.NOT_WRITTEN)
         return await self._caller.call(address, request, deadline=deadline)
 
     async def call_leader(
@@ -544,8 +529,8 @@ class Metadata:
         try:
             return await call.run(self.call(node, request, deadline=deadline), wait_s)
         except TimeoutError:
-            raise NetworkException(
-                f"node {node} does not answer, and another node leads now", outcome=UNKNOWN
+            raise kafka.NetworkException(
+                f"node {node} does not answer, and another node leads now", outcome=kafka.UNKNOWN
             ) from None
 
     def any_addresses(self) -> list[Address]:
@@ -586,9 +571,9 @@ class Metadata:
                 try:
                     await self._ask()
                     pause_max_s /= NEWS_PAUSE_SHARE
-                except (NetworkException, SaslAuthenticationFailed) as error:
+                except (kafka.NetworkException, kafka.SaslAuthenticationFailed) as error:
                     self._wanted.set()
-                    if isinstance(error, SaslAuthenticationFailed):
+                    if isinstance(error, kafka.SaslAuthenticationFailed):
                         self._release(error)
                     self._world.events("metadata_refresh_failed", error=error.message)
                 pause_s = min(pause_max_s, self._backoff.pause_s(max(self._in_vain, 1)))
@@ -609,7 +594,7 @@ class Metadata:
     async def ask_once(self, topics: tuple[str, ...] | None) -> MetadataResponse:
         """One answer about ``topics`` (None: all) from the broker that answers first; the view takes it over."""
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
-        last: ProtocolError | None = None
+        last: kafka.ProtocolError | None = None
         self._asked += 1
         asked = self._asked
         longest_s = min(ASK_TIMEOUT_S, self._config.request_timeout_ms / 1000)
@@ -619,9 +604,9 @@ class Metadata:
             try:
                 response: MetadataResponse = await self._caller.call(address, request, deadline=now + patience_s)
                 update = self.view.update(response, self._world.clock.now(), all_topics=topics is None)
-            except (InconsistentClusterId, SaslAuthenticationFailed):
+            except (kafka.InconsistentClusterId, kafka.SaslAuthenticationFailed):
                 raise
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 self._failures.failed(address, cause_of(error), self._world.clock.now())
                 self._unaware.pop(address, None)
                 last = error
@@ -635,9 +620,9 @@ class Metadata:
                 self._release(None, before=asked)
                 self._tell(update)
                 return response
-            last = BrokerNotAvailable(f"{address} knows less of the cluster than this client")
+            last = kafka.BrokerNotAvailable(f"{address} knows less of the cluster than this client")
         self._unanswered += 1
-        raise NetworkException(f"no broker gave metadata; last: {last.name if last else ''} {last}") from last
+        raise kafka.NetworkException(f"no broker gave metadata; last: {last.name if last else ''} {last}") from last
 
     def _note_controller(self, peer: Address, controller: NodeId) -> None:
         """Report once that brokers have known no controller for longer than an election takes."""

@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, Self, cast, overload
 
+from minikafka import errors as kafka
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import NO_HEADERS, RECORD_OVERHEAD_MAX, UNFIT, BatchToSend, check_rows, record_size, unfit
 from minikafka.client.caller import Caller
@@ -27,16 +28,6 @@ from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import GroupMetadata, OffsetAndMetadata, RecordMetadata, SentRecords
 from minikafka.client.transactions import State, Transactions, offsets_of
 from minikafka.config import KIB
-from minikafka.errors import (
-    NOT_WRITTEN,
-    InvalidConfig,
-    InvalidRequest,
-    LeaderNotAvailable,
-    MessageTooLarge,
-    ProtocolError,
-    RequestTimedOut,
-    UnknownTopicOrPartition,
-)
 from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.tasks import Step, in_turn
@@ -86,7 +77,7 @@ class Producer:
         self._world_source = world
         self._ledger_source = ledger
         if ledger is not None and config.transactional_id is not None:
-            raise InvalidConfig(
+            raise kafka.InvalidConfig(
                 "a ledger does not know of transactions: leave out ledger or transactional_id", setting="ledger"
             )
         self._ledger: AckLedger | None = None
@@ -125,7 +116,7 @@ class Producer:
     async def start(self) -> None:
         """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
         if self._world is not None:
-            raise InvalidRequest("a producer starts once: make a new one")
+            raise kafka.InvalidRequest("a producer starts once: make a new one")
         source = self._world_source
         world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
         try:
@@ -280,7 +271,7 @@ class Producer:
                     partition = self._partition(topic, queues, key, size)
                 elif not 0 <= partition < len(queues):
                     queues = await self._with_partition(topic, partition)
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 self._note_refused(topic, partition, [(0, key, value, headers)], error)
                 raise
             waiting: asyncio.Future[RecordMetadata] | None = None
@@ -346,7 +337,7 @@ class Producer:
         check_rows(rows)
         try:
             return await self._send_many(topic, rows, partition)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             self._note_refused(topic, partition, rows, error)
             raise
 
@@ -364,12 +355,12 @@ class Producer:
         """Send a filled batch to one partition; the future is the RecordMetadata of its first record."""
         batch.close()
         if batch.record_count() == 0:
-            raise InvalidRequest("the batch holds no records")
+            raise kafka.InvalidRequest("the batch holds no records")
         rows = batch.rows or []
         try:
             await self._admitted(topic, batch.size())
             queues = await self._with_partition(topic, partition)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             self._note_refused(topic, partition, rows, error)
             raise
         future: asyncio.Future[RecordMetadata] = self._create_future()
@@ -466,7 +457,7 @@ class Producer:
     def _transactional(self) -> Transactions:
         self._running()
         if self._transactions is None:
-            raise InvalidRequest("this producer has no transactions: give it a transactional_id")
+            raise kafka.InvalidRequest("this producer has no transactions: give it a transactional_id")
         return self._transactions
 
     # ---------------------------------------------------------------------------------------- partition
@@ -476,7 +467,9 @@ class Producer:
         if self._partitioner is not None:
             chosen = self._partitioner(key, list(range(len(queues))), self._with_leader(topic, len(queues)))
             if not 0 <= chosen < len(queues):
-                raise InvalidRequest(f"the partitioner chose partition {chosen} of {topic}, which has {len(queues)}")
+                raise kafka.InvalidRequest(
+                    f"the partitioner chose partition {chosen} of {topic}, which has {len(queues)}"
+                )
             return chosen
         if key is not None:
             return self._hash(key) % len(queues)
@@ -509,7 +502,7 @@ class Producer:
             future.exception()
             raise
 
-    def _note_refused(self, topic: str, partition: int | None, rows: Sequence[Row], error: ProtocolError) -> None:
+    def _note_refused(self, topic: str, partition: int | None, rows: Sequence[Row], error: kafka.ProtocolError) -> None:
         if self._ledger is not None:
             self._ledger.refused(topic, partition, _named(rows), error)
 
@@ -555,7 +548,7 @@ class Producer:
                 at = self._partition(topic, queues, None, 0) if partition is None else partition
                 if at >= len(queues):
                     raise no_partition(TopicPartition(topic, at), len(queues))
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 self._note_refused(topic, partition, [rows[index] for index in range(start, len(rows))], error)
                 future.set_exception(error)
                 parts.append(SentPart(indexes[start:], -1 if partition is None else partition, future))
@@ -587,9 +580,9 @@ class Producer:
             raise self._too_large(max(sizes))
         return sizes
 
-    def _too_large(self, size: int) -> MessageTooLarge:
+    def _too_large(self, size: int) -> kafka.MessageTooLarge:
         limit = self.config.max_request_size
-        return MessageTooLarge(
+        return kafka.MessageTooLarge(
             f"a record of {size + HEADER_SIZE} bytes (with its batch's header) is beyond max_request_size={limit}",
             max_request_size=limit,
         )
@@ -612,19 +605,19 @@ class Producer:
         await sender.space_for(size, deadline)
         self._running()
         if self._transactions is not None and self._transactions.check_open() != number:
-            raise InvalidRequest("the transaction ended while this record waited to be buffered: it was not sent")
+            raise kafka.InvalidRequest("the transaction ended while this record waited to be buffered: it was not sent")
         return queues
 
     async def _with_partition(self, topic: str, partition: int) -> list[Queue]:
         if partition < 0:
-            raise InvalidRequest(f"{topic}: partition {partition} is negative")
+            raise kafka.InvalidRequest(f"{topic}: partition {partition} is negative")
         return await self._known(topic, partition + 1, self._now() + self.config.max_block_ms / 1000)
 
     async def _known(self, topic: str, count: int, deadline: float) -> list[Queue]:
         """The topic's queues once it has at least ``count`` partitions (S27)."""
         metadata, sender = self._running_metadata(), self._running()
         if not isinstance(topic, str):
-            raise InvalidRequest(f"topic: a str is needed, not {type(topic).__name__}", field="topic")
+            raise kafka.InvalidRequest(f"topic: a str is needed, not {type(topic).__name__}", field="topic")
         metadata.follow(topic)
         absent = AbsentPartitions(metadata.view, self._running_world().clock)
         while True:
@@ -634,24 +627,24 @@ class Producer:
             if queues is None:
                 error = metadata.view.errors.get(topic)
                 if error is not None and not error.retriable:
-                    raise type(error)(f"{topic}: {error.message}", outcome=NOT_WRITTEN)
+                    raise type(error)(f"{topic}: {error.message}", outcome=kafka.NOT_WRITTEN)
             elif (missing := absent.error(TopicPartition(topic, count - 1))) is not None:
                 raise missing
             try:
                 await metadata.refreshed(deadline)
-            except RequestTimedOut:
+            except kafka.RequestTimedOut:
                 self._running()
                 if queues is not None:
                     raise no_partition(TopicPartition(topic, count - 1), len(queues)) from None
                 waited = f"after max_block_ms={self.config.max_block_ms}"
                 reason = metadata.view.errors.get(topic)
-                if isinstance(reason, LeaderNotAvailable):
-                    raise LeaderNotAvailable(f"{topic} is being created and has no leader {waited}") from None
-                raise UnknownTopicOrPartition(f"no broker knows the topic {topic} {waited}") from None
+                if isinstance(reason, kafka.LeaderNotAvailable):
+                    raise kafka.LeaderNotAvailable(f"{topic} is being created and has no leader {waited}") from None
+                raise kafka.UnknownTopicOrPartition(f"no broker knows the topic {topic} {waited}") from None
 
     def _running(self) -> Sender:
         if self._sender is None or self._stopping:
-            raise InvalidRequest(
+            raise kafka.InvalidRequest(
                 "the producer was stopped"
                 if self._sender is not None
                 else "the producer is not started; use `async with Producer(...)`, or await its start() first"
@@ -685,7 +678,7 @@ def _row(record: Any, now_ms: int) -> Row:
     if len(record) == 2:
         return now_ms, record[0], record[1], NO_HEADERS
     if not 3 <= len(record) <= 4:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"a record is a value or (key, value[, headers[, timestamp_ms]]), not {len(record)} members"
         )
     timestamp = record[3] if len(record) == 4 else None

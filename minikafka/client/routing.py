@@ -17,24 +17,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from minikafka import errors as kafka
 from minikafka.client.caller import Backoff, Caller, in_parts
 from minikafka.client.metadata import AbsentPartitions, Leader, Metadata
 from minikafka.client.settings import ClientConfig
-from minikafka.errors import (
-    UNKNOWN,
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    GroupAuthorizationFailed,
-    IllegalGeneration,
-    InvalidGroupId,
-    LeaderNotAvailable,
-    NetworkException,
-    NotCoordinator,
-    ProtocolError,
-    RequestTimedOut,
-    TransactionalIdAuthorizationFailed,
-    UnknownServerError,
-)
 from minikafka.ports import World
 from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
 from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
@@ -85,19 +71,19 @@ class Leaders:
             errors = await self._round(missing, make, answers, deadline, results)
             if not errors:
                 return {partition: answers[partition] for partition in items}
-            unsure |= dict.fromkeys(partition for partition, error in errors.items() if error.outcome == UNKNOWN)
+            unsure |= dict.fromkeys(partition for partition, error in errors.items() if error.outcome == kafka.UNKNOWN)
             for partition, error in errors.items():
                 no_such = absent.error(partition)
                 if no_such is not None or not error.retriable:
                     last = no_such or error
-                    outcome = UNKNOWN if partition in unsure else last.outcome
+                    outcome = kafka.UNKNOWN if partition in unsure else last.outcome
                     raise type(last)(named(partition, last.message), outcome=outcome, **last.facts)
             self._metadata.refresh_soon()
             if not await attempts.pause():
                 partition, error = next(iter(errors.items()))
-                raise RequestTimedOut(
+                raise kafka.RequestTimedOut(
                     attempts.why or f"{partition}: no leader answered in time: {error.message}",
-                    outcome=UNKNOWN if partition in unsure else error.outcome,
+                    outcome=kafka.UNKNOWN if partition in unsure else error.outcome,
                     last=error.name,
                 )
 
@@ -124,15 +110,15 @@ class Leaders:
         answers: dict[TopicPartition, Any],
         deadline: float,
         results: str,
-    ) -> dict[TopicPartition, ProtocolError]:
+    ) -> dict[TopicPartition, kafka.ProtocolError]:
         """Ask each leader once, all at the same time; what went wrong by partition."""
         view = self._metadata.view
         groups: dict[int, list[tuple[TopicPartition, Item, Leader]]] = {}
-        errors: dict[TopicPartition, ProtocolError] = {}
+        errors: dict[TopicPartition, kafka.ProtocolError] = {}
         for partition, item in items.items():
             leader = view.leader(*partition)
             if leader.node == NO_NODE or leader.node not in view.brokers:
-                errors[partition] = view.errors.get(partition.topic) or LeaderNotAvailable("no leader is known")
+                errors[partition] = view.errors.get(partition.topic) or kafka.LeaderNotAvailable("no leader is known")
             else:
                 groups.setdefault(leader.node, []).append((partition, item, leader))
         calls = [
@@ -149,33 +135,35 @@ class Leaders:
         group: list[tuple[TopicPartition, Item, Leader]],
         make: MakeRequest[Item],
         answers: dict[TopicPartition, Any],
-        errors: dict[TopicPartition, ProtocolError],
+        errors: dict[TopicPartition, kafka.ProtocolError],
         deadline: float,
         results: str,
     ) -> None:
         patience = min(deadline, self._world.clock.now() + self._config.request_timeout_ms / 1000)
         try:
             response = await self._metadata.call(node, make(group), deadline=patience)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             errors.update((partition, error) for partition, _, _ in group)
             return
         found = {TopicPartition(each.topic, each.partition): each for each in getattr(response, results)}
         for partition, _, _ in group:
             answer = found.get(partition)
-            refusal = error_in(answer) if answer is not None else UnknownServerError("the answer says nothing of it")
+            refusal = (
+                error_in(answer) if answer is not None else kafka.UnknownServerError("the answer says nothing of it")
+            )
             if refusal is None:
                 answers[partition] = answer
                 continue
             errors[partition] = refusal
-            if refusal.stale_metadata or isinstance(refusal, NetworkException):
+            if refusal.stale_metadata or isinstance(refusal, kafka.NetworkException):
                 self._metadata.learn_leader(partition, getattr(answer, "current_leader", None))
 
 
 def error_within(
     response: Any,
     parts: str = "partitions",
-    kinds: type[ProtocolError] | tuple[type[ProtocolError], ...] = ProtocolError,
-) -> ProtocolError | None:
+    kinds: type[kafka.ProtocolError] | tuple[type[kafka.ProtocolError], ...] = kafka.ProtocolError,
+) -> kafka.ProtocolError | None:
     """Return the error of a whole response, or else the first of these kinds among its parts."""
     errors = map(error_in, getattr(response, parts))
     return error_in(response) or next((each for each in errors if isinstance(each, kinds)), None)
@@ -189,9 +177,14 @@ def as_dict(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, None]:
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 """What FindCoordinator looks up."""
 
-LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress, NetworkException)
+LOOK_AGAIN = (
+    kafka.NotCoordinator,
+    kafka.CoordinatorNotAvailable,
+    kafka.CoordinatorLoadInProgress,
+    kafka.NetworkException,
+)
 
-REFUSED = (InvalidGroupId, GroupAuthorizationFailed, TransactionalIdAuthorizationFailed)
+REFUSED = (kafka.InvalidGroupId, kafka.GroupAuthorizationFailed, kafka.TransactionalIdAuthorizationFailed)
 """Answers to FindCoordinator after which no other broker is asked, and none again."""
 
 FIND_PATIENCE_MS = 3_000
@@ -203,7 +196,7 @@ FAILOVER_S = 2.0
 LOOK_AFTER_MS = 3_000
 """Pause between two checks whether the coordinator has moved, while a request to it has no answer."""
 
-ErrorOf = Callable[[Any], ProtocolError | None]
+ErrorOf = Callable[[Any], kafka.ProtocolError | None]
 """What is wrong with an answer as a whole."""
 
 error_of_coordinator: ErrorOf = partial(error_within, kinds=LOOK_AGAIN)
@@ -266,20 +259,20 @@ class Coordinator:
                     self._failing_since = None
                     return earlier.answer(response)
                 earlier.note(response)
-            except (NetworkException, CoordinatorNotAvailable) as failed:
+            except (kafka.NetworkException, kafka.CoordinatorNotAvailable) as failed:
                 error = failed
                 earlier.note(failed)
-            if not isinstance(error, CoordinatorLoadInProgress):
+            if not isinstance(error, kafka.CoordinatorLoadInProgress):
                 self._address = None
             self._look_for_a_controller()
             if not await attempts.pause():
-                raise RequestTimedOut(
+                raise kafka.RequestTimedOut(
                     attempts.why or f"{self._named}: no coordinator answered in time: {error.message}",
                     outcome=earlier.outcome(error),
                     last=error.name,
                 )
             if not is_current():
-                raise IllegalGeneration(
+                raise kafka.IllegalGeneration(
                     f"{self._named}: the membership ended before a coordinator answered: {error.message}",
                     outcome=earlier.outcome(error),
                 )
@@ -290,10 +283,10 @@ class Coordinator:
         while True:
             try:
                 await self._find(deadline)
-            except (NetworkException, CoordinatorNotAvailable) as error:
+            except (kafka.NetworkException, kafka.CoordinatorNotAvailable) as error:
                 if not await attempts.pause():
                     why = attempts.why or f"{self._named}: no coordinator is known: {error.message}"
-                    raise RequestTimedOut(why) from error
+                    raise kafka.RequestTimedOut(why) from error
             else:
                 return self._node
 
@@ -314,7 +307,7 @@ class Coordinator:
             if answer.done():
                 return answer.result()
             message = f"{address} did not answer, and {successor.result()} coordinates {self._named} now"
-            raise NetworkException(message, outcome=UNKNOWN)
+            raise kafka.NetworkException(message, outcome=kafka.UNKNOWN)
         finally:
             answer.cancel()
             successor.cancel()
@@ -327,14 +320,14 @@ class Coordinator:
         """
         while True:
             await asyncio.sleep(LOOK_AFTER_MS / 1000)
-            with contextlib.suppress(CoordinatorNotAvailable):
+            with contextlib.suppress(kafka.CoordinatorNotAvailable):
                 found = await self._find(deadline)
                 if found != address:
                     return found
 
     async def _find(self, deadline: float) -> Address:
         """Ask one broker after the other. CoordinatorNotAvailable when none knows it yet."""
-        last: ProtocolError = CoordinatorNotAvailable(f"{self._named}: no broker is known")
+        last: kafka.ProtocolError = kafka.CoordinatorNotAvailable(f"{self._named}: no broker is known")
         # One that is silent must not take a member's whole session.
         patience_ms = min(self._config.request_timeout_ms, FIND_PATIENCE_MS * 2 ** min(self._rounds, 10))
         for address in self._metadata.any_addresses():
@@ -343,7 +336,7 @@ class Coordinator:
                 response: FindCoordinatorResponse = await self._caller.call(
                     address, FindCoordinatorRequest(keys=(self.group,), key_type=self._key_type), deadline=until
                 )
-            except NetworkException as error:
+            except kafka.NetworkException as error:
                 last = error
                 continue
             (found,) = response.coordinators
@@ -356,4 +349,4 @@ class Coordinator:
                 raise refusal
             last = refusal
         self._rounds += 1
-        raise CoordinatorNotAvailable(last.message)
+        raise kafka.CoordinatorNotAvailable(last.message)

@@ -11,21 +11,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
+from minikafka import errors as kafka
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import NEVER, Batch, Call, Identity, PartitionQueue, is_success
 from minikafka.client.caller import Backoff, Caller
 from minikafka.client.metadata import Metadata, Update
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    NetworkException,
-    Outcome,
-    ProtocolError,
-    RequestTimedOut,
-    UnknownServerError,
-)
 from minikafka.ports import World
 from minikafka.tasks import Tasks
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, TopicPartition
@@ -59,9 +51,9 @@ class Part:
         self._left = count
         self._runs: list[tuple[tuple[int, ...], RecordMetadata, int]] = []
         """Place of the batch among those that one was split into, first record and count of what is in the log."""
-        self._error: ProtocolError | None = None
+        self._error: kafka.ProtocolError | None = None
         """The first error."""
-        self._outcomes: set[Outcome] = set()
+        self._outcomes: set[kafka.Outcome] = set()
         """Those of all errors."""
 
     def expect(self, count: int) -> None:
@@ -73,7 +65,7 @@ class Part:
         self._runs.append((place, first, count))
         self._ended(count)
 
-    def refused(self, error: ProtocolError, count: int) -> None:
+    def refused(self, error: kafka.ProtocolError, count: int) -> None:
         """``count`` more records did not make it."""
         self._error = self._error or error
         self._outcomes.add(error.outcome)
@@ -87,10 +79,10 @@ class Part:
         if error is not None:
             if self._runs:
                 error = type(error)(
-                    f"{error.message} (other records of the part were written)", outcome=UNKNOWN, **error.facts
+                    f"{error.message} (other records of the part were written)", outcome=kafka.UNKNOWN, **error.facts
                 )
             elif len(self._outcomes) > 1:
-                error = type(error)(error.message, outcome=UNKNOWN, **error.facts)
+                error = type(error)(error.message, outcome=kafka.UNKNOWN, **error.facts)
             self.future.set_exception(error)
             return
         # The answer to a batch may come after that to the next one, if it was lost and the batch was sent again.
@@ -108,13 +100,13 @@ class Unwatched:
 
     def __init__(self) -> None:
         self._count = 0
-        self._first: ProtocolError | None = None
-        self._outcomes: set[Outcome] = set()
+        self._first: kafka.ProtocolError | None = None
+        self._outcomes: set[kafka.Outcome] = set()
 
     def landed(self, first: RecordMetadata, count: int) -> None:
         """``count`` more records are in the log: nobody waits for them."""
 
-    def refused(self, error: ProtocolError, count: int) -> None:
+    def refused(self, error: kafka.ProtocolError, count: int) -> None:
         """``count`` more records failed."""
         self._count += count
         self._first = self._first or error
@@ -123,7 +115,7 @@ class Unwatched:
     def ended(self, future: asyncio.Future[RecordMetadata]) -> None:
         """A record that has a future, for a ledger, is acknowledged or failed."""
         error = None if future.cancelled() else future.exception()
-        if isinstance(error, ProtocolError):
+        if isinstance(error, kafka.ProtocolError):
             self.refused(error, 1)
 
     def check(self) -> None:
@@ -134,7 +126,7 @@ class Unwatched:
         if first is None:
             return
         self._first, self._count, self._outcomes = None, 0, set()
-        outcome = first.outcome if len(outcomes) == 1 else UNKNOWN
+        outcome = first.outcome if len(outcomes) == 1 else kafka.UNKNOWN
         message = (
             f"{first.message} ({count} of the records that were sent without a future failed; this is the first error)"
         )
@@ -168,7 +160,7 @@ def acknowledge(batch: Batch[Waiting], answer: ProducedPartition | None) -> None
     batch.waiters = []
 
 
-def refuse(batch: Batch[Waiting], error: ProtocolError) -> None:
+def refuse(batch: Batch[Waiting], error: kafka.ProtocolError) -> None:
     """Tell the waiters of a failed batch; each gets an exception of its own, tracebacks grow with every raise."""
     for sink, _, count, _ in batch.waiters:
         each = type(error)(error.message, outcome=error.outcome, **error.facts)
@@ -198,7 +190,7 @@ class Sender:
         """The leader epoch of each partition's last acknowledgement."""
         self.broken: BaseException | None = None
         """Why the producer ended by itself: a bug, or metadata of another cluster."""
-        self.on_failure: Callable[[ProtocolError], None] = lambda _: None
+        self.on_failure: Callable[[kafka.ProtocolError], None] = lambda _: None
         """Called with the error of each batch that failed for good, before its waiters."""
         self._config = config
         self._world = world
@@ -266,10 +258,10 @@ class Sender:
                 async with asyncio.timeout_at(deadline):
                     await waiting
             except TimeoutError:
-                raise RequestTimedOut(
+                raise kafka.RequestTimedOut(
                     f"buffer_memory={self._config.buffer_memory} bytes are full of unacknowledged records and stayed so"
                     f" for max_block_ms={self._config.max_block_ms}",
-                    outcome=NOT_WRITTEN,
+                    outcome=kafka.NOT_WRITTEN,
                 ) from None
             finally:
                 self._accumulator.urgent -= 1
@@ -281,7 +273,7 @@ class Sender:
         """The next transaction begins, with an epoch of its own."""
         self._accumulator.begin_identity(identity, self._queues.values())
 
-    def drop_unsent(self, error: ProtocolError) -> None:
+    def drop_unsent(self, error: kafka.ProtocolError) -> None:
         """Fail what is not in flight."""
         for failure in self._accumulator.drop_unsent(error):
             refuse(failure.batch, failure.error)
@@ -369,7 +361,7 @@ class Sender:
             for batch in call.batches:
                 acknowledge(batch, None)
         answers: dict[tuple[str, int], ProducedPartition] = {}
-        refusal: ProtocolError | None = None
+        refusal: kafka.ProtocolError | None = None
         endpoints: object = ()
         try:
             deadline = clock.now() + config.request_timeout_ms / 1000 + ANSWER_GRACE_S
@@ -382,7 +374,7 @@ class Sender:
                 response = await self._metadata.call(call.node, request, deadline=deadline)
             answers = {(each.topic, each.partition): each for each in response.partitions}
             endpoints = response.node_endpoints
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             refusal = error
         self._accumulator.call_ended(call.node)
         now = clock.now()
@@ -398,22 +390,24 @@ class Sender:
         self,
         batch: Batch[Waiting],
         answer: ProducedPartition | None,
-        refusal: ProtocolError | None,
+        refusal: kafka.ProtocolError | None,
         endpoints: object,
         now: float,
     ) -> None:
         error = refusal
         if error is None:
-            error = error_in(answer) if answer is not None else UnknownServerError("no answer", outcome=UNKNOWN)
+            error = (
+                error_in(answer) if answer is not None else kafka.UnknownServerError("no answer", outcome=kafka.UNKNOWN)
+            )
         if error is None or is_success(error):
             self.epochs[batch.topic_partition] = NO_EPOCH if answer is None else answer.leader_epoch
             acknowledge(batch, answer)
             self._accumulator.succeeded(batch)
             return
-        if error.stale_metadata or isinstance(error, NetworkException):
+        if error.stale_metadata or isinstance(error, kafka.NetworkException):
             leader = answer.current_leader if answer is not None else None
             self._metadata.learn_leader(batch.topic_partition, leader, endpoints)
-        if self._config.required_acks == 0 and error.outcome != NOT_WRITTEN:
+        if self._config.required_acks == 0 and error.outcome != kafka.NOT_WRITTEN:
             # Nobody waits for it, and sending it again might write it twice.
             self._accumulator.succeeded(batch)
             return
@@ -434,7 +428,7 @@ class Sender:
         if failure is not None:
             self._refuse(failure.batch, failure.error)
 
-    def _refuse(self, batch: Batch[Waiting], error: ProtocolError) -> None:
+    def _refuse(self, batch: Batch[Waiting], error: kafka.ProtocolError) -> None:
         self._world.events(
             "delivery_failed",
             partition=str(batch.topic_partition),
@@ -458,7 +452,7 @@ class Sender:
                         answer: InitProducerIdResponse = await self._caller.call(
                             address, InitProducerIdRequest(), deadline=deadline
                         )
-                    except ProtocolError as error:
+                    except kafka.ProtocolError as error:
                         self._world.events("init_producer_id_failed", error=error.name, message=error.message)
                         self._accumulator.why_no_identity = error.message
                         if error.retriable:
@@ -508,7 +502,7 @@ class Sender:
     def _tell_all(self, why: str) -> None:
         for batch in self._accumulator.abandon():
             unknown = batch.once_unknown or batch in batch.queue.in_flight
-            refuse(batch, RequestTimedOut(why, outcome=UNKNOWN if unknown else NOT_WRITTEN))
+            refuse(batch, kafka.RequestTimedOut(why, outcome=kafka.UNKNOWN if unknown else kafka.NOT_WRITTEN))
         for _, waiting in [*self._space, *self._flushes]:
             if not waiting.done():
                 waiting.set_result(None)

@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
+from minikafka import errors as kafka
 from minikafka.client.admin_calls import AdminCalls
 from minikafka.client.caller import accepted
 from minikafka.client.metadata import Leader
 from minikafka.client.routing import TRANSACTION_KEY, as_dict, error_within
-from minikafka.errors import (
-    CoordinatorNotAvailable,
-    TransactionalIdNotFound,
-    UnknownTopicOrPartition,
-)
 from minikafka.transactions.hanging import OpenTransaction, still_open, suspects
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, TopicPartition
@@ -59,18 +55,18 @@ class TransactionOperations(AdminCalls):
             response: t.ListTransactionsResponse = await self._once_loaded(node, request, deadline)
             found[node] = response.transactions
         if await self._transaction_leaders() != leaders:
-            raise CoordinatorNotAvailable("a coordinator of transactions moved while they were listed: repeat it")
+            raise kafka.CoordinatorNotAvailable("a coordinator of transactions moved while they were listed: repeat it")
         return {node: listed for node, listed in found.items() if listed}
 
     async def _transaction_leaders(self) -> tuple[tuple[NodeId, int], ...]:
         """Leader and leader epoch of each partition of ``__transaction_state``, of which none is missing."""
         try:
             (topic,) = await self.describe_topics([TRANSACTIONS_TOPIC])
-        except UnknownTopicOrPartition:
+        except kafka.UnknownTopicOrPartition:
             return ()
         for each in topic.partitions:
             if each.leader == NO_NODE:
-                raise CoordinatorNotAvailable(
+                raise kafka.CoordinatorNotAvailable(
                     f"{TRANSACTIONS_TOPIC}-{each.partition} has no leader: its transactional ids cannot be listed"
                 )
         return tuple((each.leader, each.leader_epoch) for each in topic.partitions)
@@ -140,7 +136,7 @@ class TransactionOperations(AdminCalls):
         for name in (each.transactional_id for transactions in listed.values() for each in transactions):
             try:
                 (found,) = await self.describe_transactions([name])
-            except TransactionalIdNotFound:
+            except kafka.TransactionalIdNotFound:
                 continue  # It has expired: it has no transaction.
             partitions = frozenset(TopicPartition(each.topic, each.partition) for each in found.partitions)
             known[found.producer_id] = known.get(found.producer_id, frozenset()) | partitions

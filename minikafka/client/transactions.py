@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import Identity
 from minikafka.client.caller import Backoff, accepted
@@ -28,18 +29,6 @@ from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, Coordinator, er
 from minikafka.client.sender import Sender
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import GroupMetadata
-from minikafka.errors import (
-    UNKNOWN,
-    ConcurrentTransactions,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidRequest,
-    InvalidTxnState,
-    ProducerFenced,
-    ProtocolError,
-    RequestTimedOut,
-    TransactionAbortable,
-)
 from minikafka.ports import World
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.group_messages import CommitPartition
@@ -52,7 +41,7 @@ from minikafka.wire.transaction_messages import (
     TxnOffsetCommitRequest,
 )
 
-_FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTxnState)
+_FENCED = (kafka.ProducerFenced, kafka.InvalidProducerEpoch, kafka.InvalidProducerIdMapping, kafka.InvalidTxnState)
 """Responses of the transaction coordinator after which this producer cannot go on."""
 
 BUSY_PAUSE_S = 0.02
@@ -98,7 +87,7 @@ class Transactions:
         self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._identity = Identity(-1, -1)
         self._has_offsets = False
-        self._why: ProtocolError | None = None
+        self._why: kafka.ProtocolError | None = None
         """Why the transaction is doomed, or the producer dead."""
         self._on_doomed = on_doomed
         sender.on_failure = self.doom
@@ -111,20 +100,20 @@ class Transactions:
             return self.number
         raise self._refusal("records are sent within a transaction: call begin_transaction first")
 
-    def _refusal(self, advice: str) -> ProtocolError:
+    def _refusal(self, advice: str) -> kafka.ProtocolError:
         if self.state is State.DEAD and self._why is not None:
             return type(self._why)(f"{self._named}: {self._why.message}; make a new producer")
         if self.state is State.DOOMED and self._why is not None:
-            return TransactionAbortable(
+            return kafka.TransactionAbortable(
                 f"{self._named}: the transaction must be aborted, because of {self._why.name}: {self._why.message}"
             )
-        return InvalidRequest(f"{self._named} {self.state.value}: {advice}")
+        return kafka.InvalidRequest(f"{self._named} {self.state.value}: {advice}")
 
     @property
     def _named(self) -> str:
         return f"the producer of transactional_id={self._name}"
 
-    def doom(self, error: ProtocolError) -> None:
+    def doom(self, error: kafka.ProtocolError) -> None:
         """A batch of the transaction failed: it can only be aborted."""
         if self.state in (State.OPEN, State.COMMITTING):
             self.state, self._why = State.DOOMED, error
@@ -179,7 +168,7 @@ class Transactions:
         if self.state not in (State.OPEN, State.DOOMED, State.ABORTING):
             raise self._refusal("there is nothing to abort")
         self.state = State.ABORTING
-        self._sender.drop_unsent(TransactionAbortable(f"{self._named}: the transaction was aborted"))
+        self._sender.drop_unsent(kafka.TransactionAbortable(f"{self._named}: the transaction was aborted"))
         await self._sender.flushed()
         self._sender.check()
         await self._end(is_commit=False)
@@ -205,7 +194,7 @@ class Transactions:
             return
         if isinstance(error, _FENCED):
             self.state, self._why = State.DEAD, error
-        elif isinstance(error, TransactionAbortable) and is_commit:
+        elif isinstance(error, kafka.TransactionAbortable) and is_commit:
             self.state, self._why = State.DOOMED, error
         raise error
 
@@ -236,7 +225,11 @@ class Transactions:
             accepted(await self._asked(coordinator, request, _error_of_offsets), _error_of_offsets)
         except BaseException as failure:
             # Also when the caller was cancelled: nobody knows whether the offsets belong to the transaction.
-            why = failure if isinstance(failure, ProtocolError) else RequestTimedOut(repr(failure), outcome=UNKNOWN)
+            why = (
+                failure
+                if isinstance(failure, kafka.ProtocolError)
+                else kafka.RequestTimedOut(repr(failure), outcome=kafka.UNKNOWN)
+            )
             if self.number == number:
                 self.doom(why)
             raise
@@ -245,7 +238,7 @@ class Transactions:
         self,
         coordinator: Coordinator,
         request: object,
-        error_of: Callable[[Any], ProtocolError | None] = error_in,
+        error_of: Callable[[Any], kafka.ProtocolError | None] = error_in,
     ) -> Any:
         """The response, once no other operation on the transaction is under way. RequestTimedOut.
 
@@ -257,15 +250,15 @@ class Transactions:
         while True:
             response = await coordinator.ask(request, deadline=deadline, error_of=error_of)
             error = error_of(response)
-            if not isinstance(error, ConcurrentTransactions):
+            if not isinstance(error, kafka.ConcurrentTransactions):
                 return earlier.answer(response)
             earlier.note(response)
             if self._world.clock.now() + BUSY_PAUSE_S >= deadline:
-                raise RequestTimedOut(f"{self._named}: {error.message}", outcome=UNKNOWN)
+                raise kafka.RequestTimedOut(f"{self._named}: {error.message}", outcome=kafka.UNKNOWN)
             await asyncio.sleep(BUSY_PAUSE_S)
 
 
-def _error_of_offsets(response: Any) -> ProtocolError | None:
+def _error_of_offsets(response: Any) -> kafka.ProtocolError | None:
     """The error of the whole request, or else a partition's; first one that is worth another attempt."""
     return error_of_coordinator(response) or error_within(response)
 
@@ -276,7 +269,7 @@ def offsets_of(given: Mapping[TopicPartition, Offset | Any]) -> dict[TopicPartit
     for (topic, partition), value in given.items():
         offset, metadata = (value, "") if isinstance(value, int) else (value.offset, value.metadata)
         if offset < 0:
-            raise InvalidRequest(f"offset={offset} of {topic}-{partition} is negative", member="offsets")
+            raise kafka.InvalidRequest(f"offset={offset} of {topic}-{partition} is negative", member="offsets")
         found[TopicPartition(topic, partition)] = CommitPartition(
             topic=topic, partition=partition, offset=offset, metadata=metadata
         )

@@ -16,18 +16,7 @@ from dataclasses import dataclass, field
 from operator import mul
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from minikafka.errors import (
-    UNKNOWN,
-    CoordinatorNotAvailable,
-    KafkaStorageError,
-    NotCoordinator,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    NotLeaderOrFollower,
-    ProtocolError,
-    RequestTimedOut,
-    UnknownTopicOrPartition,
-)
+from minikafka import errors as kafka
 from minikafka.log.verification import VerificationGuard
 from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset
 
@@ -75,13 +64,13 @@ class Write:
     records: tuple[Any, ...]
     """Of the coordinator's own type; its ``packed`` gives their bytes."""
     committed: Callable[[Step], None]
-    refused: Callable[[ProtocolError, Step], None]
+    refused: Callable[[kafka.ProtocolError, Step], None]
     transaction: InTransaction | None = None
     behind: Write | None = None
     """An earlier write of the same step, without which this one must not be appended."""
     base_offset: Offset = NO_OFFSET
     """Of the first record, set when the batch is appended."""
-    refusal: ProtocolError | None = None
+    refusal: kafka.ProtocolError | None = None
     """Why it was not appended, if it was refused before that."""
 
 
@@ -100,22 +89,27 @@ class Step:
             self.answers.append((ticket, response))
 
 
-_UNAVAILABLE = (UnknownTopicOrPartition, NotEnoughReplicas, NotEnoughReplicasAfterAppend, RequestTimedOut)
-_MOVED = (NotLeaderOrFollower, KafkaStorageError)
+_UNAVAILABLE = (
+    kafka.UnknownTopicOrPartition,
+    kafka.NotEnoughReplicas,
+    kafka.NotEnoughReplicasAfterAppend,
+    kafka.RequestTimedOut,
+)
+_MOVED = (kafka.NotLeaderOrFollower, kafka.KafkaStorageError)
 
 
-def as_coordinator(error: ProtocolError) -> ProtocolError:
+def as_coordinator(error: kafka.ProtocolError) -> kafka.ProtocolError:
     """The error that a client receives when the coordinator's log refused: Kafka's mapping, outcome kept."""
     if isinstance(error, _UNAVAILABLE):
-        return CoordinatorNotAvailable(f"the coordinator's log: {error.message}", outcome=error.outcome)
+        return kafka.CoordinatorNotAvailable(f"the coordinator's log: {error.message}", outcome=error.outcome)
     if isinstance(error, _MOVED):
-        return NotCoordinator(f"the coordinator's log: {error.message}", outcome=error.outcome)
+        return kafka.NotCoordinator(f"the coordinator's log: {error.message}", outcome=error.outcome)
     return error
 
 
-def is_unknown(error: ProtocolError) -> bool:
+def is_unknown(error: kafka.ProtocolError) -> bool:
     """True if the records may still be committed."""
-    return error.outcome == UNKNOWN
+    return error.outcome == kafka.UNKNOWN
 
 
 class Coordinator(Protocol):
@@ -158,7 +152,7 @@ class Coordinator(Protocol):
         """The records of ``write`` are committed: they count."""
         ...
 
-    def refused(self, write: Write, error: ProtocolError, step: Step) -> None:
+    def refused(self, write: Write, error: kafka.ProtocolError, step: Step) -> None:
         """They were not written; or (outcome *unknown*) nobody knows yet, and :meth:`committed` may follow."""
         ...
 

@@ -22,20 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from minikafka import errors as kafka
 from minikafka.coordination.rule import InTransaction, Step, Ticket, Write, as_coordinator, is_unknown
-from minikafka.errors import (
-    CoordinatorNotAvailable,
-    GroupIdNotFound,
-    GroupSubscribedToTopic,
-    IllegalGeneration,
-    NonEmptyGroup,
-    NotCoordinator,
-    ProtocolError,
-    RebalanceInProgress,
-    StaleMemberEpoch,
-    UnknownMemberId,
-    UnstableOffsetCommit,
-)
 from minikafka.groups.consumer import records as consumer_records
 from minikafka.groups.consumer.classic import is_all_classic, upgraded
 from minikafka.groups.consumer.group import JOIN, Draft, Topics
@@ -184,7 +172,7 @@ class GroupCoordinator:
 
     def resign(self, step: Step) -> None:
         """This broker no longer leads the partition: every waiting member is sent to the new coordinator."""
-        error = NotCoordinator("the group has another coordinator now")
+        error = kafka.NotCoordinator("the group has another coordinator now")
         for group in self._groups.values():
             self._rebalance.resign(group, error, step)
 
@@ -196,7 +184,7 @@ class GroupCoordinator:
             self._groups[name] = Group(name)  # the classic group became one of the consumer protocol
         self._touched(self._groups.get(write.records[0].group), step)
 
-    def refused(self, write: Write, error: ProtocolError, step: Step) -> None:
+    def refused(self, write: Write, error: kafka.ProtocolError, step: Step) -> None:
         """They were not written; or (outcome *unknown*) nobody knows yet, and :meth:`committed` may follow."""
         write.refused(error, step)
         self._touched(self._groups.get(write.records[0].group), step)
@@ -273,7 +261,7 @@ class GroupCoordinator:
         if group is None:
             self._rebalance.check_join(request)
             if request.member_id:
-                raise UnknownMemberId(f"there is no group {request.group_id}: join without a member id")
+                raise kafka.UnknownMemberId(f"there is no group {request.group_id}: join without a member id")
             group = self._groups[request.group_id] = Group(request.group_id)
         try:
             self._rebalance.join(group, ticket, request, step)
@@ -290,15 +278,17 @@ class GroupCoordinator:
             self._touched(self._groups.get(request.group_id), step)
             return
         if held is None or held.is_writing:
-            raise CoordinatorNotAvailable(f"group {request.group_id} is being changed: try again")
+            raise kafka.CoordinatorNotAvailable(f"group {request.group_id} is being changed: try again")
         draft = Draft(held.group)
         draft.delete_all()
         is_answered = False
 
-        def done(error: ProtocolError | None, then: Step) -> None:
+        def done(error: kafka.ProtocolError | None, then: Step) -> None:
             nonlocal is_answered
             if error is None and held.waiting:
-                error = CoordinatorNotAvailable(f"group {request.group_id} has a new member of the consumer protocol")
+                error = kafka.CoordinatorNotAvailable(
+                    f"group {request.group_id} has a new member of the consumer protocol"
+                )
             if error is not None:
                 is_answered = True
                 then.answer(ticket, failed_join(error))
@@ -308,7 +298,7 @@ class GroupCoordinator:
                 return  # the write was late: its client joins again
             try:
                 self.join(ticket, request, then)
-            except ProtocolError as refusal:
+            except kafka.ProtocolError as refusal:
                 then.answer(ticket, failed_join(refusal))
 
         self._consumers.write(held, draft, done, step)
@@ -320,7 +310,7 @@ class GroupCoordinator:
         converts: tuple[GroupRecord, ...] = ()
         upgrade: Callable[[], Draft] | None = None
         if classic is not None and classic.state is State.DEAD:
-            raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
+            raise kafka.CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
         if classic is not None and self._consumers.get(request.group_id) is None and request.member_epoch == JOIN:
             # Member ids that nobody has joined with end with the classic group, as in Kafka: clients ask for others.
             if classic.generation or classic.pending:
@@ -334,7 +324,7 @@ class GroupCoordinator:
     def _upgrade_of(self, classic: Group) -> Callable[[], Draft]:
         """How a classic group with members takes in one of the consumer protocol. GROUP_ID_NOT_FOUND: not at all."""
         if not self._settings.may_upgrade or len(classic.members) >= self._settings.consumer_group_size_max:
-            raise GroupIdNotFound(
+            raise kafka.GroupIdNotFound(
                 f"group {classic.group_id} has members of the classic protocol: stop them, set group.protocol=classic, "
                 "or let the brokers' group.consumer.migration.policy allow an upgrade"
             )
@@ -363,7 +353,7 @@ class GroupCoordinator:
         """LeaveGroup: an error for each member, also if there is no group."""
         check_group_id(request.group_id)
         if request.group_id not in self._groups:
-            unknown = UnknownMemberId(f"there is no group {request.group_id}")
+            unknown = kafka.UnknownMemberId(f"there is no group {request.group_id}")
             return LeaveGroupResponse(
                 members=tuple(
                     LeftMember.failed(unknown, member_id=each.member_id, group_instance_id=each.group_instance_id)
@@ -373,7 +363,7 @@ class GroupCoordinator:
         group = self._member_group(request.group_id)
         if self._consumers.get(request.group_id) is not None:
             if self._consumers.converted(request.group_id) is None:
-                raise CoordinatorNotAvailable(f"group {request.group_id} is being changed: try again")
+                raise kafka.CoordinatorNotAvailable(f"group {request.group_id} is being changed: try again")
             response = self._consumers.classic_leave(request)
         else:
             response = self._rebalance.leave(group, request, step)
@@ -384,9 +374,9 @@ class GroupCoordinator:
         check_group_id(name)
         group = self._groups.get(name)
         if group is None:
-            raise UnknownMemberId(f"there is no group {name}: join again")
+            raise kafka.UnknownMemberId(f"there is no group {name}: join again")
         if group.state is State.DEAD:
-            raise CoordinatorNotAvailable(f"group {name} is being deleted")
+            raise kafka.CoordinatorNotAvailable(f"group {name} is being deleted")
         return group
 
     # ------------------------------------------------------------------------------------------------- offsets
@@ -444,7 +434,7 @@ class GroupCoordinator:
             if (each.topic, each.partition) not in refused
         )
 
-        def answer(error: ProtocolError | None, then: Step) -> None:
+        def answer(error: kafka.ProtocolError | None, then: Step) -> None:
             results = []
             for each in request.partitions:
                 why = refused.get((each.topic, each.partition), error)
@@ -463,26 +453,28 @@ class GroupCoordinator:
         group = self._groups.get(request.group_id)
         if group is None:
             if request.generation_id >= 0:
-                raise IllegalGeneration(f"there is no group {request.group_id}: join again")
+                raise kafka.IllegalGeneration(f"there is no group {request.group_id}: join again")
             return
         if group.state is State.DEAD:
-            raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
+            raise kafka.CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
         if not is_member:
             return
         held = self._consumers.converted(request.group_id)
         if held is not None:
             try:
                 check_committer(held.group, request, self._topics())
-            except StaleMemberEpoch as error:
+            except kafka.StaleMemberEpoch as error:
                 # Producers know no STALE_MEMBER_EPOCH. Java's would be in a fatal state; this makes it abort.
-                raise IllegalGeneration(f"{error.message}; nothing was committed, abort the transaction") from error
+                raise kafka.IllegalGeneration(
+                    f"{error.message}; nothing was committed, abort the transaction"
+                ) from error
             return
         if request.generation_id < 0 and group.state is State.EMPTY:
             # A consumer that assigns its partitions itself, as in _check_committer.
             return
         self._rebalance.member_of(group, request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
-            raise IllegalGeneration(
+            raise kafka.IllegalGeneration(
                 f"group {group.group_id} is in generation {group.generation}, not {request.generation_id}: "
                 "nothing was committed; abort the transaction and join again"
             )
@@ -491,10 +483,10 @@ class GroupCoordinator:
         group = self._groups.get(request.group_id)
         if group is None:
             if request.generation_id >= 0:
-                raise IllegalGeneration(f"there is no group {request.group_id}: join again")
+                raise kafka.IllegalGeneration(f"there is no group {request.group_id}: join again")
             return
         if group.state is State.DEAD:
-            raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
+            raise kafka.CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
         held = self._consumers.converted(request.group_id)
         if held is not None:
             check_committer(held.group, request, self._topics())
@@ -503,18 +495,18 @@ class GroupCoordinator:
             # An administrator, or a consumer that assigns its partitions itself; librdkafka's names a member id.
             return
         if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
-            raise UnknownMemberId(
+            raise kafka.UnknownMemberId(
                 f"group {group.group_id} is {group.state.value}: only its members may commit, "
                 "by hand it goes while it is empty"
             )
         member = self._rebalance.member_of(group, request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
-            raise IllegalGeneration(
+            raise kafka.IllegalGeneration(
                 f"group {group.group_id} is in generation {group.generation}, not {request.generation_id}: "
                 "nothing was committed, join again"
             )
         if group.state is State.COMPLETING:
-            raise RebalanceInProgress(
+            raise kafka.RebalanceInProgress(
                 f"group {group.group_id} waits for its new assignment: nothing was committed, sync (or join) first"
             )
         self._rebalance.heard(group, member.member_id, step)
@@ -522,7 +514,7 @@ class GroupCoordinator:
     def _write_offsets(
         self,
         records: tuple[OffsetRecord, ...],
-        answer: Callable[[ProtocolError | None, Step], None],
+        answer: Callable[[kafka.ProtocolError | None, Step], None],
         step: Step,
         *,
         also: tuple[ConsumerRecord | GroupRecord, ...] = (),
@@ -542,7 +534,7 @@ class GroupCoordinator:
                     offsets.transactional.add(transaction.producer_id, Placed(record, offset))
             answer(None, then)
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             if not is_unknown(error):
                 pending.ended(records)
             answer(as_coordinator(error), then)
@@ -573,7 +565,7 @@ class GroupCoordinator:
             if value is not None and self._is_of_another_topic(partition, value):
                 value = None  # the record that erases it is not committed yet, or was refused
             if partition in unstable:
-                error = UnstableOffsetCommit(f"an open transaction commits an offset of {partition}: retry")
+                error = kafka.UnstableOffsetCommit(f"an open transaction commits an offset of {partition}: retry")
                 found.append(FetchedOffset.with_error(error, topic=partition.topic, partition=partition.partition))
                 continue
             found.append(
@@ -599,10 +591,10 @@ class GroupCoordinator:
         if group.members:
             reads = group.reads
             if group.protocol_type != PROTOCOL_TYPE:
-                raise NonEmptyGroup(f"group {group.group_id} has members, and they are no consumers: stop them")
+                raise kafka.NonEmptyGroup(f"group {group.group_id} has members, and they are no consumers: stop them")
         asked = [TopicPartition(each.topic, each.partition) for each in request.partitions]
         refused = {
-            each: GroupSubscribedToTopic(f"members of group {group.group_id} read {each.topic}")
+            each: kafka.GroupSubscribedToTopic(f"members of group {group.group_id} read {each.topic}")
             for each in asked
             if reads is None or each.topic in reads
         }
@@ -613,7 +605,7 @@ class GroupCoordinator:
             if each in stored and each not in refused
         )
 
-        def answer(error: ProtocolError | None, then: Step) -> None:
+        def answer(error: kafka.ProtocolError | None, then: Step) -> None:
             results = tuple(_outcome(each, refused.get(each, error)) for each in asked)
             then.answer(ticket, OffsetDeleteResponse(partitions=results))
 
@@ -746,7 +738,7 @@ class GroupCoordinator:
         group = self._groups.get(name)
         if group is None or held is not None:
             why = "there is no group" if group is None else "DescribeGroups is for classic groups; this is none:"
-            error = GroupIdNotFound(f"{why} {name}")
+            error = kafka.GroupIdNotFound(f"{why} {name}")
             return DescribedGroup.with_error(error, group_id=name, state=State.DEAD.value)
         stable = group.state is State.STABLE
         protocol = (group.protocol or "") if stable else ""
@@ -775,7 +767,7 @@ class GroupCoordinator:
         """Describe a group of the consumer protocol; GROUP_ID_NOT_FOUND if there is none."""
         held = self._consumers.converted(name)
         if held is None:
-            error = GroupIdNotFound(f"there is no group {name} of the consumer protocol")
+            error = kafka.GroupIdNotFound(f"there is no group {name} of the consumer protocol")
             return DescribedConsumerGroup.with_error(error, group_id=name, state=State.DEAD.value)
         return self._consumers.describe(held.group)
 
@@ -784,11 +776,13 @@ class GroupCoordinator:
         group = self._existing(name)
         held = self._consumers.get(name)
         if held is not None and held.is_writing:
-            raise CoordinatorNotAvailable(f"group {name} waits for records that are not yet committed: try again")
+            raise kafka.CoordinatorNotAvailable(f"group {name} waits for records that are not yet committed: try again")
         if group.state is not State.EMPTY or self._size(group):
-            raise NonEmptyGroup(f"group {name} is {self._listed(group).state} and has {self._size(group)} members")
+            raise kafka.NonEmptyGroup(
+                f"group {name} is {self._listed(group).state} and has {self._size(group)} members"
+            )
 
-        def answer(error: ProtocolError | None, then: Step) -> None:
+        def answer(error: kafka.ProtocolError | None, then: Step) -> None:
             then.answer(ticket, _deleted(name, error))
 
         self._erase(group, self._offsets.known(name), step, with_group=True, answer=answer)
@@ -796,9 +790,9 @@ class GroupCoordinator:
     def _existing(self, name: str) -> Group:
         group = self._groups.get(name)
         if group is None:
-            raise GroupIdNotFound(f"there is no group {name}")
+            raise kafka.GroupIdNotFound(f"there is no group {name}")
         if group.state is State.DEAD:
-            raise CoordinatorNotAvailable(f"group {name} is being deleted")
+            raise kafka.CoordinatorNotAvailable(f"group {name} is being deleted")
         return group
 
     def _erase(
@@ -808,7 +802,7 @@ class GroupCoordinator:
         step: Step,
         *,
         with_group: bool,
-        answer: Callable[[ProtocolError | None, Step], None] | None = None,
+        answer: Callable[[kafka.ProtocolError | None, Step], None] | None = None,
     ) -> None:
         """Tombstones for offsets, and for the group: from now on it is Dead, and gone when they are committed."""
         name = group.group_id
@@ -823,7 +817,7 @@ class GroupCoordinator:
                 also = tuple(draft.records)
             also = (*also, GroupRecord(group=name, value=None))
 
-        def ended(error: ProtocolError | None, then: Step) -> None:
+        def ended(error: kafka.ProtocolError | None, then: Step) -> None:
             if with_group and error is None:
                 self._groups.pop(name, None)
                 self._consumers.forget(name)
@@ -838,7 +832,7 @@ class GroupCoordinator:
     def _write_tombstones(
         self,
         records: tuple[OffsetRecord, ...],
-        answer: Callable[[ProtocolError | None, Step], None],
+        answer: Callable[[kafka.ProtocolError | None, Step], None],
         step: Step,
         *,
         also: tuple[ConsumerRecord | GroupRecord, ...] = (),
@@ -858,13 +852,13 @@ class GroupCoordinator:
             answer(None, step)
 
 
-def _outcome(partition: TopicPartition, error: ProtocolError | None) -> PartitionOutcome:
+def _outcome(partition: TopicPartition, error: kafka.ProtocolError | None) -> PartitionOutcome:
     if error is None:
         return PartitionOutcome(topic=partition.topic, partition=partition.partition)
     return PartitionOutcome.failed(error, topic=partition.topic, partition=partition.partition)
 
 
-def _deleted(name: str, error: ProtocolError | None) -> DeletedGroup:
+def _deleted(name: str, error: kafka.ProtocolError | None) -> DeletedGroup:
     if error is None:
         return DeletedGroup(group_id=name)
     return DeletedGroup.failed(error, group_id=name)

@@ -11,13 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from minikafka.errors import (
-    InconsistentGroupProtocol,
-    InvalidGroupId,
-    InvalidRequest,
-    InvalidSessionTimeout,
-    OffsetMetadataTooLarge,
-)
+from minikafka import errors as kafka
 from minikafka.wire.group_messages import CommitPartition, JoinGroupRequest
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest
 
@@ -91,9 +85,9 @@ INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 def check_group_id(group: str) -> None:
     """INVALID_GROUP_ID."""
     if not group:
-        raise InvalidGroupId("the group's name is empty: give it one (group.id)")
+        raise kafka.InvalidGroupId("the group's name is empty: give it one (group.id)")
     if len(group.encode()) > TEXT_BYTES_MAX:
-        raise InvalidGroupId(
+        raise kafka.InvalidGroupId(
             f"the group's name has {len(group.encode())} bytes, {TEXT_BYTES_MAX} at most: choose a shorter one"
         )
 
@@ -103,29 +97,31 @@ def check_join(request: JoinGroupRequest, *, session_ms_min: int, session_ms_max
     check_group_id(request.group_id)
     session_ms_max = min(session_ms_max, INT32_MAX)
     if not session_ms_min <= request.session_timeout_ms <= session_ms_max:
-        raise InvalidSessionTimeout(
+        raise kafka.InvalidSessionTimeout(
             f"session.timeout.ms={request.session_timeout_ms}: from {session_ms_min} to {session_ms_max} is allowed "
             "(the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms)"
         )
     if not 1 <= request.rebalance_timeout_ms <= INT32_MAX:
-        raise InvalidRequest(f"rebalance_timeout_ms={request.rebalance_timeout_ms}: from 1 to {INT32_MAX} is allowed")
+        raise kafka.InvalidRequest(
+            f"rebalance_timeout_ms={request.rebalance_timeout_ms}: from 1 to {INT32_MAX} is allowed"
+        )
     if not request.protocol_type or not request.protocols:
-        raise InconsistentGroupProtocol("a protocol type and at least one assignor are needed")
+        raise kafka.InconsistentGroupProtocol("a protocol type and at least one assignor are needed")
     names = [("protocol_type", request.protocol_type), ("client_id", request.client_id)]
     names += [("client_host", request.client_host), ("group_instance_id", request.group_instance_id or "")]
     names += [("software", request.software)]
     names += [("protocols.name", each.name) for each in request.protocols]
     for member, text in names:
         if len(text.encode()) > NAME_BYTES_MAX:
-            raise InvalidRequest(f"{member} has {len(text.encode())} bytes, {NAME_BYTES_MAX} at most: shorten it")
+            raise kafka.InvalidRequest(f"{member} has {len(text.encode())} bytes, {NAME_BYTES_MAX} at most: shorten it")
 
 
-def metadata_refusal(item: CommitPartition, *, size_max: int) -> OffsetMetadataTooLarge | None:
+def metadata_refusal(item: CommitPartition, *, size_max: int) -> kafka.OffsetMetadataTooLarge | None:
     """What is wrong with the text beside an offset; None: nothing."""
     size, limit = len(item.metadata.encode()), min(size_max, TEXT_BYTES_MAX)
     if size <= limit:
         return None
-    return OffsetMetadataTooLarge(
+    return kafka.OffsetMetadataTooLarge(
         f"{item.topic}-{item.partition}: metadata of {size} bytes, offset.metadata.max.bytes is {limit}: commit less "
         "of it"
     )
@@ -137,11 +133,11 @@ def check_commit(item: CommitPartition) -> None:
     As in Kafka, a client may commit a negative offset: readers treat it as if nothing were committed.
     """
     if not -INT64_MAX - 1 <= item.offset <= INT64_MAX:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"{item.topic}-{item.partition}: offset={item.offset} has more than 64 bits; commit the next offset to read"
         )
     if not -INT32_MAX - 1 <= item.leader_epoch <= INT32_MAX:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"{item.topic}-{item.partition}: leader_epoch={item.leader_epoch} has more than 32 bits; -1: not known"
         )
 
@@ -149,10 +145,10 @@ def check_commit(item: CommitPartition) -> None:
 def check_producer(request: TxnOffsetCommitRequest) -> None:
     """INVALID_REQUEST for a producer id or epoch that no batch can hold."""
     if not 0 <= request.producer_id <= INT64_MAX:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"producer_id={request.producer_id}: from 0 to {INT64_MAX} is allowed", member="producer_id"
         )
     if not -1 <= request.producer_epoch <= INT16_MAX:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"producer_epoch={request.producer_epoch}: from -1 to {INT16_MAX} is allowed", member="producer_epoch"
         )

@@ -18,18 +18,8 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from minikafka import errors as kafka
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
-from minikafka.errors import (
-    CoordinatorNotAvailable,
-    FencedInstanceId,
-    GroupMaxSizeReached,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    MemberIdRequired,
-    ProtocolError,
-    RebalanceInProgress,
-    UnknownMemberId,
-)
 from minikafka.groups.group import Group, Member, State, failed_join, failed_sync, joined, synced
 from minikafka.groups.limits import GroupSettings, check_join
 from minikafka.ports import Events
@@ -67,15 +57,15 @@ class Rebalance:
         """Answer or park; raises what is refused."""
         self.check_join(request)
         if group.state is State.DEAD:
-            raise CoordinatorNotAvailable(f"group {group.group_id} is being deleted")
+            raise kafka.CoordinatorNotAvailable(f"group {group.group_id} is being deleted")
         known = request.member_id in group.members or request.group_instance_id in group.static
         if not known and len(group.members) >= self._settings.group_size_max:
-            raise GroupMaxSizeReached(
+            raise kafka.GroupMaxSizeReached(
                 f"group {group.group_id} has {len(group.members)} members, which is group.max.size: raise it, or let "
                 "one leave first"
             )
         if not group.supports(request.protocol_type, [each.name for each in request.protocols]):
-            raise InconsistentGroupProtocol(
+            raise kafka.InconsistentGroupProtocol(
                 f"group {group.group_id} is of type {group.protocol_type!r} and its members share none of "
                 f"{[each.name for each in request.protocols]}: offer {' or '.join(group.common()) or 'what they speak'}"
             )
@@ -107,7 +97,7 @@ class Rebalance:
             if len(group.pending) >= PENDING_MAX:
                 raise too_many_pending(group.group_id)
             group.pending[new_id] = step.now + request.session_timeout_ms / 1000
-            error = MemberIdRequired("join again with this member id")
+            error = kafka.MemberIdRequired("join again with this member id")
             step.answer(ticket, failed_join(error, member_id=new_id))
             return
         instance_id = request.group_instance_id
@@ -152,7 +142,7 @@ class Rebalance:
 
     def _park_join(self, member: Member, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
         if member.join_ticket is not None:
-            step.answer(member.join_ticket, failed_join(RebalanceInProgress("the member has joined again since")))
+            step.answer(member.join_ticket, failed_join(kafka.RebalanceInProgress("the member has joined again since")))
         member.join_ticket = ticket
         _take_word(member, request)
 
@@ -161,7 +151,9 @@ class Rebalance:
     ) -> None:
         """The same instance came back: its old id is fenced; in a stable group nobody else notices (KIP-345)."""
         former_leader = group.leader or ""
-        self._let_go(group.members[old_id], FencedInstanceId(f"{request.group_instance_id} has joined again"), step)
+        self._let_go(
+            group.members[old_id], kafka.FencedInstanceId(f"{request.group_instance_id} has joined again"), step
+        )
         member = group.rename(old_id, new_id)
         # Its session begins with its new id. While it is parked it cannot heartbeat, so it is not bounded as a new one.
         member.is_new = False
@@ -186,9 +178,11 @@ class Rebalance:
                     answer = structs.replace(answer, leader=former_leader)
                 then.answer(ticket, answer)
             else:
-                then.answer(ticket, failed_join(RebalanceInProgress("the group is rebalancing"), member_id=new_id))
+                then.answer(
+                    ticket, failed_join(kafka.RebalanceInProgress("the group is rebalancing"), member_id=new_id)
+                )
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             then.answer(ticket, failed_join(as_coordinator(error)))
             if not is_unknown(error) and new_id in group.members:
                 still = group.rename(new_id, old_id)
@@ -209,7 +203,7 @@ class Rebalance:
     def prepare(self, group: Group, step: Step, why: str) -> None:
         """Ask everyone to join again."""
         if group.state is State.COMPLETING:
-            self._drop_assignments(group, RebalanceInProgress(why), step)
+            self._drop_assignments(group, kafka.RebalanceInProgress(why), step)
         group.is_initial = group.state is State.EMPTY
         group.sync_ends_at = math.inf
         group.not_synced.clear()
@@ -288,14 +282,14 @@ class Rebalance:
         if request.protocol_type not in (None, group.protocol_type) or (
             request.protocol_name not in (None, group.protocol)
         ):
-            raise InconsistentGroupProtocol(
+            raise kafka.InconsistentGroupProtocol(
                 f"group {group.group_id} uses {group.protocol_type}, {group.protocol} in generation "
                 f"{group.generation}: join again"
             )
         if group.state is State.PREPARING:
-            raise RebalanceInProgress(f"group {group.group_id} is waiting for its members to join: join again")
+            raise kafka.RebalanceInProgress(f"group {group.group_id} is waiting for its members to join: join again")
         if group.state not in (State.COMPLETING, State.STABLE):
-            raise UnknownMemberId(f"group {group.group_id} is {group.state.value}")
+            raise kafka.UnknownMemberId(f"group {group.group_id} is {group.state.value}")
         group.not_synced.discard(member.member_id)
         if not group.not_synced:
             group.sync_ends_at = math.inf
@@ -304,7 +298,7 @@ class Rebalance:
             step.answer(ticket, synced(group, member))
             return
         if member.sync_ticket is not None:
-            step.answer(member.sync_ticket, failed_sync(RebalanceInProgress("the member has synced again since")))
+            step.answer(member.sync_ticket, failed_sync(kafka.RebalanceInProgress("the member has synced again since")))
         member.sync_ticket = ticket
         if member.member_id == group.leader and group.assigning != group.generation:
             group.assigning = group.generation
@@ -325,7 +319,7 @@ class Rebalance:
                 for member in group.members.values():
                     self._answer_sync(group, member, then)
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             if is_current():
                 self._drop_assignments(group, as_coordinator(error), then)
                 self.prepare(group, then, "the assignment was not written")
@@ -338,7 +332,7 @@ class Rebalance:
             self._heard(member, step)
             step.answer(ticket, synced(group, member))
 
-    def _drop_assignments(self, group: Group, error: ProtocolError, step: Step) -> None:
+    def _drop_assignments(self, group: Group, error: kafka.ProtocolError, step: Step) -> None:
         for member in group.members.values():
             member.assignment = b""
             ticket, member.sync_ticket = member.sync_ticket, None
@@ -354,10 +348,10 @@ class Rebalance:
         _check_generation(group, request.generation_id)
         member.software = member.software or software
         if group.state not in (State.PREPARING, State.COMPLETING, State.STABLE):
-            raise UnknownMemberId(f"group {group.group_id} is {group.state.value}")
+            raise kafka.UnknownMemberId(f"group {group.group_id} is {group.state.value}")
         self._heard(member, step)
         if group.state is State.PREPARING:
-            raise RebalanceInProgress(f"group {group.group_id} is rebalancing: join again")
+            raise kafka.RebalanceInProgress(f"group {group.group_id} is rebalancing: join again")
         return HeartbeatResponse()
 
     def leave(self, group: Group, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
@@ -377,13 +371,13 @@ class Rebalance:
         try:
             member_id = leaving.member_id or group.static.get(leaving.group_instance_id or "", "")
             member = self.member_of(group, member_id, leaving.group_instance_id)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             return structs.replace(left, error_code=error.code, error_message=error.message)
         self._remove(group, member, step, "left" + (f": {leaving.reason}" if leaving.reason else ""))
         return left
 
     def _remove(self, group: Group, member: Member, step: Step, why: str) -> None:
-        self._let_go(member, UnknownMemberId(f"{member.member_id} {why}"), step)
+        self._let_go(member, kafka.UnknownMemberId(f"{member.member_id} {why}"), step)
         self._tell_left(group, member, why)
         group.drop(member)
 
@@ -427,15 +421,15 @@ class Rebalance:
         if instance_id is not None:
             current = group.static.get(instance_id)
             if current is None:
-                raise UnknownMemberId(f"group {group.group_id} has no instance {instance_id}: join again")
+                raise kafka.UnknownMemberId(f"group {group.group_id} has no instance {instance_id}: join again")
             if current != member_id:
-                raise FencedInstanceId(
+                raise kafka.FencedInstanceId(
                     f"instance {instance_id} of group {group.group_id} is another member now: stop this one, or give "
                     "each process a group.instance.id of its own"
                 )
         member = group.members.get(member_id)
         if member is None:
-            raise UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join again")
+            raise kafka.UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join again")
         return member
 
     def _heard(self, member: Member, step: Step) -> None:
@@ -445,12 +439,12 @@ class Rebalance:
         """A commit is as good as a heartbeat."""
         self._heard(group.members[member_id], step)
 
-    def resign(self, group: Group, error: ProtocolError, step: Step) -> None:
+    def resign(self, group: Group, error: kafka.ProtocolError, step: Step) -> None:
         """This broker no longer coordinates the group: answer every waiting member."""
         for member in group.members.values():
             self._let_go(member, error, step)
 
-    def _let_go(self, member: Member, error: ProtocolError, step: Step) -> None:
+    def _let_go(self, member: Member, error: kafka.ProtocolError, step: Step) -> None:
         step.answer(member.join_ticket, failed_join(error))
         step.answer(member.sync_ticket, failed_sync(error))
         member.join_ticket = member.sync_ticket = None
@@ -477,9 +471,9 @@ class Rebalance:
         self._events("group_member_left", group=group.group_id, member=member.member_id, why=why)
 
 
-def too_many_pending(name: str) -> CoordinatorNotAvailable:
+def too_many_pending(name: str) -> kafka.CoordinatorNotAvailable:
     """Return the refusal of a newcomer while :data:`PENDING_MAX` member ids are given out."""
-    return CoordinatorNotAvailable(
+    return kafka.CoordinatorNotAvailable(
         f"group {name} has given out {PENDING_MAX} member ids that nobody has joined with yet: "
         "join again in a while, and join with the id that you are given"
     )
@@ -487,7 +481,7 @@ def too_many_pending(name: str) -> CoordinatorNotAvailable:
 
 def _check_generation(group: Group, generation: int) -> None:
     if generation != group.generation:
-        raise IllegalGeneration(
+        raise kafka.IllegalGeneration(
             f"group {group.group_id} is in generation {group.generation}, not {generation}: join again"
         )
 

@@ -20,16 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from minikafka.errors import (
-    DuplicateResource,
-    InvalidRequest,
-    InvalidUpdateVersion,
-    PolicyViolation,
-    ProtocolError,
-    ResourceNotFound,
-    UnacceptableCredential,
-    UnsupportedSaslMechanism,
-)
+from minikafka import errors as kafka
 from minikafka.quorum.decision import Decision
 from minikafka.quorum.image import MetadataImage, acl_record, scram_record
 from minikafka.quorum.records import (
@@ -89,7 +80,7 @@ def create_acls(
     for acl in request.creations:
         try:
             check_new(acl)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             results.append(
                 CreatedAcl.failed(error),
             )
@@ -114,7 +105,7 @@ def delete_acls(image: MetadataImage, request: DeleteAclsRequest) -> Decision[De
     removed: set[str] = set()
     results = [_deleted_acls(image, each, removed) for each in request.filters]
     if len(removed) > REMOVALS_MAX:
-        raise PolicyViolation(
+        raise kafka.PolicyViolation(
             f"The filters match {len(removed)} ACLs, one request deletes at most {REMOVALS_MAX}; use narrower filters."
         )
     return Decision(
@@ -129,7 +120,7 @@ def _deleted_acls(image: MetadataImage, wanted: AclFilter, removed: set[str]) ->
     """The result for one filter; the ids of what it matches are added to ``removed``."""
     try:
         check_filter(wanted)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return DeletedAcls.failed(error)
     found = [acl_id for acl_id in sorted(image.acls) if matches(wanted, image.acls[acl_id])]
     removed.update(found)
@@ -157,8 +148,8 @@ def alter_user_scram_credentials(
         try:
             record = _deleted_credential(image, first) if isinstance(first, ScramDeletion) else _upserted(first)
             if others:
-                raise DuplicateResource("A user credential cannot be altered twice in the same request")
-        except ProtocolError as error:
+                raise kafka.DuplicateResource("A user credential cannot be altered twice in the same request")
+        except kafka.ProtocolError as error:
             results.append(AlteredUser.failed(error, user=name))
         else:
             records.append(record)
@@ -176,33 +167,35 @@ def alter_user_scram_credentials(
 def _mechanism_of(change: ScramDeletion | ScramUpsertion) -> ScramMechanism:
     """Check what deletions and upsertions have in common."""
     if not change.name:
-        raise UnacceptableCredential("Username must not be empty")
+        raise kafka.UnacceptableCredential("Username must not be empty")
     if len(change.name) > NAME_LENGTH_MAX or "\0" in change.name:
-        raise UnacceptableCredential(f"Username must have at most {NAME_LENGTH_MAX} characters, none of them NUL")
+        raise kafka.UnacceptableCredential(f"Username must have at most {NAME_LENGTH_MAX} characters, none of them NUL")
     if change.name in RESERVED_NAMES and isinstance(change, ScramUpsertion):
-        raise UnacceptableCredential(f"Username {change.name} is reserved")
+        raise kafka.UnacceptableCredential(f"Username {change.name} is reserved")
     if change.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        raise UnsupportedSaslMechanism("Unknown SCRAM mechanism")
+        raise kafka.UnsupportedSaslMechanism("Unknown SCRAM mechanism")
     return ScramMechanism(change.mechanism)
 
 
 def _deleted_credential(image: MetadataImage, change: ScramDeletion) -> RemoveUserScramCredential:
     mechanism = _mechanism_of(change)
     if (mechanism, change.name) not in image.scram:
-        raise ResourceNotFound("Attempt to delete a user credential that does not exist")
+        raise kafka.ResourceNotFound("Attempt to delete a user credential that does not exist")
     return RemoveUserScramCredential(name=change.name, mechanism=mechanism)
 
 
 def _upserted(change: ScramUpsertion) -> MetadataRecord:
     mechanism = _mechanism_of(change)
     if change.iterations < ITERATIONS_MIN:
-        raise UnacceptableCredential(f"Too few iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are accepted")
+        raise kafka.UnacceptableCredential(f"Too few iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are accepted")
     if change.iterations > ITERATIONS_MAX:
-        raise UnacceptableCredential(f"Too many iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are accepted")
+        raise kafka.UnacceptableCredential(f"Too many iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are accepted")
     if not change.salt or len(change.salt) > SALT_BYTES_MAX:
-        raise UnacceptableCredential(f"The salt must have 1 to {SALT_BYTES_MAX} bytes")
+        raise kafka.UnacceptableCredential(f"The salt must have 1 to {SALT_BYTES_MAX} bytes")
     if len(change.salted_password) != mechanism.size:
-        raise UnacceptableCredential(f"The salted password must have the size of the hash, {mechanism.size} bytes")
+        raise kafka.UnacceptableCredential(
+            f"The salted password must have the size of the hash, {mechanism.size} bytes"
+        )
     credential = credential_of(mechanism, change.salted_password, change.salt, change.iterations)
     return scram_record(mechanism, change.name, credential)
 
@@ -222,13 +215,13 @@ def describe_user_scram_credentials(
 
 
 def _described(name: str, count: int, infos: tuple[CredentialInfo, ...]) -> DescribedUser:
-    error: ProtocolError | None = None
+    error: kafka.ProtocolError | None = None
     if count > 1:
-        error = DuplicateResource(
+        error = kafka.DuplicateResource(
             f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         )
     elif not infos:
-        error = ResourceNotFound(f"Attempt to describe a user credential that does not exist: {name}")
+        error = kafka.ResourceNotFound(f"Attempt to describe a user credential that does not exist: {name}")
     if error is not None:
         return DescribedUser.failed(error, user=name)
     return DescribedUser(user=name, credential_infos=infos)
@@ -252,9 +245,11 @@ def update_features(
     for each in request.updates:
         try:
             if sum(each.name == other.name for other in request.updates) > 1:
-                raise InvalidRequest(f"feature {each.name} is updated twice in one request", member="feature_updates")
+                raise kafka.InvalidRequest(
+                    f"feature {each.name} is updated twice in one request", member="feature_updates"
+                )
             _check(node_id, each, levels.get(each.name, 0))
-        except (InvalidRequest, InvalidUpdateVersion) as error:
+        except (kafka.InvalidRequest, kafka.InvalidUpdateVersion) as error:
             refused = UpdateFeaturesResponse(
                 error_code=error.code, error_message=f"{REASON}{error.message}", outcome=error.outcome
             )
@@ -272,7 +267,7 @@ def _check(node_id: NodeId, update: FeatureUpdate, current: int) -> None:
     """Raise InvalidUpdateVersion, in Kafka's words, unless the feature can get this level."""
     why = _why_not(node_id, update, current)
     if why is not None:
-        raise InvalidUpdateVersion(f"Invalid update version {update.level} for feature {update.name}. {why}")
+        raise kafka.InvalidUpdateVersion(f"Invalid update version {update.level} for feature {update.name}. {why}")
 
 
 def _why_not(node_id: NodeId, update: FeatureUpdate, current: int) -> str | None:

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from minikafka import errors as kafka
 from minikafka.addresses import is_number
 from minikafka.config import (
     AT_RUN_TIME,
@@ -34,13 +35,6 @@ from minikafka.config import (
     parse_topic,
     table,
     unknown_setting,
-)
-from minikafka.errors import (
-    BrokerIdNotRegistered,
-    InvalidConfig,
-    InvalidRequest,
-    ProtocolError,
-    UnknownTopicOrPartition,
 )
 from minikafka.quorum.controller_topics import check_topic_name
 from minikafka.quorum.decision import ALL_BROKERS, ClusterPolicy, Decision
@@ -103,22 +97,22 @@ class _Resource:
         elif setting in AT_RUN_TIME:
             if self.name != ALL_BROKERS and setting in OF_THE_CLUSTER:
                 also = ", or for a topic" if setting in TOPIC_NAME_OF else ""
-                raise InvalidConfig(
+                raise kafka.InvalidConfig(
                     f"{setting} is the cluster's: set it for all brokers (the empty resource name){also}",
                     setting=setting,
                 )
         elif setting in BROKER_NAME_OF:
-            raise InvalidConfig(
+            raise kafka.InvalidConfig(
                 f"{setting} is a topic's setting; the brokers' default of it is {BROKER_NAME_OF[setting]}",
                 setting=setting,
             )
         elif setting in table(BrokerConfig):
-            raise InvalidConfig(
+            raise kafka.InvalidConfig(
                 f"{setting} is read-only at run time: change it where the broker is started, and restart it",
                 setting=setting,
             )
         elif setting in KNOWN_TO_KAFKA_ONLY:
-            raise InvalidConfig(f"{setting} is known to Kafka and not used by minikafka", setting=setting)
+            raise kafka.InvalidConfig(f"{setting} is known to Kafka and not used by minikafka", setting=setting)
         else:
             raise unknown_setting(setting, AT_RUN_TIME)
 
@@ -173,11 +167,11 @@ def _altered(
     for asked in resources:
         try:
             if times[asked.resource_type, asked.resource_name] > 1:
-                raise InvalidRequest(f"{asked.resource_name!r} is named more than once in one request")
+                raise kafka.InvalidRequest(f"{asked.resource_name!r} is named more than once in one request")
             resource = _resource(policy, staged, asked)
             wanted = wanted_of(resource, asked)
             resource.check(wanted)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             answers.append(
                 AlteredConfigs.failed(error, resource_type=asked.resource_type, resource_name=asked.resource_name)
             )
@@ -198,17 +192,19 @@ def _resource(policy: ClusterPolicy, image: MetadataImage, asked: AlterConfigsRe
         check_topic_name(name)
         topic = image.topics.get(name)
         if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+            raise kafka.UnknownTopicOrPartition(f"there is no topic {name!r}")
         return _Resource(TOPIC, name, topic.configs, policy.under(image).topic_defaults)
     if asked.resource_type != BROKER:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"resource_type={asked.resource_type}: {TOPIC} (a topic) or {BROKER} (a broker) is needed",
             member="resource_type",
         )
     if name != ALL_BROKERS and not is_number(name):
-        raise InvalidRequest(f"resource_name={name!r}: the number of a broker is needed, or the empty name for all")
+        raise kafka.InvalidRequest(
+            f"resource_name={name!r}: the number of a broker is needed, or the empty name for all"
+        )
     if name != ALL_BROKERS and int(name) not in image.brokers:
-        raise BrokerIdNotRegistered(
+        raise kafka.BrokerIdNotRegistered(
             f"no broker is registered as {name!r}: {', '.join(map(str, sorted(image.brokers)))} are; "
             "the empty name stands for all brokers"
         )
@@ -221,7 +217,7 @@ def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, s
     named: set[str] = set()
     for each in asked.configs:
         if each.name in named:
-            raise InvalidRequest(f"{each.name} is named twice", member="configs")
+            raise kafka.InvalidRequest(f"{each.name} is named twice", member="configs")
         named.add(each.name)
         if each.operation != DELETE or each.name not in THROTTLES:
             resource.check_name(each.name)
@@ -230,7 +226,7 @@ def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, s
         elif each.operation in (SET, APPEND, SUBTRACT):
             wanted[each.name] = _value(resource, each)
         else:
-            raise InvalidRequest(
+            raise kafka.InvalidRequest(
                 f"{each.name}: operation {each.operation} is not one of 0 (set), 1 (delete), 2 (append), 3 (subtract)",
                 member="operation",
             )
@@ -239,11 +235,13 @@ def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, s
 
 def _value(resource: _Resource, each: AlterConfig) -> str:
     if each.value is None:
-        raise InvalidRequest(f"{each.name}: a value is needed; operation 1 deletes a setting", member="value")
+        raise kafka.InvalidRequest(f"{each.name}: a value is needed; operation 1 deletes a setting", member="value")
     if each.operation == SET:
         return each.value
     if each.name not in LISTS:
-        raise InvalidConfig(f"{each.name} is not a list: nothing can be appended or taken away", setting=each.name)
+        raise kafka.InvalidConfig(
+            f"{each.name} is not a list: nothing can be appended or taken away", setting=each.name
+        )
     default = table(TopicConfig if resource.kind == TOPIC else BrokerConfig)[each.name].default
     before = [text for text in resource.present.get(each.name, default).split(",") if text]
     values = [text.strip() for text in each.value.split(",") if text.strip()]
@@ -256,9 +254,9 @@ def _replacement(_resource: _Resource, asked: AlterConfigsResource) -> dict[str,
     wanted: dict[str, str] = {}
     for each in asked.configs:
         if each.name in wanted:
-            raise InvalidRequest(f"{each.name} is named twice", member="configs")
+            raise kafka.InvalidRequest(f"{each.name} is named twice", member="configs")
         if each.value is None:
-            raise InvalidRequest(f"{each.name}: a value is needed; leave out what is to go", member="value")
+            raise kafka.InvalidRequest(f"{each.name}: a value is needed; leave out what is to go", member="value")
         wanted[each.name] = each.value
     return wanted
 

@@ -13,14 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from minikafka.errors import (
-    ElectionNotNeeded,
-    EligibleLeadersNotAvailable,
-    InvalidRequest,
-    PreferredLeaderNotAvailable,
-    ProtocolError,
-    UnknownTopicOrPartition,
-)
+from minikafka import errors as kafka
 from minikafka.quorum import (
     administration,
     client_quotas,
@@ -193,7 +186,7 @@ class Controller:
         Asked for all partitions, those that need no election are left out of the answer.
         """
         if request.election_type not in {"preferred", "unclean"}:
-            raise InvalidRequest(f"election_type={request.election_type!r}: say preferred or unclean")
+            raise kafka.InvalidRequest(f"election_type={request.election_type!r}: say preferred or unclean")
         election = Election(request.election_type)
         if request.partitions is None:
             asked = [TopicPartition(topic.name, each.partition) for topic, each in image.sorted_partitions()]
@@ -206,10 +199,10 @@ class Controller:
             try:
                 records.append(_elected(policy, image, tp, election))
                 answers.append(ElectedLeader(topic=tp.topic, partition=tp.partition))
-            except ElectionNotNeeded as error:
+            except kafka.ElectionNotNeeded as error:
                 if request.partitions is not None:
                     answers.append(_not_elected(tp, error))
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 answers.append(_not_elected(tp, error))
         return Decision(
             records=tuple(records),
@@ -231,23 +224,23 @@ def _preferred(
 def _elected(policy: ClusterPolicy, image: MetadataImage, tp: TopicPartition, election: Election) -> PartitionChange:
     topic, partition = image.topics.get(tp.topic), image.partition(tp)
     if topic is None or partition is None:
-        raise UnknownTopicOrPartition(f"there is no partition {tp}")
+        raise kafka.UnknownTopicOrPartition(f"there is no partition {tp}")
     if election is Election.PREFERRED:
         if partition.leader == partition.replicas[0]:
-            raise ElectionNotNeeded(f"{tp} is led by its preferred replica {partition.leader}")
+            raise kafka.ElectionNotNeeded(f"{tp} is led by its preferred replica {partition.leader}")
         change = change_of(policy, image, topic, partition, election=election)
         if change is None or change.leader != partition.replicas[0]:
-            raise PreferredLeaderNotAvailable(f"{tp}: replica {partition.replicas[0]} is not alive and in sync")
+            raise kafka.PreferredLeaderNotAvailable(f"{tp}: replica {partition.replicas[0]} is not alive and in sync")
         return change
     if partition.leader != NO_NODE:
-        raise ElectionNotNeeded(f"{tp} is led by {partition.leader}")
+        raise kafka.ElectionNotNeeded(f"{tp} is led by {partition.leader}")
     change = change_of(policy, image, topic, partition, election=election)
     if change is None or change.leader is None:
-        raise EligibleLeadersNotAvailable(f"{tp}: none of the replicas {list(partition.replicas)} is alive")
+        raise kafka.EligibleLeadersNotAvailable(f"{tp}: none of the replicas {list(partition.replicas)} is alive")
     return change
 
 
-def _not_elected(tp: TopicPartition, error: ProtocolError) -> ElectedLeader:
+def _not_elected(tp: TopicPartition, error: kafka.ProtocolError) -> ElectedLeader:
     return ElectedLeader.failed(error, topic=tp.topic, partition=tp.partition)
 
 

@@ -25,20 +25,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from minikafka import errors as kafka
 from minikafka.config import parse_topic
-from minikafka.errors import (
-    InvalidPartitions,
-    InvalidReplicaAssignment,
-    InvalidReplicationFactor,
-    InvalidRequest,
-    InvalidTopic,
-    NoReassignmentInProgress,
-    PolicyViolation,
-    ProtocolError,
-    TopicAlreadyExists,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
 from minikafka.quorum.assignment import Assignment, place
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import change_of, election_for
@@ -80,10 +68,10 @@ from minikafka.wire.messages import (
 def check_replicas(image: MetadataImage, replicas: tuple[NodeId, ...], where: str) -> None:
     """Raise InvalidReplicaAssignment unless a person may ask for these replicas: some, each once, all registered."""
     if not replicas or len(set(replicas)) < len(replicas):
-        raise InvalidReplicaAssignment(f"{where}: {list(replicas)} is empty or names a broker twice")
+        raise kafka.InvalidReplicaAssignment(f"{where}: {list(replicas)} is empty or names a broker twice")
     unknown = sorted(set(replicas) - image.brokers.keys())
     if unknown:
-        raise InvalidReplicaAssignment(f"{where}: no broker is registered as {', '.join(map(str, unknown))}")
+        raise kafka.InvalidReplicaAssignment(f"{where}: no broker is registered as {', '.join(map(str, unknown))}")
 
 
 def alter_partition_reassignments(
@@ -97,10 +85,10 @@ def alter_partition_reassignments(
         tp = TopicPartition(item.topic, item.partition)
         try:
             if tp in seen:
-                raise InvalidRequest(f"{tp} is named twice in one request")
+                raise kafka.InvalidRequest(f"{tp} is named twice in one request")
             seen.add(tp)
             change = _decided(policy, image, item, may_change_factor=request.allow_replication_factor_change)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             answers.append(ReassignmentAnswer.failed(error, topic=tp.topic, partition=tp.partition))
             continue
         if change is not None:
@@ -140,16 +128,16 @@ def _decided(
     tp = TopicPartition(item.topic, item.partition)
     topic, partition = image.topics.get(tp.topic), image.partition(tp)
     if topic is None or partition is None:
-        raise UnknownTopicOrPartition(f"there is no partition {tp}")
+        raise kafka.UnknownTopicOrPartition(f"there is no partition {tp}")
     if item.replicas is None:
         if not partition.assignment.under_way:
-            raise NoReassignmentInProgress(f"{tp} is not being reassigned")
+            raise kafka.NoReassignmentInProgress(f"{tp} is not being reassigned")
         wanted = partition.assignment.cancelled()
     else:
         check_replicas(image, item.replicas, str(tp))
         factor = len(partition.assignment.original)
         if not may_change_factor and len(item.replicas) != factor:
-            raise InvalidReplicationFactor(
+            raise kafka.InvalidReplicationFactor(
                 f"{tp} has {factor} replicas, {list(item.replicas)} are {len(item.replicas)}, and the request does not "
                 "allow another replication factor"
             )
@@ -169,7 +157,7 @@ def _check_what_is_dropped(
     name = f"{topic.name}-{partition.partition}"
     holders = partition.isr or partition.elr or partition.last_known_elr
     if holders and not any(node in wanted.replicas for node in holders):
-        raise InvalidReplicaAssignment(
+        raise kafka.InvalidReplicaAssignment(
             f"{name}: only {list(holders)} hold all that is committed, and {dropped} would be dropped; let another "
             "replica catch up first"
         )
@@ -179,7 +167,7 @@ def _check_what_is_dropped(
     needed = effective_min_isr(minimum, after.replicas, after.adding)
     had = effective_min_isr(minimum, partition.replicas, partition.adding)
     if len(staying) < needed and len(partition.isr) >= had:
-        raise InvalidReplicaAssignment(
+        raise kafka.InvalidReplicaAssignment(
             f"{name}: without {dropped} the ISR would be {staying}, and {needed} in-sync replicas are needed; let "
             "another replica catch up first"
         )
@@ -203,15 +191,15 @@ def topic_id_of(random_bytes: bytes) -> TopicId:
 def check_topic_name(name: str) -> None:
     """Raise InvalidTopic unless a topic may have this name."""
     if not name:
-        raise InvalidTopic("a topic needs a name")
+        raise kafka.InvalidTopic("a topic needs a name")
     if name in {".", ".."}:
-        raise InvalidTopic(f"{name!r} cannot be the name of a directory")
+        raise kafka.InvalidTopic(f"{name!r} cannot be the name of a directory")
     if len(name) > TOPIC_NAME_LENGTH_MAX:
-        raise InvalidTopic(f"the topic's name has {len(name)} characters, {TOPIC_NAME_LENGTH_MAX} are allowed")
+        raise kafka.InvalidTopic(f"the topic's name has {len(name)} characters, {TOPIC_NAME_LENGTH_MAX} are allowed")
     if _LEGAL_NAME.fullmatch(name) is None:
-        raise InvalidTopic(f"topic {name!r}: letters a-z and A-Z, digits, '.', '_' and '-' are allowed")
+        raise kafka.InvalidTopic(f"topic {name!r}: letters a-z and A-Z, digits, '.', '_' and '-' are allowed")
     if name == METADATA_TOPIC:
-        raise InvalidTopic(f"{name} is the quorum's own log")
+        raise kafka.InvalidTopic(f"{name} is the quorum's own log")
 
 
 Charge: TypeAlias = Callable[[int], None]
@@ -238,13 +226,13 @@ def create_topics(
     for topic in request.topics:
         try:
             if named[topic.name] > 1:
-                raise InvalidRequest(f"topic {topic.name!r} is named more than once in one request")
+                raise kafka.InvalidRequest(f"topic {topic.name!r} is named more than once in one request")
             _check_free(image, similar, topic.name)
             configs = dict(sorted(topic.configs.items()))
             parse_topic(configs, base=policy.topic_defaults)
             placed = tuple(_placed(policy, image, topic, partitions_left))
             charge(len(placed))
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             answers.append(CreatedTopic.failed(error, name=topic.name))
             continue
         partitions_left -= len(placed)
@@ -275,7 +263,7 @@ def delete_topics(
     Raises PolicyViolation for the whole when delete.topic.enable is false.
     """
     if not policy.delete_topic_enable:
-        raise PolicyViolation("topics may not be deleted: delete.topic.enable=false")
+        raise kafka.PolicyViolation("topics may not be deleted: delete.topic.enable=false")
     records: list[MetadataRecord] = []
     answers: list[DeletedTopic] = []
     named_times = Counter(request.topics)
@@ -283,14 +271,14 @@ def delete_topics(
         topic = image.topics.get(name)
         try:
             if named_times[name] > 1:
-                raise InvalidRequest(f"topic {name!r} is named more than once in one request")
+                raise kafka.InvalidRequest(f"topic {name!r} is named more than once in one request")
             named = request.topic_ids.get(name)
             if named is not None and (topic is None or topic.topic_id != named):
-                raise UnknownTopicId(f"there is no topic {name!r} with the id {named}")
+                raise kafka.UnknownTopicId(f"there is no topic {name!r} with the id {named}")
             if topic is None:
-                raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+                raise kafka.UnknownTopicOrPartition(f"there is no topic {name!r}")
             charge(len(topic.partitions))
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             answers.append(DeletedTopic.failed(error, name=name))
             continue
         records.append(RemoveTopic(topic_id=topic.topic_id))
@@ -314,18 +302,18 @@ def create_partitions(
     for asked in request.topics:
         try:
             if named[asked.name] > 1:
-                raise InvalidRequest(f"topic {asked.name!r} is named more than once in one request")
+                raise kafka.InvalidRequest(f"topic {asked.name!r} is named more than once in one request")
             topic = image.topics.get(asked.name)
             if topic is None:
-                raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
+                raise kafka.UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
             if asked.name in INTERNAL_TOPICS:
-                raise InvalidPartitions(
+                raise kafka.InvalidPartitions(
                     f"topic {asked.name!r} keeps its {len(topic.partitions)} partitions: with another number, other "
                     "coordinators would be responsible for groups or transactional ids, and know nothing of them"
                 )
             placed = _placed_anew(image, topic, asked, partitions_left)
             charge(len(placed))
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             answers.append(CreatedPartitions.failed(error, name=asked.name))
             continue
         partitions_left -= len(placed)
@@ -348,14 +336,16 @@ def _placed_anew(
     present = len(topic.partitions)
     new = asked.count - present
     if new <= 0:
-        raise InvalidPartitions(f"topic {topic.name!r} has {present} partitions: {asked.count} would not be more")
+        raise kafka.InvalidPartitions(f"topic {topic.name!r} has {present} partitions: {asked.count} would not be more")
     if new > partitions_left:
-        raise InvalidPartitions(f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions in one request")
+        raise kafka.InvalidPartitions(
+            f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
+        )
     if asked.assignments is None:
         factor = len(topic.partitions[0].assignment.target)
         return place(image.eligible_brokers(), partitions=new, replication_factor=factor, start=present)
     if len(asked.assignments) != new:
-        raise InvalidReplicaAssignment(
+        raise kafka.InvalidReplicaAssignment(
             f"topic {topic.name!r}: {len(asked.assignments)} assignments for {new} new partitions"
         )
     placed = tuple(each.broker_ids for each in asked.assignments)
@@ -363,14 +353,14 @@ def _placed_anew(
         where = f"topic {topic.name!r}, partition {number}"
         check_replicas(image, replicas, where)
         if len(replicas) != len(placed[0]):
-            raise InvalidReplicaAssignment(f"{where}: all partitions need the same number of replicas")
+            raise kafka.InvalidReplicaAssignment(f"{where}: all partitions need the same number of replicas")
         _check_alive(image, replicas, where)
     return placed
 
 
 def _check_alive(image: MetadataImage, replicas: tuple[NodeId, ...], where: str) -> None:
     if not any(map(image.eligible, replicas)):
-        raise InvalidReplicaAssignment(f"{where}: all of {list(replicas)} are fenced or shutting down")
+        raise kafka.InvalidReplicaAssignment(f"{where}: all of {list(replicas)} are fenced or shutting down")
 
 
 def _metric_name(name: str) -> str:
@@ -381,10 +371,10 @@ def _metric_name(name: str) -> str:
 def _check_free(image: MetadataImage, similar: dict[str, str], name: str) -> None:
     check_topic_name(name)
     if name in image.topics:
-        raise TopicAlreadyExists(f"topic {name!r} exists")
+        raise kafka.TopicAlreadyExists(f"topic {name!r} exists")
     other = similar.get(_metric_name(name))
     if other is not None:
-        raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as one in metric names")
+        raise kafka.InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as one in metric names")
 
 
 def _unused(image: MetadataImage, topic_ids: Iterator[TopicId]) -> TopicId:
@@ -399,7 +389,7 @@ def _placed(
         return
     partitions = policy.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     if not 1 <= partitions <= partitions_left:
-        raise InvalidPartitions(
+        raise kafka.InvalidPartitions(
             f"topic {topic.name!r}: {partitions} partitions; at least 1 and, in one request, at most "
             f"{PARTITIONS_PER_REQUEST_MAX} are allowed"
         )
@@ -410,19 +400,23 @@ def _placed(
 def _assigned(image: MetadataImage, topic: NewTopic, partitions_left: int) -> Iterator[tuple[NodeId, ...]]:
     """A manual assignment, checked: partitions 0 to n-1, known brokers, one replication factor, someone to lead."""
     if topic.num_partitions != -1 or topic.replication_factor != -1:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"topic {topic.name!r}: either an assignment or numbers of partitions and replicas, not both"
         )
     by_number = sorted(topic.assignments, key=lambda each: each.partition)
     if [each.partition for each in by_number] != list(range(len(by_number))):
-        raise InvalidReplicaAssignment(f"topic {topic.name!r}: partitions are numbered from 0 without gap or repeat")
+        raise kafka.InvalidReplicaAssignment(
+            f"topic {topic.name!r}: partitions are numbered from 0 without gap or repeat"
+        )
     if len(by_number) > partitions_left:
-        raise InvalidPartitions(f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions in one request")
+        raise kafka.InvalidPartitions(
+            f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
+        )
     for each in by_number:
         brokers, where = each.broker_ids, f"topic {topic.name!r}, partition {each.partition}"
         check_replicas(image, brokers, where)
         if len(brokers) != len(by_number[0].broker_ids):
-            raise InvalidReplicaAssignment(f"{where}: all partitions need the same number of replicas")
+            raise kafka.InvalidReplicaAssignment(f"{where}: all partitions need the same number of replicas")
         _check_alive(image, brokers, where)
         yield brokers
 

@@ -22,12 +22,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Generic, TypeAlias, TypeVar
 
+from minikafka import errors as kafka
 from minikafka.config import BrokerConfig
-from minikafka.errors import (
-    FencedLeaderEpoch,
-    InconsistentClusterId,
-    UnknownLeaderEpoch,
-)
 from minikafka.invariant import invariant
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Events
@@ -601,14 +597,14 @@ class QuorumCore:
     def check_cluster(self, cluster_id: str | None) -> None:
         """Raise InconsistentClusterId for a request from another cluster."""
         if cluster_id is not None and cluster_id != self.cluster_id:
-            raise InconsistentClusterId(f"cluster id {cluster_id!r}, this is {self.cluster_id!r}")
+            raise kafka.InconsistentClusterId(f"cluster id {cluster_id!r}, this is {self.cluster_id!r}")
 
     def check_epoch(self, epoch: Epoch) -> None:
         """Raise FencedLeaderEpoch or UnknownLeaderEpoch when the asker lives in another epoch."""
         if epoch < self.epoch:
-            raise FencedLeaderEpoch(f"epoch {epoch} is over, this is {self.epoch}")
+            raise kafka.FencedLeaderEpoch(f"epoch {epoch} is over, this is {self.epoch}")
         if epoch > self.epoch:
-            raise UnknownLeaderEpoch(f"epoch {epoch} is not known yet, this is {self.epoch}")
+            raise kafka.UnknownLeaderEpoch(f"epoch {epoch} is not known yet, this is {self.epoch}")
 
     def _begin_request(self, peer: NodeId) -> BeginQuorumEpochRequest:
         return BeginQuorumEpochRequest(

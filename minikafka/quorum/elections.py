@@ -32,17 +32,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from minikafka.errors import (
-    FencedLeaderEpoch,
-    IneligibleReplica,
-    InvalidRequest,
-    InvalidUpdateVersion,
-    NotController,
-    ProtocolError,
-    StaleBrokerEpoch,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
+from minikafka import errors as kafka
 from minikafka.quorum.assignment import Assignment
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.image import NO_DIR, BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -347,9 +337,9 @@ def checked_broker(image: MetadataImage, broker_id: NodeId, broker_epoch: Offset
     """The registration that a request speaks for; StaleBrokerEpoch when it is not the current one, or none is."""
     broker = image.brokers.get(broker_id)
     if broker is None:
-        raise StaleBrokerEpoch(f"broker {broker_id} is not registered")
+        raise kafka.StaleBrokerEpoch(f"broker {broker_id} is not registered")
     if broker.broker_epoch != broker_epoch:
-        raise StaleBrokerEpoch(
+        raise kafka.StaleBrokerEpoch(
             f"broker {broker_id} says epoch {broker_epoch}, its registration has epoch {broker.broker_epoch}"
         )
     return broker
@@ -366,7 +356,7 @@ def alter_partition(
     for item in request.partitions:
         try:
             if (item.topic_id, item.partition) in seen:
-                raise InvalidRequest(f"{item.topic}-{item.partition} is named twice in one request")
+                raise kafka.InvalidRequest(f"{item.topic}-{item.partition} is named twice in one request")
             seen.add((item.topic_id, item.partition))
             topic, partition = _checked(image, request.broker_id, item)
             change = change_of(
@@ -382,7 +372,7 @@ def alter_partition(
                 records.append(change)
                 partition = partition.changed(change, image.epoch)
             answers.append(_state(item, partition))
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             answers.append(AlteredPartition.failed(error, topic=item.topic, partition=item.partition))
     return Decision(
         records=tuple(records),
@@ -407,19 +397,21 @@ def _checked(image: MetadataImage, sender: NodeId, item: AlterPartitionItem) -> 
     """The partition that ``item`` may change; the checks of KAFKA-FACTS 3.5 in order."""
     topic = image.topic_by_id(item.topic_id)
     if topic is None:
-        raise UnknownTopicId(f"no topic has the id {item.topic_id} (asked for as {item.topic})")
+        raise kafka.UnknownTopicId(f"no topic has the id {item.topic_id} (asked for as {item.topic})")
     if not 0 <= item.partition < len(topic.partitions):
-        raise UnknownTopicOrPartition(f"{topic.name} has no partition {item.partition}")
+        raise kafka.UnknownTopicOrPartition(f"{topic.name} has no partition {item.partition}")
     partition = topic.partitions[item.partition]
     name = f"{topic.name}-{item.partition}"
     if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
-        raise NotController(f"{name}: the request knows a newer state than this controller")
+        raise kafka.NotController(f"{name}: the request knows a newer state than this controller")
     if item.leader_epoch < partition.leader_epoch:
-        raise FencedLeaderEpoch(f"{name}: leader epoch {item.leader_epoch}, now {partition.leader_epoch}")
+        raise kafka.FencedLeaderEpoch(f"{name}: leader epoch {item.leader_epoch}, now {partition.leader_epoch}")
     if sender != partition.leader:
-        raise InvalidRequest(f"{name}: {sender} does not lead, {partition.leader} does")
+        raise kafka.InvalidRequest(f"{name}: {sender} does not lead, {partition.leader} does")
     if item.partition_epoch < partition.partition_epoch:
-        raise InvalidUpdateVersion(f"{name}: partition epoch {item.partition_epoch}, now {partition.partition_epoch}")
+        raise kafka.InvalidUpdateVersion(
+            f"{name}: partition epoch {item.partition_epoch}, now {partition.partition_epoch}"
+        )
     _check_members(name, partition, item)
     for member in item.new_isr:
         _check_eligible(image, name, member)
@@ -429,13 +421,17 @@ def _checked(image: MetadataImage, sender: NodeId, item: AlterPartitionItem) -> 
 def _check_members(name: str, partition: PartitionImage, item: AlterPartitionItem) -> None:
     members = [member.broker_id for member in item.new_isr]
     if len(set(members)) < len(members) or not set(members) <= set(partition.replicas):
-        raise InvalidRequest(f"{name}: the ISR {members} is not a part of the replicas {list(partition.replicas)}")
+        raise kafka.InvalidRequest(
+            f"{name}: the ISR {members} is not a part of the replicas {list(partition.replicas)}"
+        )
     if partition.leader not in members:
-        raise InvalidRequest(f"{name}: the ISR {members} lacks the leader {partition.leader} (S13)")
+        raise kafka.InvalidRequest(f"{name}: the ISR {members} lacks the leader {partition.leader} (S13)")
     if not item.recovered and len(members) > 1:
-        raise InvalidRequest(f"{name}: a leader that still recovers cannot have an ISR of {len(members)} (KIP-704)")
+        raise kafka.InvalidRequest(
+            f"{name}: a leader that still recovers cannot have an ISR of {len(members)} (KIP-704)"
+        )
     if not item.recovered and partition.recovered:
-        raise InvalidRequest(f"{name}: the partition has recovered, it cannot go back")
+        raise kafka.InvalidRequest(f"{name}: the partition has recovered, it cannot go back")
 
 
 def _check_eligible(image: MetadataImage, name: str, member: IsrMember) -> None:
@@ -451,4 +447,4 @@ def _check_eligible(image: MetadataImage, name: str, member: IsrMember) -> None:
         why = f"has epoch {broker.broker_epoch}, not {member.broker_epoch}: it has restarted since"
     else:
         return
-    raise IneligibleReplica(f"{name}: replica {member.broker_id} {why}")
+    raise kafka.IneligibleReplica(f"{name}: replica {member.broker_id} {why}")

@@ -20,13 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from minikafka.errors import (
-    InconsistentClusterId,
-    InvalidRequest,
-    NotLeaderOrFollower,
-    ProtocolError,
-    SnapshotNotFound,
-)
+from minikafka import errors as kafka
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers
 from minikafka.quorum.core import QuorumCore, Ready
@@ -137,7 +131,7 @@ def next_fetch(core: QuorumCore) -> FetchAsk | None:
 def on_fetch_response(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) -> Ready[FetchStep]:
     """What to do with the answer. Raises CorruptMessage when it does not consist of batches; the log checks those."""
     if _is_of_another_cluster(response):
-        core.events("quorum_fetch_refused", code=InconsistentClusterId.code, leader=ask.peer, epoch=ask.epoch)
+        core.events("quorum_fetch_refused", code=kafka.InconsistentClusterId.code, leader=ask.peer, epoch=ask.epoch)
         return core.ready(Wait(now + core.retry_backoff_s))
     core.hear(ask.peer, now)
     step = _step(core, ask, response, now)
@@ -153,7 +147,7 @@ def on_snapshot_chunk(
     core: QuorumCore, ask: FetchAsk, response: FetchSnapshotResponse, *, position: Offset, now: float
 ) -> bool:
     """Return True if this part of a snapshot may be kept. False: discard it; the response to the next fetch decides."""
-    if response.error_code == InconsistentClusterId.code:
+    if response.error_code == kafka.InconsistentClusterId.code:
         core.events("quorum_fetch_refused", code=response.error_code, leader=ask.peer, epoch=ask.epoch)
         return False
     core.hear(ask.peer, now)
@@ -179,7 +173,7 @@ def _is_of_another_cluster(response: FetchResponse) -> bool:
     quorum's.
     """
     codes = (response.error_code, *(each.error_code for each in response.partitions))
-    return InconsistentClusterId.code in codes
+    return kafka.InconsistentClusterId.code in codes
 
 
 def _step(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) -> FetchStep:
@@ -247,7 +241,7 @@ def on_fetch(
         # Who is no replica sees what is committed.
         end = leader_end if replica else core.high_watermark
         records = _read(core, asked, request, end)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return core.ready(FetchResponse(partitions=(_refused(core, error),)))
     may_park = not again and request.max_wait_ms > 0 and asked.high_watermark >= core.high_watermark
     if may_park and not records and not _must_prove_that_it_follows(core, request.replica_id, now):
@@ -282,12 +276,14 @@ def on_fetch_snapshot(core: QuorumCore, request: FetchSnapshotRequest, now: floa
     core.check_epoch(request.current_leader_epoch)
     role = core.role
     if not isinstance(role, Leader):
-        raise NotLeaderOrFollower(f"node {core.me} does not lead the quorum")
+        raise kafka.NotLeaderOrFollower(f"node {core.me} does not lead the quorum")
     role.hear_from(request.replica_id, now=now, timeout_s=core.fetch_timeout_s)
     core.hear(request.replica_id, now)
     wanted = EpochEnd(request.snapshot_id.epoch, request.snapshot_id.end_offset)
     if wanted not in core.snapshots:
-        raise SnapshotNotFound(f"there is no snapshot {wanted.end_offset}-{wanted.epoch}, a newer one has replaced it")
+        raise kafka.SnapshotNotFound(
+            f"there is no snapshot {wanted.end_offset}-{wanted.epoch}, a newer one has replaced it"
+        )
     return wanted
 
 
@@ -297,14 +293,14 @@ def _checked(core: QuorumCore, request: FetchRequest) -> FetchPartition:
         len(request.partitions) != 1
         or (request.partitions[0].topic, request.partitions[0].partition) != METADATA_PARTITION
     ):
-        raise InvalidRequest(f"a fetch of {METADATA_PARTITION} asks for nothing else")
+        raise kafka.InvalidRequest(f"a fetch of {METADATA_PARTITION} asks for nothing else")
     asked = request.partitions[0]
     if asked.fetch_offset < 0:
-        raise InvalidRequest(f"offset {asked.fetch_offset}")
+        raise kafka.InvalidRequest(f"offset {asked.fetch_offset}")
     if request.replica_id >= 0:
         core.check_epoch(asked.current_leader_epoch)
     if not isinstance(core.role, Leader):
-        raise NotLeaderOrFollower(f"node {core.me} does not lead the quorum", leader=core.leader_id)
+        raise kafka.NotLeaderOrFollower(f"node {core.me} does not lead the quorum", leader=core.leader_id)
     return asked
 
 
@@ -362,7 +358,7 @@ def _partition(
     )
 
 
-def _refused(core: QuorumCore, error: ProtocolError) -> FetchedPartition:
+def _refused(core: QuorumCore, error: kafka.ProtocolError) -> FetchedPartition:
     return FetchedPartition.with_error(
         error, topic=METADATA_TOPIC, partition=METADATA_PARTITION.partition, current_leader=_current_leader(core)
     )
@@ -384,7 +380,7 @@ def describe(core: QuorumCore, voters: Mapping[NodeId, Address], now: float) -> 
     role = core.role
     if not isinstance(role, Leader):
         return DescribeQuorumResponse(
-            error_code=NotLeaderOrFollower.code,
+            error_code=kafka.NotLeaderOrFollower.code,
             error_message=f"node {core.me} is {role.name}, the leader is {core.leader_id}",
             cluster_id=core.cluster_id,
             leader_id=core.leader_id,

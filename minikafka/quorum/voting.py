@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from minikafka.errors import (
-    FencedLeaderEpoch,
-    InconsistentClusterId,
-    InconsistentVoterSet,
-    InvalidRequest,
-    InvalidVoterKey,
-    ProtocolError,
-)
+from minikafka import errors as kafka
 from minikafka.quorum import roles
 from minikafka.quorum.core import ELECTION_BACKOFF_S, Answered, Asked, QuorumCore, Ready
 from minikafka.quorum.roles import Candidate, Follower, Leader, Prospective, Standing, Unattached
@@ -40,9 +33,9 @@ def on_vote_request(core: QuorumCore, request: VoteRequest, now: float) -> Ready
         positive = min(request.last_epoch, request.last_epoch_end_offset, request.candidate_epoch) >= 0
         # A candidate has raised its epoch; one that asks for pre-votes has not.
         if not positive or request.last_epoch > request.candidate_epoch - (0 if request.pre_vote else 1):
-            raise InvalidRequest(f"a log of epoch {request.last_epoch} in epoch {request.candidate_epoch}")
+            raise kafka.InvalidRequest(f"a log of epoch {request.last_epoch} in epoch {request.candidate_epoch}")
         _check_not_over(core, request.candidate_epoch)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return core.ready(VoteResponse(**_leader_facts(core), **_failure(error)))
     if not request.pre_vote:
         core.observe(request.candidate_epoch, NO_NODE, now)
@@ -93,7 +86,7 @@ def on_begin_epoch(core: QuorumCore, request: BeginQuorumEpochRequest, now: floa
         _check_addressed(core, request.cluster_id, request.voter_id, request.leader_id)
         _check_not_over(core, request.leader_epoch)
         _check_leader(core, request.leader_id, request.leader_epoch)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return core.ready(BeginQuorumEpochResponse(**_leader_facts(core), **_failure(error)))
     core.observe(request.leader_epoch, request.leader_id, now, from_leader=True)
     return core.ready(BeginQuorumEpochResponse(**_leader_facts(core)))
@@ -105,7 +98,7 @@ def on_end_epoch(core: QuorumCore, request: EndQuorumEpochRequest, now: float) -
         _check_addressed(core, request.cluster_id, request.voter_id, request.leader_id)
         _check_not_over(core, request.leader_epoch)
         _check_leader(core, request.leader_id, request.leader_epoch)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return core.ready(EndQuorumEpochResponse(**_leader_facts(core), **_failure(error)))
     core.observe(request.leader_epoch, request.leader_id, now)
     role = core.role
@@ -131,7 +124,7 @@ def _pause_of_successor(core: QuorumCore, successors: tuple[NodeId, ...]) -> flo
 
 def on_response(core: QuorumCore, request: Asked, response: Answered, peer: NodeId, now: float) -> Ready[None]:
     """``peer`` has answered one of our requests."""
-    if response.error_code == InconsistentClusterId.code:
+    if response.error_code == kafka.InconsistentClusterId.code:
         # The epoch and leader that it names are those of its own quorum.
         core.events("quorum_other_cluster", peer=peer, why=response.error_message)
         return on_no_response(core, request, peer, now)
@@ -167,30 +160,30 @@ def _is_current(core: QuorumCore, request: Asked) -> bool:
 def _check_addressed(core: QuorumCore, cluster_id: str, voter_id: NodeId, sender: NodeId) -> None:
     core.check_cluster(cluster_id)
     if voter_id != core.me:
-        raise InvalidVoterKey(f"meant for voter {voter_id}, this is {core.me}")
+        raise kafka.InvalidVoterKey(f"meant for voter {voter_id}, this is {core.me}")
     if sender not in core.voters or not core.is_voter:
-        raise InconsistentVoterSet(f"{sender} and {core.me} must both be among the voters {list(core.voters)}")
+        raise kafka.InconsistentVoterSet(f"{sender} and {core.me} must both be among the voters {list(core.voters)}")
 
 
 def _check_not_over(core: QuorumCore, epoch: Epoch) -> None:
     if epoch > core.epoch_max:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"epoch {epoch} is not believed: this member's epoch is {core.epoch}, its log's {core.log_end.epoch}, and "
             f"no sound member is beyond {core.epoch_max}"
         )
     if epoch < core.epoch:
-        raise FencedLeaderEpoch(f"epoch {epoch} is over, this is {core.epoch}")
+        raise kafka.FencedLeaderEpoch(f"epoch {epoch} is over, this is {core.epoch}")
 
 
 def _check_leader(core: QuorumCore, leader_id: NodeId, epoch: Epoch) -> None:
     known = core.role.leader_id
     if epoch == core.epoch and known not in (NO_NODE, leader_id):
-        raise InvalidRequest(f"node {known} was elected in epoch {epoch}, not node {leader_id}")
+        raise kafka.InvalidRequest(f"node {known} was elected in epoch {epoch}, not node {leader_id}")
 
 
 def _leader_facts(core: QuorumCore) -> dict[str, Any]:
     return {"leader_id": core.leader_id, "leader_epoch": core.epoch}
 
 
-def _failure(error: ProtocolError) -> dict[str, Any]:
+def _failure(error: kafka.ProtocolError) -> dict[str, Any]:
     return {"error_code": error.code, "error_message": error.message, "outcome": error.outcome}

@@ -35,22 +35,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from minikafka import errors as kafka
 from minikafka.check import Recorder
 from minikafka.client.admin import AdminClient
 from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
 from minikafka.client.settings import AdminConfig, ConsumerConfig, ProducerConfig
 from minikafka.client.structs import ConfigResource, NewTopic, RecordMetadata
-from minikafka.errors import (
-    NOT_WRITTEN,
-    ElectionNotNeeded,
-    InvalidPartitions,
-    InvalidReplicaAssignment,
-    NoReassignmentInProgress,
-    ProtocolError,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-)
 from minikafka.ports import World
 from minikafka.security.quotas import PRODUCE
 from minikafka.security.scram import ITERATIONS_MIN
@@ -125,7 +116,7 @@ class Sent:
     life: int
     value: str
     offset: Offset | None = None
-    error: ProtocolError | None = None
+    error: kafka.ProtocolError | None = None
 
 
 class LivesReader:
@@ -154,7 +145,7 @@ class LivesReader:
         while True:
             try:
                 found = await consumer.getmany(timeout_ms=1000)
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 self._world.events("topic_life_waits", topic=self._partition.topic, life=0, error=error.name)
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -241,7 +232,7 @@ class TopicLives:
         while True:
             try:
                 await work()
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 self._world.events("topic_life_waits", topic=self.topic, life=self._life, error=error.name)
                 await asyncio.sleep(RETRY_S)
             else:
@@ -251,13 +242,13 @@ class TopicLives:
         new = NewTopic(self.topic, num_partitions=1, replication_factor=3)
         try:
             await admin.create_topics([new], wait=False)
-        except TopicAlreadyExists:
+        except kafka.TopicAlreadyExists:
             return  # an attempt that seemed to fail
 
     async def _delete(self, admin: AdminClient) -> None:
         try:
             await admin.delete_topics([self.topic], wait=False)
-        except UnknownTopicOrPartition:
+        except kafka.UnknownTopicOrPartition:
             return  # an attempt that seemed to fail
 
     async def _send(self, producer: Producer) -> None:
@@ -267,20 +258,20 @@ class TopicLives:
             self._sent.append(sent)
             try:
                 waiting.append((sent, await producer.send(self.topic, sent.value.encode(), partition=0)))
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 sent.error = error
             await asyncio.sleep(PAUSE_S)
         for sent, future in waiting:
             try:
                 sent.offset = (await future).offset
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 sent.error = error
 
 
 def tell_lives(recorder: Recorder, process: str, topic: str, sent: Iterable[Sent], *, last: int) -> None:
     """The sends of the last life with their outcomes; of those before it the ones that nobody knows the outcome of."""
     for each in sent:
-        is_unknown = each.error is not None and each.error.outcome != NOT_WRITTEN
+        is_unknown = each.error is not None and each.error.outcome != kafka.NOT_WRITTEN
         if each.life != last and not is_unknown:
             continue
         op = recorder.send(process, topic, each.value, partition=0)
@@ -301,7 +292,12 @@ ELECT: Final = "elect"
 SENDS_EACH: Final = 8
 """Records for each partition that was added."""
 
-REFUSALS: Final = (ElectionNotNeeded, InvalidPartitions, InvalidReplicaAssignment, NoReassignmentInProgress)
+REFUSALS: Final = (
+    kafka.ElectionNotNeeded,
+    kafka.InvalidPartitions,
+    kafka.InvalidReplicaAssignment,
+    kafka.NoReassignmentInProgress,
+)
 """Answers: another was first, or a broker is not known."""
 
 
@@ -358,7 +354,7 @@ class Changes:
             except REFUSALS as error:
                 world.events(f"{fault.kind}_refused", target=fault.target, error=error.name)
                 break
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 world.events("change_waits", change=fault.kind, target=fault.target, error=error.name)
                 await asyncio.sleep(RETRY_S)
             else:

@@ -11,18 +11,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from minikafka import errors as kafka
 from minikafka.check import Recorder, value_id
 from minikafka.check.groups import GroupBook
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener, ConsumerRecord
-from minikafka.errors import (
-    NOT_WRITTEN,
-    CorruptMessage,
-    FencedInstanceId,
-    ProtocolError,
-    UnreleasedInstanceId,
-)
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.plan import AFTER, AUTO, CLASSIC, CYCLE, MIGRATING, PlannedGroup
 from minikafka.sim.workload import READ_PAUSE_S, SUCCESSOR, started
@@ -110,7 +104,7 @@ class WorkloadMember(ConsumerRebalanceListener):
         try:
             while not self.is_ending:
                 await self._poll(consumer)
-        except (FencedInstanceId, UnreleasedInstanceId):
+        except (kafka.FencedInstanceId, kafka.UnreleasedInstanceId):
             self._world.events("crew_member_fenced", group=self._group.name, instance=self.instance)
         else:
             await self._commit(self._uncommitted)
@@ -125,7 +119,7 @@ class WorkloadMember(ConsumerRebalanceListener):
     async def _poll(self, consumer: Consumer) -> None:
         try:
             taken = await consumer.getmany(timeout_ms=POLL_MS)
-        except CorruptMessage as error:
+        except kafka.CorruptMessage as error:
             self._world.events("damage_refused_by_member", why=error.message)
             await asyncio.sleep(READ_PAUSE_S)
             for name in consumer.assignment():
@@ -181,8 +175,8 @@ class WorkloadMember(ConsumerRebalanceListener):
             since = self._book.commits_sent(self._group.name)
             try:
                 await consumer.commit(given)
-            except ProtocolError as error:
-                if error.outcome == NOT_WRITTEN:
+            except kafka.ProtocolError as error:
+                if error.outcome == kafka.NOT_WRITTEN:
                     self._book.commit_refused(self._group.name, member_id, since, given)
                 facts = {"error": error.name, "outcome": error.outcome}
                 self._world.events("crew_commit_failed", group=self._group.name, **facts)

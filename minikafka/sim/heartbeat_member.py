@@ -12,13 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from minikafka.errors import (
-    FencedInstanceId,
-    FencedMemberEpoch,
-    UnknownMemberId,
-    UnreleasedInstanceId,
-    WorldError,
-)
+from minikafka import errors as kafka
 from minikafka.groups.consumer.group import JOIN, LEAVE, LEAVE_STATIC
 from minikafka.groups.consumer.heartbeat import flat, unflat
 from minikafka.groups.consumer.records import TopicIdPartition
@@ -123,17 +117,17 @@ class HeartbeatMember:
         if not isinstance(answer, ConsumerGroupHeartbeatResponse):
             return True
         error = error_in(answer)
-        if isinstance(error, FencedInstanceId):
+        if isinstance(error, kafka.FencedInstanceId):
             self._counts.clear()
             return False
-        if isinstance(error, (FencedMemberEpoch, UnknownMemberId)):
+        if isinstance(error, (kafka.FencedMemberEpoch, kafka.UnknownMemberId)):
             # Whatever it owned is another member's by now.
             self.epoch = JOIN
             self._counts.clear()
             return not self.is_replaced
         if error is not None:
             self._reports = True
-            if not isinstance(error, UnreleasedInstanceId):
+            if not isinstance(error, kafka.UnreleasedInstanceId):
                 self._coordinator = None
             return True
         self.epoch = answer.member_epoch
@@ -163,7 +157,9 @@ class HeartbeatMember:
                     instance_id=self.instance,
                 )
             )
-            if answer is not None and isinstance(error_in(answer), (type(None), UnknownMemberId, FencedInstanceId)):
+            if answer is not None and isinstance(
+                error_in(answer), (type(None), kafka.UnknownMemberId, kafka.FencedInstanceId)
+            ):
                 return
             await asyncio.sleep(self._call_s / 4)
 
@@ -226,7 +222,7 @@ class HeartbeatMember:
                 return None
             deadline = self._world.clock.now() + self._call_s
             return await call(self._world.network, self._coordinator, request, deadline)
-        except WorldError:
+        except kafka.WorldError:
             self._coordinator = None
             return None
 
@@ -238,7 +234,7 @@ class HeartbeatMember:
                 answer: FindCoordinatorResponse = await call(
                     self._world.network, self._cluster.address_of(node), request, deadline
                 )
-            except WorldError:
+            except kafka.WorldError:
                 continue
             found = answer.coordinators[0] if answer.coordinators else None
             if found is not None and not found.error_code:

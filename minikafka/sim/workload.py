@@ -15,20 +15,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from minikafka import errors as kafka
 from minikafka.check import Recorder, value_id
 from minikafka.client.admin import AdminClient
 from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
 from minikafka.client.structs import RecordMetadata
-from minikafka.errors import (
-    NOT_WRITTEN,
-    CorruptMessage,
-    InvalidRecord,
-    OffsetOutOfRange,
-    ProtocolError,
-    WorldError,
-)
 from minikafka.ports import Buffer, World
 from minikafka.rpc import call
 from minikafka.sim.kafka_plans import TOMBSTONE
@@ -70,7 +63,7 @@ async def started(make: Callable[[], Client], pause_s: float = 0.1) -> Client:
         client = make()
         try:
             await client.start()
-        except ProtocolError:
+        except kafka.ProtocolError:
             await asyncio.sleep(pause_s)
         else:
             return client
@@ -117,7 +110,7 @@ class SendingClient:
             key = name.encode() if name else None
             try:
                 future = await producer.send(operation.topic, value, key=key, partition=operation.partition)
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 self._failed(op, error)
             else:
                 future.add_done_callback(self._on_outcome(op))
@@ -133,16 +126,16 @@ class SendingClient:
                 offset = metadata.offset if metadata.offset >= 0 else None
                 self._recorder.acknowledged(op, partition=metadata.partition, offset=offset)
                 self.unanswered -= 1
-            elif isinstance(error, ProtocolError):
+            elif isinstance(error, kafka.ProtocolError):
                 self._failed(op, error)
             else:
                 raise error
 
         return on_outcome
 
-    def _failed(self, op: int, error: ProtocolError) -> None:
+    def _failed(self, op: int, error: kafka.ProtocolError) -> None:
         self.unanswered -= 1
-        if error.outcome == NOT_WRITTEN:
+        if error.outcome == kafka.NOT_WRITTEN:
             self._recorder.failed(op, error.name)
         else:
             self._recorder.unknown(op, error.name)
@@ -177,7 +170,7 @@ class Reader:
                 for record in decode_batch(verify(batch.data))
                 if record.offset >= position
             ]
-        except (CorruptMessage, InvalidRecord) as error:
+        except (kafka.CorruptMessage, kafka.InvalidRecord) as error:
             self._world.events("damage_refused_by_reader", partition=str(name), position=position, why=error.message)
             return []
         if batches:
@@ -262,7 +255,7 @@ class ReadingClient(Reader):
             return 0
         heard = 0
         for answer in response.partitions:
-            if answer.error_code == OffsetOutOfRange.code:
+            if answer.error_code == kafka.OffsetOutOfRange.code:
                 self._reset(answer)
             elif not answer.error_code and answer.diverging_epoch is None:
                 name = TopicPartition(answer.topic, answer.partition)
@@ -286,7 +279,7 @@ class ReadingClient(Reader):
             answer: object = await call(
                 self._world.network, peer, request, self._world.clock.now() + CALL_S * self._pace
             )
-        except (WorldError, ProtocolError):
+        except (kafka.WorldError, kafka.ProtocolError):
             return None
         return answer
 
@@ -320,7 +313,7 @@ class ConsumingClient(Reader):
         while True:
             try:
                 taken = await consumer.getmany(timeout_ms=POLL_MS)
-            except CorruptMessage as error:
+            except kafka.CorruptMessage as error:
                 # What an application does: it stays in front of the damage, in case the next leader has it whole.
                 self._world.events("damage_refused_by_consumer", why=error.message)
                 await asyncio.sleep(READ_PAUSE_S)

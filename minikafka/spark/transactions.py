@@ -20,15 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from minikafka import errors as kafka
 from minikafka.blocking.brokers import TRANSACTION_KEY, Brokers, BrokersUnreachable, Coordinator
-from minikafka.errors import (
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    ProducerFenced,
-    ProtocolError,
-    TransactionAbortable,
-)
 from minikafka.types import NO_OFFSET, Offset
 from minikafka.wire import messages as m
 from minikafka.wire.group_messages import CommitPartition, OffsetFetchRequest, OffsetFetchResponse
@@ -41,7 +34,13 @@ LOGGER = logging.getLogger("minikafka.spark")
 ABORT_TIMEOUT_S = 10.0
 NAME_PREFIX = "spark-sink"
 
-_ENDED = (InvalidProducerEpoch, ProducerFenced, InvalidTxnState, InvalidProducerIdMapping, TransactionAbortable)
+_ENDED = (
+    kafka.InvalidProducerEpoch,
+    kafka.ProducerFenced,
+    kafka.InvalidTxnState,
+    kafka.InvalidProducerIdMapping,
+    kafka.TransactionAbortable,
+)
 
 
 class BatchNotCommitted(Exception):
@@ -146,7 +145,7 @@ def abort_all(brokers: Brokers, transactions: Iterable[OpenTransaction]) -> None
             _end(brokers, each, is_commit=False, timeout_s=ABORT_TIMEOUT_S)
         except _ENDED as error:
             LOGGER.info("%s is not open: %s", each.transactional_id, error.message)
-        except (ProtocolError, BrokersUnreachable) as error:
+        except (kafka.ProtocolError, BrokersUnreachable) as error:
             LOGGER.warning("%s stays open until its timeout or its next attempt: %s", each.transactional_id, error)
 
 
@@ -159,7 +158,7 @@ def abort_unreported(brokers: Brokers, names: Iterable[str], *, timeout_ms: int)
     for name in names:
         try:
             TaskTransaction(brokers, name, timeout_ms=timeout_ms)
-        except (ProtocolError, BrokersUnreachable) as error:
+        except (kafka.ProtocolError, BrokersUnreachable) as error:
             LOGGER.warning("%s, if it is open, stays so until its timeout: %s", name, error)
 
 
@@ -177,6 +176,6 @@ def _end(brokers: Brokers, each: OpenTransaction, *, is_commit: bool, timeout_s:
     )
 
 
-def _first_error(response: Any) -> ProtocolError | None:
+def _first_error(response: Any) -> kafka.ProtocolError | None:
     errors = [error_in(response), *map(error_in, response.partitions)]
     return next((each for each in errors if each is not None), None)

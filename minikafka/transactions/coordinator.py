@@ -20,15 +20,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from minikafka import errors as kafka
 from minikafka.coordination.regexes import compiled
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
-from minikafka.errors import (
-    ConcurrentTransactions,
-    InvalidProducerIdMapping,
-    InvalidTransactionTimeout,
-    ProtocolError,
-    TransactionalIdNotFound,
-)
 from minikafka.ports import Events
 from minikafka.transactions.markers import MarkerId, OwedMarkers
 from minikafka.transactions.records import (
@@ -66,7 +60,7 @@ BUSY_WAIT_S = 0.1
 """How long partitions wait for the change of their transaction that is under way, before CONCURRENT_TRANSACTIONS."""
 
 Committed = Callable[[Step], None]
-Refused = Callable[[ProtocolError, Step], None]
+Refused = Callable[[kafka.ProtocolError, Step], None]
 
 
 class _Adding(NamedTuple):
@@ -147,7 +141,7 @@ class TransactionCoordinator:
         """The record of ``write`` is committed: it counts."""
         write.committed(step)
 
-    def refused(self, write: Write, error: ProtocolError, step: Step) -> None:
+    def refused(self, write: Write, error: kafka.ProtocolError, step: Step) -> None:
         """The record was not written; or (outcome *unknown*) it may be committed later."""
         write.refused(error, step)
 
@@ -190,7 +184,7 @@ class TransactionCoordinator:
         name = _checked_id(request.transactional_id)
         timeout_ms_max = min(self._settings.timeout_ms_max, TIMEOUT_MS_MAX)
         if not 0 < request.transaction_timeout_ms <= timeout_ms_max:
-            raise InvalidTransactionTimeout(
+            raise kafka.InvalidTransactionTimeout(
                 f"transaction.timeout.ms={request.transaction_timeout_ms} is not within 1 and the broker's "
                 f"transaction.max.timeout.ms={timeout_ms_max}"
             )
@@ -200,7 +194,7 @@ class TransactionCoordinator:
         if transaction is None:
             if new_producer_id == NO_PRODUCER:
                 # It expired after the caller had looked.
-                raise ConcurrentTransactions(f"{name} is not known any more: retry")
+                raise kafka.ConcurrentTransactions(f"{name} is not known any more: retry")
             transaction = Transaction.new(name, new_producer_id, self._settings.epoch_max)
         transaction.check_takeover(expected)
         if transaction.value.state is State.ONGOING:
@@ -217,7 +211,7 @@ class TransactionCoordinator:
             )
             self._free(transaction, then)
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
             then.answer(ticket, InitProducerIdResponse.failed(error))
 
@@ -226,13 +220,15 @@ class TransactionCoordinator:
 
     def _fence(self, ticket: Ticket, transaction: Transaction, step: Step) -> None:
         """Abort the open transaction at an epoch of its own; the caller retries, and gets the epoch after that."""
-        error = ConcurrentTransactions(f"{transaction.transactional_id}: its open transaction is being aborted: retry")
+        error = kafka.ConcurrentTransactions(
+            f"{transaction.transactional_id}: its open transaction is being aborted: retry"
+        )
 
         def committed(then: Step) -> None:
             self._send_markers(transaction, then)
             then.answer(ticket, InitProducerIdResponse.failed(error))
 
-        def refused(why: ProtocolError, then: Step) -> None:
+        def refused(why: kafka.ProtocolError, then: Step) -> None:
             self._released(transaction, why, then)
             then.answer(ticket, InitProducerIdResponse.failed(why))
 
@@ -284,7 +280,7 @@ class TransactionCoordinator:
             answer(then)
             self._free(transaction, then)
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
             for each in adding:
                 then.answer(each.ticket, AddedPartitions.failed(error, transactional_id=name))
@@ -303,13 +299,13 @@ class TransactionCoordinator:
                 self._waiting[name] = others
             try:
                 self._add(self._known(name, first.producer[0]), alike, step)
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 for each in alike:
                     step.answer(each.ticket, AddedPartitions.failed(error, transactional_id=name))
 
     def _answer_late(self, step: Step) -> None:
         for name, waiting in list(self._waiting.items()):
-            error = ConcurrentTransactions(f"another change of {name} is still under way: retry")
+            error = kafka.ConcurrentTransactions(f"another change of {name} is still under way: retry")
             for each in waiting:
                 if each.deadline <= step.now:
                     step.answer(each.ticket, AddedPartitions.failed(error, transactional_id=name))
@@ -330,7 +326,9 @@ class TransactionCoordinator:
         name = _checked_id(transactional_id)
         transaction = self._transactions.get(name)
         if transaction is None:
-            raise InvalidProducerIdMapping(f"{name} has no producer id; {producer_id} is not its own: initialize again")
+            raise kafka.InvalidProducerIdMapping(
+                f"{name} has no producer id; {producer_id} is not its own: initialize again"
+            )
         return transaction
 
     # ------------------------------------------------------------------------------------------------- the end
@@ -354,7 +352,7 @@ class TransactionCoordinator:
             self._send_markers(transaction, then)
             then.answer(ticket, _ended(request, target))
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
             then.answer(ticket, EndTxnResponse.failed(error))
 
@@ -388,7 +386,7 @@ class TransactionCoordinator:
             self._plan_expiration(then)
             self._free(transaction, then)
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             if not is_unknown(error):
                 self._incomplete[transaction.transactional_id] = transaction
                 self._retry_at = min(self._retry_at, then.now + RETRY_PAUSE_S)
@@ -418,7 +416,7 @@ class TransactionCoordinator:
         def committed(then: Step) -> None:
             self._send_markers(transaction, then)
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
 
         self._write(transaction, transaction.fence(step.wall_ms), step, committed, refused)
@@ -448,7 +446,7 @@ class TransactionCoordinator:
             self._free(transaction, then)
             self._events("transactional_id_expired", transactional_id=name)
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
 
         transaction.is_busy = True
@@ -465,14 +463,14 @@ class TransactionCoordinator:
             transaction.advance(target, then.now)
             committed(then)
 
-        def answered(error: ProtocolError, then: Step) -> None:
+        def answered(error: kafka.ProtocolError, then: Step) -> None:
             refused(as_coordinator(error), then)
 
         transaction.is_busy = True
         record = TransactionRecord(transactional_id=transaction.transactional_id, value=target)
         step.writes.append(Write((record,), advanced, answered))
 
-    def _released(self, transaction: Transaction, error: ProtocolError, step: Step) -> None:
+    def _released(self, transaction: Transaction, error: kafka.ProtocolError, step: Step) -> None:
         """A write failed: unless its record may still be committed, the id is as before."""
         if is_unknown(error):
             return
@@ -486,7 +484,7 @@ class TransactionCoordinator:
         """DescribeTransactions, one of them."""
         transaction = self._transactions.get(_checked_id(transactional_id))
         if transaction is None or transaction.is_new:
-            raise TransactionalIdNotFound(f"there is no transactional id {transactional_id}")
+            raise kafka.TransactionalIdNotFound(f"there is no transactional id {transactional_id}")
         value = transaction.value
         return DescribedTransaction(
             transactional_id=transactional_id,
@@ -542,7 +540,7 @@ def _checked_id(transactional_id: str | None) -> str:
 def _added(
     transactional_id: str,
     partitions: Iterable[TopicPartition],
-    errors: Mapping[TopicPartition, ProtocolError | None] | None = None,
+    errors: Mapping[TopicPartition, kafka.ProtocolError | None] | None = None,
 ) -> AddedPartitions:
     found = errors or {}
     return AddedPartitions(

@@ -14,12 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minikafka.errors import (
-    InvalidProducerEpoch,
-    TransactionCoordinatorFenced,
-    UnsupportedForMessageFormat,
-    UnsupportedVersion,
-)
+from minikafka import errors as kafka
 from minikafka.transactions.records import State, TransactionValue
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 
@@ -30,8 +25,8 @@ FENCED_PAUSE_S = 10.0
 transactional id stays busy, and readers of committed records stay before it in every partition that has no marker.
 """
 
-_DONE = frozenset({0, UnsupportedForMessageFormat.code, UnsupportedVersion.code})
-_FENCED = frozenset({InvalidProducerEpoch.code, TransactionCoordinatorFenced.code})
+_DONE = frozenset({0, kafka.UnsupportedForMessageFormat.code, kafka.UnsupportedVersion.code})
+_FENCED = frozenset({kafka.InvalidProducerEpoch.code, kafka.TransactionCoordinatorFenced.code})
 """A newer producer or a newer coordinator has written to the partition. Most likely this coordinator has been replaced,
 and its successor ends the transaction; each partition rejects the markers of the former one by itself.
 """

@@ -20,14 +20,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from minikafka.errors import (
-    ConcurrentTransactions,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    ProducerFenced,
-    ProtocolError,
-    TransactionAbortable,
-)
+from minikafka import errors as kafka
 from minikafka.invariant import invariant
 from minikafka.transactions.records import (
     NO_PRODUCER_EPOCH,
@@ -251,7 +244,7 @@ class Transaction:
 
     def verify(
         self, producer_id: int, epoch: int, partitions: frozenset[TopicPartition]
-    ) -> dict[TopicPartition, ProtocolError | None]:
+    ) -> dict[TopicPartition, kafka.ProtocolError | None]:
         """Which partitions belong to the open transaction. A write under way does not matter (KAFKA-14904)."""
         self._check_producer(producer_id, epoch)
         if self.value.state.is_prepared:
@@ -259,7 +252,7 @@ class Transaction:
         return {
             each: None
             if self.value.state is State.ONGOING and each in self.value.partitions
-            else TransactionAbortable(f"{each} is not part of the transaction of {self.transactional_id}")
+            else kafka.TransactionAbortable(f"{each} is not part of the transaction of {self.transactional_id}")
             for each in sorted(partitions)
         }
 
@@ -293,7 +286,7 @@ class Transaction:
         if ruling is _Ruling.FENCED:
             raise self._fenced(producer_id, epoch)
         if ruling is _Ruling.INVALID:
-            raise InvalidTxnState(
+            raise kafka.InvalidTxnState(
                 f"{self.transactional_id} is {value.state.value}: there is no transaction to "
                 f"{'commit' if is_commit else 'abort'}"
             )
@@ -359,16 +352,16 @@ class Transaction:
             raise self._concurrent()
         return new_producer_id
 
-    def _concurrent(self) -> ProtocolError:
-        return ConcurrentTransactions(
+    def _concurrent(self) -> kafka.ProtocolError:
+        return kafka.ConcurrentTransactions(
             f"{self.transactional_id} is {self.value.state.value}, and another change of it is under way: retry"
         )
 
-    def _mapping(self, producer_id: int) -> ProtocolError:
-        return InvalidProducerIdMapping(f"{self.transactional_id} does not belong to producer id {producer_id}")
+    def _mapping(self, producer_id: int) -> kafka.ProtocolError:
+        return kafka.InvalidProducerIdMapping(f"{self.transactional_id} does not belong to producer id {producer_id}")
 
-    def _fenced(self, producer_id: int, epoch: int) -> ProtocolError:
-        return ProducerFenced(
+    def _fenced(self, producer_id: int, epoch: int) -> kafka.ProtocolError:
+        return kafka.ProducerFenced(
             f"producer id {producer_id} with epoch {epoch} is not the latest producer of {self.transactional_id}: "
             "another one has taken over, or its transaction timed out"
         )

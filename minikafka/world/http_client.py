@@ -22,16 +22,8 @@ from functools import lru_cache
 from typing import cast
 from urllib.parse import quote
 
+from minikafka import errors as kafka
 from minikafka.config import KIB
-from minikafka.errors import (
-    ConnectionRefused,
-    LoginRefused,
-    NotABroker,
-    OutcomeUnknown,
-    TlsFailed,
-    Unreachable,
-    in_words,
-)
 from minikafka.ports import Buffers
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
@@ -66,7 +58,7 @@ ClientLogin = Callable[[], Awaitable[str]]
 async def _header_of(login: ClientLogin) -> bytes:
     value = await login()
     if not value.isascii() or not value.isprintable():
-        raise LoginRefused("the credentials have characters that no header may have; nothing was sent")
+        raise kafka.LoginRefused("the credentials have characters that no header may have; nothing was sent")
     return f"Authorization: {value}\r\n".encode()
 
 
@@ -148,7 +140,7 @@ class _Connection(asyncio.BufferedProtocol):
         """Send a request of ``size`` body bytes and await its answer. OutcomeUnknown for everything that goes wrong."""
         transport = self._transport
         if transport is None:
-            raise OutcomeUnknown("the connection was closed")
+            raise kafka.OutcomeUnknown("the connection was closed")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
         self._answer = answer
@@ -171,7 +163,7 @@ class _Connection(asyncio.BufferedProtocol):
         if answer is self._answer:
             self._fail("no answer in time")
 
-    def _fail(self, why: str, kind: type[OutcomeUnknown] = OutcomeUnknown) -> None:
+    def _fail(self, why: str, kind: type[kafka.OutcomeUnknown] = kafka.OutcomeUnknown) -> None:
         """End the call under way, and the connection with it."""
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
@@ -211,7 +203,7 @@ class _Connection(asyncio.BufferedProtocol):
         if exc is None:
             self._fail(self._closed_early)
         else:
-            self._fail(tls_failure(exc) if isinstance(exc, ssl.SSLError) else in_words(exc))
+            self._fail(tls_failure(exc) if isinstance(exc, ssl.SSLError) else kafka.in_words(exc))
         self._owner.closed(self)
 
     def eof_received(self) -> None:
@@ -248,7 +240,7 @@ class _Connection(asyncio.BufferedProtocol):
         understood = _understood(read[:end])
         if understood is None:
             # A broker that has answered before has not become another program.
-            kind = OutcomeUnknown if self._has_answered else NotABroker
+            kind = kafka.OutcomeUnknown if self._has_answered else kafka.NotABroker
             self._fail(f"an answer that is not understood: {read[:80]!r}", kind)
             return
         self._status, size, self._keep_alive = understood
@@ -295,7 +287,7 @@ class HttpClient:
         for everything else that goes wrong.
         """
         if self._is_closed:
-            raise OutcomeUnknown("this end of the network is closed")
+            raise kafka.OutcomeUnknown("this end of the network is closed")
         loop = asyncio.get_running_loop()
         # Not kept with the heads: a token ends.
         authorization = b"" if self._login is None else await _header_of(self._login)
@@ -332,18 +324,20 @@ class HttpClient:
                 )
         except TimeoutError:
             if deadline <= give_up:
-                raise OutcomeUnknown("no answer in time") from None
-            raise Unreachable(f"no connection within {self._connect_timeout_s:g} s") from None
+                raise kafka.OutcomeUnknown("no answer in time") from None
+            raise kafka.Unreachable(f"no connection within {self._connect_timeout_s:g} s") from None
         except ConnectionRefusedError as error:
-            raise ConnectionRefused("Connection refused") from error  # asyncio's own text is "Connect call failed"
+            raise kafka.ConnectionRefused(
+                "Connection refused"
+            ) from error  # asyncio's own text is "Connect call failed"
         except ssl.SSLError as error:
-            raise TlsFailed(f"no TLS connection: {tls_failure(error)}") from error
+            raise kafka.TlsFailed(f"no TLS connection: {tls_failure(error)}") from error
         except (OSError, UnicodeError, ValueError, OverflowError) as error:
             # Several addresses that failed in different words are one OSError without a number.
             is_several = type(error) is OSError and error.errno is None
             if is_several and await _refused_by_every_address(loop, peer, min(deadline, give_up)):
-                raise ConnectionRefused("Connection refused") from error
-            raise Unreachable(in_words(error)) from error
+                raise kafka.ConnectionRefused("Connection refused") from error
+            raise kafka.Unreachable(kafka.in_words(error)) from error
         # Counted here and not when the transport is made: of a call that is cancelled between the two, uvloop closes
         # the transport without a word to its protocol, and close() would wait for it for ever.
         if connection.is_open:
@@ -351,7 +345,7 @@ class HttpClient:
             self._all_closed.clear()
         if self._is_closed:
             connection.abort()
-            raise OutcomeUnknown("this end of the network is closed")
+            raise kafka.OutcomeUnknown("this end of the network is closed")
         return connection
 
     # ------------------------------------------------------------------------------------- what connections tell

@@ -20,11 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from minikafka.errors import (
-    BrokerNotAvailable,
-    InvalidRequest,
-    ProtocolError,
-)
+from minikafka import errors as kafka
 from minikafka.ports import Buffers
 from minikafka.web.gate import Asked
 from minikafka.web.problems import PROBLEM_TYPE, problem_of
@@ -103,7 +99,7 @@ class Silence(web.StreamResponse):
 
 
 def refusal(
-    status: int, error: ProtocolError, members: Mapping[str, Any] | None = None, **headers: str
+    status: int, error: kafka.ProtocolError, members: Mapping[str, Any] | None = None, **headers: str
 ) -> web.Response:
     """A problem (RFC 9457) of HTTP itself; errors of the protocol are 200 answers with Kafka's code."""
     return web.Response(
@@ -162,7 +158,7 @@ class OtherRoutes:
         if not isinstance(request, web.Request):
             async with self._opening:
                 if self._is_over:
-                    return refusal(503, BrokerNotAvailable("the server is closing"), Retry_After="1")
+                    return refusal(503, kafka.BrokerNotAvailable("the server is closing"), Retry_After="1")
                 make_request = self.make_request or await self._open()
             first = request
             request = make_request(*request[PARTS])
@@ -326,7 +322,7 @@ class HttpConnection(RequestHandler):
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         said = " ".join((message or "").split())[:DETAIL_LENGTH_MAX]
-        response = refusal(status, InvalidRequest(f"this is no HTTP request: {said or 'it cannot be read'}"))
+        response = refusal(status, kafka.InvalidRequest(f"this is no HTTP request: {said or 'it cannot be read'}"))
         response.force_close()
         return response
 

@@ -17,16 +17,8 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
+from minikafka import errors as kafka
 from minikafka.config import MIB
-from minikafka.errors import (
-    UNKNOWN,
-    BrokerNotAvailable,
-    InvalidRequest,
-    ProtocolError,
-    RecordListTooLarge,
-    SaslAuthenticationFailed,
-    UnknownServerError,
-)
 from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.gate import ALWAYS, PREFLIGHT_ANSWER, WITHOUT_LOGIN
 from minikafka.web.problems import status_of
@@ -139,7 +131,7 @@ class GeneralServer:
                 request[AUTHENTICATE] = partial(self._principal_of, request)
                 if isinstance(connection, HttpConnection) and "Authorization" in request.headers:
                     self.connections.logged_in(connection)
-            except ProtocolError as error:
+            except kafka.ProtocolError as error:
                 refused_login = self._refuse_credentials(request, error)
                 await self._share(request, refused_login)
                 return refused_login
@@ -165,14 +157,14 @@ class GeneralServer:
         if self._host.login is not None:
             of_request = await self._host.login.principal(given, request.remote or "")
         elif given is not None or self._host.needs_login:
-            raise SaslAuthenticationFailed("this listener cannot check credentials")
+            raise kafka.SaslAuthenticationFailed("this listener cannot check credentials")
         else:
             of_request = None
         if of_request is None and record.refusal:
-            raise SaslAuthenticationFailed(f"the client certificate is not accepted: {record.refusal}")
+            raise kafka.SaslAuthenticationFailed(f"the client certificate is not accepted: {record.refusal}")
         return of_request or record.principal
 
-    def _refuse_credentials(self, request: web.BaseRequest, error: ProtocolError) -> web.Response:
+    def _refuse_credentials(self, request: web.BaseRequest, error: kafka.ProtocolError) -> web.Response:
         status = status_of(error)
         response = self._refuse(status, error)
         if status in (429, 503):
@@ -196,18 +188,18 @@ class GeneralServer:
     async def _on_rpc(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
         if not path.startswith(RPC_PATH):
-            return self._refuse(404, InvalidRequest(f"no such path: {path}"))
+            return self._refuse(404, kafka.InvalidRequest(f"no such path: {path}"))
         if request.method != "POST":
-            return self._refuse(405, InvalidRequest("/rpc takes POST"), Allow="POST")
+            return self._refuse(405, kafka.InvalidRequest("/rpc takes POST"), Allow="POST")
         handler, content_type = self._host.handler, MSGPACK
         given = request.headers.get("Content-Type", MSGPACK).partition(";")[0].strip().lower()
         if given in (JSON, FORM):
             if self._host.json_handler is None:
-                return self._refuse(415, InvalidRequest("this server's /rpc speaks msgpack"))
+                return self._refuse(415, kafka.InvalidRequest("this server's /rpc speaks msgpack"))
             handler, content_type = self._host.json_handler, JSON
         elif given not in MSGPACK_TYPES:
             reason = f"Content-Type {given[:80]!r} cannot be read here, only {JSON} and {MSGPACK}"
-            return self._refuse(415, InvalidRequest(reason), {"accepted": [JSON, MSGPACK]})
+            return self._refuse(415, kafka.InvalidRequest(reason), {"accepted": [JSON, MSGPACK]})
         length = request.content_length
         size_max = min(self._host.request_max_bytes, request_bytes_max(path[len(RPC_PATH) :]))
         if length is not None and length > size_max:
@@ -258,13 +250,13 @@ class GeneralServer:
             return self._busy_now()
         except TimeoutError:
             return self._refuse(
-                408, InvalidRequest(f"the body was not complete after {self._host.frame_timeout_s:g} s")
+                408, kafka.InvalidRequest(f"the body was not complete after {self._host.frame_timeout_s:g} s")
             )
         except ConnectionError:
             return Silence(hang_up=True)  # the client left before its body was complete
         except Exception as error:  # noqa: BLE001 - a handler never raises: the owner of this loop decides what stops
             self._host.tell_bug(path, error)
-            return self._refuse(500, UnknownServerError(SEE_LOG, outcome=UNKNOWN))
+            return self._refuse(500, kafka.UnknownServerError(SEE_LOG, outcome=kafka.UNKNOWN))
         finally:
             self._host.release_frames(held)
         return RpcAnswer(buffers, content_type, self._host.http_date())
@@ -273,16 +265,16 @@ class GeneralServer:
         limit = f"socket.request.max.bytes is {size_max}"
         if size_max < self._host.request_max_bytes:
             limit = f"requests of this API have at most {size_max}"
-        return self._refuse(413, RecordListTooLarge(f"{size} bytes; {limit}"))
+        return self._refuse(413, kafka.RecordListTooLarge(f"{size} bytes; {limit}"))
 
     def _busy_now(self) -> web.Response:
         self._host.hurry_frames()
         held, most = self._host.queued_bytes, self._host.queued_max_bytes
         detail = f"{held} bytes of requests are held; queued.max.request.bytes is {most}"
-        return self._refuse(503, BrokerNotAvailable(detail), Retry_After="1")
+        return self._refuse(503, kafka.BrokerNotAvailable(detail), Retry_After="1")
 
     def _refuse(
-        self, status: int, error: ProtocolError, members: Mapping[str, Any] | None = None, **headers: str
+        self, status: int, error: kafka.ProtocolError, members: Mapping[str, Any] | None = None, **headers: str
     ) -> web.Response:
         response = refusal(status, error, members, **headers)
         response.force_close()

@@ -27,13 +27,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from minikafka import errors as kafka
 from minikafka.config import KIB
-from minikafka.errors import (
-    UNKNOWN,
-    BrokerNotAvailable,
-    ProtocolError,
-    UnknownServerError,
-)
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameSession, Handler, HttpLogin, OpenSession, RequestContext
 from minikafka.security.principals import NotAuthenticated
@@ -98,7 +93,7 @@ class Interpose(Protocol):
         api: str,
         contents: Buffers | object,
         handle: Callable[[], Awaitable[Served]],
-        refuse: Callable[[ProtocolError], Served],
+        refuse: Callable[[kafka.ProtocolError], Served],
         client: Mapping[str, str],
     ) -> Served: ...
 
@@ -190,7 +185,7 @@ async def answered(handler: Handler, api: str, body: bytes | bytearray, context:
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def refused(content_type: str, api: str, error: ProtocolError) -> Buffers:
+def refused(content_type: str, api: str, error: kafka.ProtocolError) -> Buffers:
     """The body of a response that carries ``error``."""
     response = error_response(BY_NAME[api], error)
     return [encode_json(response) + b"\n"] if content_type == JSON else encode_response(response)
@@ -546,7 +541,7 @@ class HttpServer:
                         connection.abort()
                     # Later answers of the connection wait behind this one, until its client gives up.
                     await connection.gone.wait()
-                    raise BrokerNotAvailable(str(silence)) from None
+                    raise kafka.BrokerNotAvailable(str(silence)) from None
                 finally:
                     if handling is not None:
                         self._handling.discard(handling)
@@ -689,7 +684,10 @@ class HttpServer:
 
     def _failed(self, api: str, error: Exception) -> Answer:
         self.tell_bug(RPC_PATH + api, error)
-        text = json.dumps(problem_of(UnknownServerError(SEE_LOG, outcome=UNKNOWN), status=500)).encode() + b"\n"
+        text = (
+            json.dumps(problem_of(kafka.UnknownServerError(SEE_LOG, outcome=kafka.UNKNOWN), status=500)).encode()
+            + b"\n"
+        )
         return Answer((text,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
 
     def context_of(

@@ -16,18 +16,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from minikafka import errors as kafka
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.purgatory import Condition, Mark
 from minikafka.broker.replica_manager import STORAGE_ERRORS
-from minikafka.errors import (
-    UNKNOWN,
-    ClusterAuthorizationFailed,
-    InvalidRequest,
-    NotLeaderOrFollower,
-    ProtocolError,
-    RequestTimedOut,
-    StaleBrokerEpoch,
-)
 from minikafka.types import NO_NODE, Offset, TopicPartition
 from minikafka.wire.markers import EndTransaction
 from minikafka.wire.transaction_messages import (
@@ -58,7 +50,7 @@ class _Written:
     leader: LeaderReplica | None = None
     end_offset: Offset = -1
     applied: Awaitable[bool] | None = None
-    error: ProtocolError | None = None
+    error: kafka.ProtocolError | None = None
 
 
 MARKER_COST = 32 * 1024
@@ -98,12 +90,12 @@ async def handle_write_txn_markers(
     for each in written:
         # Members must not read older offsets once the transaction counts as complete (KAFKA-17507).
         if each.error is None and each.applied is not None and not await each.applied:
-            each.error = NotLeaderOrFollower(
-                f"{each.name}: the coordinator moved before it had applied the marker", outcome=UNKNOWN
+            each.error = kafka.NotLeaderOrFollower(
+                f"{each.name}: the coordinator moved before it had applied the marker", outcome=kafka.UNKNOWN
             )
     if not session_alive():
         for each in written:
-            each.error = each.error or session_expired(each.name, UNKNOWN)
+            each.error = each.error or session_expired(each.name, kafka.UNKNOWN)
     return WriteTxnMarkersResponse(markers=tuple(map(_answer, written)))
 
 
@@ -112,11 +104,11 @@ def _check_sender(replicas: ReplicaManager, request: WriteTxnMarkersRequest) -> 
         return
     known = replicas.registered_epoch(request.broker_id)
     if known is None:
-        raise ClusterAuthorizationFailed(
+        raise kafka.ClusterAuthorizationFailed(
             f"broker_id={request.broker_id} is not registered in this cluster: only brokers may write markers"
         )
     if request.broker_epoch < known:
-        raise StaleBrokerEpoch(
+        raise kafka.StaleBrokerEpoch(
             f"broker {request.broker_id} sends markers with broker epoch {request.broker_epoch}, it has registered as "
             f"{known} since"
         )
@@ -129,7 +121,7 @@ def _end_of(marker: TransactionMarker) -> EndTransaction:
         ("coordinator_epoch", marker.coordinator_epoch, INT32_MAX),
     ):
         if not 0 <= value <= largest:
-            raise InvalidRequest(f"{member}={value} is out of range", member=member)
+            raise kafka.InvalidRequest(f"{member}={value} is out of range", member=member)
     return EndTransaction(
         marker.producer_id,
         marker.producer_epoch,
@@ -152,7 +144,7 @@ def _append(
             written.end_offset = leader.append_marker(end, wall_ms=replicas.clock.wall_ms()).end_offset
         except STORAGE_ERRORS as error:
             raise replicas.storage_error(partition, error) from error
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         written.error = error
         replicas.events(
             "marker_refused", partition=str(name), producer_id=end.producer_id, error=error.name, why=error.message
@@ -186,21 +178,21 @@ async def _wait(replicas: ReplicaManager, waiting: list[_Written], deadline: flo
     with replicas.traffic.purgatory_meters["Produce"].parked():
         await replicas.purgatory.until(conditions, done, deadline)
     for each in waiting:
-        each.error = RequestTimedOut(
+        each.error = kafka.RequestTimedOut(
             f"{each.name}: the marker was written at {each.end_offset - 1} and is not yet on all in-sync replicas",
-            outcome=UNKNOWN,
+            outcome=kafka.UNKNOWN,
         )
 
 
 def _is_settled(each: _Written) -> bool:
     if each.partition is None or each.leader is None or each.partition.role is not each.leader:
-        each.error = NotLeaderOrFollower(
-            f"{each.name}: the leader changed before all replicas had the marker", outcome=UNKNOWN
+        each.error = kafka.NotLeaderOrFollower(
+            f"{each.name}: the leader changed before all replicas had the marker", outcome=kafka.UNKNOWN
         )
         return True
     try:
         return each.leader.check_acknowledged(each.end_offset)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         each.error = error
         return True
 

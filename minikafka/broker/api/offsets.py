@@ -11,20 +11,10 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from minikafka import errors as kafka
 from minikafka.broker.api.produce import TIMEOUT_MS_MAX
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.purgatory import Condition, Mark
-from minikafka.errors import (
-    UNKNOWN,
-    InvalidRequest,
-    InvalidTopic,
-    NotLeaderOrFollower,
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-    PolicyViolation,
-    ProtocolError,
-    RequestTimedOut,
-)
 from minikafka.log.disk_reader import TimestampHit, first_at_or_after
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import INTERNAL_TOPICS, Offset, TopicPartition
@@ -112,7 +102,7 @@ def _list_one(
         partition, leader = _leader_of(replicas, item, session_alive)
         with replicas.storage_guard(partition):
             timestamp, offset, epoch = _position(leader, item.timestamp, request)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return _refusal(replicas, item, error)
     return ListedOffset(
         topic=item.topic, partition=item.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
@@ -131,8 +121,8 @@ async def _search_one(
         # The search may have taken turns: what a deposed leader found is not its answer to give, and a topic that was
         # created again meanwhile has other offsets.
         if _leader_of(replicas, item, session_alive)[1] is not leader:
-            raise NotLeaderOrFollower(f"{partition.partition}: the leader has changed during the search")
-    except ProtocolError as error:
+            raise kafka.NotLeaderOrFollower(f"{partition.partition}: the leader has changed during the search")
+    except kafka.ProtocolError as error:
         return _refusal(replicas, item, error)
     timestamp, offset, epoch = hit if hit is not None else (-1, -1, -1)
     return ListedOffset(
@@ -166,7 +156,7 @@ def _leader_of(
     return partition, leader
 
 
-def _refusal(replicas: ReplicaManager, item: ListOffsetsPartition, error: ProtocolError) -> ListedOffset:
+def _refusal(replicas: ReplicaManager, item: ListOffsetsPartition, error: kafka.ProtocolError) -> ListedOffset:
     return ListedOffset.with_error(
         error,
         topic=item.topic,
@@ -185,7 +175,7 @@ def _position(leader: LeaderReplica, timestamp: int, request: ListOffsetsRequest
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     if timestamp != LATEST:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"timestamp={timestamp} is not supported; use milliseconds since 1970, -1 (latest), -2 (earliest), "
             "-3 (max timestamp), -4 (earliest local), -5 (latest tiered) or -6 (earliest pending upload)."
         )
@@ -196,7 +186,7 @@ def _readable_end(leader: LeaderReplica, request: ListOffsetsRequest) -> Offset:
     if request.replica_id >= 0:
         return leader.log.end_offset
     if not leader.knows_its_watermark:
-        raise OffsetNotAvailable(
+        raise kafka.OffsetNotAvailable(
             f"{leader.partition}: the new leader's high watermark {leader.high_watermark} is behind its epoch's start "
             f"{leader.epoch_start}: ask again in a moment"
         )
@@ -232,7 +222,7 @@ def _epoch_end(replicas: ReplicaManager, item: EpochQuery, *, may_answer: bool) 
         leader = replicas.get(name).as_leader(item.current_leader_epoch)
         if not may_answer:
             raise session_expired(name)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return EpochAnswer.with_error(error, topic=item.topic, partition=item.partition)
     end = leader.log.end_offset_for(item.leader_epoch)
     return EpochAnswer(topic=item.topic, partition=item.partition, leader_epoch=end.epoch, end_offset=end.end_offset)
@@ -268,19 +258,21 @@ def _begin_deletion(
     name = TopicPartition(item.topic, item.partition)
     try:
         if name.topic in INTERNAL_TOPICS:
-            raise InvalidTopic(f"{name}: a coordinator needs the records of its log, they are not deleted on request")
+            raise kafka.InvalidTopic(
+                f"{name}: a coordinator needs the records of its log, they are not deleted on request"
+            )
         partition = replicas.get(name)
         leader = partition.as_leader()
         if not session_alive():
             raise session_expired(name)
         if leader.log.config.cleanup_policy == "compact":
-            raise PolicyViolation(
+            raise kafka.PolicyViolation(
                 f"{name}: cleanup.policy=compact keeps the last record of each key; write a record without a value to "
                 "delete a key, or set cleanup.policy=compact,delete"
             )
         offset = leader.high_watermark if item.offset == -1 else item.offset
         if not 0 <= offset <= leader.high_watermark:
-            raise OffsetOutOfRange(
+            raise kafka.OffsetOutOfRange(
                 f"{name}: offset {offset} is not within 0 and the high watermark {leader.high_watermark}",
                 high_watermark=leader.high_watermark,
             )
@@ -288,7 +280,7 @@ def _begin_deletion(
             leader.stir()
             with replicas.storage_guard(partition):
                 leader.log.raise_start(offset)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         return DeletedRecords.failed(error, topic=item.topic, partition=item.partition)
     return _Deletion(partition, leader, offset)
 
@@ -305,8 +297,8 @@ async def _deleted(replicas: ReplicaManager, deletion: _Deletion, deadline: floa
         with replicas.traffic.purgatory_meters["DeleteRecords"].parked():
             is_reached = await replicas.purgatory.until([condition], reached, deadline)
         if not is_reached:
-            raise RequestTimedOut(f"{name}: deleted here, some live replica has not followed yet")
-    except ProtocolError as error:
-        error = type(error)(error.message, outcome=UNKNOWN, **error.facts)
+            raise kafka.RequestTimedOut(f"{name}: deleted here, some live replica has not followed yet")
+    except kafka.ProtocolError as error:
+        error = type(error)(error.message, outcome=kafka.UNKNOWN, **error.facts)
         return DeletedRecords.failed(error, topic=name.topic, partition=name.partition)
     return DeletedRecords(topic=name.topic, partition=name.partition, low_watermark=replicas.low_watermark(leader))

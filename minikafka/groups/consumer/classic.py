@@ -17,17 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from minikafka.errors import (
-    CoordinatorNotAvailable,
-    FencedInstanceId,
-    GroupIdNotFound,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    ProtocolError,
-    RebalanceInProgress,
-    UnknownMemberId,
-    UnreleasedInstanceId,
-)
+from minikafka import errors as kafka
 from minikafka.groups.consumer.group import LEAVE_STATIC, ConsumerGroup, Draft, MemberState, Topics
 from minikafka.groups.consumer.heartbeat import Heartbeat, hash_of
 from minikafka.groups.consumer.records import (
@@ -65,13 +55,15 @@ def upgraded(classic: Group, topics: Topics) -> Draft:
     """
     name = classic.group_id
     if classic.members and classic.protocol_type != PROTOCOL_TYPE:
-        raise GroupIdNotFound(f"group {name} is of type {classic.protocol_type!r}: consumers need a group of their own")
+        raise kafka.GroupIdNotFound(
+            f"group {name} is of type {classic.protocol_type!r}: consumers need a group of their own"
+        )
     if classic.state is not State.STABLE:
-        raise CoordinatorNotAvailable(f"group {name} rebalances with the classic protocol: try again")
+        raise kafka.CoordinatorNotAvailable(f"group {name} rebalances with the classic protocol: try again")
     read = {member_id: _read(classic, member, topics) for member_id, member in classic.members.items()}
     every = Counter(each for _, assigned, _ in read.values() for each in assigned)
     if any(count > 1 for count in every.values()):
-        raise GroupIdNotFound(f"group {name} has a partition that is assigned to two classic members: stop one")
+        raise kafka.GroupIdNotFound(f"group {name} has a partition that is assigned to two classic members: stop one")
     draft = Draft(ConsumerGroup(name))
     subscribed = {topic for subscription, _, _ in read.values() for topic in subscription.topics if topic in topics}
     # A cooperative rebalance may be half done: what is nobody's is assigned with the first request. Kafka leaves it so.
@@ -114,7 +106,7 @@ def _read(classic: Group, member: Member, topics: Topics) -> _Read:
         subscription = Subscription.unpacked(member.metadata(classic.protocol or ""))
         given = Assignment.unpacked(member.assignment)
     except ValueError as error:
-        raise GroupIdNotFound(
+        raise kafka.GroupIdNotFound(
             f"group {classic.group_id} has a classic member {member.member_id} with an unreadable subscription or "
             "assignment: stop it"
         ) from error
@@ -207,13 +199,13 @@ def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscripti
     """What a classic member subscribes to. Raises InconsistentGroupProtocol."""
     name, names = group.group_id, [each.name for each in request.protocols]
     if request.protocol_type != PROTOCOL_TYPE or not _shared(group, names):
-        raise InconsistentGroupProtocol(
+        raise kafka.InconsistentGroupProtocol(
             f"group {name} is of type {PROTOCOL_TYPE!r}, and its classic members share none of {names}"
         )
     try:
         return Subscription.unpacked(request.protocols[0].metadata)
     except ValueError as error:
-        raise InconsistentGroupProtocol(
+        raise kafka.InconsistentGroupProtocol(
             f"the subscription for {names[0]} cannot be read ({error}): group {name} uses the consumer protocol"
         ) from error
 
@@ -230,7 +222,9 @@ def _enter(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: st
         return new_id, False
     member, target, current = group.members[holder], group.target(holder), group.current(holder)
     if not member.is_classic and current.epoch != LEAVE_STATIC:
-        raise UnreleasedInstanceId(f"instance {instance_id} of group {group.group_id} is in use by member {holder}")
+        raise kafka.UnreleasedInstanceId(
+            f"instance {instance_id} of group {group.group_id} is in use by member {holder}"
+        )
     draft.remove(holder)
     draft.set(member, new_id)
     draft.set(Target(partitions=target), new_id)
@@ -246,19 +240,19 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, topics: Topics) -> Syn
     session = group.members[request.member_id].classic
     name = session.protocols[0][0] if session is not None and session.protocols else None
     if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
-        raise InconsistentGroupProtocol(f"group {group.group_id} uses {PROTOCOL_TYPE}, {name}: join again")
+        raise kafka.InconsistentGroupProtocol(f"group {group.group_id} uses {PROTOCOL_TYPE}, {name}: join again")
     if group.epoch > current.epoch and current.state != MemberState.UNREVOKED:
-        raise RebalanceInProgress(f"group {group.group_id} has a newer assignment: join again")
+        raise kafka.RebalanceInProgress(f"group {group.group_id} has a newer assignment: join again")
     assignment = Assignment(partitions=_named(current.assigned, topics)).packed()
     return SyncGroupResponse(protocol_type=PROTOCOL_TYPE, protocol_name=name, assignment=assignment)
 
 
-def heartbeat(group: ConsumerGroup, request: HeartbeatRequest) -> ProtocolError | None:
+def heartbeat(group: ConsumerGroup, request: HeartbeatRequest) -> kafka.ProtocolError | None:
     """Heartbeat: RebalanceInProgress is returned, for the member lives; what is refused is raised."""
     _check_member(group, request.member_id, request.group_instance_id)
     check_generation(group, request.member_id, request.generation_id)
     if must_rejoin(group, request.member_id):
-        return RebalanceInProgress(f"group {group.group_id} has a newer assignment: join again")
+        return kafka.RebalanceInProgress(f"group {group.group_id} has a newer assignment: join again")
     return None
 
 
@@ -275,7 +269,7 @@ def check_generation(group: ConsumerGroup, member_id: str, generation: int) -> N
     """ILLEGAL_GENERATION unless it is the member's epoch."""
     epoch = group.current(member_id).epoch
     if generation != epoch:
-        raise IllegalGeneration(
+        raise kafka.IllegalGeneration(
             f"member {member_id} of group {group.group_id} is in generation {epoch}, not {generation}: join again"
         )
 
@@ -284,10 +278,10 @@ def _check_member(group: ConsumerGroup, member_id: str, instance_id: str | None)
     if instance_id is not None:
         holder = group.holder_of(instance_id)
         if holder is not None and holder != member_id:
-            raise FencedInstanceId(f"instance {instance_id} of group {group.group_id} is another member now")
+            raise kafka.FencedInstanceId(f"instance {instance_id} of group {group.group_id} is another member now")
     member = group.members.get(member_id)
     if member is None or not member.is_classic:
-        raise UnknownMemberId(f"group {group.group_id} has no classic member {member_id!r}: join again")
+        raise kafka.UnknownMemberId(f"group {group.group_id} has no classic member {member_id!r}: join again")
 
 
 def _shared(group: ConsumerGroup, names: Iterable[str]) -> bool:

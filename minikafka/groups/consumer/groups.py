@@ -21,15 +21,9 @@ from types import MappingProxyType
 
 from msgspec import structs
 
+from minikafka import errors as kafka
 from minikafka.coordination.packing import by_topic
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
-from minikafka.errors import (
-    CoordinatorNotAvailable,
-    FencedInstanceId,
-    MemberIdRequired,
-    ProtocolError,
-    UnknownMemberId,
-)
 from minikafka.groups.consumer import classic
 from minikafka.groups.consumer.group import JOIN, ConsumerGroup, Draft, MemberState, Regexes, Topics
 from minikafka.groups.consumer.heartbeat import Heartbeat, check_heartbeat
@@ -172,7 +166,7 @@ class ConsumerGroups:
         if held is None:
             if request.member_epoch != JOIN:
                 # Kafka answers GROUP_ID_NOT_FOUND, which is final for every client. This one makes them join again.
-                raise UnknownMemberId(f"there is no group {request.group_id}: join again")
+                raise kafka.UnknownMemberId(f"there is no group {request.group_id}: join again")
             held = self._held[request.group_id] = Held(ConsumerGroup(request.group_id))
         if held.is_unclear:
             raise _unclear(held)
@@ -193,12 +187,12 @@ class ConsumerGroups:
         draft = Draft(held.group) if prepared is None else prepared
         try:
             response = self._rules(step.wall_ms, held.matched).answer(draft, request)
-        except ProtocolError as error:
+        except kafka.ProtocolError as error:
             step.answer(ticket, failed_heartbeat(error))
             self._forget_if_nothing(held)
             return
 
-        def done(error: ProtocolError | None, then: Step) -> None:
+        def done(error: kafka.ProtocolError | None, then: Step) -> None:
             if error is None:
                 held.matched = draft.matched or held.matched
                 self._heard(held, request, then)
@@ -224,7 +218,7 @@ class ConsumerGroups:
         draft = Draft(held.group)
         response = classic.join(rules, draft, request, new_id)
 
-        def done(error: ProtocolError | None, then: Step) -> None:
+        def done(error: kafka.ProtocolError | None, then: Step) -> None:
             if error is None:
                 held.pending.pop(response.member_id, None)
             if error is None and response.member_id in held.group.members:
@@ -241,7 +235,7 @@ class ConsumerGroups:
         if len(held.pending) >= PENDING_MAX:
             raise too_many_pending(request.group_id)
         held.pending[new_id] = step.now + request.session_timeout_ms / 1000
-        step.answer(ticket, failed_join(MemberIdRequired("join again with this member id"), member_id=new_id))
+        step.answer(ticket, failed_join(kafka.MemberIdRequired("join again with this member id"), member_id=new_id))
 
     def classic_sync(self, request: SyncGroupRequest, step: Step) -> SyncGroupResponse:
         """SyncGroup of a classic member."""
@@ -266,12 +260,12 @@ class ConsumerGroups:
         for each in request.members:
             holder = held.group.holder_of(each.group_instance_id) if each.group_instance_id is not None else None
             member_id = each.member_id or holder or ""
-            error: ProtocolError | None = None
+            error: kafka.ProtocolError | None = None
             if holder is not None and holder != member_id:
-                error = FencedInstanceId(f"instance {each.group_instance_id} is another member now")
+                error = kafka.FencedInstanceId(f"instance {each.group_instance_id} is another member now")
             elif member_id not in held.group.members or (each.group_instance_id is not None and holder is None):
                 if each.group_instance_id is not None or held.pending.pop(member_id, None) is None:
-                    error = UnknownMemberId(f"group {request.group_id} has no member {member_id!r}")
+                    error = kafka.UnknownMemberId(f"group {request.group_id} has no member {member_id!r}")
             else:
                 held.sessions[member_id] = LEFT
             left.append(
@@ -288,7 +282,7 @@ class ConsumerGroups:
         """The group, unless a write is in flight: then nothing can be said about its members."""
         held = self._held[name]
         if held.is_writing:
-            raise CoordinatorNotAvailable(f"group {name} is being changed: try again")
+            raise kafka.CoordinatorNotAvailable(f"group {name} is being changed: try again")
         return held
 
     def downgrade(self, held: Held, done: Callable[[Group, Step], None], step: Step) -> None:
@@ -297,12 +291,12 @@ class ConsumerGroups:
         draft = Draft(held.group)
         draft.delete_all()
 
-        def committed(error: ProtocolError | None, then: Step) -> None:
+        def committed(error: kafka.ProtocolError | None, then: Step) -> None:
             if error is not None:
                 held.not_before = then.now + RETRY_S
                 return
             while held.waiting:
-                again = CoordinatorNotAvailable(f"group {held.group.group_id} became a classic one: try again")
+                again = kafka.CoordinatorNotAvailable(f"group {held.group.group_id} became a classic one: try again")
                 then.answer(held.waiting.popleft()[0], failed_heartbeat(again))
             self.forget(changed.group_id)
             done(changed, then)
@@ -313,7 +307,7 @@ class ConsumerGroups:
         self,
         held: Held,
         draft: Draft,
-        done: Callable[[ProtocolError | None, Step], None],
+        done: Callable[[kafka.ProtocolError | None, Step], None],
         step: Step,
         *,
         also: Records = (),
@@ -338,7 +332,7 @@ class ConsumerGroups:
             self._answer_waiting(held, then)
             self._forget_if_nothing(held)
 
-        def refused(error: ProtocolError, then: Step) -> None:
+        def refused(error: kafka.ProtocolError, then: Step) -> None:
             held.is_unclear = is_unknown(error)
             done(as_coordinator(error), then)
             if held.is_unclear:
@@ -434,7 +428,7 @@ class ConsumerGroups:
         draft = Draft(group)
         self._rules(step.wall_ms).remove(draft, fenced)
 
-        def done(error: ProtocolError | None, then: Step) -> None:
+        def done(error: kafka.ProtocolError | None, then: Step) -> None:
             if error is not None:
                 held.not_before = then.now + RETRY_S
                 return
@@ -528,12 +522,12 @@ def _of_one_batch(group_id: str, member_ids: Iterable[str]) -> list[str]:
     return some
 
 
-def failed_heartbeat(error: ProtocolError) -> ConsumerGroupHeartbeatResponse:
+def failed_heartbeat(error: kafka.ProtocolError) -> ConsumerGroupHeartbeatResponse:
     """A refusal."""
     return ConsumerGroupHeartbeatResponse.failed(error)
 
 
-def _unclear(held: Held) -> CoordinatorNotAvailable:
-    return CoordinatorNotAvailable(
+def _unclear(held: Held) -> kafka.CoordinatorNotAvailable:
+    return kafka.CoordinatorNotAvailable(
         f"group {held.group.group_id} waits for records that are not yet committed: try again"
     )

@@ -18,19 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from minikafka import errors as kafka
 from minikafka.coordination.packing import by_topic
-from minikafka.errors import (
-    FencedInstanceId,
-    FencedMemberEpoch,
-    GroupMaxSizeReached,
-    IllegalGeneration,
-    InvalidRequest,
-    StaleMemberEpoch,
-    UnknownMemberId,
-    UnreleasedInstanceId,
-    UnsupportedAssignor,
-    UnsupportedVersion,
-)
 from minikafka.groups.consumer.assignors import ASSIGNORS, Subscriber
 from minikafka.groups.consumer.group import (
     JOIN,
@@ -115,15 +104,15 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, settings: GroupSetti
     _check_texts(request)
     epoch = request.member_epoch
     if not request.member_id:
-        raise InvalidRequest("member_id is empty; send the UUID that the client made for itself")
+        raise kafka.InvalidRequest("member_id is empty; send the UUID that the client made for itself")
     if epoch < LEAVE_STATIC:
-        raise InvalidRequest(f"member_epoch={epoch} is below -2; send 0 to join, -1 or -2 to leave")
+        raise kafka.InvalidRequest(f"member_epoch={epoch} is below -2; send 0 to join, -1 or -2 to leave")
     if epoch == LEAVE_STATIC and request.instance_id is None:
-        raise InvalidRequest("member_epoch=-2 needs instance_id; only static members leave for a restart")
+        raise kafka.InvalidRequest("member_epoch=-2 needs instance_id; only static members leave for a restart")
     if epoch == JOIN:
         _check_join(request)
     if request.server_assignor is not None and request.server_assignor not in settings.consumer_assignors:
-        raise UnsupportedAssignor(
+        raise kafka.UnsupportedAssignor(
             f"assignor {request.server_assignor!r} is not offered; use one of {', '.join(settings.consumer_assignors)} "
             "(the brokers' group.consumer.assignors)"
         )
@@ -133,11 +122,11 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, settings: GroupSetti
 
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout_ms == -1:
-        raise InvalidRequest("rebalance_timeout_ms of a joining member is missing; send 0 or more")
+        raise kafka.InvalidRequest("rebalance_timeout_ms of a joining member is missing; send 0 or more")
     if request.topic_partitions is None or request.topic_partitions:
-        raise InvalidRequest("topic_partitions of a joining member must be an empty list; it owns nothing")
+        raise kafka.InvalidRequest("topic_partitions of a joining member must be an empty list; it owns nothing")
     if request.subscribed_topic_names is None and not request.subscribed_topic_regex:
-        raise InvalidRequest("subscribed_topic_names of a joining member is missing; send the topics to read")
+        raise kafka.InvalidRequest("subscribed_topic_names of a joining member is missing; send the topics to read")
 
 
 def _check_texts(request: ConsumerGroupHeartbeatRequest) -> None:
@@ -146,13 +135,13 @@ def _check_texts(request: ConsumerGroupHeartbeatRequest) -> None:
     for name, given in (("instance_id", request.instance_id), ("rack_id", request.rack_id)):
         if given is not None:
             if not given:
-                raise InvalidRequest(f"{name} is empty; leave it out or send a value")
+                raise kafka.InvalidRequest(f"{name} is empty; leave it out or send a value")
             texts.append((name, given))
     for name, text in texts:
         if len(text.encode()) > NAME_BYTES_MAX:
-            raise InvalidRequest(f"{name} has {len(text.encode())} bytes, {NAME_BYTES_MAX} at most; shorten it")
+            raise kafka.InvalidRequest(f"{name} has {len(text.encode())} bytes, {NAME_BYTES_MAX} at most; shorten it")
     if not -1 <= request.rebalance_timeout_ms <= INT32_MAX:
-        raise InvalidRequest(
+        raise kafka.InvalidRequest(
             f"rebalance_timeout_ms={request.rebalance_timeout_ms}; send 0 to {INT32_MAX}, or -1 for unchanged"
         )
 
@@ -233,11 +222,11 @@ class Heartbeat:
                 return None
             return frozenset()
         if member_id not in group.members and (holder is None or instance_id is None):
-            raise UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join again")
+            raise kafka.UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join again")
         if holder != member_id:
             if holder is None:
-                raise UnknownMemberId(f"group {group.group_id} has no instance {instance_id}: join again")
-            raise FencedInstanceId(
+                raise kafka.UnknownMemberId(f"group {group.group_id} has no instance {instance_id}: join again")
+            raise kafka.FencedInstanceId(
                 f"instance {instance_id} of group {group.group_id} is another member now: stop this one, or give each "
                 "process a group.instance.id of its own"
             )
@@ -248,7 +237,7 @@ class Heartbeat:
 
     def check_size(self, group: ConsumerGroup) -> None:
         if len(group.members) >= self.settings.consumer_group_size_max:
-            raise GroupMaxSizeReached(
+            raise kafka.GroupMaxSizeReached(
                 f"group {group.group_id} has {len(group.members)} members, group.consumer.max.size is "
                 f"{self.settings.consumer_group_size_max}"
             )
@@ -258,7 +247,7 @@ class Heartbeat:
         group = draft.group
         member, target, current = group.members[old_id], group.target(old_id), group.current(old_id)
         if current.epoch != LEAVE_STATIC and not member.is_classic:
-            raise UnreleasedInstanceId(
+            raise kafka.UnreleasedInstanceId(
                 f"instance {member.instance_id} of group {group.group_id} is in use by member {old_id}: stop that one, "
                 "or wait until its session ends"
             )
@@ -352,11 +341,11 @@ class Heartbeat:
         if instance_id is not None:
             holder = group.holder_of(instance_id)
             if holder is None:
-                raise UnknownMemberId(f"group {group.group_id} has no instance {instance_id}")
+                raise kafka.UnknownMemberId(f"group {group.group_id} has no instance {instance_id}")
             if holder != member_id:
-                raise FencedInstanceId(f"instance {instance_id} of group {group.group_id} is another member now")
+                raise kafka.FencedInstanceId(f"instance {instance_id} of group {group.group_id} is another member now")
         if member_id not in group.members:
-            raise UnknownMemberId(f"group {group.group_id} has no member {member_id!r}")
+            raise kafka.UnknownMemberId(f"group {group.group_id} has no member {member_id!r}")
         if request.member_epoch == LEAVE_STATIC:
             # Its partitions stay its own until it is back or its session ends.
             current = group.current(member_id)
@@ -400,7 +389,7 @@ def _check_epoch(group: ConsumerGroup, member_id: str, epoch: int, owned: frozen
         and owned <= current.assigned.keys()
     ):
         return  # the response with the newer epoch was lost
-    raise FencedMemberEpoch(
+    raise kafka.FencedMemberEpoch(
         f"member {member_id} of group {group.group_id} is at epoch {current.epoch}, not {epoch}: give up all "
         "partitions and join again"
     )
@@ -419,14 +408,14 @@ def check_committer(
     member = group.members.get(request.member_id)
     if member is not None and member.is_classic:
         if epoch != group.current(request.member_id).epoch:
-            raise IllegalGeneration(
+            raise kafka.IllegalGeneration(
                 f"member {request.member_id} of group {group.group_id} is in generation "
                 f"{group.current(request.member_id).epoch}, not {epoch}: nothing was committed, join again"
             )
         return
     is_old = isinstance(request, OffsetCommitRequest) and not request.knows_member_epochs
     if member is not None and is_old:
-        raise UnsupportedVersion(
+        raise kafka.UnsupportedVersion(
             f"group {group.group_id} uses the consumer protocol: its members commit with OffsetCommit 9 or newer"
         )
     check_member(group, request.member_id, epoch, floor=_lowest_epoch(group, request, topics))
@@ -435,15 +424,15 @@ def check_committer(
 def check_member(group: ConsumerGroup, member_id: str, epoch: int, *, floor: int | None = None) -> None:
     """UNKNOWN_MEMBER_ID, or STALE_MEMBER_EPOCH; ``floor`` is the lowest epoch before the member's that passes."""
     if member_id not in group.members:
-        raise UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join again")
+        raise kafka.UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join again")
     now = group.current(member_id).epoch
     if epoch == now or (floor is not None and floor <= epoch < now):
         return
     if group.members[member_id].is_classic:
-        raise IllegalGeneration(
+        raise kafka.IllegalGeneration(
             f"member {member_id} of group {group.group_id} is in generation {now}, not {epoch}: join again"
         )
-    raise StaleMemberEpoch(
+    raise kafka.StaleMemberEpoch(
         f"member {member_id} of group {group.group_id} is at epoch {now}, not {epoch}: heartbeat, then try again"
     )
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minikafka.errors import (
-    CoordinatorLoadInProgress,
-    GroupAuthorizationFailed,
-    InconsistentGroupProtocol,
-    RebalanceInProgress,
-)
+from minikafka import errors as kafka
 from minikafka.wire.acls import ResourceType
 from minikafka.wire.group_messages import (
     CommitPartition,
@@ -113,7 +108,7 @@ JOIN_GROUP = Translation("JoinGroup", 0, 9, _join_request, _join_response)
 
 
 def _loading(code: int, substitute: int) -> int:
-    return substitute if code == CoordinatorLoadInProgress.code else code
+    return substitute if code == kafka.CoordinatorLoadInProgress.code else code
 
 
 SYNC_NAMES_PROTOCOL_FROM = 5
@@ -122,12 +117,12 @@ SYNC_NAMES_PROTOCOL_FROM = 5
 def _sync_request(message: Message, exchange: Exchange) -> SyncGroupRequest:
     request = typed(SyncGroupRequest, message)
     if exchange.version >= SYNC_NAMES_PROTOCOL_FROM and None in (request.protocol_type, request.protocol_name):
-        raise InconsistentGroupProtocol("protocol_type and protocol_name are needed from version 5 on (KIP-559)")
+        raise kafka.InconsistentGroupProtocol("protocol_type and protocol_name are needed from version 5 on (KIP-559)")
     return request
 
 
 def _sync_response(_message: Message, response: SyncGroupResponse, _exchange: Exchange) -> Message:
-    return {**plain(response), "error_code": _loading(response.error_code, RebalanceInProgress.code)}
+    return {**plain(response), "error_code": _loading(response.error_code, kafka.RebalanceInProgress.code)}
 
 
 def _heartbeat_response(_message: Message, response: HeartbeatResponse, _exchange: Exchange) -> Message:
@@ -197,7 +192,7 @@ def _commit_response(message: Message, response: Any, exchange: Exchange) -> Mes
 
     def code(name: str | None, partition: int) -> int:
         failed: int = response.error_code
-        if name is None and failed != GroupAuthorizationFailed.code:
+        if name is None and failed != kafka.GroupAuthorizationFailed.code:
             return UNKNOWN_TOPIC_ID
         return failed or codes[name or "", partition]
 

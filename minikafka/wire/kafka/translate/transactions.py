@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minikafka.errors import (
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    InvalidProducerEpoch,
-    InvalidTxnState,
-    ProducerFenced,
-    TransactionAbortable,
-)
+from minikafka import errors as kafka
 from minikafka.wire.group_messages import CommitPartition
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import Exchange, Translation, by_topic, code_for
@@ -86,7 +79,7 @@ WRITE_TXN_MARKERS = Translation("WriteTxnMarkers", 1, 2, _markers_request, _mark
 
 # ---- requests of producers -------------------------------------------------------------------------------------------
 
-_FENCED = {ProducerFenced.code: (2, InvalidProducerEpoch.code)}
+_FENCED = {kafka.ProducerFenced.code: (2, kafka.InvalidProducerEpoch.code)}
 """Clients know PRODUCER_FENCED from version 2 of these APIs on (KIP-588)."""
 
 END_V2_FROM = 5
@@ -154,8 +147,8 @@ OFFSETS_V2_FROM = 5
 """TxnOffsetCommit of transaction version 2."""
 
 _OFFSETS_CODES = {
-    TransactionAbortable.code: (4, InvalidTxnState.code),
-    CoordinatorLoadInProgress.code: (2, CoordinatorNotAvailable.code),
+    kafka.TransactionAbortable.code: (4, kafka.InvalidTxnState.code),
+    kafka.CoordinatorLoadInProgress.code: (2, kafka.CoordinatorNotAvailable.code),
 }
 
 
