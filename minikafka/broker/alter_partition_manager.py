@@ -25,13 +25,7 @@ from minikafka.ports import World
 from minikafka.replication.leader import LeaderReplica, Proposal
 from minikafka.replication.partition import Partition
 from minikafka.types import Address, TopicId, TopicPartition
-from minikafka.wire.messages import (
-    AlteredPartition,
-    AlterPartitionItem,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    IsrMember,
-)
+from minikafka.wire import messages as m
 
 # Kafka's pause after a request that failed as a whole.
 RETRY_PAUSE_S = 0.05
@@ -118,7 +112,7 @@ class AlterPartitionManager:
         address = self._controller()
         if address is None:
             return False
-        request = AlterPartitionRequest(
+        request = m.AlterPartitionRequest(
             broker_id=self.config.node_id,
             broker_epoch=self._broker_epoch(),
             partitions=tuple(
@@ -128,7 +122,7 @@ class AlterPartitionManager:
         )
         timeout_s = self.config.controller_quorum_request_timeout_ms / 1000
         try:
-            response: AlterPartitionResponse = await self._call.send(address, request, timeout_s)
+            response: m.AlterPartitionResponse = await self._call.send(address, request, timeout_s)
         except (kafka.WorldError, kafka.ProtocolError) as error:
             self.world.events("isr_proposal_failed", why=f"{type(error).__name__}: {error}")
             return False
@@ -150,7 +144,7 @@ class AlterPartitionManager:
         partition: Partition,
         leader: LeaderReplica,
         proposal: Proposal,
-        answer: AlteredPartition,
+        answer: m.AlteredPartition,
     ) -> bool:
         """Act on one partition's answer; False if it must be asked again."""
         if partition.role is not leader or leader.proposal is not proposal:
@@ -179,16 +173,16 @@ class AlterPartitionManager:
         return False
 
 
-def item_of(name: TopicPartition, topic_id: TopicId, proposal: Proposal) -> AlterPartitionItem:
+def item_of(name: TopicPartition, topic_id: TopicId, proposal: Proposal) -> m.AlterPartitionItem:
     """A proposal as the controller is asked (KIP-497)."""
-    return AlterPartitionItem(
+    return m.AlterPartitionItem(
         topic=name.topic,
         topic_id=topic_id,
         partition=name.partition,
         leader_epoch=proposal.leader_epoch,
         partition_epoch=proposal.partition_epoch,
         new_isr=tuple(
-            IsrMember(broker_id=node, broker_epoch=epoch)
+            m.IsrMember(broker_id=node, broker_epoch=epoch)
             for node, epoch in zip(proposal.isr, proposal.broker_epochs, strict=True)
         ),
         recovered=True,

@@ -51,13 +51,9 @@ from minikafka.rpc import call
 from minikafka.tasks import Tasks
 from minikafka.transactions.records import check_transactional_id
 from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition
+from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.codec import find_api
-from minikafka.wire.messages import (
-    EnvelopeRequest,
-    RunTestHookRequest,
-    RunTestHookResponse,
-)
 
 if TYPE_CHECKING:
     from minikafka.broker.access import Access
@@ -65,7 +61,7 @@ if TYPE_CHECKING:
     from minikafka.broker.kafka_session import KafkaDoor
     from minikafka.security.oauth import Tokens
 
-TestHooks: TypeAlias = Callable[[RunTestHookRequest], Awaitable[RunTestHookResponse]]
+TestHooks: TypeAlias = Callable[[m.RunTestHookRequest], Awaitable[m.RunTestHookResponse]]
 
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Kafka's fixed id of the metadata topic: the UUID 1."""
@@ -292,7 +288,7 @@ class Broker:
         await self._begin()
         world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
 
-    def answer_envelope(self, request: EnvelopeRequest, context: RequestContext) -> Any:
+    def answer_envelope(self, request: m.EnvelopeRequest, context: RequestContext) -> Any:
         """Serve the request in an Envelope, for the client that another broker names."""
         if self._envelope_handler is None:
             from minikafka.broker.envelopes import envelope_handler  # noqa: PLC0415 - brokers without an authorizer do without
@@ -300,7 +296,7 @@ class Broker:
             self._envelope_handler = envelope_handler(self.dispatcher, self.config)
         return self._envelope_handler(request, context)
 
-    def run_test_hook(self, request: RunTestHookRequest) -> Awaitable[RunTestHookResponse]:
+    def run_test_hook(self, request: m.RunTestHookRequest) -> Awaitable[m.RunTestHookResponse]:
         """Serve a testing route that arrived at another broker. Raises PolicyViolation if there are none here."""
         if self.test_hooks is None:
             raise kafka.PolicyViolation("this broker has no test hooks; start it with mk.testing.endpoints.enable=true")

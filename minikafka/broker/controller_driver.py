@@ -54,27 +54,11 @@ from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
 from minikafka.quorum.story import happenings
 from minikafka.rpc import call
 from minikafka.types import NO_NODE, Address, Epoch, NodeId, Offset, TopicId
+from minikafka.wire import admin as a
+from minikafka.wire import messages as m
 from minikafka.wire.acls import CreateAclsRequest, DeleteAclsRequest
-from minikafka.wire.admin import (
-    AlterConfigsRequest,
-    AlterPartitionReassignmentsRequest,
-    CreatePartitionsRequest,
-    IncrementalAlterConfigsRequest,
-)
 from minikafka.wire.credentials import AlterUserScramCredentialsRequest
 from minikafka.wire.features import UpdateFeaturesRequest
-from minikafka.wire.messages import (
-    AllocateProducerIdsRequest,
-    AlterPartitionRequest,
-    ApiVersionsRequest,
-    AwaitStopRequest,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    ElectLeadersRequest,
-)
 from minikafka.wire.quotas import AlterClientQuotasRequest
 
 # More would wait longer than their senders do; a retriable error tells them at once.
@@ -101,19 +85,19 @@ NOT_YET: Offset = 2**63 - 1
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None], str], object]
 
 _DECISIONS: Mapping[type, Callable[[Controller, MetadataImage, Any], Decision[Any]]] = {
-    AlterPartitionRequest: Controller.alter_partition,
-    ElectLeadersRequest: Controller.elect_leaders,
-    IncrementalAlterConfigsRequest: Controller.incremental_alter_configs,
-    AlterConfigsRequest: Controller.alter_configs,
-    AlterPartitionReassignmentsRequest: Controller.alter_partition_reassignments,
-    AllocateProducerIdsRequest: Controller.allocate_producer_ids,
+    m.AlterPartitionRequest: Controller.alter_partition,
+    m.ElectLeadersRequest: Controller.elect_leaders,
+    a.IncrementalAlterConfigsRequest: Controller.incremental_alter_configs,
+    a.AlterConfigsRequest: Controller.alter_configs,
+    a.AlterPartitionReassignmentsRequest: Controller.alter_partition_reassignments,
+    m.AllocateProducerIdsRequest: Controller.allocate_producer_ids,
     DeleteAclsRequest: lambda _, image, request: Controller.delete_acls(image, request),
     AlterClientQuotasRequest: lambda _, image, request: Controller.alter_client_quotas(image, request),
     UpdateFeaturesRequest: Controller.update_features,
 }
 """Decisions that rest on nothing but the image and the request."""
 
-_OF_BROKERS = (BrokerHeartbeatRequest, BrokerRegistrationRequest)
+_OF_BROKERS = (m.BrokerHeartbeatRequest, m.BrokerRegistrationRequest)
 """Their decisions also change the sessions."""
 
 
@@ -195,7 +179,7 @@ class _Batch:
             return False
         if not self.registering:
             return True
-        return isinstance(request, BrokerRegistrationRequest) and request.broker_id not in self.registering
+        return isinstance(request, m.BrokerRegistrationRequest) and request.broker_id not in self.registering
 
     def written(self, end: Offset) -> None:
         """The records have their offsets, which end at ``end``: so have the images, and the broker epochs in them."""
@@ -494,12 +478,12 @@ class ControllerDriver:
         still lead a former topic of a name to be created.
         """
         request = asked.request
-        if not isinstance(request, CreateTopicsRequest | CreatePartitionsRequest) or asked.answer.done():
+        if not isinstance(request, m.CreateTopicsRequest | a.CreatePartitionsRequest) or asked.answer.done():
             return False
         if trying := [node for node in image.eligible_brokers() if self._is(_Reach.TRYING, image, node)]:
             asked.held_by = f"waits for an answer of broker {', '.join(map(str, trying))} at the advertised address"
             return True
-        if not isinstance(request, CreateTopicsRequest) or request.validate_only:
+        if not isinstance(request, m.CreateTopicsRequest) or request.validate_only:
             return False
         living = [node for node in sorted(image.brokers) if image.alive(node)]
         for name in (topic.name for topic in request.topics if topic.name not in image.topics):
@@ -517,16 +501,16 @@ class ControllerDriver:
         decide = _DECISIONS.get(type(request))
         if decide is not None:
             batch.add(decide(controller, image, request), asked)
-        elif isinstance(request, BrokerHeartbeatRequest):
+        elif isinstance(request, m.BrokerHeartbeatRequest):
             self._decide_heartbeat(batch, asked, request)
-        elif isinstance(request, BrokerRegistrationRequest):
+        elif isinstance(request, m.BrokerRegistrationRequest):
             self._decide_registration(batch, asked, request)
-        elif isinstance(request, CreateTopicsRequest):
+        elif isinstance(request, m.CreateTopicsRequest):
             ids = self._random_ids()
             batch.add(controller.create_topics(self._placeable(image), request, ids, asked.charge), asked)
-        elif isinstance(request, DeleteTopicsRequest):
+        elif isinstance(request, m.DeleteTopicsRequest):
             batch.add(controller.delete_topics(image, request, asked.charge), asked)
-        elif isinstance(request, CreatePartitionsRequest):
+        elif isinstance(request, a.CreatePartitionsRequest):
             batch.add(controller.create_partitions(self._placeable(image), request, asked.charge), asked)
         elif isinstance(request, CreateAclsRequest):
             batch.add(controller.create_acls(image, request, self._random_ids()), asked)
@@ -539,7 +523,7 @@ class ControllerDriver:
         while True:
             yield topic_id_of(self.world.random.randbytes(16))
 
-    def _decide_registration(self, batch: _Batch, asked: _Asked, request: BrokerRegistrationRequest) -> None:
+    def _decide_registration(self, batch: _Batch, asked: _Asked, request: m.BrokerRegistrationRequest) -> None:
         now, node = self.world.clock.now(), request.broker_id
         may_live = self.sessions.may_live(node, now, patience_s=self.config.broker_heartbeat_interval_ms / 1000)
         caught_up = request.current_metadata_offset >= self.metadata.image.offset
@@ -550,7 +534,7 @@ class ControllerDriver:
             self.sessions.touched(node, now)
             batch.add(decision, asked)
 
-    def _decide_heartbeat(self, batch: _Batch, asked: _Asked, request: BrokerHeartbeatRequest) -> None:
+    def _decide_heartbeat(self, batch: _Batch, asked: _Asked, request: m.BrokerHeartbeatRequest) -> None:
         node, image = request.broker_id, batch.image
         checked_broker(image, node, request.broker_epoch)  # before anything is noted of the session
         committed = self.metadata.image
@@ -574,7 +558,7 @@ class ControllerDriver:
         self._try_to_reach(node)
         batch.add(decision, asked, lambda end: self._after_heartbeat(node, decision, end))
 
-    def _after_heartbeat(self, node: NodeId, decision: Decision[BrokerHeartbeatResponse], end: Offset) -> None:
+    def _after_heartbeat(self, node: NodeId, decision: Decision[m.BrokerHeartbeatResponse], end: Offset) -> None:
         if decision.response.should_shut_down:
             self.sessions.ended(node)
         elif decision.records and self.metadata.image.brokers[node].in_controlled_shutdown:
@@ -622,7 +606,7 @@ class ControllerDriver:
 
     async def _ask_for_versions(self, address: Address) -> bool:
         try:
-            await call(self.world.network, address, ApiVersionsRequest(), self.world.clock.now() + REACH_S)
+            await call(self.world.network, address, m.ApiVersionsRequest(), self.world.clock.now() + REACH_S)
         except (kafka.WorldError, kafka.ProtocolError):
             return False
         return True
@@ -637,7 +621,7 @@ class ControllerDriver:
     async def _ask_for_life(self, broker: BrokerImage) -> None:
         asked_at, node = self.world.clock.now(), broker.node_id
         try:
-            response = await call(self.world.network, broker.address, AwaitStopRequest(), asked_at + REACH_S)
+            response = await call(self.world.network, broker.address, m.AwaitStopRequest(), asked_at + REACH_S)
         except (kafka.WorldError, kafka.ProtocolError):
             return
         finally:
@@ -672,7 +656,7 @@ class ControllerDriver:
             wait_ms = self.config.broker_session_timeout_ms if was_held else 0
             has_failed = True
             try:
-                request = AwaitStopRequest(max_wait_ms=wait_ms)
+                request = m.AwaitStopRequest(max_wait_ms=wait_ms)
                 response = await call(self.world.network, address, request, begun_at + wait_ms / 1000 + REACH_S)
                 has_failed = bool(response.is_stopping or response.error_code)
             except kafka.ConnectionRefused:

@@ -23,36 +23,7 @@ from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.transactions.records import check_producer, check_transactional_id
 from minikafka.types import Offset, TopicPartition
-from minikafka.wire.group_messages import (
-    CommitPartition,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    DeletedGroup,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    PartitionOutcome,
-    ReadGroupHistoryRequest,
-    ReadGroupHistoryResponse,
-)
+from minikafka.wire import group_messages as g
 from minikafka.wire.markers import EndTransaction
 from minikafka.wire.messages import PartitionName
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -191,10 +162,10 @@ class GroupManager:
             return []
         return [(each.partition.partition, each.coordinator) for each in self.shards if each.is_answering]
 
-    def read_history(self, request: ReadGroupHistoryRequest) -> ReadGroupHistoryResponse:
+    def read_history(self, request: g.ReadGroupHistoryRequest) -> g.ReadGroupHistoryResponse:
         """The groups at an earlier time, as this broker recorded them."""
         groups = self.history.at(request.at_ms, request.group_id)
-        return ReadGroupHistoryResponse(start_ms=self.history.start_ms, groups=tuple(groups))
+        return g.ReadGroupHistoryResponse(start_ms=self.history.start_ms, groups=tuple(groups))
 
     def _shard(self, group: str) -> CoordinatorShard[GroupCoordinator]:
         """The shard of a group that this broker coordinates. Raises what keeps it from answering."""
@@ -215,28 +186,28 @@ class GroupManager:
 
     # ---- members ----
 
-    async def _join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+    async def _join(self, request: g.JoinGroupRequest, context: RequestContext) -> g.JoinGroupResponse:
         if not request.client_host:
             # Who forwards for a person says where that person is.
             request = replace(request, client_host=context.client_host, software=context.software)
-        response: JoinGroupResponse = await self._asked(request, GroupCoordinator.join)
+        response: g.JoinGroupResponse = await self._asked(request, GroupCoordinator.join)
         return response
 
-    def _heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+    def _heartbeat(self, request: g.HeartbeatRequest, context: RequestContext) -> g.HeartbeatResponse:
         shard = self._shard(request.group_id)
         # Heartbeats of an HTTP member arrive over a connection of the broker that forwards them.
         software = context.software if context.protocol == "kafka" else ""
         with shard.step() as step:
             return shard.coordinator.heartbeat(request, step, software)
 
-    def _leave(self, request: LeaveGroupRequest, _: RequestContext) -> LeaveGroupResponse:
+    def _leave(self, request: g.LeaveGroupRequest, _: RequestContext) -> g.LeaveGroupResponse:
         shard = self._shard(request.group_id)
         with shard.step() as step:
             return shard.coordinator.leave(request, step)
 
     async def _consumer_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
-    ) -> ConsumerGroupHeartbeatResponse:
+        self, request: g.ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> g.ConsumerGroupHeartbeatResponse:
         if not request.group_id:
             # As in Kafka; INVALID_GROUP_ID is for the classic protocol.
             raise kafka.InvalidRequest("group_id is empty; send the group's name")
@@ -245,20 +216,20 @@ class GroupManager:
             request = replace(request, client_host=context.client_host)
         if request.makes_member_id and not request.member_id and request.member_epoch == JOIN:
             request = replace(request, member_id=self._world.random.randbytes(16).hex())
-        response: ConsumerGroupHeartbeatResponse = await shard.ask(
+        response: g.ConsumerGroupHeartbeatResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.consumer_heartbeat(ticket, request, step)
         )
         return response
 
     # ---- offsets ----
 
-    async def _commit(self, request: OffsetCommitRequest, _: RequestContext) -> OffsetCommitResponse:
+    async def _commit(self, request: g.OffsetCommitRequest, _: RequestContext) -> g.OffsetCommitResponse:
         shard = self._shard(request.group_id)
         unknown = self._unknown(request.partitions)
-        response: OffsetCommitResponse = await shard.ask(
+        response: g.OffsetCommitResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.commit(ticket, _without(request, unknown), step)
         )
-        return OffsetCommitResponse(partitions=_joined(request.partitions, unknown, response.partitions))
+        return g.OffsetCommitResponse(partitions=_joined(request.partitions, unknown, response.partitions))
 
     async def _commit_in_transaction(
         self, request: TxnOffsetCommitRequest, _: RequestContext
@@ -310,34 +281,36 @@ class GroupManager:
         shard = self.shards.at(name)
         return None if shard is None else shard.marker_appended(marker, end_offset)
 
-    def _unknown(self, partitions: Sequence[CommitPartition]) -> dict[tuple[str, int], PartitionOutcome]:
+    def _unknown(self, partitions: Sequence[g.CommitPartition]) -> dict[tuple[str, int], g.PartitionOutcome]:
         """The partitions that do not exist, or whose topic is another one than the request means.
 
         Raises InvalidRequest for one that comes twice.
         """
         if len({(each.topic, each.partition) for each in partitions}) < len(partitions):
             raise kafka.InvalidRequest("a partition stands twice in one request", member="partitions")
-        unknown: dict[tuple[str, int], PartitionOutcome] = {}
+        unknown: dict[tuple[str, int], g.PartitionOutcome] = {}
         for each in partitions:
             error = self._refusal(each)
             if error is not None:
-                unknown[each.topic, each.partition] = PartitionOutcome.failed(
+                unknown[each.topic, each.partition] = g.PartitionOutcome.failed(
                     error, topic=each.topic, partition=each.partition
                 )
         return unknown
 
-    async def _delete_offsets(self, request: OffsetDeleteRequest, _: RequestContext) -> OffsetDeleteResponse:
+    async def _delete_offsets(self, request: g.OffsetDeleteRequest, _: RequestContext) -> g.OffsetDeleteResponse:
         unknown = {
-            (each.topic, each.partition): PartitionOutcome.failed(
+            (each.topic, each.partition): g.PartitionOutcome.failed(
                 _no_partition(each), topic=each.topic, partition=each.partition
             )
             for each in request.partitions
             if self._image().partition(TopicPartition(each.topic, each.partition)) is None
         }
-        response: OffsetDeleteResponse = await self._asked(_without(request, unknown), GroupCoordinator.delete_offsets)
-        return OffsetDeleteResponse(partitions=_joined(request.partitions, unknown, response.partitions))
+        response: g.OffsetDeleteResponse = await self._asked(
+            _without(request, unknown), GroupCoordinator.delete_offsets
+        )
+        return g.OffsetDeleteResponse(partitions=_joined(request.partitions, unknown, response.partitions))
 
-    def _refusal(self, asked: CommitPartition) -> kafka.ProtocolError | None:
+    def _refusal(self, asked: g.CommitPartition) -> kafka.ProtocolError | None:
         image = self._image()
         if image.partition(TopicPartition(asked.topic, asked.partition)) is None:
             return _no_partition(asked)
@@ -346,72 +319,72 @@ class GroupManager:
             return None
         return kafka.UnknownTopicId(f"{asked.topic} has the topic id {topic_id} now, not {asked.topic_id}")
 
-    def _of_present_topic(self, asked: CommitPartition) -> CommitPartition:
+    def _of_present_topic(self, asked: g.CommitPartition) -> g.CommitPartition:
         """The same with the id of the topic that has the name now, unless the request names one."""
         topic = self._image().topics.get(asked.topic)
         return asked if topic is None or asked.topic_id is not None else replace(asked, topic_id=topic.topic_id)
 
     # ---- groups ----
 
-    def _list_groups(self, request: ListGroupsRequest, _: RequestContext) -> ListGroupsResponse:
+    def _list_groups(self, request: g.ListGroupsRequest, _: RequestContext) -> g.ListGroupsResponse:
         if not self._session_alive():
             raise kafka.CoordinatorNotAvailable("this broker has no session with the controller: ask again")
-        found: list[ListedGroup] = []
+        found: list[g.ListedGroup] = []
         for shard in self.shards.all_answering():
             found += shard.coordinator.list_groups(request)
-        return ListGroupsResponse(groups=tuple(sorted(found, key=lambda group: group.group_id)))
+        return g.ListGroupsResponse(groups=tuple(sorted(found, key=lambda group: group.group_id)))
 
-    def _describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+    def _describe_groups(self, request: g.DescribeGroupsRequest, context: RequestContext) -> g.DescribeGroupsResponse:
         # Kafka's clients take the error as a hint to ask with ConsumerGroupDescribe.
         of_any_protocol = context.protocol != "kafka"
-        return DescribeGroupsResponse(
+        return g.DescribeGroupsResponse(
             groups=tuple(self._described(name, of_any_protocol=of_any_protocol) for name in request.groups)
         )
 
-    def _described(self, name: str, *, of_any_protocol: bool) -> DescribedGroup:
+    def _described(self, name: str, *, of_any_protocol: bool) -> g.DescribedGroup:
         try:
             return self._shard(name).coordinator.describe(name, of_any_protocol=of_any_protocol)
         except kafka.ProtocolError as error:
-            return DescribedGroup.with_error(error, group_id=name)
+            return g.DescribedGroup.with_error(error, group_id=name)
 
     def _describe_consumer_groups(
-        self, request: ConsumerGroupDescribeRequest, _: RequestContext
-    ) -> ConsumerGroupDescribeResponse:
-        return ConsumerGroupDescribeResponse(groups=tuple(self._described_consumer(name) for name in request.groups))
+        self, request: g.ConsumerGroupDescribeRequest, _: RequestContext
+    ) -> g.ConsumerGroupDescribeResponse:
+        return g.ConsumerGroupDescribeResponse(groups=tuple(self._described_consumer(name) for name in request.groups))
 
-    def _described_consumer(self, name: str) -> DescribedConsumerGroup:
+    def _described_consumer(self, name: str) -> g.DescribedConsumerGroup:
         try:
             return self._shard(name).coordinator.describe_consumer(name)
         except kafka.ProtocolError as error:
-            return DescribedConsumerGroup.with_error(error, group_id=name)
+            return g.DescribedConsumerGroup.with_error(error, group_id=name)
 
-    async def _delete_groups(self, request: DeleteGroupsRequest, _: RequestContext) -> DeleteGroupsResponse:
+    async def _delete_groups(self, request: g.DeleteGroupsRequest, _: RequestContext) -> g.DeleteGroupsResponse:
         deleted = []
         for number, name in enumerate(request.groups, 1):
             deleted.append(await self._delete_group(name))
             if number % DELETED_PER_TURN == 0:
                 await asyncio.sleep(0)
-        return DeleteGroupsResponse(groups=tuple(deleted))
+        return g.DeleteGroupsResponse(groups=tuple(deleted))
 
-    async def _delete_group(self, name: str) -> DeletedGroup:
+    async def _delete_group(self, name: str) -> g.DeletedGroup:
         try:
             shard = self._shard(name)
-            answer: DeletedGroup = await shard.ask(
+            answer: g.DeletedGroup = await shard.ask(
                 lambda ticket, step: shard.coordinator.delete_group(ticket, name, step)
             )
         except kafka.ProtocolError as error:
-            return DeletedGroup.failed(error, group_id=name)
+            return g.DeletedGroup.failed(error, group_id=name)
         return answer
 
 
-R = TypeVar("R", OffsetCommitRequest, OffsetDeleteRequest, TxnOffsetCommitRequest)
+R = TypeVar("R", g.OffsetCommitRequest, g.OffsetDeleteRequest, TxnOffsetCommitRequest)
 
 
-def _no_partition(asked: CommitPartition | PartitionName) -> kafka.UnknownTopicOrPartition:
+def _no_partition(asked: g.CommitPartition | PartitionName) -> kafka.UnknownTopicOrPartition:
     return kafka.UnknownTopicOrPartition(f"there is no partition {asked.topic}-{asked.partition}")
 
 
-def _without(request: R, unknown: Mapping[tuple[str, int], PartitionOutcome]) -> R:
+def _without(request: R, unknown: Mapping[tuple[str, int], g.PartitionOutcome]) -> R:
     """The request for the partitions that exist."""
     if not unknown:
         return request
@@ -420,10 +393,10 @@ def _without(request: R, unknown: Mapping[tuple[str, int], PartitionOutcome]) ->
 
 
 def _joined(
-    partitions: Sequence[CommitPartition | PartitionName],
-    unknown: Mapping[tuple[str, int], PartitionOutcome],
-    outcomes: tuple[PartitionOutcome, ...],
-) -> tuple[PartitionOutcome, ...]:
+    partitions: Sequence[g.CommitPartition | PartitionName],
+    unknown: Mapping[tuple[str, int], g.PartitionOutcome],
+    outcomes: tuple[g.PartitionOutcome, ...],
+) -> tuple[g.PartitionOutcome, ...]:
     """The outcomes in the order of the request."""
     if not unknown:
         return outcomes

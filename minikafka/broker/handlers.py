@@ -33,15 +33,8 @@ from minikafka.ports import INTERNAL, RequestContext
 from minikafka.quorum.administration import describe_user_scram_credentials
 from minikafka.quorum.client_quotas import describe_client_quotas
 from minikafka.types import METADATA_TOPIC
+from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST
-from minikafka.wire.messages import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
-    FetchRequest,
-    ProduceRequest,
-)
 
 if TYPE_CHECKING:
     from minikafka.broker.broker import Broker
@@ -94,17 +87,17 @@ def handler_table(broker: Broker) -> dict[str, ApiHandler]:
 
         return handle
 
-    def produce(request: ProduceRequest, context: RequestContext) -> Any:
+    def produce(request: m.ProduceRequest, context: RequestContext) -> Any:
         if context.protocol != INTERNAL.protocol:  # as to_clients, without a call more
             check_caught_up()
         return handle_produce(replicas, request, session_alive=alive, context=context, verifier=verifier)
 
-    def fetch(request: FetchRequest, context: RequestContext) -> Any:
+    def fetch(request: m.FetchRequest, context: RequestContext) -> Any:
         if any(each.topic == METADATA_TOPIC for each in request.partitions):
             return quorum.handle(request)
         return handle_fetch(replicas, request, session_alive=alive, sends_files=context.sends_files)
 
-    def describe_replicas(request: DescribeReplicasRequest, _: RequestContext) -> DescribeReplicasResponse:
+    def describe_replicas(request: m.DescribeReplicasRequest, _: RequestContext) -> m.DescribeReplicasResponse:
         return handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
 
     async def mutate(request: Any, context: RequestContext) -> Any:
@@ -115,7 +108,7 @@ def handler_table(broker: Broker) -> dict[str, ApiHandler]:
         throttle_ms = mutations.throttle_ms
         return replace(response, throttle_time_ms=throttle_ms) if throttle_ms else response
 
-    async def create_topics(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+    async def create_topics(request: m.CreateTopicsRequest, context: RequestContext) -> m.CreateTopicsResponse:
         return admin.with_configs(request, await mutate(request, context))
 
     return {

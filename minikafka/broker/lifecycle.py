@@ -17,13 +17,7 @@ from minikafka.config import BrokerConfig
 from minikafka.ports import World
 from minikafka.rpc import Patience, call
 from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
-from minikafka.wire.messages import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    MissingReplica,
-)
+from minikafka.wire import messages as m
 
 NO_BROKER_EPOCH = -1
 # How soon to try again when no controller is known or it did not answer.
@@ -99,7 +93,7 @@ class Lifecycle:
         on_change: Callable[[], None],
         controller_heard_at: Callable[[], float],
         leads_any: Callable[[], bool],
-        missing_replicas: Callable[[], tuple[MissingReplica, ...]],
+        missing_replicas: Callable[[], tuple[m.MissingReplica, ...]],
     ) -> None:
         self.config = config
         self.world = world
@@ -217,7 +211,7 @@ class Lifecycle:
         if controller is None:
             return False
         sent, heard_at = self.world.clock.now(), self._controller_heard_at()
-        request = BrokerRegistrationRequest(
+        request = m.BrokerRegistrationRequest(
             broker_id=self.config.node_id,
             cluster_id=self.cluster_id,
             incarnation_id=self.incarnation_id,
@@ -230,7 +224,7 @@ class Lifecycle:
             log_dirs=self.log_dirs,
         )
         response = await self._ask(request, self._session_timeout_s / 3)
-        if not isinstance(response, BrokerRegistrationResponse):
+        if not isinstance(response, m.BrokerRegistrationResponse):
             return False
         if response.error_code:
             self.refused = f"{kafka.error_name(response.error_code)}: {response.error_message}"
@@ -256,7 +250,7 @@ class Lifecycle:
 
     async def _beat(self) -> bool:
         sent, heard_at = self.world.clock.now(), self._controller_heard_at()
-        request = BrokerHeartbeatRequest(
+        request = m.BrokerHeartbeatRequest(
             broker_id=self.config.node_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._applied_offset(),
@@ -270,7 +264,7 @@ class Lifecycle:
             self._patience.answered(took_s)
         elif took_s >= timeout_s:
             self._patience.lost()
-        if not isinstance(response, BrokerHeartbeatResponse):
+        if not isinstance(response, m.BrokerHeartbeatResponse):
             return False
         if response.error_code in (kafka.StaleBrokerEpoch.code, kafka.BrokerIdNotRegistered.code):
             return self._register_again(kafka.error_name(response.error_code))

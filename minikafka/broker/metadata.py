@@ -32,20 +32,7 @@ from minikafka.types import (
     NodeId,
     Offset,
 )
-from minikafka.wire.messages import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DescribedPartition,
-    DescribedTopic,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
-    MetadataBroker,
-    MetadataPartition,
-    MetadataRequest,
-    MetadataResponse,
-    MetadataTopic,
-    NewTopic,
-)
+from minikafka.wire import messages as m
 
 if TYPE_CHECKING:
     from minikafka.broker.quorum_driver import QuorumDriver
@@ -150,17 +137,17 @@ def removed_topics(old: MetadataImage, new: MetadataImage) -> list[str]:
 
 
 def metadata_of(
-    image: MetadataImage, request: MetadataRequest, *, controller_id: NodeId, listener: str = ""
-) -> MetadataResponse:
+    image: MetadataImage, request: m.MetadataRequest, *, controller_id: NodeId, listener: str = ""
+) -> m.MetadataResponse:
     """What clients need to find leaders: brokers that live, where the client's ``listener`` finds them, and the topics
     asked for, an unknown one with an error.
     """
     addresses = {node: broker.address_at(listener) for node, broker in image.brokers.items()}
-    return MetadataResponse(
+    return m.MetadataResponse(
         cluster_id=image.cluster_id,
         controller_id=controller_id,
         brokers=tuple(
-            MetadataBroker(node_id=node, host=addresses[node].host, port=addresses[node].port, rack=broker.rack)
+            m.MetadataBroker(node_id=node, host=addresses[node].host, port=addresses[node].port, rack=broker.rack)
             for node, broker in sorted(image.brokers.items())
             if not broker.fenced
         ),
@@ -169,9 +156,9 @@ def metadata_of(
     )
 
 
-def describe_topics(image: MetadataImage, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
+def describe_topics(image: MetadataImage, request: m.DescribeTopicsRequest) -> m.DescribeTopicsResponse:
     """Partition state as the controller has recorded it (S15), for people and checks."""
-    return DescribeTopicsResponse(topics=tuple(_described(image, name) for name in _asked(image, request.topics)))
+    return m.DescribeTopicsResponse(topics=tuple(_described(image, name) for name in _asked(image, request.topics)))
 
 
 def _asked(image: MetadataImage, names: Iterable[str] | None) -> list[str]:
@@ -188,12 +175,12 @@ def _missing(name: str) -> ProtocolError:
     return UnknownTopicOrPartition(f"there is no topic {name!r}")
 
 
-def _topic(image: MetadataImage, name: str) -> MetadataTopic:
+def _topic(image: MetadataImage, name: str) -> m.MetadataTopic:
     topic = image.topics.get(name)
     if topic is None:
         error = _missing(name)
-        return MetadataTopic.with_error(error, name=name, is_internal=name in INTERNAL_TOPICS)
-    return MetadataTopic(
+        return m.MetadataTopic.with_error(error, name=name, is_internal=name in INTERNAL_TOPICS)
+    return m.MetadataTopic(
         name=name,
         topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,
@@ -201,12 +188,12 @@ def _topic(image: MetadataImage, name: str) -> MetadataTopic:
     )
 
 
-def _partition(image: MetadataImage, topic: TopicImage, partition: PartitionImage) -> MetadataPartition:
+def _partition(image: MetadataImage, topic: TopicImage, partition: PartitionImage) -> m.MetadataPartition:
     alive = partition.leader != NO_NODE and image.alive(partition.leader)
     error = None
     if not alive:
         error = LeaderNotAvailable(f"{topic.name}-{partition.partition} has no leader that lives")
-    return MetadataPartition(
+    return m.MetadataPartition(
         partition=partition.partition,
         leader_id=partition.leader if alive else NO_NODE,
         leader_epoch=partition.leader_epoch,
@@ -218,17 +205,17 @@ def _partition(image: MetadataImage, topic: TopicImage, partition: PartitionImag
     )
 
 
-def _described(image: MetadataImage, name: str) -> DescribedTopic:
+def _described(image: MetadataImage, name: str) -> m.DescribedTopic:
     topic = image.topics.get(name)
     if topic is None:
         error = _missing(name)
-        return DescribedTopic.with_error(error, topic=name)
-    return DescribedTopic(
+        return m.DescribedTopic.with_error(error, topic=name)
+    return m.DescribedTopic(
         topic=name,
         topic_id=topic.topic_id,
         config=dict(sorted(topic.configs.items())),
         partitions=tuple(
-            DescribedPartition(
+            m.DescribedPartition(
                 partition=each.partition,
                 leader=each.leader,
                 leader_epoch=each.leader_epoch,
@@ -271,8 +258,8 @@ class MetadataApi:
         self._ask_controller = ask_controller
 
     def handle_metadata(
-        self, request: MetadataRequest, context: RequestContext
-    ) -> MetadataResponse | Awaitable[MetadataResponse]:
+        self, request: m.MetadataRequest, context: RequestContext
+    ) -> m.MetadataResponse | Awaitable[m.MetadataResponse]:
         """Brokers, topics, partitions, leaders; errors per topic and partition."""
         if request.allow_auto_topic_creation and self._live.now.auto_create_topics_enable:
             missing = self._missing(request)
@@ -280,7 +267,7 @@ class MetadataApi:
                 return self._create_and_answer(missing, request, context)
         return self._metadata(request, context)
 
-    def _metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    def _metadata(self, request: m.MetadataRequest, context: RequestContext) -> m.MetadataResponse:
         controller = self.quorum.leader_id
         if controller == NO_NODE and context.protocol == "kafka":
             # As in Kafka, where any broker is named: requests for the controller may come here, and wait for one to be
@@ -289,21 +276,21 @@ class MetadataApi:
             controller = self._live.now.node_id
         return metadata_of(self.metadata.image, request, controller_id=controller, listener=context.listener)
 
-    def handle_describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
+    def handle_describe_topics(self, request: m.DescribeTopicsRequest) -> m.DescribeTopicsResponse:
         """Partition state as the controller has recorded it (S15)."""
         return describe_topics(self.metadata.image, request)
 
-    def _missing(self, request: MetadataRequest) -> list[str]:
+    def _missing(self, request: m.MetadataRequest) -> list[str]:
         known = self.metadata.image.topics
         return [name for name in dict.fromkeys(request.topics or ()) if name not in known and name != METADATA_TOPIC]
 
     async def _create_and_answer(
-        self, missing: list[str], request: MetadataRequest, context: RequestContext
-    ) -> MetadataResponse:
+        self, missing: list[str], request: m.MetadataRequest, context: RequestContext
+    ) -> m.MetadataResponse:
         config = self._live.now
-        creation = CreateTopicsRequest(
+        creation = m.CreateTopicsRequest(
             topics=tuple(
-                NewTopic(
+                m.NewTopic(
                     name=name,
                     num_partitions=config.num_partitions,
                     replication_factor=config.default_replication_factor,
@@ -312,7 +299,7 @@ class MetadataApi:
             )
         )
         answer = await self._ask_controller(creation, context)
-        if isinstance(answer, CreateTopicsResponse):
+        if isinstance(answer, m.CreateTopicsResponse):
             # What the controller refuses (a bad name, too few brokers) stays unknown, and is answered so.
             names = [each.name for each in answer.topics if each.error_code == 0]
             cache = self.metadata

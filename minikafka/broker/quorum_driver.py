@@ -34,41 +34,27 @@ from minikafka.quorum.files import QUORUM_STATE_PATH, QuorumState, decode_state,
 from minikafka.quorum.roles import Leader
 from minikafka.rpc import call
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, NodeId, Offset
+from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch
-from minikafka.wire.messages import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    CurrentLeader,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    VoteRequest,
-    VoteResponse,
-)
 from minikafka.wire.records import BatchBuilder
 
 R = TypeVar("R")
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 QuorumRequest: TypeAlias = (
-    VoteRequest
-    | BeginQuorumEpochRequest
-    | EndQuorumEpochRequest
-    | FetchRequest
-    | FetchSnapshotRequest
-    | DescribeQuorumRequest
+    m.VoteRequest
+    | m.BeginQuorumEpochRequest
+    | m.EndQuorumEpochRequest
+    | m.FetchRequest
+    | m.FetchSnapshotRequest
+    | m.DescribeQuorumRequest
 )
 QuorumResponse: TypeAlias = (
-    VoteResponse
-    | BeginQuorumEpochResponse
-    | EndQuorumEpochResponse
-    | FetchResponse
-    | FetchSnapshotResponse
-    | DescribeQuorumResponse
+    m.VoteResponse
+    | m.BeginQuorumEpochResponse
+    | m.EndQuorumEpochResponse
+    | m.FetchResponse
+    | m.FetchSnapshotResponse
+    | m.DescribeQuorumResponse
 )
 
 METADATA_BATCH_BYTES_MAX = 8 * 1024 * 1024
@@ -429,20 +415,20 @@ class QuorumDriver:
         """Answer a request of another member, or of people. Raises BrokerNotAvailable before the start."""
         core, now = self.core, self.world.clock.now()
         match request:
-            case VoteRequest():
+            case m.VoteRequest():
                 return await self.obey(voting.on_vote_request(core, request, now))
-            case BeginQuorumEpochRequest():
+            case m.BeginQuorumEpochRequest():
                 return await self.obey(voting.on_begin_epoch(core, request, now))
-            case EndQuorumEpochRequest():
+            case m.EndQuorumEpochRequest():
                 return await self.obey(voting.on_end_epoch(core, request, now))
-            case FetchRequest():
+            case m.FetchRequest():
                 return await self._handle_fetch(request)
-            case FetchSnapshotRequest():
+            case m.FetchSnapshotRequest():
                 return await self.obey(core.ready(self._snapshot_chunk(request, now)))
-            case DescribeQuorumRequest():
+            case m.DescribeQuorumRequest():
                 return await self.obey(core.ready(describe(core, self.voters, now)))
 
-    async def _handle_fetch(self, request: FetchRequest) -> FetchResponse:
+    async def _handle_fetch(self, request: m.FetchRequest) -> m.FetchResponse:
         clock = self.world.clock
         deadline = clock.now() + min(max(request.max_wait_ms, 0), PARKED_MS_MAX) / 1000
         answer = await self.obey(fetching.on_fetch(self.core, request, clock.now()))
@@ -451,16 +437,16 @@ class QuorumDriver:
                 await self.until(lambda: fetching.is_due(self.core, request), deadline)
             answer = await self.obey(fetching.on_fetch(self.core, request, clock.now(), again=True))
         invariant(answer is not None, "a parked fetch is answered the second time", quorum=self)
-        return answer or FetchResponse()
+        return answer or m.FetchResponse()
 
-    def _snapshot_chunk(self, request: FetchSnapshotRequest, now: float) -> FetchSnapshotResponse:
-        leader = CurrentLeader(leader_id=self.core.leader_id, leader_epoch=self.core.epoch)
+    def _snapshot_chunk(self, request: m.FetchSnapshotRequest, now: float) -> m.FetchSnapshotResponse:
+        leader = m.CurrentLeader(leader_id=self.core.leader_id, leader_epoch=self.core.epoch)
         try:
             snapshot = fetching.on_fetch_snapshot(self.core, request, now)
             size, records = self.snapshots.read(snapshot, position=request.position, max_bytes=request.max_bytes)
         except kafka.ProtocolError as error:
-            return FetchSnapshotResponse.with_error(error, current_leader=leader)
-        return FetchSnapshotResponse(
+            return m.FetchSnapshotResponse.with_error(error, current_leader=leader)
+        return m.FetchSnapshotResponse(
             snapshot_id=request.snapshot_id,
             size=size,
             position=request.position,

@@ -13,15 +13,7 @@ from typing import Any
 
 from minikafka.errors import ProtocolError
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, Offset, TopicPartition
-from minikafka.wire.messages import (
-    DescribedPartition,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
-)
+from minikafka.wire import messages as m
 from minikafka.world.clients import Asker
 
 INTERVAL_S = 0.15
@@ -100,15 +92,15 @@ class Watch:
         """One round of questions to the brokers that run."""
         at = asyncio.get_running_loop().time()
         requests = (
-            DescribeTopicsRequest(topics=self._topics),
-            DescribeQuorumRequest(),
-            DescribeReplicasRequest(topics=self._topics),
+            m.DescribeTopicsRequest(topics=self._topics),
+            m.DescribeQuorumRequest(),
+            m.DescribeReplicasRequest(topics=self._topics),
         )
         asked = [self._heard(address, each) for address in self._addresses().values() for each in requests]
         answers = await asyncio.gather(*asked)
-        held = [each for each in answers if isinstance(each, DescribeReplicasResponse)]
-        quorums = [each for each in answers if isinstance(each, DescribeQuorumResponse)]
-        topics = _newest([each for each in answers if isinstance(each, DescribeTopicsResponse)])
+        held = [each for each in answers if isinstance(each, m.DescribeReplicasResponse)]
+        quorums = [each for each in answers if isinstance(each, m.DescribeQuorumResponse)]
+        topics = _newest([each for each in answers if isinstance(each, m.DescribeTopicsResponse)])
         if topics or not self.state.partitions:
             newest = max(quorums, key=lambda each: (each.leader_epoch, each.leader_id), default=None)
             self.state = ClusterState(
@@ -136,9 +128,9 @@ class Watch:
             return None  # it was killed, or has not joined yet
 
 
-def _newest(answers: list[DescribeTopicsResponse]) -> list[tuple[str, DescribedPartition]]:
+def _newest(answers: list[m.DescribeTopicsResponse]) -> list[tuple[str, m.DescribedPartition]]:
     """Each partition as the newest of the answers has it, in the order of topics and numbers."""
-    found: dict[TopicPartition, DescribedPartition] = {}
+    found: dict[TopicPartition, m.DescribedPartition] = {}
     for answer in answers:
         for topic in answer.topics:
             for each in topic.partitions:
@@ -149,11 +141,11 @@ def _newest(answers: list[DescribeTopicsResponse]) -> list[tuple[str, DescribedP
     return [(name.topic, each) for name, each in sorted(found.items())]
 
 
-def _age(described: DescribedPartition) -> tuple[Epoch, int]:
+def _age(described: m.DescribedPartition) -> tuple[Epoch, int]:
     return described.leader_epoch, described.partition_epoch
 
 
-def _partition(topic: str, described: DescribedPartition, held: list[DescribeReplicasResponse]) -> PartitionState:
+def _partition(topic: str, described: m.DescribedPartition, held: list[m.DescribeReplicasResponse]) -> PartitionState:
     mark = NO_OFFSET
     for answer in held:
         for each in answer.replicas:

@@ -32,20 +32,13 @@ from minikafka.cli.tables import (
 from minikafka.cli.tables import show as show_again
 from minikafka.client.structs import ConfigChange, ConfigResource
 from minikafka.config import BrokerConfig, to_settings
-from minikafka.wire.admin import (
-    DYNAMIC_BROKER,
-    DYNAMIC_DEFAULT_BROKER,
-    DYNAMIC_TOPIC,
-    SOURCE_NAMES,
-    DescribedConfig,
-    DescribedConfigs,
-)
+from minikafka.wire import admin as a
 
 if TYPE_CHECKING:
     from minikafka import AdminClient
     from minikafka.types import NodeId
 
-DYNAMIC = frozenset({DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER})
+DYNAMIC = frozenset({a.DYNAMIC_TOPIC, a.DYNAMIC_BROKER, a.DYNAMIC_DEFAULT_BROKER})
 
 
 @command_group(
@@ -128,13 +121,13 @@ def describe(everything: bool, bootstrap: str, output: str, watch: bool, **whose
     """Show settings of a topic or broker that were altered at run time (--all: every one), and who says what."""
     resource = _resource(**whose)
 
-    async def described(admin: AdminClient) -> DescribedConfigs:
+    async def described(admin: AdminClient) -> a.DescribedConfigs:
         if whose["broker"] is not None:
             await _check_runs(admin, whose["broker"])
         [found] = await admin.describe_configs([resource], include_synonyms=True, include_documentation=True)
         return found
 
-    async def asked() -> DescribedConfigs:
+    async def asked() -> a.DescribedConfigs:
         return await with_admin(bootstrap, described)
 
     show_again(asked, lambda found: _draw(resource, found, output, everything=everything), watch=watch)
@@ -148,7 +141,7 @@ async def _check_runs(admin: AdminClient, broker: NodeId) -> None:
         raise Failure(f"--broker {broker}: no broker {broker} is running; the brokers that run are {known}")
 
 
-def _draw(resource: ConfigResource, found: DescribedConfigs, output: str, *, everything: bool) -> None:
+def _draw(resource: ConfigResource, found: a.DescribedConfigs, output: str, *, everything: bool) -> None:
     configs = [each for each in found.configs if everything or each.config_source in DYNAMIC]
     kind, chosen = str(resource.resource_type), structs.replace(found, configs=tuple(configs))
     print_found(
@@ -161,21 +154,21 @@ def _draw(resource: ConfigResource, found: DescribedConfigs, output: str, *, eve
     )
 
 
-def _row(each: DescribedConfig) -> tuple[object, ...]:
+def _row(each: a.DescribedConfig) -> tuple[object, ...]:
     first, *rest = each.synonyms
-    source = SOURCE_NAMES[each.config_source] + (f" ({first.origin})" if first.origin else "")
-    return each.name, each.value, source, [f"{other.value} ({SOURCE_NAMES[other.source]})" for other in rest]
+    source = a.SOURCE_NAMES[each.config_source] + (f" ({first.origin})" if first.origin else "")
+    return each.name, each.value, source, [f"{other.value} ({a.SOURCE_NAMES[other.source]})" for other in rest]
 
 
-def _to_json(each: DescribedConfig) -> Mapping[str, Any]:
+def _to_json(each: a.DescribedConfig) -> Mapping[str, Any]:
     return {
         "name": each.name,
         "value": each.value,
-        "source": SOURCE_NAMES[each.config_source],
+        "source": a.SOURCE_NAMES[each.config_source],
         "read_only": each.read_only,
         "documentation": each.documentation or "",
         "synonyms": [
-            {"name": other.name, "value": other.value, "source": SOURCE_NAMES[other.source], "origin": other.origin}
+            {"name": other.name, "value": other.value, "source": a.SOURCE_NAMES[other.source], "origin": other.origin}
             for other in each.synonyms
         ],
     }

@@ -23,19 +23,7 @@ from minikafka.client.group_offsets import Membership
 from minikafka.client.metadata import Update
 from minikafka.groups.assignors import COOPERATIVE, Assignor, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
-from minikafka.wire.group_messages import (
-    NO_GENERATION,
-    GroupProtocol,
-    HeartbeatRequest,
-    JoinedMember,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeavingMember,
-    MemberAssignment,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from minikafka.wire import group_messages as g
 from minikafka.wire.outcomes import error_in
 
 JOIN_GRACE_MS = 5_000
@@ -47,21 +35,21 @@ class Member(BaseMember):
 
     def __init__(self, parts: MemberParts) -> None:
         super().__init__(parts)
-        self.generation = NO_GENERATION
+        self.generation = g.NO_GENERATION
         self._assignors = parts.config.assignors()
         self._is_cooperative = all(each.rebalance == COOPERATIVE for each in self._assignors)
         self._must_join = asyncio.Event()
         self._must_join.set()
         self._is_joining = False
         self._join_count = 0
-        self._was_owned: tuple[Partitions, int] = ((), NO_GENERATION)
+        self._was_owned: tuple[Partitions, int] = ((), g.NO_GENERATION)
         """What an eager member had, for assignors that remember."""
         self._dealt: dict[str, int] = {}
         """The leader's: partition counts that the present assignment was made from."""
 
     def membership(self) -> Membership | None:
         """For whom a commit speaks now; None: the group goes on without this member."""
-        if self.generation == NO_GENERATION:
+        if self.generation == g.NO_GENERATION:
             return None
         instance_id = self._config.group_instance_id
         return Membership(self.member_id, self.generation, instance_id, self._join_count, self._is_joining)
@@ -77,7 +65,7 @@ class Member(BaseMember):
                 await self._leave(self.member_id, "the consumer was closed")
         finally:
             self.owned = ()
-            self.generation = NO_GENERATION
+            self.generation = g.NO_GENERATION
 
     def rejoin(self, why: str) -> None:
         """Join again as soon as the application's work allows."""
@@ -139,12 +127,12 @@ class Member(BaseMember):
             self._must_join.set()
             raise
 
-    async def _join(self) -> JoinGroupResponse:
+    async def _join(self) -> g.JoinGroupResponse:
         config = self._config
         while True:
             topics = tuple(self._subscription.topics)
             rebalance_ms = config.rebalance_timeout_ms or config.max_poll_interval_ms
-            request = JoinGroupRequest(
+            request = g.JoinGroupRequest(
                 group_id=self._coordinator.group,
                 session_timeout_ms=config.session_timeout_ms,
                 rebalance_timeout_ms=rebalance_ms,
@@ -156,7 +144,7 @@ class Member(BaseMember):
             )
             patience_ms = rebalance_ms + JOIN_GRACE_MS
             deadline = self._world.clock.now() + 2 * patience_ms / 1000
-            response: JoinGroupResponse = await self._coordinator.ask(
+            response: g.JoinGroupResponse = await self._coordinator.ask(
                 request, deadline=deadline, patience_ms=patience_ms
             )
             if isinstance(error_in(response), kafka.MemberIdRequired):
@@ -165,25 +153,25 @@ class Member(BaseMember):
             self.member_id = accepted(response).member_id
             return response
 
-    def _protocol(self, assignor: Assignor, topics: tuple[str, ...]) -> GroupProtocol:
+    def _protocol(self, assignor: Assignor, topics: tuple[str, ...]) -> g.GroupProtocol:
         owned, generation = (self.owned, self.generation) if self._is_cooperative else self._was_owned
         subscription = Subscription(
             topics=topics,
             user_data=assignor.user_data(owned, generation),
             owned=owned if self._is_cooperative else (),
-            generation=generation if self._is_cooperative else NO_GENERATION,
+            generation=generation if self._is_cooperative else g.NO_GENERATION,
         )
-        return GroupProtocol(name=assignor.name, metadata=subscription.packed())
+        return g.GroupProtocol(name=assignor.name, metadata=subscription.packed())
 
-    async def _sync(self, joined: JoinGroupResponse) -> SyncGroupResponse:
-        assignments: tuple[MemberAssignment, ...] = ()
+    async def _sync(self, joined: g.JoinGroupResponse) -> g.SyncGroupResponse:
+        assignments: tuple[g.MemberAssignment, ...] = ()
         self._dealt = {}
         if joined.members:
             members = [_group_member(each) for each in joined.members]
             self._dealt = await self._counts(members)
             if not joined.skip_assignment:
                 assignments = self._deal(joined, members, self._dealt)
-        request = SyncGroupRequest(
+        request = g.SyncGroupRequest(
             group_id=self._coordinator.group,
             generation_id=joined.generation_id,
             member_id=joined.member_id,
@@ -194,7 +182,7 @@ class Member(BaseMember):
         )
         patience_ms = (self._config.rebalance_timeout_ms or self._config.max_poll_interval_ms) + JOIN_GRACE_MS
         deadline = self._world.clock.now() + patience_ms / 1000
-        response: SyncGroupResponse = await self._coordinator.ask(request, deadline=deadline, patience_ms=patience_ms)
+        response: g.SyncGroupResponse = await self._coordinator.ask(request, deadline=deadline, patience_ms=patience_ms)
         return accepted(response)
 
     async def _counts(self, members: Sequence[GroupMember]) -> dict[str, int]:
@@ -205,8 +193,8 @@ class Member(BaseMember):
         return {topic: self._count(topic) for topic in topics}
 
     def _deal(
-        self, joined: JoinGroupResponse, members: Sequence[GroupMember], counts: dict[str, int]
-    ) -> tuple[MemberAssignment, ...]:
+        self, joined: g.JoinGroupResponse, members: Sequence[GroupMember], counts: dict[str, int]
+    ) -> tuple[g.MemberAssignment, ...]:
         """The leader's part (S30)."""
         assignor = next((each for each in self._assignors if each.name == joined.protocol_name), None)
         if assignor is None:
@@ -222,7 +210,7 @@ class Member(BaseMember):
             members={member: [str(each) for each in partitions] for member, partitions in dealt.items()},
         )
         return tuple(
-            MemberAssignment(member_id=member, assignment=Assignment(partitions=tuple(partitions)).packed())
+            g.MemberAssignment(member_id=member, assignment=Assignment(partitions=tuple(partitions)).packed())
             for member, partitions in dealt.items()
         )
 
@@ -258,10 +246,10 @@ class Member(BaseMember):
         lost = self.owned
         self._awaits_poll = self._awaits_poll or awaits_poll or bool(lost)
         self._world.events("group_member_thrown_out", group=self._coordinator.group, member=self.member_id, why=why)
-        self.generation = NO_GENERATION
+        self.generation = g.NO_GENERATION
         if forget_id:
             self.member_id = ""
-        self._was_owned = (), NO_GENERATION
+        self._was_owned = (), g.NO_GENERATION
         self._drop(lost)
         self._must_join.set()
         if lost:
@@ -273,7 +261,7 @@ class Member(BaseMember):
         interval_s = self._config.heartbeat_interval_ms / 1000
         while self.failed is None:
             await asyncio.sleep(interval_s)
-            if self.generation == NO_GENERATION or self._is_joining:
+            if self.generation == g.NO_GENERATION or self._is_joining:
                 continue
             if self._polls_late:
                 # First out, then goodbye: should the application ask meanwhile, it joins under an id of its own.
@@ -285,7 +273,7 @@ class Member(BaseMember):
 
     async def _beat_once(self) -> None:
         generation = self.generation
-        request = HeartbeatRequest(
+        request = g.HeartbeatRequest(
             group_id=self._coordinator.group,
             generation_id=generation,
             member_id=self.member_id,
@@ -318,11 +306,11 @@ class Member(BaseMember):
             await self._leave(member_id, f"it failed: {type(error).__name__}")
 
     async def _leave(self, member_id: str, why: str) -> None:
-        leaving = LeavingMember(member_id=member_id, group_instance_id=self._config.group_instance_id, reason=why)
-        await self._send_goodbye(LeaveGroupRequest(group_id=self._coordinator.group, members=(leaving,)))
+        leaving = g.LeavingMember(member_id=member_id, group_instance_id=self._config.group_instance_id, reason=why)
+        await self._send_goodbye(g.LeaveGroupRequest(group_id=self._coordinator.group, members=(leaving,)))
 
 
-def _group_member(joined: JoinedMember) -> GroupMember:
+def _group_member(joined: g.JoinedMember) -> GroupMember:
     return GroupMember(
         member_id=joined.member_id,
         instance_id=joined.group_instance_id,

@@ -24,15 +24,7 @@ from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, OffsetAndMetadata
 from minikafka.ports import World
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
-from minikafka.wire.group_messages import (
-    NO_GENERATION,
-    CommitPartition,
-    FetchedOffset,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
+from minikafka.wire import group_messages as g
 from minikafka.wire.messages import PartitionName
 from minikafka.wire.outcomes import outcome_of_all
 
@@ -46,7 +38,7 @@ class Membership(NamedTuple):
     """For whom a commit speaks."""
 
     member_id: str = ""
-    generation: int = NO_GENERATION
+    generation: int = g.NO_GENERATION
     instance_id: str | None = None
     join_count: int = 0
     """How often the member has joined: two generations of one number may be different ones, see Coordinator.ask. With
@@ -98,9 +90,9 @@ class GroupOffsets:
 
     # ---- looking up ----
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FetchedOffset]:
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, g.FetchedOffset]:
         """What the group has committed; partitions without are left out. Raises what the coordinator answers."""
-        found: dict[TopicPartition, FetchedOffset] = {}
+        found: dict[TopicPartition, g.FetchedOffset] = {}
         for part in in_parts(partitions):
             asked = PartitionName.each(part)
             for each in await self._stable(asked):
@@ -108,12 +100,12 @@ class GroupOffsets:
                     found[TopicPartition(each.topic, each.partition)] = each
         return found
 
-    async def _stable(self, asked: tuple[PartitionName, ...]) -> tuple[FetchedOffset, ...]:
+    async def _stable(self, asked: tuple[PartitionName, ...]) -> tuple[g.FetchedOffset, ...]:
         """The answers for partitions; those of open transactions are awaited (KIP-447)."""
-        request = OffsetFetchRequest(group_id=self._coordinator.group, partitions=asked, require_stable=True)
+        request = g.OffsetFetchRequest(group_id=self._coordinator.group, partitions=asked, require_stable=True)
         deadline = self._deadline()
         while True:
-            response: OffsetFetchResponse = accepted(await self._coordinator.ask(request, deadline=deadline))
+            response: g.OffsetFetchResponse = accepted(await self._coordinator.ask(request, deadline=deadline))
             pause_s = self._config.retry_backoff_ms / 1000
             is_unstable = any(each.error_code == kafka.UnstableOffsetCommit.code for each in response.partitions)
             if not is_unstable or self._world.clock.now() + pause_s >= deadline:
@@ -193,13 +185,13 @@ class GroupOffsets:
 
     async def _attempt(self, member: Membership, spots: Mapping[TopicPartition, Spot], deadline: float) -> None:
         """Commit for this membership; raise what refuses it, with the outcome of all requests."""
-        request = OffsetCommitRequest(
+        request = g.OffsetCommitRequest(
             group_id=self._coordinator.group,
             generation_id=member.generation,
             member_id=member.member_id,
             group_instance_id=member.instance_id,
             partitions=tuple(
-                CommitPartition(
+                g.CommitPartition(
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=spot.offset,
@@ -210,7 +202,7 @@ class GroupOffsets:
                 for partition, spot in spots.items()
             ),
         )
-        response: OffsetCommitResponse = await self._coordinator.ask(
+        response: g.OffsetCommitResponse = await self._coordinator.ask(
             request,
             deadline=deadline,
             error_of=error_of_coordinator,

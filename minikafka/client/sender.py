@@ -21,16 +21,9 @@ from minikafka.client.structs import RecordMetadata, SentRecords
 from minikafka.ports import World
 from minikafka.tasks import Tasks
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, TopicPartition
+from minikafka.wire import messages as m
 from minikafka.wire.batch import FOLLOWS, PIPELINED, PLAIN
 from minikafka.wire.markers import TRANSACTION_V2
-from minikafka.wire.messages import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ProducedPartition,
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-)
 from minikafka.wire.outcomes import error_in
 
 # A broker answers a produce at timeout_ms with what it knows; only a call later than this has an unknown outcome.
@@ -137,7 +130,7 @@ Waiting: TypeAlias = "asyncio.Future[RecordMetadata] | Part | Unwatched"
 Queue: TypeAlias = PartitionQueue[Waiting]
 
 
-def acknowledge(batch: Batch[Waiting], answer: ProducedPartition | None) -> None:
+def acknowledge(batch: Batch[Waiting], answer: m.ProducedPartition | None) -> None:
     """Tell the waiters of an appended batch; None: there is no answer to expect (acks=0), offsets are -1."""
     topic, partition = where = batch.topic_partition
     base, log_start, append_time = (
@@ -341,14 +334,14 @@ class Sender:
         """One request and its answer. The answer of a partition that is missing counts as unknown."""
         config, clock = self._config, self._world.clock
         sequencing = PIPELINED if self._accumulator.pipelines else PLAIN
-        request = ProduceRequest(
+        request = m.ProduceRequest(
             acks=config.required_acks,
             timeout_ms=config.request_timeout_ms,
             client_id=config.client_id,
             transactional_id=config.transactional_id,
             transaction_version=0 if config.transactional_id is None else TRANSACTION_V2,
             partitions=tuple(
-                ProducePartition(
+                m.ProducePartition(
                     topic=each.queue.topic,
                     partition=each.queue.partition,
                     records=(each.data or b"",),
@@ -360,12 +353,12 @@ class Sender:
         if config.required_acks == 0:
             for batch in call.batches:
                 acknowledge(batch, None)
-        answers: dict[tuple[str, int], ProducedPartition] = {}
+        answers: dict[tuple[str, int], m.ProducedPartition] = {}
         refusal: kafka.ProtocolError | None = None
         endpoints: object = ()
         try:
             deadline = clock.now() + config.request_timeout_ms / 1000 + ANSWER_GRACE_S
-            response: ProduceResponse
+            response: m.ProduceResponse
             if self._config.idempotent:
                 # A copy that the former leader may have replicated is recognized by its sequence.
                 partitions = [each.topic_partition for each in call.batches]
@@ -389,7 +382,7 @@ class Sender:
     def _on_answer(
         self,
         batch: Batch[Waiting],
-        answer: ProducedPartition | None,
+        answer: m.ProducedPartition | None,
         refusal: kafka.ProtocolError | None,
         endpoints: object,
         now: float,
@@ -449,8 +442,8 @@ class Sender:
                 for address in self._metadata.any_addresses():
                     deadline = self._world.clock.now() + self._config.request_timeout_ms / 1000
                     try:
-                        answer: InitProducerIdResponse = await self._caller.call(
-                            address, InitProducerIdRequest(), deadline=deadline
+                        answer: m.InitProducerIdResponse = await self._caller.call(
+                            address, m.InitProducerIdRequest(), deadline=deadline
                         )
                     except kafka.ProtocolError as error:
                         self._world.events("init_producer_id_failed", error=error.name, message=error.message)

@@ -39,31 +39,8 @@ from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord,
 from minikafka.log.verification import VerificationGuard
 from minikafka.ports import Events
 from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicId, TopicPartition
+from minikafka.wire import group_messages as g
 from minikafka.wire.batch import NO_TIMESTAMP
-from minikafka.wire.group_messages import (
-    ConsumerGroupHeartbeatRequest,
-    DeletedGroup,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    DescribedMember,
-    FetchedOffset,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeftMember,
-    ListedGroup,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    PartitionOutcome,
-    SyncGroupRequest,
-)
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 
@@ -250,7 +227,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------------------- members
 
-    def join(self, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+    def join(self, ticket: Ticket, request: g.JoinGroupRequest, step: Step) -> None:
         """JoinGroup: parked until the join phase ends."""
         check_group_id(request.group_id)
         if self._consumers.get(request.group_id) is not None:
@@ -268,7 +245,7 @@ class GroupCoordinator:
         finally:
             self._touched(group, step)
 
-    def _join_consumer_group(self, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+    def _join_consumer_group(self, ticket: Ticket, request: g.JoinGroupRequest, step: Step) -> None:
         """An empty group of the consumer protocol becomes a classic one; any other one refuses classic members."""
         self._member_group(request.group_id)
         held = self._consumers.get(request.group_id)
@@ -303,7 +280,7 @@ class GroupCoordinator:
 
         self._consumers.write(held, draft, done, step)
 
-    def consumer_heartbeat(self, ticket: Ticket, request: ConsumerGroupHeartbeatRequest, step: Step) -> None:
+    def consumer_heartbeat(self, ticket: Ticket, request: g.ConsumerGroupHeartbeatRequest, step: Step) -> None:
         """ConsumerGroupHeartbeat: answered when what it changes is committed. Raises what is refused at once."""
         check_group_id(request.group_id)
         classic = self._groups.get(request.group_id)
@@ -330,7 +307,7 @@ class GroupCoordinator:
             )
         return lambda: upgraded(classic, self._topics())
 
-    def sync(self, ticket: Ticket, request: SyncGroupRequest, step: Step) -> None:
+    def sync(self, ticket: Ticket, request: g.SyncGroupRequest, step: Step) -> None:
         """SyncGroup: parked until the leader's assignment is committed."""
         group = self._member_group(request.group_id)
         if self._consumers.get(request.group_id) is not None:
@@ -340,7 +317,7 @@ class GroupCoordinator:
         self._rebalance.sync(group, ticket, request, step)
         self._touched(group, step)
 
-    def heartbeat(self, request: HeartbeatRequest, step: Step, software: str = "") -> HeartbeatResponse:
+    def heartbeat(self, request: g.HeartbeatRequest, step: Step, software: str = "") -> g.HeartbeatResponse:
         """Heartbeat."""
         group = self._member_group(request.group_id)
         if self._consumers.converted(request.group_id) is not None:
@@ -349,14 +326,14 @@ class GroupCoordinator:
             return response
         return self._rebalance.heartbeat(group, request, step, software)
 
-    def leave(self, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
+    def leave(self, request: g.LeaveGroupRequest, step: Step) -> g.LeaveGroupResponse:
         """LeaveGroup: an error for each member, also if there is no group."""
         check_group_id(request.group_id)
         if request.group_id not in self._groups:
             unknown = kafka.UnknownMemberId(f"there is no group {request.group_id}")
-            return LeaveGroupResponse(
+            return g.LeaveGroupResponse(
                 members=tuple(
-                    LeftMember.failed(unknown, member_id=each.member_id, group_instance_id=each.group_instance_id)
+                    g.LeftMember.failed(unknown, member_id=each.member_id, group_instance_id=each.group_instance_id)
                     for each in request.members
                 )
             )
@@ -381,11 +358,11 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------------------- offsets
 
-    def commit(self, ticket: Ticket, request: OffsetCommitRequest, step: Step) -> None:
+    def commit(self, ticket: Ticket, request: g.OffsetCommitRequest, step: Step) -> None:
         """OffsetCommit: answered when the records are committed. Raises what is refused as a whole."""
         check_group_id(request.group_id)
         self._check_committer(request, step)
-        self._commit(ticket, request, step, OffsetCommitResponse, None)
+        self._commit(ticket, request, step, g.OffsetCommitResponse, None)
 
     def commit_in_transaction(
         self, ticket: Ticket, request: TxnOffsetCommitRequest, step: Step, guard: VerificationGuard | None
@@ -407,9 +384,9 @@ class GroupCoordinator:
     def _commit(
         self,
         ticket: Ticket,
-        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        request: g.OffsetCommitRequest | TxnOffsetCommitRequest,
         step: Step,
-        response_of: type[OffsetCommitResponse | TxnOffsetCommitResponse],
+        response_of: type[g.OffsetCommitResponse | TxnOffsetCommitResponse],
         transaction: InTransaction | None,
     ) -> None:
         refused = {}
@@ -479,7 +456,7 @@ class GroupCoordinator:
                 "nothing was committed; abort the transaction and join again"
             )
 
-    def _check_committer(self, request: OffsetCommitRequest, step: Step) -> None:
+    def _check_committer(self, request: g.OffsetCommitRequest, step: Step) -> None:
         group = self._groups.get(request.group_id)
         if group is None:
             if request.generation_id >= 0:
@@ -543,7 +520,7 @@ class GroupCoordinator:
         step.writes.append(write)
         return write
 
-    def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    def fetch_offsets(self, request: g.OffsetFetchRequest) -> g.OffsetFetchResponse:
         """OffsetFetch: what is committed; -1 where nothing is.
 
         With ``require_stable``, partitions that an open transaction may still change have an error (KIP-447).
@@ -566,12 +543,12 @@ class GroupCoordinator:
                 value = None  # the record that erases it is not committed yet, or was refused
             if partition in unstable:
                 error = kafka.UnstableOffsetCommit(f"an open transaction commits an offset of {partition}: retry")
-                found.append(FetchedOffset.with_error(error, topic=partition.topic, partition=partition.partition))
+                found.append(g.FetchedOffset.with_error(error, topic=partition.topic, partition=partition.partition))
                 continue
             found.append(
-                FetchedOffset(topic=partition.topic, partition=partition.partition)
+                g.FetchedOffset(topic=partition.topic, partition=partition.partition)
                 if value is None
-                else FetchedOffset(
+                else g.FetchedOffset(
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=value.offset,
@@ -580,9 +557,9 @@ class GroupCoordinator:
                     commit_timestamp_ms=value.timestamp_ms,
                 )
             )
-        return OffsetFetchResponse(partitions=tuple(found))
+        return g.OffsetFetchResponse(partitions=tuple(found))
 
-    def delete_offsets(self, ticket: Ticket, request: OffsetDeleteRequest, step: Step) -> None:
+    def delete_offsets(self, ticket: Ticket, request: g.OffsetDeleteRequest, step: Step) -> None:
         """OffsetDelete: of topics that no member reads. Raises what is refused as a whole."""
         check_group_id(request.group_id)
         group = self._existing(request.group_id)
@@ -607,7 +584,7 @@ class GroupCoordinator:
 
         def answer(error: kafka.ProtocolError | None, then: Step) -> None:
             results = tuple(_outcome(each, refused.get(each, error)) for each in asked)
-            then.answer(ticket, OffsetDeleteResponse(partitions=results))
+            then.answer(ticket, g.OffsetDeleteResponse(partitions=results))
 
         self._write_tombstones(records, answer, step)
 
@@ -680,7 +657,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------------------- groups
 
-    def list_groups(self, request: ListGroupsRequest) -> tuple[ListedGroup, ...]:
+    def list_groups(self, request: g.ListGroupsRequest) -> tuple[g.ListedGroup, ...]:
         """Sorted by name; ``states`` and ``types`` in any case of letters."""
         states, types = ({each.lower() for each in wanted} for wanted in (request.states, request.types))
         listed = [self._listed(group) for _, group in sorted(self._groups.items())]
@@ -690,14 +667,14 @@ class GroupCoordinator:
             if (not states or each.state.lower() in states) and (not types or each.group_type in types)
         )
 
-    def _listed(self, group: Group) -> ListedGroup:
+    def _listed(self, group: Group) -> g.ListedGroup:
         name, held = group.group_id, self._consumers.converted(group.group_id)
         if held is None:
-            return ListedGroup(
+            return g.ListedGroup(
                 group_id=name, protocol_type=group.protocol_type, state=group.state.value, group_type=CLASSIC
             )
         state = group.state if group.state is State.DEAD else held.group.state
-        return ListedGroup(group_id=name, protocol_type="consumer", state=state.value, group_type=CONSUMER)
+        return g.ListedGroup(group_id=name, protocol_type="consumer", state=state.value, group_type=CONSUMER)
 
     def standings(self) -> list[Standing]:
         """Every group, by name."""
@@ -726,7 +703,7 @@ class GroupCoordinator:
         held = self._consumers.converted(group.group_id)
         return len(group.members) if held is None else len(held.group.members)
 
-    def describe(self, name: str, *, of_any_protocol: bool = False) -> DescribedGroup:
+    def describe(self, name: str, *, of_any_protocol: bool = False) -> g.DescribedGroup:
         """Describe a group; one that does not exist is Dead and not found, as in Kafka.
 
         ``of_any_protocol``: a group of the consumer protocol is described in the same form. Kafka's clients ask for
@@ -739,10 +716,10 @@ class GroupCoordinator:
         if group is None or held is not None:
             why = "there is no group" if group is None else "DescribeGroups is for classic groups; this is none:"
             error = kafka.GroupIdNotFound(f"{why} {name}")
-            return DescribedGroup.with_error(error, group_id=name, state=State.DEAD.value)
+            return g.DescribedGroup.with_error(error, group_id=name, state=State.DEAD.value)
         stable = group.state is State.STABLE
         protocol = (group.protocol or "") if stable else ""
-        return DescribedGroup(
+        return g.DescribedGroup(
             group_id=name,
             state=group.state.value,
             generation_id=group.generation,
@@ -750,7 +727,7 @@ class GroupCoordinator:
             protocol=protocol,
             leader=group.leader or "",
             members=tuple(
-                DescribedMember(
+                g.DescribedMember(
                     member_id=each.member_id,
                     group_instance_id=each.instance_id,
                     client_id=each.client_id,
@@ -763,12 +740,12 @@ class GroupCoordinator:
             ),
         )
 
-    def describe_consumer(self, name: str) -> DescribedConsumerGroup:
+    def describe_consumer(self, name: str) -> g.DescribedConsumerGroup:
         """Describe a group of the consumer protocol; GROUP_ID_NOT_FOUND if there is none."""
         held = self._consumers.converted(name)
         if held is None:
             error = kafka.GroupIdNotFound(f"there is no group {name} of the consumer protocol")
-            return DescribedConsumerGroup.with_error(error, group_id=name, state=State.DEAD.value)
+            return g.DescribedConsumerGroup.with_error(error, group_id=name, state=State.DEAD.value)
         return self._consumers.describe(held.group)
 
     def delete_group(self, ticket: Ticket, name: str, step: Step) -> None:
@@ -852,13 +829,13 @@ class GroupCoordinator:
             answer(None, step)
 
 
-def _outcome(partition: TopicPartition, error: kafka.ProtocolError | None) -> PartitionOutcome:
+def _outcome(partition: TopicPartition, error: kafka.ProtocolError | None) -> g.PartitionOutcome:
     if error is None:
-        return PartitionOutcome(topic=partition.topic, partition=partition.partition)
-    return PartitionOutcome.failed(error, topic=partition.topic, partition=partition.partition)
+        return g.PartitionOutcome(topic=partition.topic, partition=partition.partition)
+    return g.PartitionOutcome.failed(error, topic=partition.topic, partition=partition.partition)
 
 
-def _deleted(name: str, error: kafka.ProtocolError | None) -> DeletedGroup:
+def _deleted(name: str, error: kafka.ProtocolError | None) -> g.DeletedGroup:
     if error is None:
-        return DeletedGroup(group_id=name)
-    return DeletedGroup.failed(error, group_id=name)
+        return g.DeletedGroup(group_id=name)
+    return g.DeletedGroup.failed(error, group_id=name)

@@ -23,16 +23,7 @@ from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_
 from minikafka.groups.group import Group, Member, State, failed_join, failed_sync, joined, synced
 from minikafka.groups.limits import GroupSettings, check_join
 from minikafka.ports import Events
-from minikafka.wire.group_messages import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeavingMember,
-    LeftMember,
-    SyncGroupRequest,
-)
+from minikafka.wire import group_messages as g
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
 """A first join that is parked this long is given up: its client is gone (Kafka's bound)."""
@@ -53,7 +44,7 @@ class Rebalance:
 
     # ------------------------------------------------------------------------------------------------- join
 
-    def join(self, group: Group, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+    def join(self, group: Group, ticket: Ticket, request: g.JoinGroupRequest, step: Step) -> None:
         """Answer or park; raises what is refused."""
         self.check_join(request)
         if group.state is State.DEAD:
@@ -78,7 +69,7 @@ class Rebalance:
                 group, self.member_of(group, request.member_id, request.group_instance_id), ticket, request, step
             )
 
-    def check_join(self, request: JoinGroupRequest) -> None:
+    def check_join(self, request: g.JoinGroupRequest) -> None:
         """What can be refused without a look at the group."""
         check_join(
             request,
@@ -86,11 +77,11 @@ class Rebalance:
             session_ms_max=self._settings.session_timeout_ms_max,
         )
 
-    def new_member_id(self, request: JoinGroupRequest) -> str:
+    def new_member_id(self, request: g.JoinGroupRequest) -> str:
         """A member id that no member has."""
         return self._new_member_id(request.group_instance_id or request.client_id or "consumer")
 
-    def _join_newcomer(self, group: Group, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+    def _join_newcomer(self, group: Group, ticket: Ticket, request: g.JoinGroupRequest, step: Step) -> None:
         new_id = self.new_member_id(request)
         if request.group_instance_id is None and request.needs_member_id:
             # The id first, so that a join that is sent twice does not leave a ghost (KIP-394).
@@ -107,7 +98,7 @@ class Rebalance:
         else:
             self._replace_static(group, old_id, new_id, ticket, request, step)
 
-    def _add(self, group: Group, member_id: str, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+    def _add(self, group: Group, member_id: str, ticket: Ticket, request: g.JoinGroupRequest, step: Step) -> None:
         if not group.members:
             group.protocol_type = request.protocol_type
         group.add(
@@ -128,7 +119,7 @@ class Rebalance:
         group.new_member_came = True
         self._rebalance_or_go_on(group, step, f"{member_id} joins")
 
-    def _rejoin(self, group: Group, member: Member, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+    def _rejoin(self, group: Group, member: Member, ticket: Ticket, request: g.JoinGroupRequest, step: Step) -> None:
         same = member.protocols == request.protocols
         if group.state is State.COMPLETING and same:
             # The answer to its join was lost.
@@ -140,14 +131,14 @@ class Rebalance:
             self._park_join(member, ticket, request, step)
             self._rebalance_or_go_on(group, step, f"{member.member_id} {why}")
 
-    def _park_join(self, member: Member, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+    def _park_join(self, member: Member, ticket: Ticket, request: g.JoinGroupRequest, step: Step) -> None:
         if member.join_ticket is not None:
             step.answer(member.join_ticket, failed_join(kafka.RebalanceInProgress("the member has joined again since")))
         member.join_ticket = ticket
         _take_word(member, request)
 
     def _replace_static(
-        self, group: Group, old_id: str, new_id: str, ticket: Ticket, request: JoinGroupRequest, step: Step
+        self, group: Group, old_id: str, new_id: str, ticket: Ticket, request: g.JoinGroupRequest, step: Step
     ) -> None:
         """The same instance came back: its old id is fenced; in a stable group nobody else notices (KIP-345)."""
         former_leader = group.leader or ""
@@ -275,7 +266,7 @@ class Rebalance:
 
     # ------------------------------------------------------------------------------------------------- sync
 
-    def sync(self, group: Group, ticket: Ticket, request: SyncGroupRequest, step: Step) -> None:
+    def sync(self, group: Group, ticket: Ticket, request: g.SyncGroupRequest, step: Step) -> None:
         """Answer or park; raises what is refused."""
         member = self.member_of(group, request.member_id, request.group_instance_id)
         _check_generation(group, request.generation_id)
@@ -304,7 +295,7 @@ class Rebalance:
             group.assigning = group.generation
             self._write_assignments(group, request, step)
 
-    def _write_assignments(self, group: Group, request: SyncGroupRequest, step: Step) -> None:
+    def _write_assignments(self, group: Group, request: g.SyncGroupRequest, step: Step) -> None:
         given = {each.member_id: each.assignment for each in request.assignments if each.member_id in group.members}
         generation = group.generation
 
@@ -342,7 +333,9 @@ class Rebalance:
 
     # ------------------------------------------------------------------------------------------------- heartbeat, leave
 
-    def heartbeat(self, group: Group, request: HeartbeatRequest, step: Step, software: str = "") -> HeartbeatResponse:
+    def heartbeat(
+        self, group: Group, request: g.HeartbeatRequest, step: Step, software: str = ""
+    ) -> g.HeartbeatResponse:
         """Extend the member's session. While members are to join again the answer says so."""
         member = self.member_of(group, request.member_id, request.group_instance_id)
         _check_generation(group, request.generation_id)
@@ -352,9 +345,9 @@ class Rebalance:
         self._heard(member, step)
         if group.state is State.PREPARING:
             raise kafka.RebalanceInProgress(f"group {group.group_id} is rebalancing: join again")
-        return HeartbeatResponse()
+        return g.HeartbeatResponse()
 
-    def leave(self, group: Group, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
+    def leave(self, group: Group, request: g.LeaveGroupRequest, step: Step) -> g.LeaveGroupResponse:
         """Each member by itself; those who stay rebalance once, at the end."""
         was = len(group.members)
         left = tuple(self._leave_one(group, each, step) for each in request.members)
@@ -362,10 +355,10 @@ class Rebalance:
             self._members_went(group, step, "a member left")
         elif group.state is State.PREPARING:
             self._complete_join_if_all(group, step)
-        return LeaveGroupResponse(members=left)
+        return g.LeaveGroupResponse(members=left)
 
-    def _leave_one(self, group: Group, leaving: LeavingMember, step: Step) -> LeftMember:
-        left = LeftMember(member_id=leaving.member_id, group_instance_id=leaving.group_instance_id)
+    def _leave_one(self, group: Group, leaving: g.LeavingMember, step: Step) -> g.LeftMember:
+        left = g.LeftMember(member_id=leaving.member_id, group_instance_id=leaving.group_instance_id)
         if leaving.group_instance_id is None and group.pending.pop(leaving.member_id, None) is not None:
             return left
         try:
@@ -486,7 +479,7 @@ def _check_generation(group: Group, generation: int) -> None:
         )
 
 
-def _take_word(member: Member, request: JoinGroupRequest | Member) -> None:
+def _take_word(member: Member, request: g.JoinGroupRequest | Member) -> None:
     """What the member says of itself counts from now on."""
     member.protocols = request.protocols
     member.session_timeout_ms = request.session_timeout_ms
@@ -495,5 +488,5 @@ def _take_word(member: Member, request: JoinGroupRequest | Member) -> None:
     member.software = request.software
 
 
-def _metadata(request: JoinGroupRequest, protocol: str) -> bytes | None:
+def _metadata(request: g.JoinGroupRequest, protocol: str) -> bytes | None:
     return next((each.metadata for each in request.protocols if each.name == protocol), None)

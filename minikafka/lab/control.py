@@ -23,15 +23,7 @@ from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.image import MetadataImage, PartitionImage
 from minikafka.replication.leader import PartitionState, Proposal
 from minikafka.types import NO_NODE, NodeId, TopicId, TopicPartition
-from minikafka.wire.messages import (
-    AlteredPartition,
-    AlterPartitionRequest,
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-    CreateTopicsRequest,
-    NewTopic,
-    ReplicaAssignment,
-)
+from minikafka.wire import messages as m
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID: TopicId = topic_id_of(bytes(15) + b"\x01")
@@ -99,7 +91,7 @@ class ScriptedControl:
             partition_epoch=self._state.partition_epoch + 1,
         )
 
-    def alter(self, sender: NodeId, sender_epoch: int, proposal: Proposal) -> AlteredPartition:  # noqa: ARG002 - as above
+    def alter(self, sender: NodeId, sender_epoch: int, proposal: Proposal) -> m.AlteredPartition:  # noqa: ARG002 - as above
         """A leader asks for another ISR."""
         state = self._state
         if proposal.leader_epoch < state.leader_epoch or sender != state.leader:
@@ -122,14 +114,14 @@ class QuorumControl:
         for node in sorted(replicas):
             self.started(node, clean=True)
             self.heard(node)
-        topic = NewTopic(
+        topic = m.NewTopic(
             name=PARTITION.topic,
             num_partitions=-1,
             replication_factor=-1,
-            assignments=(ReplicaAssignment(partition=0, broker_ids=replicas),),
+            assignments=(m.ReplicaAssignment(partition=0, broker_ids=replicas),),
             configs=as_text(config),
         )
-        request = CreateTopicsRequest(topics=(topic,))
+        request = m.CreateTopicsRequest(topics=(topic,))
         created = self._commit(self._controller.create_topics(self._image, request, iter([TOPIC_ID])), request)
         invariant(
             created.topics[0].error_code == 0, "the lab's topic can be made", error=created.topics[0].error_message
@@ -158,7 +150,7 @@ class QuorumControl:
 
     def started(self, node: NodeId, *, clean: bool, disk: int = 0) -> int:
         known = self._image.brokers.get(node)
-        request = BrokerRegistrationRequest(
+        request = m.BrokerRegistrationRequest(
             broker_id=node,
             cluster_id=CLUSTER_ID,
             incarnation_id=f"process-{next(self._incarnations)}",
@@ -174,7 +166,7 @@ class QuorumControl:
         self._heartbeat(node)
 
     def _heartbeat(self, node: NodeId, *, want_shut_down: bool = False) -> None:
-        request = BrokerHeartbeatRequest(
+        request = m.BrokerHeartbeatRequest(
             broker_id=node,
             broker_epoch=self._image.brokers[node].broker_epoch,
             current_metadata_offset=self._image.offset,
@@ -197,9 +189,9 @@ class QuorumControl:
                 self.session_ended(each)
         self._commit(self._controller.elect_leaderless(self._image))
 
-    def alter(self, sender: NodeId, sender_epoch: int, proposal: Proposal) -> AlteredPartition:
+    def alter(self, sender: NodeId, sender_epoch: int, proposal: Proposal) -> m.AlteredPartition:
         asked = item_of(PARTITION, TOPIC_ID, proposal)
-        request = AlterPartitionRequest(broker_id=sender, broker_epoch=sender_epoch, partitions=(asked,))
+        request = m.AlterPartitionRequest(broker_id=sender, broker_epoch=sender_epoch, partitions=(asked,))
         try:
             return self._commit(self._controller.alter_partition(self._image, request)).partitions[0]
         except ProtocolError as error:
@@ -215,8 +207,8 @@ def as_text(config: TopicConfig) -> dict[str, str]:
     return {name: text for name, text in to_settings(config).items() if text != ordinary.get(name)}
 
 
-def _accepted(state: PartitionState) -> AlteredPartition:
-    return AlteredPartition(
+def _accepted(state: PartitionState) -> m.AlteredPartition:
+    return m.AlteredPartition(
         topic=PARTITION.topic,
         partition=PARTITION.partition,
         leader_id=state.leader,
@@ -226,5 +218,5 @@ def _accepted(state: PartitionState) -> AlteredPartition:
     )
 
 
-def _refused(error: ProtocolError) -> AlteredPartition:
-    return AlteredPartition.failed(error, topic=PARTITION.topic, partition=PARTITION.partition, leader_id=NO_NODE)
+def _refused(error: ProtocolError) -> m.AlteredPartition:
+    return m.AlteredPartition.failed(error, topic=PARTITION.topic, partition=PARTITION.partition, leader_id=NO_NODE)

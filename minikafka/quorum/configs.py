@@ -41,21 +41,7 @@ from minikafka.quorum.decision import ALL_BROKERS, ClusterPolicy, Decision
 from minikafka.quorum.elections import change_of, election_for
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import ConfigRecord, MetadataRecord, PartitionChange
-from minikafka.wire.admin import (
-    APPEND,
-    BROKER,
-    DELETE,
-    SET,
-    SUBTRACT,
-    TOPIC,
-    AlterConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlterConfigsResponse,
-    AlteredConfigs,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from minikafka.wire import admin as a
 
 LISTS = frozenset(
     {
@@ -91,7 +77,7 @@ class _Resource:
 
     def check_name(self, setting: str) -> None:
         """Raise InvalidConfig unless this resource may be given the setting at run time."""
-        if self.kind == TOPIC:
+        if self.kind == a.TOPIC:
             if setting not in BROKER_NAME_OF and setting not in table(TopicConfig):
                 raise unknown_setting(setting, table(TopicConfig))
         elif setting in AT_RUN_TIME:
@@ -120,7 +106,7 @@ class _Resource:
         """Raise InvalidConfig unless these settings may stand together."""
         for setting in wanted:
             self.check_name(setting)
-        if self.kind == TOPIC:
+        if self.kind == a.TOPIC:
             parse_topic(wanted, base=self.base)
         else:
             parse_broker(wanted)
@@ -130,25 +116,25 @@ class _Resource:
 
 
 def incremental_alter_configs(
-    policy: ClusterPolicy, image: MetadataImage, request: IncrementalAlterConfigsRequest
-) -> Decision[IncrementalAlterConfigsResponse]:
+    policy: ClusterPolicy, image: MetadataImage, request: a.IncrementalAlterConfigsRequest
+) -> Decision[a.IncrementalAlterConfigsResponse]:
     """Set, delete, append or subtract single settings. Each resource is changed as a whole or not at all."""
     records, answers = _altered(policy, image, request.resources, _increments)
     return Decision(
         records=() if request.validate_only else records,
-        response=IncrementalAlterConfigsResponse(responses=answers),
+        response=a.IncrementalAlterConfigsResponse(responses=answers),
         cause="settings were altered",
     )
 
 
 def alter_configs(
-    policy: ClusterPolicy, image: MetadataImage, request: AlterConfigsRequest
-) -> Decision[AlterConfigsResponse]:
+    policy: ClusterPolicy, image: MetadataImage, request: a.AlterConfigsRequest
+) -> Decision[a.AlterConfigsResponse]:
     """The older form: the resource then has these settings and no others."""
     records, answers = _altered(policy, image, request.resources, _replacement)
     return Decision(
         records=() if request.validate_only else records,
-        response=AlterConfigsResponse(responses=answers),
+        response=a.AlterConfigsResponse(responses=answers),
         cause="settings were replaced",
     )
 
@@ -156,12 +142,12 @@ def alter_configs(
 def _altered(
     policy: ClusterPolicy,
     image: MetadataImage,
-    resources: tuple[AlterConfigsResource, ...],
-    wanted_of: Callable[[_Resource, AlterConfigsResource], dict[str, str]],
-) -> tuple[tuple[MetadataRecord, ...], tuple[AlteredConfigs, ...]]:
+    resources: tuple[a.AlterConfigsResource, ...],
+    wanted_of: Callable[[_Resource, a.AlterConfigsResource], dict[str, str]],
+) -> tuple[tuple[MetadataRecord, ...], tuple[a.AlteredConfigs, ...]]:
     """The records for all resources, in order, and an answer for each."""
     records: list[MetadataRecord] = []
-    answers: list[AlteredConfigs] = []
+    answers: list[a.AlteredConfigs] = []
     times = Counter((each.resource_type, each.resource_name) for each in resources)
     staged = image
     for asked in resources:
@@ -173,30 +159,30 @@ def _altered(
             resource.check(wanted)
         except kafka.ProtocolError as error:
             answers.append(
-                AlteredConfigs.failed(error, resource_type=asked.resource_type, resource_name=asked.resource_name)
+                a.AlteredConfigs.failed(error, resource_type=asked.resource_type, resource_name=asked.resource_name)
             )
             continue
-        answers.append(AlteredConfigs(resource_type=asked.resource_type, resource_name=asked.resource_name))
+        answers.append(a.AlteredConfigs(resource_type=asked.resource_type, resource_name=asked.resource_name))
         changed: list[MetadataRecord] = list(_difference(resource, wanted))
         after = staged.staged(changed)
-        names = [asked.resource_name] if asked.resource_type == TOPIC else sorted(after.topics)
+        names = [asked.resource_name] if asked.resource_type == a.TOPIC else sorted(after.topics)
         changed.extend(_consequences(policy, staged, after, names))
         records.extend(changed)
         staged = staged.staged(changed)
     return tuple(records), tuple(answers)
 
 
-def _resource(policy: ClusterPolicy, image: MetadataImage, asked: AlterConfigsResource) -> _Resource:
+def _resource(policy: ClusterPolicy, image: MetadataImage, asked: a.AlterConfigsResource) -> _Resource:
     name = asked.resource_name
-    if asked.resource_type == TOPIC:
+    if asked.resource_type == a.TOPIC:
         check_topic_name(name)
         topic = image.topics.get(name)
         if topic is None:
             raise kafka.UnknownTopicOrPartition(f"there is no topic {name!r}")
-        return _Resource(TOPIC, name, topic.configs, policy.under(image).topic_defaults)
-    if asked.resource_type != BROKER:
+        return _Resource(a.TOPIC, name, topic.configs, policy.under(image).topic_defaults)
+    if asked.resource_type != a.BROKER:
         raise kafka.InvalidRequest(
-            f"resource_type={asked.resource_type}: {TOPIC} (a topic) or {BROKER} (a broker) is needed",
+            f"resource_type={asked.resource_type}: {a.TOPIC} (a topic) or {a.BROKER} (a broker) is needed",
             member="resource_type",
         )
     if name != ALL_BROKERS and not is_number(name):
@@ -209,21 +195,21 @@ def _resource(policy: ClusterPolicy, image: MetadataImage, asked: AlterConfigsRe
             "the empty name stands for all brokers"
         )
     name = name if name == ALL_BROKERS else str(int(name))
-    return _Resource(BROKER, name, image.broker_configs.get(name, {}), policy.topic_defaults)
+    return _Resource(a.BROKER, name, image.broker_configs.get(name, {}), policy.topic_defaults)
 
 
-def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, str]:
+def _increments(resource: _Resource, asked: a.AlterConfigsResource) -> dict[str, str]:
     wanted = dict(resource.present)
     named: set[str] = set()
     for each in asked.configs:
         if each.name in named:
             raise kafka.InvalidRequest(f"{each.name} is named twice", member="configs")
         named.add(each.name)
-        if each.operation != DELETE or each.name not in THROTTLES:
+        if each.operation != a.DELETE or each.name not in THROTTLES:
             resource.check_name(each.name)
-        if each.operation == DELETE:
+        if each.operation == a.DELETE:
             wanted.pop(each.name, None)
-        elif each.operation in (SET, APPEND, SUBTRACT):
+        elif each.operation in (a.SET, a.APPEND, a.SUBTRACT):
             wanted[each.name] = _value(resource, each)
         else:
             raise kafka.InvalidRequest(
@@ -233,24 +219,24 @@ def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, s
     return wanted
 
 
-def _value(resource: _Resource, each: AlterConfig) -> str:
+def _value(resource: _Resource, each: a.AlterConfig) -> str:
     if each.value is None:
         raise kafka.InvalidRequest(f"{each.name}: a value is needed; operation 1 deletes a setting", member="value")
-    if each.operation == SET:
+    if each.operation == a.SET:
         return each.value
     if each.name not in LISTS:
         raise kafka.InvalidConfig(
             f"{each.name} is not a list: nothing can be appended or taken away", setting=each.name
         )
-    default = table(TopicConfig if resource.kind == TOPIC else BrokerConfig)[each.name].default
+    default = table(TopicConfig if resource.kind == a.TOPIC else BrokerConfig)[each.name].default
     before = [text for text in resource.present.get(each.name, default).split(",") if text]
     values = [text.strip() for text in each.value.split(",") if text.strip()]
-    if each.operation == APPEND:
+    if each.operation == a.APPEND:
         return ",".join(sorted({*before, *values}))
     return ",".join(text for text in before if text not in values)
 
 
-def _replacement(_resource: _Resource, asked: AlterConfigsResource) -> dict[str, str]:
+def _replacement(_resource: _Resource, asked: a.AlterConfigsResource) -> dict[str, str]:
     wanted: dict[str, str] = {}
     for each in asked.configs:
         if each.name in wanted:

@@ -34,29 +34,11 @@ from minikafka.quorum.records import (
     ProducerIds,
 )
 from minikafka.types import NO_NODE, TopicPartition
+from minikafka.wire import admin as a
+from minikafka.wire import messages as m
 from minikafka.wire.acls import CreateAclsResponse, DeleteAclsResponse
-from minikafka.wire.admin import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    AlterPartitionReassignmentsResponse,
-    CreatePartitionsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from minikafka.wire.credentials import AlterUserScramCredentialsResponse
 from minikafka.wire.features import UpdateFeaturesRequest, UpdateFeaturesResponse
-from minikafka.wire.messages import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    CreateTopicsResponse,
-    DeleteTopicsResponse,
-    ElectedLeader,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-)
 from minikafka.wire.quotas import AlterClientQuotasResponse
 
 PRODUCER_IDS_PER_BLOCK = 1000
@@ -66,14 +48,14 @@ PRODUCER_IDS_PER_BLOCK = 1000
 PREFERRED_ELECTIONS_MAX = 1000
 
 TELLING_THE_OFFSET = (
-    CreateTopicsResponse,
-    DeleteTopicsResponse,
-    ElectLeadersResponse,
-    BrokerHeartbeatResponse,
-    CreatePartitionsResponse,
-    AlterConfigsResponse,
-    IncrementalAlterConfigsResponse,
-    AlterPartitionReassignmentsResponse,
+    m.CreateTopicsResponse,
+    m.DeleteTopicsResponse,
+    m.ElectLeadersResponse,
+    m.BrokerHeartbeatResponse,
+    a.CreatePartitionsResponse,
+    a.AlterConfigsResponse,
+    a.IncrementalAlterConfigsResponse,
+    a.AlterPartitionReassignmentsResponse,
     CreateAclsResponse,
     DeleteAclsResponse,
     AlterUserScramCredentialsResponse,
@@ -130,8 +112,8 @@ class Controller:
     # ---- brokers ----
 
     def allocate_producer_ids(
-        self, image: MetadataImage, request: AllocateProducerIdsRequest
-    ) -> Decision[AllocateProducerIdsResponse]:
+        self, image: MetadataImage, request: m.AllocateProducerIdsRequest
+    ) -> Decision[m.AllocateProducerIdsResponse]:
         """The next block of producer ids, for one broker. Raises StaleBrokerEpoch."""
         broker = elections.checked_broker(image, request.broker_id, request.broker_epoch)
         start = image.next_producer_id
@@ -140,18 +122,18 @@ class Controller:
             broker_epoch=broker.broker_epoch,
             next_producer_id=start + PRODUCER_IDS_PER_BLOCK,
         )
-        response = AllocateProducerIdsResponse(producer_id_start=start, producer_id_len=PRODUCER_IDS_PER_BLOCK)
+        response = m.AllocateProducerIdsResponse(producer_id_start=start, producer_id_len=PRODUCER_IDS_PER_BLOCK)
         return Decision(records=(record,), response=response, cause=f"broker {broker.node_id} asked for producer ids")
 
     # ---- settings ----
 
     def incremental_alter_configs(
-        self, image: MetadataImage, request: IncrementalAlterConfigsRequest
-    ) -> Decision[IncrementalAlterConfigsResponse]:
+        self, image: MetadataImage, request: a.IncrementalAlterConfigsRequest
+    ) -> Decision[a.IncrementalAlterConfigsResponse]:
         """See :func:`configs.incremental_alter_configs`."""
         return configs.incremental_alter_configs(self.policy, image, request)
 
-    def alter_configs(self, image: MetadataImage, request: AlterConfigsRequest) -> Decision[AlterConfigsResponse]:
+    def alter_configs(self, image: MetadataImage, request: a.AlterConfigsRequest) -> Decision[a.AlterConfigsResponse]:
         """See :func:`configs.alter_configs`."""
         return configs.alter_configs(self.policy, image, request)
 
@@ -180,7 +162,7 @@ class Controller:
                 records.append(change)
         return Decision(records=tuple(records), response=None, cause="leaders return to their preferred replica")
 
-    def elect_leaders(self, image: MetadataImage, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
+    def elect_leaders(self, image: MetadataImage, request: m.ElectLeadersRequest) -> Decision[m.ElectLeadersResponse]:
         """Elections by an administrator. Raises InvalidRequest for an unknown type of election.
 
         Asked for all partitions, those that need no election are left out of the answer.
@@ -194,11 +176,11 @@ class Controller:
             asked = list(dict.fromkeys(TopicPartition(each.topic, each.partition) for each in request.partitions))
         policy = self.policy.under(image)
         records: list[MetadataRecord] = []
-        answers: list[ElectedLeader] = []
+        answers: list[m.ElectedLeader] = []
         for tp in asked:
             try:
                 records.append(_elected(policy, image, tp, election))
-                answers.append(ElectedLeader(topic=tp.topic, partition=tp.partition))
+                answers.append(m.ElectedLeader(topic=tp.topic, partition=tp.partition))
             except kafka.ElectionNotNeeded as error:
                 if request.partitions is not None:
                     answers.append(_not_elected(tp, error))
@@ -207,7 +189,7 @@ class Controller:
         return Decision(
             records=tuple(records),
             divisible=True,
-            response=ElectLeadersResponse(partitions=tuple(answers)),
+            response=m.ElectLeadersResponse(partitions=tuple(answers)),
             cause=f"a client asked for a {request.election_type} election",
         )
 
@@ -240,13 +222,13 @@ def _elected(policy: ClusterPolicy, image: MetadataImage, tp: TopicPartition, el
     return change
 
 
-def _not_elected(tp: TopicPartition, error: kafka.ProtocolError) -> ElectedLeader:
-    return ElectedLeader.failed(error, topic=tp.topic, partition=tp.partition)
+def _not_elected(tp: TopicPartition, error: kafka.ProtocolError) -> m.ElectedLeader:
+    return m.ElectedLeader.failed(error, topic=tp.topic, partition=tp.partition)
 
 
 def completed(response: R, request: object, image: MetadataImage) -> R:
     """The answer once its records are applied to ``image``: with what only the log could say."""
-    if isinstance(response, BrokerRegistrationResponse) and isinstance(request, BrokerRegistrationRequest):
+    if isinstance(response, m.BrokerRegistrationResponse) and isinstance(request, m.BrokerRegistrationRequest):
         if response.broker_epoch >= 0:  # a repeated registration: meanwhile another incarnation may have registered
             return response
         return replace(response, broker_epoch=image.brokers[request.broker_id].broker_epoch)

@@ -68,12 +68,7 @@ from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import NO_OFFSET, Address, NodeId, Offset, TopicId
-from minikafka.wire.messages import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
+from minikafka.wire import messages as m
 
 
 @dataclass(slots=True)
@@ -287,11 +282,11 @@ NODE_ID_MAX = 2**31 - 1
 def register(
     policy: ClusterPolicy,
     image: MetadataImage,
-    request: BrokerRegistrationRequest,
+    request: m.BrokerRegistrationRequest,
     *,
     may_live: bool,
     caught_up: bool = False,
-) -> Decision[BrokerRegistrationResponse]:
+) -> Decision[m.BrokerRegistrationResponse]:
     """A broker's process introduces itself; its broker epoch is the offset that the record gets (-1 in the answer).
 
     ``may_live``: the registered incarnation may live (:meth:`Sessions.may_live`). ``caught_up``: the broker has
@@ -336,10 +331,10 @@ def register(
     )
     if present is None:
         registration = replace(registration, fenced=not caught_up)
-        response = BrokerRegistrationResponse(is_fenced=not caught_up)
+        response = m.BrokerRegistrationResponse(is_fenced=not caught_up)
         return Decision(records=(registration,), response=response, cause="a new broker registered")
     if present.incarnation_id == request.incarnation_id:
-        return Decision(response=BrokerRegistrationResponse(broker_epoch=present.broker_epoch))
+        return Decision(response=m.BrokerRegistrationResponse(broker_epoch=present.broker_epoch))
     # The mark of a clean stop is the last thing that a process leaves in its data directory: a broker that shows the
     # mark of the registered incarnation comes after it, however lately that one was heard.
     clean = request.previous_broker_epoch == present.broker_epoch
@@ -353,7 +348,7 @@ def register(
     return Decision(
         records=(*without_broker(policy, after, request.broker_id, unclean_stop=not clean, was=present), registration),
         divisible=True,
-        response=BrokerRegistrationResponse(),
+        response=m.BrokerRegistrationResponse(),
         cause=f"broker {request.broker_id} registered again after {'a clean' if clean else 'an unclean'} stop",
     )
 
@@ -406,12 +401,12 @@ def broker_refused(
 def heartbeat(
     policy: ClusterPolicy,
     image: MetadataImage,
-    request: BrokerHeartbeatRequest,
+    request: m.BrokerHeartbeatRequest,
     *,
     lowest_other_offset: Offset | None,
     shutdown_offset: Offset,
     silent: frozenset[NodeId] = frozenset(),
-) -> Decision[BrokerHeartbeatResponse]:
+) -> Decision[m.BrokerHeartbeatResponse]:
     """A sign of life, and the wishes of a broker (the table in the file's head). Raises StaleBrokerEpoch.
 
     ``lowest_other_offset``: what every other unfenced broker has applied (None: there is no other);
@@ -455,7 +450,7 @@ def heartbeat(
 
 def _unfence(
     policy: ClusterPolicy, image: MetadataImage, broker: BrokerImage, missing: frozenset[tuple[TopicId, int]]
-) -> Decision[BrokerHeartbeatResponse]:
+) -> Decision[m.BrokerHeartbeatResponse]:
     unfenced = BrokerRegistrationChange(broker_id=broker.node_id, broker_epoch=broker.broker_epoch, fenced=False)
     after = image.staged((unfenced,))
     changes = list(with_broker(policy, after, broker.node_id, missing))
@@ -488,7 +483,7 @@ def _rests_on_silent(policy: ClusterPolicy, image: MetadataImage, node: NodeId, 
 
 def _begin_shutdown(
     policy: ClusterPolicy, image: MetadataImage, broker: BrokerImage, *, caught_up: bool
-) -> Decision[BrokerHeartbeatResponse]:
+) -> Decision[m.BrokerHeartbeatResponse]:
     leaving = BrokerRegistrationChange(
         broker_id=broker.node_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=True
     )
@@ -499,6 +494,6 @@ def _begin_shutdown(
 
 def _answer(
     records: tuple[MetadataRecord, ...] = (), cause: str = "", *, caught_up: bool, fenced: bool, stop: bool = False
-) -> Decision[BrokerHeartbeatResponse]:
-    response = BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=stop)
+) -> Decision[m.BrokerHeartbeatResponse]:
+    response = m.BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=stop)
     return Decision(records=records, divisible=True, response=response, cause=cause)

@@ -41,28 +41,8 @@ from minikafka.quorum.records import (
 )
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import INTERNAL_TOPICS, METADATA_TOPIC, NO_TOPIC_ID, NodeId, TopicId, TopicPartition
-from minikafka.wire.admin import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    CreatedPartitions,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    NewPartitions,
-    OngoingReassignment,
-    ReassignedPartition,
-    ReassignmentAnswer,
-)
-from minikafka.wire.messages import (
-    CreatedTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeletedTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    NewTopic,
-)
+from minikafka.wire import admin as a
+from minikafka.wire import messages as m
 
 
 def check_replicas(image: MetadataImage, replicas: tuple[NodeId, ...], where: str) -> None:
@@ -75,11 +55,11 @@ def check_replicas(image: MetadataImage, replicas: tuple[NodeId, ...], where: st
 
 
 def alter_partition_reassignments(
-    policy: ClusterPolicy, image: MetadataImage, request: AlterPartitionReassignmentsRequest
-) -> Decision[AlterPartitionReassignmentsResponse]:
+    policy: ClusterPolicy, image: MetadataImage, request: a.AlterPartitionReassignmentsRequest
+) -> Decision[a.AlterPartitionReassignmentsResponse]:
     """Begin, replace or cancel; each partition is decided on its own, an error in one is answered there."""
     records: list[MetadataRecord] = []
-    answers: list[ReassignmentAnswer] = []
+    answers: list[a.ReassignmentAnswer] = []
     seen: set[TopicPartition] = set()
     for item in request.partitions:
         tp = TopicPartition(item.topic, item.partition)
@@ -89,27 +69,27 @@ def alter_partition_reassignments(
             seen.add(tp)
             change = _decided(policy, image, item, may_change_factor=request.allow_replication_factor_change)
         except kafka.ProtocolError as error:
-            answers.append(ReassignmentAnswer.failed(error, topic=tp.topic, partition=tp.partition))
+            answers.append(a.ReassignmentAnswer.failed(error, topic=tp.topic, partition=tp.partition))
             continue
         if change is not None:
             records.append(change)
-        answers.append(ReassignmentAnswer(topic=tp.topic, partition=tp.partition))
+        answers.append(a.ReassignmentAnswer(topic=tp.topic, partition=tp.partition))
     return Decision(
         records=tuple(records),
         divisible=True,
-        response=AlterPartitionReassignmentsResponse(responses=tuple(answers)),
+        response=a.AlterPartitionReassignmentsResponse(responses=tuple(answers)),
         cause="a client asked for a reassignment",
     )
 
 
 def list_partition_reassignments(
-    image: MetadataImage, request: ListPartitionReassignmentsRequest
-) -> ListPartitionReassignmentsResponse:
+    image: MetadataImage, request: a.ListPartitionReassignmentsRequest
+) -> a.ListPartitionReassignmentsResponse:
     """What is under way: of all partitions, or of those asked for. A partition that nobody moves is left out."""
     wanted = None if request.partitions is None else {(each.topic, each.partition) for each in request.partitions}
-    return ListPartitionReassignmentsResponse(
+    return a.ListPartitionReassignmentsResponse(
         partitions=tuple(
-            OngoingReassignment(
+            a.OngoingReassignment(
                 topic=topic.name,
                 partition=each.partition,
                 replicas=each.replicas,
@@ -123,7 +103,7 @@ def list_partition_reassignments(
 
 
 def _decided(
-    policy: ClusterPolicy, image: MetadataImage, item: ReassignedPartition, *, may_change_factor: bool
+    policy: ClusterPolicy, image: MetadataImage, item: a.ReassignedPartition, *, may_change_factor: bool
 ) -> PartitionChange | None:
     tp = TopicPartition(item.topic, item.partition)
     topic, partition = image.topics.get(tp.topic), image.partition(tp)
@@ -213,15 +193,15 @@ def free_of_charge(_partitions: int) -> None:
 def create_topics(
     policy: ClusterPolicy,
     image: MetadataImage,
-    request: CreateTopicsRequest,
+    request: m.CreateTopicsRequest,
     topic_ids: Iterator[TopicId],
     charge: Charge = free_of_charge,
-) -> Decision[CreateTopicsResponse]:
+) -> Decision[m.CreateTopicsResponse]:
     """Create each topic that can be; ``topic_ids`` gives random ones. With ``validate_only`` nothing is recorded."""
     named = Counter(topic.name for topic in request.topics)
     similar = {_metric_name(name): name for name in sorted(image.topics)}
     records: list[MetadataRecord] = []
-    answers: list[CreatedTopic] = []
+    answers: list[m.CreatedTopic] = []
     partitions_left = PARTITIONS_PER_REQUEST_MAX
     for topic in request.topics:
         try:
@@ -233,13 +213,13 @@ def create_topics(
             placed = tuple(_placed(policy, image, topic, partitions_left))
             charge(len(placed))
         except kafka.ProtocolError as error:
-            answers.append(CreatedTopic.failed(error, name=topic.name))
+            answers.append(m.CreatedTopic.failed(error, name=topic.name))
             continue
         partitions_left -= len(placed)
         similar[_metric_name(topic.name)] = topic.name
         topic_id = _unused(image, topic_ids)
         answers.append(
-            CreatedTopic(
+            m.CreatedTopic(
                 name=topic.name,
                 topic_id=None if request.validate_only else topic_id,
                 num_partitions=len(placed),
@@ -251,13 +231,13 @@ def create_topics(
             records.extend(ConfigRecord(resource_name=topic.name, name=name, value=configs[name]) for name in configs)
             records.extend(_partition(image, topic_id, number, replicas) for number, replicas in enumerate(placed))
     return Decision(
-        records=tuple(records), response=CreateTopicsResponse(topics=tuple(answers)), cause="at a client's request"
+        records=tuple(records), response=m.CreateTopicsResponse(topics=tuple(answers)), cause="at a client's request"
     )
 
 
 def delete_topics(
-    policy: ClusterPolicy, image: MetadataImage, request: DeleteTopicsRequest, charge: Charge = free_of_charge
-) -> Decision[DeleteTopicsResponse]:
+    policy: ClusterPolicy, image: MetadataImage, request: m.DeleteTopicsRequest, charge: Charge = free_of_charge
+) -> Decision[m.DeleteTopicsResponse]:
     """Delete each topic that exists, with its id where the request has one.
 
     Raises PolicyViolation for the whole when delete.topic.enable is false.
@@ -265,7 +245,7 @@ def delete_topics(
     if not policy.delete_topic_enable:
         raise kafka.PolicyViolation("topics may not be deleted: delete.topic.enable=false")
     records: list[MetadataRecord] = []
-    answers: list[DeletedTopic] = []
+    answers: list[m.DeletedTopic] = []
     named_times = Counter(request.topics)
     for name in named_times:
         topic = image.topics.get(name)
@@ -279,25 +259,25 @@ def delete_topics(
                 raise kafka.UnknownTopicOrPartition(f"there is no topic {name!r}")
             charge(len(topic.partitions))
         except kafka.ProtocolError as error:
-            answers.append(DeletedTopic.failed(error, name=name))
+            answers.append(m.DeletedTopic.failed(error, name=name))
             continue
         records.append(RemoveTopic(topic_id=topic.topic_id))
-        answers.append(DeletedTopic(name=name, topic_id=topic.topic_id))
+        answers.append(m.DeletedTopic(name=name, topic_id=topic.topic_id))
     return Decision(
         records=tuple(records),
         divisible=True,
-        response=DeleteTopicsResponse(topics=tuple(answers)),
+        response=m.DeleteTopicsResponse(topics=tuple(answers)),
         cause="at a client's request",
     )
 
 
 def create_partitions(
-    image: MetadataImage, request: CreatePartitionsRequest, charge: Charge = free_of_charge
-) -> Decision[CreatePartitionsResponse]:
+    image: MetadataImage, request: a.CreatePartitionsRequest, charge: Charge = free_of_charge
+) -> Decision[a.CreatePartitionsResponse]:
     """Give each topic more partitions; the new ones begin empty, and keys may land elsewhere than before."""
     named = Counter(topic.name for topic in request.topics)
     records: list[MetadataRecord] = []
-    answers: list[CreatedPartitions] = []
+    answers: list[a.CreatedPartitions] = []
     partitions_left = PARTITIONS_PER_REQUEST_MAX
     for asked in request.topics:
         try:
@@ -314,23 +294,23 @@ def create_partitions(
             placed = _placed_anew(image, topic, asked, partitions_left)
             charge(len(placed))
         except kafka.ProtocolError as error:
-            answers.append(CreatedPartitions.failed(error, name=asked.name))
+            answers.append(a.CreatedPartitions.failed(error, name=asked.name))
             continue
         partitions_left -= len(placed)
-        answers.append(CreatedPartitions(name=asked.name))
+        answers.append(a.CreatedPartitions(name=asked.name))
         first = len(topic.partitions)
         records.extend(
             _partition(image, topic.topic_id, number, replicas) for number, replicas in enumerate(placed, start=first)
         )
     return Decision(
         records=() if request.validate_only else tuple(records),
-        response=CreatePartitionsResponse(results=tuple(answers)),
+        response=a.CreatePartitionsResponse(results=tuple(answers)),
         cause="a client asked for more partitions",
     )
 
 
 def _placed_anew(
-    image: MetadataImage, topic: TopicImage, asked: NewPartitions, partitions_left: int
+    image: MetadataImage, topic: TopicImage, asked: a.NewPartitions, partitions_left: int
 ) -> tuple[tuple[NodeId, ...], ...]:
     """The replicas of each new partition: S18 goes on where it stopped, with the topic's replication factor."""
     present = len(topic.partitions)
@@ -382,7 +362,7 @@ def _unused(image: MetadataImage, topic_ids: Iterator[TopicId]) -> TopicId:
 
 
 def _placed(
-    policy: ClusterPolicy, image: MetadataImage, topic: NewTopic, partitions_left: int
+    policy: ClusterPolicy, image: MetadataImage, topic: m.NewTopic, partitions_left: int
 ) -> Iterator[tuple[NodeId, ...]]:
     if topic.assignments:
         yield from _assigned(image, topic, partitions_left)
@@ -397,7 +377,7 @@ def _placed(
     yield from place(image.eligible_brokers(), partitions=partitions, replication_factor=factor)
 
 
-def _assigned(image: MetadataImage, topic: NewTopic, partitions_left: int) -> Iterator[tuple[NodeId, ...]]:
+def _assigned(image: MetadataImage, topic: m.NewTopic, partitions_left: int) -> Iterator[tuple[NodeId, ...]]:
     """A manual assignment, checked: partitions 0 to n-1, known brokers, one replication factor, someone to lead."""
     if topic.num_partitions != -1 or topic.replication_factor != -1:
         raise kafka.InvalidRequest(

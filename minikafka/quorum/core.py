@@ -43,19 +43,12 @@ from minikafka.quorum.roles import (
     Unattached,
 )
 from minikafka.types import NO_NODE, Epoch, EpochEnd, NodeId, Offset
+from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch
-from minikafka.wire.messages import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    VoteRequest,
-    VoteResponse,
-)
 
 R = TypeVar("R")
-Asked: TypeAlias = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest
-Answered: TypeAlias = VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse
+Asked: TypeAlias = m.VoteRequest | m.BeginQuorumEpochRequest | m.EndQuorumEpochRequest
+Answered: TypeAlias = m.VoteResponse | m.BeginQuorumEpochResponse | m.EndQuorumEpochResponse
 
 EPOCH_END = 2**31 - 1
 """A record batch has 32 bits for its leader's epoch; the next election needs one more."""
@@ -371,7 +364,7 @@ class QuorumCore:
         end = self.log_end
         self._send(
             peer,
-            VoteRequest(
+            m.VoteRequest(
                 cluster_id=self.cluster_id,
                 voter_id=peer,
                 candidate_id=self.me,
@@ -405,7 +398,7 @@ class QuorumCore:
         for peer in successors:
             self._send(
                 peer,
-                EndQuorumEpochRequest(
+                m.EndQuorumEpochRequest(
                     cluster_id=self.cluster_id,
                     voter_id=peer,
                     leader_id=self.me,
@@ -606,8 +599,8 @@ class QuorumCore:
         if epoch > self.epoch:
             raise kafka.UnknownLeaderEpoch(f"epoch {epoch} is not known yet, this is {self.epoch}")
 
-    def _begin_request(self, peer: NodeId) -> BeginQuorumEpochRequest:
-        return BeginQuorumEpochRequest(
+    def _begin_request(self, peer: NodeId) -> m.BeginQuorumEpochRequest:
+        return m.BeginQuorumEpochRequest(
             cluster_id=self.cluster_id, voter_id=peer, leader_id=self.me, leader_epoch=self.epoch
         )
 

@@ -39,13 +39,7 @@ from minikafka.quorum.image import NO_DIR, BrokerImage, MetadataImage, Partition
 from minikafka.quorum.records import MetadataRecord, PartitionChange
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import NO_NODE, NodeId, Offset, TopicId
-from minikafka.wire.messages import (
-    AlteredPartition,
-    AlterPartitionItem,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    IsrMember,
-)
+from minikafka.wire import messages as m
 
 
 class Election(Enum):
@@ -346,12 +340,12 @@ def checked_broker(image: MetadataImage, broker_id: NodeId, broker_epoch: Offset
 
 
 def alter_partition(
-    policy: ClusterPolicy, image: MetadataImage, request: AlterPartitionRequest
-) -> Decision[AlterPartitionResponse]:
+    policy: ClusterPolicy, image: MetadataImage, request: m.AlterPartitionRequest
+) -> Decision[m.AlterPartitionResponse]:
     """Decide each partition on its own; an error in one is answered there. Raises StaleBrokerEpoch for the whole."""
     checked_broker(image, request.broker_id, request.broker_epoch)
     records: list[MetadataRecord] = []
-    answers: list[AlteredPartition] = []
+    answers: list[m.AlteredPartition] = []
     seen: set[tuple[str, int]] = set()
     for item in request.partitions:
         try:
@@ -373,17 +367,17 @@ def alter_partition(
                 partition = partition.changed(change, image.epoch)
             answers.append(_state(item, partition))
         except kafka.ProtocolError as error:
-            answers.append(AlteredPartition.failed(error, topic=item.topic, partition=item.partition))
+            answers.append(m.AlteredPartition.failed(error, topic=item.topic, partition=item.partition))
     return Decision(
         records=tuple(records),
         divisible=True,
-        response=AlterPartitionResponse(partitions=tuple(answers)),
+        response=m.AlterPartitionResponse(partitions=tuple(answers)),
         cause=f"leader {request.broker_id} proposed the ISR",
     )
 
 
-def _state(item: AlterPartitionItem, partition: PartitionImage) -> AlteredPartition:
-    return AlteredPartition(
+def _state(item: m.AlterPartitionItem, partition: PartitionImage) -> m.AlteredPartition:
+    return m.AlteredPartition(
         topic=item.topic,
         partition=item.partition,
         leader_id=partition.leader,
@@ -393,7 +387,7 @@ def _state(item: AlterPartitionItem, partition: PartitionImage) -> AlteredPartit
     )
 
 
-def _checked(image: MetadataImage, sender: NodeId, item: AlterPartitionItem) -> tuple[TopicImage, PartitionImage]:
+def _checked(image: MetadataImage, sender: NodeId, item: m.AlterPartitionItem) -> tuple[TopicImage, PartitionImage]:
     """The partition that ``item`` may change; the checks of KAFKA-FACTS 3.5 in order."""
     topic = image.topic_by_id(item.topic_id)
     if topic is None:
@@ -418,7 +412,7 @@ def _checked(image: MetadataImage, sender: NodeId, item: AlterPartitionItem) -> 
     return topic, partition
 
 
-def _check_members(name: str, partition: PartitionImage, item: AlterPartitionItem) -> None:
+def _check_members(name: str, partition: PartitionImage, item: m.AlterPartitionItem) -> None:
     members = [member.broker_id for member in item.new_isr]
     if len(set(members)) < len(members) or not set(members) <= set(partition.replicas):
         raise kafka.InvalidRequest(
@@ -434,7 +428,7 @@ def _check_members(name: str, partition: PartitionImage, item: AlterPartitionIte
         raise kafka.InvalidRequest(f"{name}: the partition has recovered, it cannot go back")
 
 
-def _check_eligible(image: MetadataImage, name: str, member: IsrMember) -> None:
+def _check_eligible(image: MetadataImage, name: str, member: m.IsrMember) -> None:
     """KIP-841 and KIP-903; a member's epoch of -1 is not known to the leader and is not compared."""
     broker = image.brokers.get(member.broker_id)
     if broker is None:

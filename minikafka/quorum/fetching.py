@@ -27,20 +27,8 @@ from minikafka.quorum.core import QuorumCore, Ready
 from minikafka.quorum.roles import Follower, Leader, Progress, Unattached
 from minikafka.replication.follower import CutTo, Extend, TruncateByLeaderEpoch
 from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, Address, Epoch, EpochEnd, NodeId, Offset
+from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, split
-from minikafka.wire.messages import (
-    CurrentLeader,
-    DescribeQuorumResponse,
-    EpochEndOffset,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    NodeEndpoint,
-    QuorumReplica,
-)
 
 FETCH_BYTES_MAX = 8 * 1024 * 1024
 """Of one answer: no batch of the metadata log is larger."""
@@ -52,7 +40,7 @@ class FetchAsk:
 
     peer: NodeId
     epoch: Epoch
-    request: FetchRequest
+    request: m.FetchRequest
 
     @property
     def offset(self) -> Offset:
@@ -108,7 +96,7 @@ def next_fetch(core: QuorumCore) -> FetchAsk | None:
         quorum=core,
         log=core.log,
     )
-    asked = FetchPartition(
+    asked = m.FetchPartition(
         topic=METADATA_TOPIC,
         partition=METADATA_PARTITION.partition,
         current_leader_epoch=role.epoch,
@@ -117,7 +105,7 @@ def next_fetch(core: QuorumCore) -> FetchAsk | None:
         log_start_offset=core.log.start_offset,
         high_watermark=core.high_watermark,
     )
-    request = FetchRequest(
+    request = m.FetchRequest(
         cluster_id=core.cluster_id,
         replica_id=core.me,
         max_wait_ms=wait_ms,
@@ -128,7 +116,7 @@ def next_fetch(core: QuorumCore) -> FetchAsk | None:
     return FetchAsk(peer, role.epoch, request)
 
 
-def on_fetch_response(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) -> Ready[FetchStep]:
+def on_fetch_response(core: QuorumCore, ask: FetchAsk, response: m.FetchResponse, now: float) -> Ready[FetchStep]:
     """What to do with the answer. Raises CorruptMessage when it does not consist of batches; the log checks those."""
     if _is_of_another_cluster(response):
         core.events("quorum_fetch_refused", code=kafka.InconsistentClusterId.code, leader=ask.peer, epoch=ask.epoch)
@@ -144,7 +132,7 @@ def on_fetch_failed(core: QuorumCore, now: float) -> Wait:
 
 
 def on_snapshot_chunk(
-    core: QuorumCore, ask: FetchAsk, response: FetchSnapshotResponse, *, position: Offset, now: float
+    core: QuorumCore, ask: FetchAsk, response: m.FetchSnapshotResponse, *, position: Offset, now: float
 ) -> bool:
     """Return True if this part of a snapshot may be kept. False: discard it; the response to the next fetch decides."""
     if response.error_code == kafka.InconsistentClusterId.code:
@@ -163,12 +151,12 @@ def on_snapshot_chunk(
     return True
 
 
-def epoch_end_offset(end: EpochEnd) -> EpochEndOffset:
+def epoch_end_offset(end: EpochEnd) -> m.EpochEndOffset:
     """As it travels."""
-    return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+    return m.EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
 
 
-def _is_of_another_cluster(response: FetchResponse) -> bool:
+def _is_of_another_cluster(response: m.FetchResponse) -> bool:
     """Return True if another cluster's broker has this member's address: the epoch and leader that it names are its own
     quorum's.
     """
@@ -176,7 +164,7 @@ def _is_of_another_cluster(response: FetchResponse) -> bool:
     return kafka.InconsistentClusterId.code in codes
 
 
-def _step(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) -> FetchStep:
+def _step(core: QuorumCore, ask: FetchAsk, response: m.FetchResponse, now: float) -> FetchStep:
     if response.error_code or len(response.partitions) != 1:
         core.events("quorum_fetch_refused", code=response.error_code, leader=ask.peer, epoch=ask.epoch)
         return Wait(now + core.retry_backoff_s)
@@ -217,8 +205,8 @@ def _batches(records: Buffers) -> tuple[RecordBatch, ...]:
 
 
 def on_fetch(
-    core: QuorumCore, request: FetchRequest, now: float, *, again: bool = False
-) -> Ready[FetchResponse | None]:
+    core: QuorumCore, request: m.FetchRequest, now: float, *, again: bool = False
+) -> Ready[m.FetchResponse | None]:
     """Answer a fetch. None: there is nothing to tell yet, park it until :func:`is_due` or its ``max_wait_ms`` is over.
 
     ``again``: it was parked; its offset was counted the first time, and must not be again (KAFKA-8400).
@@ -242,7 +230,7 @@ def on_fetch(
         end = leader_end if replica else core.high_watermark
         records = _read(core, asked, request, end)
     except kafka.ProtocolError as error:
-        return core.ready(FetchResponse(partitions=(_refused(core, error),)))
+        return core.ready(m.FetchResponse(partitions=(_refused(core, error),)))
     may_park = not again and request.max_wait_ms > 0 and asked.high_watermark >= core.high_watermark
     if may_park and not records and not _must_prove_that_it_follows(core, request.replica_id, now):
         return core.ready(None)
@@ -259,7 +247,7 @@ def _must_prove_that_it_follows(core: QuorumCore, replica: NodeId, now: float) -
     return isinstance(role, Leader) and role.is_proof_older(replica, now - fetch_wait_ms(core) / 1000)
 
 
-def is_due(core: QuorumCore, request: FetchRequest) -> bool:
+def is_due(core: QuorumCore, request: m.FetchRequest) -> bool:
     """Return True if a parked fetch can be answered: more to read, a newer watermark (KIP-1166), or another epoch."""
     asked = request.partitions[0]
     return (
@@ -270,7 +258,7 @@ def is_due(core: QuorumCore, request: FetchRequest) -> bool:
     )
 
 
-def on_fetch_snapshot(core: QuorumCore, request: FetchSnapshotRequest, now: float) -> EpochEnd:
+def on_fetch_snapshot(core: QuorumCore, request: m.FetchSnapshotRequest, now: float) -> EpochEnd:
     """Which snapshot to read from; raises NotLeaderOrFollower, an epoch error, or SnapshotNotFound."""
     core.check_cluster(request.cluster_id)
     core.check_epoch(request.current_leader_epoch)
@@ -287,7 +275,7 @@ def on_fetch_snapshot(core: QuorumCore, request: FetchSnapshotRequest, now: floa
     return wanted
 
 
-def _checked(core: QuorumCore, request: FetchRequest) -> FetchPartition:
+def _checked(core: QuorumCore, request: m.FetchRequest) -> m.FetchPartition:
     core.check_cluster(request.cluster_id)
     if (
         len(request.partitions) != 1
@@ -304,7 +292,7 @@ def _checked(core: QuorumCore, request: FetchRequest) -> FetchPartition:
     return asked
 
 
-def _elsewhere(core: QuorumCore, asked: FetchPartition) -> FetchedPartition | None:
+def _elsewhere(core: QuorumCore, asked: m.FetchPartition) -> m.FetchedPartition | None:
     """The answer to a fetcher whose log cannot go on from here: a snapshot, or where it must cut (KAFKA-FACTS 3.6)."""
     offset, epoch, log = asked.fetch_offset, asked.last_fetched_epoch, core.log
     # Not one that ends below: the start is raised before such a snapshot is removed, and a power cut may bring it back.
@@ -330,7 +318,7 @@ def _elsewhere(core: QuorumCore, asked: FetchPartition) -> FetchedPartition | No
     return None
 
 
-def _read(core: QuorumCore, asked: FetchPartition, request: FetchRequest, end: Offset) -> Buffers:
+def _read(core: QuorumCore, asked: m.FetchPartition, request: m.FetchRequest, end: Offset) -> Buffers:
     if asked.fetch_offset >= end:
         return ()
     size = min(asked.partition_max_bytes, request.max_bytes, FETCH_BYTES_MAX)
@@ -341,10 +329,10 @@ def _partition(
     core: QuorumCore,
     *,
     records: Buffers = (),
-    diverging_epoch: EpochEndOffset | None = None,
-    snapshot_id: EpochEndOffset | None = None,
-) -> FetchedPartition:
-    return FetchedPartition(
+    diverging_epoch: m.EpochEndOffset | None = None,
+    snapshot_id: m.EpochEndOffset | None = None,
+) -> m.FetchedPartition:
+    return m.FetchedPartition(
         topic=METADATA_TOPIC,
         partition=METADATA_PARTITION.partition,
         high_watermark=core.high_watermark,
@@ -358,28 +346,28 @@ def _partition(
     )
 
 
-def _refused(core: QuorumCore, error: kafka.ProtocolError) -> FetchedPartition:
-    return FetchedPartition.with_error(
+def _refused(core: QuorumCore, error: kafka.ProtocolError) -> m.FetchedPartition:
+    return m.FetchedPartition.with_error(
         error, topic=METADATA_TOPIC, partition=METADATA_PARTITION.partition, current_leader=_current_leader(core)
     )
 
 
-def _answered(core: QuorumCore, request: FetchRequest, partition: FetchedPartition, now: float) -> FetchResponse:
+def _answered(core: QuorumCore, request: m.FetchRequest, partition: m.FetchedPartition, now: float) -> m.FetchResponse:
     """The quorum has no fetch sessions (KIP-227): ``session_id`` numbers the answer, and the next fetch names it."""
     number = core.role.answered(request.replica_id, now) if isinstance(core.role, Leader) else 0
-    return FetchResponse(session_id=number, partitions=(partition,))
+    return m.FetchResponse(session_id=number, partitions=(partition,))
 
 
-def _current_leader(core: QuorumCore) -> CurrentLeader:
-    return CurrentLeader(leader_id=core.leader_id, leader_epoch=core.epoch)
+def _current_leader(core: QuorumCore) -> m.CurrentLeader:
+    return m.CurrentLeader(leader_id=core.leader_id, leader_epoch=core.epoch)
 
 
-def describe(core: QuorumCore, voters: Mapping[NodeId, Address], now: float) -> DescribeQuorumResponse:
+def describe(core: QuorumCore, voters: Mapping[NodeId, Address], now: float) -> m.DescribeQuorumResponse:
     """Columns as kafka-metadata-quorum prints them; times are ages in milliseconds."""
-    endpoints = tuple(NodeEndpoint(node_id=node, host=at.host, port=at.port) for node, at in sorted(voters.items()))
+    endpoints = tuple(m.NodeEndpoint(node_id=node, host=at.host, port=at.port) for node, at in sorted(voters.items()))
     role = core.role
     if not isinstance(role, Leader):
-        return DescribeQuorumResponse(
+        return m.DescribeQuorumResponse(
             error_code=kafka.NotLeaderOrFollower.code,
             error_message=f"node {core.me} is {role.name}, the leader is {core.leader_id}",
             cluster_id=core.cluster_id,
@@ -390,12 +378,12 @@ def describe(core: QuorumCore, voters: Mapping[NodeId, Address], now: float) -> 
             role=role.name,
         )
     end = core.log.end_offset
-    own = QuorumReplica(
+    own = m.QuorumReplica(
         replica_id=core.me, log_end_offset=end, lag=0, last_fetch_ms_ago=0, last_caught_up_ms_ago=0, status="Leader"
     )
     others = [_replica(node, progress, "Follower", end=end, now=now) for node, progress in role.voters.items()]
     observers = [_replica(node, progress, "Observer", end=end, now=now) for node, progress in role.observers.items()]
-    return DescribeQuorumResponse(
+    return m.DescribeQuorumResponse(
         cluster_id=core.cluster_id,
         leader_id=core.me,
         leader_epoch=core.epoch,
@@ -407,8 +395,8 @@ def describe(core: QuorumCore, voters: Mapping[NodeId, Address], now: float) -> 
     )
 
 
-def _replica(node: NodeId, progress: Progress, status: str, *, end: int, now: float) -> QuorumReplica:
-    return QuorumReplica(
+def _replica(node: NodeId, progress: Progress, status: str, *, end: int, now: float) -> m.QuorumReplica:
+    return m.QuorumReplica(
         replica_id=node,
         log_end_offset=progress.end_offset,
         lag=end - progress.end_offset if progress.end_offset >= 0 else -1,

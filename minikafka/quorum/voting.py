@@ -14,19 +14,12 @@ from minikafka.quorum import roles
 from minikafka.quorum.core import ELECTION_BACKOFF_S, Answered, Asked, QuorumCore, Ready
 from minikafka.quorum.roles import Candidate, Follower, Leader, Prospective, Standing, Unattached
 from minikafka.types import NO_NODE, Epoch, EpochEnd, NodeId
-from minikafka.wire.messages import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    VoteRequest,
-    VoteResponse,
-)
+from minikafka.wire import messages as m
 
 # ---- others ask ------------------------------------------------------------------------------------------------------
 
 
-def on_vote_request(core: QuorumCore, request: VoteRequest, now: float) -> Ready[VoteResponse]:
+def on_vote_request(core: QuorumCore, request: m.VoteRequest, now: float) -> Ready[m.VoteResponse]:
     """A candidate, or one that would become one, asks for this member's vote."""
     try:
         _check_addressed(core, request.cluster_id, request.voter_id, request.candidate_id)
@@ -36,7 +29,7 @@ def on_vote_request(core: QuorumCore, request: VoteRequest, now: float) -> Ready
             raise kafka.InvalidRequest(f"a log of epoch {request.last_epoch} in epoch {request.candidate_epoch}")
         _check_not_over(core, request.candidate_epoch)
     except kafka.ProtocolError as error:
-        return core.ready(VoteResponse(**_leader_facts(core), **_failure(error)))
+        return core.ready(m.VoteResponse(**_leader_facts(core), **_failure(error)))
     if not request.pre_vote:
         core.observe(request.candidate_epoch, NO_NODE, now)
     refusal = refusal_of(core, request, now)
@@ -56,7 +49,7 @@ def on_vote_request(core: QuorumCore, request: VoteRequest, now: float) -> Ready
         pre_vote=request.pre_vote,
         log=(request.last_epoch, request.last_epoch_end_offset),
     )
-    return core.ready(VoteResponse(**_leader_facts(core), vote_granted=refusal is None))
+    return core.ready(m.VoteResponse(**_leader_facts(core), vote_granted=refusal is None))
 
 
 Refusal: TypeAlias = Literal[
@@ -65,7 +58,7 @@ Refusal: TypeAlias = Literal[
 """The event that says why no vote is given."""
 
 
-def refusal_of(core: QuorumCore, request: VoteRequest, now: float) -> Refusal | None:
+def refusal_of(core: QuorumCore, request: m.VoteRequest, now: float) -> Refusal | None:
     """Why no vote is given, or None. Logs are compared by (last epoch, end offset)."""
     role = core.role
     if (request.last_epoch, request.last_epoch_end_offset) < core.log_end:
@@ -80,26 +73,28 @@ def refusal_of(core: QuorumCore, request: VoteRequest, now: float) -> Refusal | 
     return "vote_refused_already_voted" if role.voted_id not in (NO_NODE, request.candidate_id) else None
 
 
-def on_begin_epoch(core: QuorumCore, request: BeginQuorumEpochRequest, now: float) -> Ready[BeginQuorumEpochResponse]:
+def on_begin_epoch(
+    core: QuorumCore, request: m.BeginQuorumEpochRequest, now: float
+) -> Ready[m.BeginQuorumEpochResponse]:
     """A leader says that it was elected."""
     try:
         _check_addressed(core, request.cluster_id, request.voter_id, request.leader_id)
         _check_not_over(core, request.leader_epoch)
         _check_leader(core, request.leader_id, request.leader_epoch)
     except kafka.ProtocolError as error:
-        return core.ready(BeginQuorumEpochResponse(**_leader_facts(core), **_failure(error)))
+        return core.ready(m.BeginQuorumEpochResponse(**_leader_facts(core), **_failure(error)))
     core.observe(request.leader_epoch, request.leader_id, now, from_leader=True)
-    return core.ready(BeginQuorumEpochResponse(**_leader_facts(core)))
+    return core.ready(m.BeginQuorumEpochResponse(**_leader_facts(core)))
 
 
-def on_end_epoch(core: QuorumCore, request: EndQuorumEpochRequest, now: float) -> Ready[EndQuorumEpochResponse]:
+def on_end_epoch(core: QuorumCore, request: m.EndQuorumEpochRequest, now: float) -> Ready[m.EndQuorumEpochResponse]:
     """A leader resigns: the best successor stands at once, the others a little later."""
     try:
         _check_addressed(core, request.cluster_id, request.voter_id, request.leader_id)
         _check_not_over(core, request.leader_epoch)
         _check_leader(core, request.leader_id, request.leader_epoch)
     except kafka.ProtocolError as error:
-        return core.ready(EndQuorumEpochResponse(**_leader_facts(core), **_failure(error)))
+        return core.ready(m.EndQuorumEpochResponse(**_leader_facts(core), **_failure(error)))
     core.observe(request.leader_epoch, request.leader_id, now)
     role = core.role
     if isinstance(role, Follower) and role.leader_id == request.leader_id:
@@ -110,7 +105,7 @@ def on_end_epoch(core: QuorumCore, request: EndQuorumEpochRequest, now: float) -
             election_at=now + _pause_of_successor(core, request.preferred_successors),
         )
         core.become(left, roles.LEADER_RESIGNED)
-    return core.ready(EndQuorumEpochResponse(**_leader_facts(core)))
+    return core.ready(m.EndQuorumEpochResponse(**_leader_facts(core)))
 
 
 def _pause_of_successor(core: QuorumCore, successors: tuple[NodeId, ...]) -> float:
@@ -131,7 +126,7 @@ def on_response(core: QuorumCore, request: Asked, response: Answered, peer: Node
     core.hear(peer, now)
     core.observe(response.leader_epoch, response.leader_id, now)
     role = core.role
-    if isinstance(response, VoteResponse) and isinstance(role, Standing) and _is_current(core, request):
+    if isinstance(response, m.VoteResponse) and isinstance(role, Standing) and _is_current(core, request):
         role.epoch_election.record(peer, granted=response.vote_granted)
         core.count_votes(role, now)
     return core.ready(None)
@@ -149,7 +144,7 @@ def on_no_response(core: QuorumCore, request: Asked, peer: NodeId, now: float) -
 
 def _is_current(core: QuorumCore, request: Asked) -> bool:
     """Return True if the request belongs to the round in progress."""
-    if not isinstance(request, VoteRequest) or request.candidate_epoch != core.epoch:
+    if not isinstance(request, m.VoteRequest) or request.candidate_epoch != core.epoch:
         return False
     return isinstance(core.role, Prospective if request.pre_vote else Candidate)
 

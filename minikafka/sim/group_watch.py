@@ -39,19 +39,10 @@ from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
 from minikafka.types import NodeId, Offset, TopicId, TopicPartition
+from minikafka.wire import group_messages as g
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.codec import decode_request, decode_response
-from minikafka.wire.group_messages import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 from minikafka.wire.records import RecordView, decode_batch
 
 
@@ -305,7 +296,7 @@ class GroupWatch(OffsetsTopicWatch):
         if note is not None:
             note(message.call, request)
 
-    def _commit_sent(self, call: int, request: OffsetCommitRequest) -> None:
+    def _commit_sent(self, call: int, request: g.OffsetCommitRequest) -> None:
         offsets = {TopicPartition(each.topic, each.partition): each.offset for each in request.partitions}
         self.book.commit_sent(
             call,
@@ -316,8 +307,8 @@ class GroupWatch(OffsetsTopicWatch):
             instance=request.group_instance_id,
         )
 
-    def _synced(self, _call: int, asked: _Asked, answer: SyncGroupResponse, source: str) -> None:
-        request: SyncGroupRequest = asked.request
+    def _synced(self, _call: int, asked: _Asked, answer: g.SyncGroupResponse, source: str) -> None:
+        request: g.SyncGroupRequest = asked.request
         self.marks["group_synced"] += 1
         if request.group_id in self._migrating:
             return
@@ -332,20 +323,20 @@ class GroupWatch(OffsetsTopicWatch):
             is_log_known=self._is_log_known(request.group_id),
         )
 
-    def _heartbeat(self, _call: int, asked: _Asked, _answer: HeartbeatResponse, _source: str) -> None:
-        request: HeartbeatRequest = asked.request
+    def _heartbeat(self, _call: int, asked: _Asked, _answer: g.HeartbeatResponse, _source: str) -> None:
+        request: g.HeartbeatRequest = asked.request
         if request.group_id in self._migrating:
             return
         self.book.heartbeat_granted(request.group_id, request.generation_id, request.member_id, asked.fence)
 
-    def _committed(self, call: int, asked: _Asked, answer: OffsetCommitResponse, _source: str) -> None:
-        request: OffsetCommitRequest = asked.request
+    def _committed(self, call: int, asked: _Asked, answer: g.OffsetCommitResponse, _source: str) -> None:
+        request: g.OffsetCommitRequest = asked.request
         granted = [TopicPartition(each.topic, each.partition) for each in answer.partitions if not each.error_code]
         self.marks["group_commit_granted"] += bool(granted)
         self.book.commit_granted(call, request.group_id, granted, is_log_known=self._is_log_known(request.group_id))
 
-    def _fetched(self, _call: int, asked: _Asked, answer: OffsetFetchResponse, source: str) -> None:
-        request: OffsetFetchRequest = asked.request
+    def _fetched(self, _call: int, asked: _Asked, answer: g.OffsetFetchResponse, source: str) -> None:
+        request: g.OffsetFetchRequest = asked.request
         leader = self._cluster.leader_of(self._partition(request.group_id))
         if node_name(leader) != source:
             return  # it has not heard yet that it leads no more

@@ -21,17 +21,7 @@ from minikafka.sim.cluster import SimCluster
 from minikafka.sim.plan import PlannedGroup
 from minikafka.sim.workload import SUCCESSOR
 from minikafka.types import Address, Offset, TopicPartition
-from minikafka.wire.group_messages import (
-    CommitPartition,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
+from minikafka.wire import group_messages as g
 from minikafka.wire.messages import PartitionName
 from minikafka.wire.outcomes import error_in
 
@@ -102,7 +92,7 @@ class HeartbeatMember:
         is_full = self._reports or self.epoch == JOIN
         owned = self._counts if self.epoch != JOIN else ()
         answer = await self._asked(
-            ConsumerGroupHeartbeatRequest(
+            g.ConsumerGroupHeartbeatRequest(
                 group_id=self._group.name,
                 member_id=self.process,
                 member_epoch=self.epoch,
@@ -113,8 +103,8 @@ class HeartbeatMember:
                 client_id=self.process,
             )
         )
-        self._reports = not isinstance(answer, ConsumerGroupHeartbeatResponse)
-        if not isinstance(answer, ConsumerGroupHeartbeatResponse):
+        self._reports = not isinstance(answer, g.ConsumerGroupHeartbeatResponse)
+        if not isinstance(answer, g.ConsumerGroupHeartbeatResponse):
             return True
         error = error_in(answer)
         if isinstance(error, kafka.FencedInstanceId):
@@ -150,7 +140,7 @@ class HeartbeatMember:
         self._counts.clear()
         for _ in range(LEAVE_ATTEMPTS if self.epoch != JOIN else 0):
             answer = await self._asked(
-                ConsumerGroupHeartbeatRequest(
+                g.ConsumerGroupHeartbeatRequest(
                     group_id=self._group.name,
                     member_id=self.process,
                     member_epoch=LEAVE if self.instance is None else LEAVE_STATIC,
@@ -177,26 +167,26 @@ class HeartbeatMember:
         if not known:
             return
         answer = await self._asked(
-            OffsetCommitRequest(
+            g.OffsetCommitRequest(
                 group_id=self._group.name,
                 generation_id=self.epoch,
                 member_id=self.process,
                 group_instance_id=self.instance,
                 partitions=tuple(
-                    CommitPartition(topic=self._group.topic, partition=each.partition, offset=count)
+                    g.CommitPartition(topic=self._group.topic, partition=each.partition, offset=count)
                     for each, count in known.items()
                 ),
             )
         )
         # Without an answer the same numbers are committed once more: a late copy then changes nothing.
-        if isinstance(answer, OffsetCommitResponse) and not answer.error_code:
+        if isinstance(answer, g.OffsetCommitResponse) and not answer.error_code:
             done = {each.partition for each in answer.partitions if not each.error_code}
             self._counts.update((each, count) for each, count in known.items() if each.partition in done)
 
     async def _look_up(self, unknown: list[TopicPartition]) -> None:
         places = PartitionName.each(unknown)
         answer = await self._asked(
-            OffsetFetchRequest(
+            g.OffsetFetchRequest(
                 group_id=self._group.name,
                 partitions=places,
                 require_stable=True,
@@ -204,7 +194,7 @@ class HeartbeatMember:
                 member_epoch=self.epoch,
             )
         )
-        if not isinstance(answer, OffsetFetchResponse) or answer.error_code:
+        if not isinstance(answer, g.OffsetFetchResponse) or answer.error_code:
             return
         found = {each.partition: max(0, each.offset) for each in answer.partitions if not each.error_code}
         for each, count in self._counts.items():
@@ -227,11 +217,11 @@ class HeartbeatMember:
             return None
 
     async def _found(self) -> Address | None:
-        request = FindCoordinatorRequest(keys=(self._group.name,))
+        request = g.FindCoordinatorRequest(keys=(self._group.name,))
         for node in self._cluster.nodes:
             deadline = self._world.clock.now() + self._call_s / 4
             try:
-                answer: FindCoordinatorResponse = await call(
+                answer: g.FindCoordinatorResponse = await call(
                     self._world.network, self._cluster.address_of(node), request, deadline
                 )
             except kafka.WorldError:

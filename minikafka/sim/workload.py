@@ -28,15 +28,8 @@ from minikafka.sim.kafka_plans import TOMBSTONE
 from minikafka.sim.plan import Operation
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address, Offset, TopicPartition
+from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, split, verify
-from minikafka.wire.messages import (
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
 from minikafka.wire.records import decode_batch
 
 READ_PAUSE_S = 0.25
@@ -228,8 +221,8 @@ class ReadingClient(Reader):
     async def _leaders(self) -> dict[Address, list[TopicPartition]]:
         """The leaders by the response of one broker; the next one is requested if it does not respond."""
         topics = tuple(sorted({name.topic for name in self.positions}))
-        response = await self._ask(self._brokers[0], MetadataRequest(topics=topics))
-        if not isinstance(response, MetadataResponse) or response.error_code:
+        response = await self._ask(self._brokers[0], m.MetadataRequest(topics=topics))
+        if not isinstance(response, m.MetadataResponse) or response.error_code:
             self._brokers.append(self._brokers.pop(0))
             return {}
         addresses = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
@@ -243,15 +236,15 @@ class ReadingClient(Reader):
 
     async def _poll(self, broker: Address, partitions: Sequence[TopicPartition], wait_ms: int) -> int:
         """Of how many partitions it said something."""
-        request = FetchRequest(
+        request = m.FetchRequest(
             max_wait_ms=wait_ms,
             partitions=tuple(
-                FetchPartition(topic=name.topic, partition=name.partition, fetch_offset=self.positions[name])
+                m.FetchPartition(topic=name.topic, partition=name.partition, fetch_offset=self.positions[name])
                 for name in partitions
             ),
         )
         response = await self._ask(broker, request)
-        if not isinstance(response, FetchResponse) or response.error_code:
+        if not isinstance(response, m.FetchResponse) or response.error_code:
             return 0
         heard = 0
         for answer in response.partitions:
@@ -263,7 +256,7 @@ class ReadingClient(Reader):
                 heard += 1
         return heard
 
-    def _reset(self, answer: FetchedPartition) -> None:
+    def _reset(self, answer: m.FetchedPartition) -> None:
         """To what is still there: retention has passed this reader, by the leader's word (followers hear of
         it later); or a log was cut.
         """

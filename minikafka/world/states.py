@@ -15,13 +15,7 @@ from minikafka.broker.broker import Broker
 from minikafka.errors import BrokerNotAvailable, ProtocolError, RequestTimedOut, WorldError
 from minikafka.rpc import call
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, Offset, TopicPartition
-from minikafka.wire.messages import (
-    DescribedReplica,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
-)
+from minikafka.wire import messages as m
 from minikafka.world.instruments import Instruments
 
 ANY: Final = "any"
@@ -163,10 +157,10 @@ async def _look_at_partition(wish: Wish, state: State, watched: Broker, brokers:
 
 async def _replica(
     node: NodeId, name: TopicPartition, watched: Broker, brokers: Mapping[NodeId, Broker]
-) -> DescribedReplica | None:
+) -> m.DescribedReplica | None:
     """What ``node`` says of its replica; None when it has none, or does not answer."""
-    request = DescribeReplicasRequest(topics=(name.topic,))
-    response: DescribeReplicasResponse
+    request = m.DescribeReplicasRequest(topics=(name.topic,))
+    response: m.DescribeReplicasResponse
     try:
         if node in brokers:
             response = await brokers[node].answer("DescribeReplicas", request)
@@ -183,10 +177,10 @@ async def _replica(
 
 async def _controller(brokers: Mapping[NodeId, Broker]) -> NodeId:
     """The quorum's leader by the newest epoch that a broker of this process knows; NO_NODE when none is known."""
-    newest = DescribeQuorumResponse()
+    newest = m.DescribeQuorumResponse()
     for broker in brokers.values():
         try:
-            quorum: DescribeQuorumResponse = await broker.answer("DescribeQuorum", DescribeQuorumRequest())
+            quorum: m.DescribeQuorumResponse = await broker.answer("DescribeQuorum", m.DescribeQuorumRequest())
         except ProtocolError:
             continue
         if (quorum.leader_epoch, quorum.leader_id) > (newest.leader_epoch, newest.leader_id):

@@ -19,38 +19,22 @@ from minikafka.quorum.configs import LISTS
 from minikafka.quorum.controller_topics import check_topic_name, list_partition_reassignments
 from minikafka.quorum.decision import ALL_BROKERS
 from minikafka.quorum.image import MetadataImage
-from minikafka.wire.admin import (
-    BROKER,
-    DEFAULT,
-    DYNAMIC_BROKER,
-    DYNAMIC_DEFAULT_BROKER,
-    DYNAMIC_TOPIC,
-    STATIC_BROKER,
-    TOPIC,
-    ConfigSynonym,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-    DescribedConfig,
-    DescribedConfigs,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
+from minikafka.wire import admin as a
 from minikafka.wire.messages import CreatedTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 """Kafka's numbers of the types of settings."""
 
-WITH_SETTINGS = frozenset({TOPIC, BROKER, 8, 16, 32})
+WITH_SETTINGS = frozenset({a.TOPIC, a.BROKER, 8, 16, 32})
 """Types of resources that have settings in Kafka: also loggers of brokers, client metrics and groups."""
 
-_Found: TypeAlias = tuple[Field[Any], tuple[ConfigSynonym, ...]]
+_Found: TypeAlias = tuple[Field[Any], tuple[a.ConfigSynonym, ...]]
 """A setting, and every place that says something about it."""
 
 
-def _wrong_type(asked: DescribeConfigsResource) -> InvalidRequest:
+def _wrong_type(asked: a.DescribeConfigsResource) -> InvalidRequest:
     return InvalidRequest(
-        f"resource_type={asked.resource_type}: {TOPIC} (a topic) or {BROKER} (a broker) is needed",
+        f"resource_type={asked.resource_type}: {a.TOPIC} (a topic) or {a.BROKER} (a broker) is needed",
         member="resource_type",
     )
 
@@ -77,7 +61,7 @@ class AdminApi:
         defaults = to_settings(BrokerConfig())
         return {name: "" for name, text in self._started_with.items() if text != defaults.get(name)}
 
-    def handle_describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    def handle_describe_configs(self, request: a.DescribeConfigsRequest) -> a.DescribeConfigsResponse:
         """Each setting with its value and every place that says something about it.
 
         Raises InvalidRequest for all resources if one is of a type that has no settings in Kafka either.
@@ -85,7 +69,7 @@ class AdminApi:
         for each in request.resources:
             if each.resource_type not in WITH_SETTINGS:
                 raise _wrong_type(each)
-        return DescribeConfigsResponse(results=tuple(self._described(each, request) for each in request.resources))
+        return a.DescribeConfigsResponse(results=tuple(self._described(each, request) for each in request.resources))
 
     def with_configs(self, request: CreateTopicsRequest, response: CreateTopicsResponse) -> CreateTopicsResponse:
         """The controller's response, with all settings of each created topic if the request wants them (KIP-525)."""
@@ -107,27 +91,27 @@ class AdminApi:
         )
 
     def handle_list_reassignments(
-        self, request: ListPartitionReassignmentsRequest
-    ) -> ListPartitionReassignmentsResponse:
+        self, request: a.ListPartitionReassignmentsRequest
+    ) -> a.ListPartitionReassignmentsResponse:
         """What is under way, as far as this broker knows."""
         return list_partition_reassignments(self._image(), request)
 
-    def _described(self, asked: DescribeConfigsResource, request: DescribeConfigsRequest) -> DescribedConfigs:
+    def _described(self, asked: a.DescribeConfigsResource, request: a.DescribeConfigsRequest) -> a.DescribedConfigs:
         try:
             found = self._configs_of(asked)
         except ProtocolError as error:
-            return DescribedConfigs.with_error(
+            return a.DescribedConfigs.with_error(
                 error, resource_type=asked.resource_type, resource_name=asked.resource_name
             )
         keys = asked.configuration_keys
-        return DescribedConfigs(
+        return a.DescribedConfigs(
             resource_type=asked.resource_type,
             resource_name=asked.resource_name,
             configs=tuple(
-                DescribedConfig(
+                a.DescribedConfig(
                     name=each.metadata["name"],
                     value=synonyms[0].value,
-                    read_only=asked.resource_type == BROKER and each.metadata["name"] not in AT_RUN_TIME,
+                    read_only=asked.resource_type == a.BROKER and each.metadata["name"] not in AT_RUN_TIME,
                     config_source=synonyms[0].source,
                     synonyms=synonyms if request.include_synonyms else (),
                     config_type=_type_of(each),
@@ -138,14 +122,14 @@ class AdminApi:
             ),
         )
 
-    def _configs_of(self, asked: DescribeConfigsResource) -> Iterator[_Found]:
+    def _configs_of(self, asked: a.DescribeConfigsResource) -> Iterator[_Found]:
         image, name = self._image(), asked.resource_name
-        if asked.resource_type == TOPIC:
+        if asked.resource_type == a.TOPIC:
             check_topic_name(name)
             if name not in image.topics:
                 raise UnknownTopicOrPartition(f"there is no topic {name!r}")
             return self._of_topic(image, image.topics[name].configs)
-        if asked.resource_type != BROKER:
+        if asked.resource_type != a.BROKER:
             raise _wrong_type(asked)
         if name == ALL_BROKERS:
             return self._of_all_brokers(image)
@@ -158,10 +142,10 @@ class AdminApi:
 
     def _of_topic(self, image: MetadataImage, values: Mapping[str, str]) -> Iterator[_Found]:
         for name, each in sorted(table(TopicConfig).items()):
-            own = [ConfigSynonym(name=name, value=values[name], source=DYNAMIC_TOPIC)] if name in values else []
+            own = [a.ConfigSynonym(name=name, value=values[name], source=a.DYNAMIC_TOPIC)] if name in values else []
             broker_name = BROKER_NAME_OF.get(name)
             if broker_name is None:
-                rest = [ConfigSynonym(name=name, value=_text(each.default), source=DEFAULT)]
+                rest = [a.ConfigSynonym(name=name, value=_text(each.default), source=a.DEFAULT)]
             else:
                 rest = self._broker_synonyms(image, broker_name)
             yield each, (*own, *rest)
@@ -169,24 +153,27 @@ class AdminApi:
     def _of_all_brokers(self, image: MetadataImage) -> Iterator[_Found]:
         values, known = image.broker_configs.get(ALL_BROKERS, {}), table(BrokerConfig)
         for name in sorted(values):
-            yield known[name], (ConfigSynonym(name=name, value=values[name], source=DYNAMIC_DEFAULT_BROKER),)
+            yield known[name], (a.ConfigSynonym(name=name, value=values[name], source=a.DYNAMIC_DEFAULT_BROKER),)
 
     def _of_this_broker(self, image: MetadataImage) -> Iterator[_Found]:
         for name, each in sorted(table(BrokerConfig).items()):
             yield each, tuple(self._broker_synonyms(image, name))
 
-    def _broker_synonyms(self, image: MetadataImage, name: str) -> list[ConfigSynonym]:
+    def _broker_synonyms(self, image: MetadataImage, name: str) -> list[a.ConfigSynonym]:
         """What says something about a broker's setting, the one that counts first."""
         found = []
-        for source, resource in ((DYNAMIC_BROKER, str(self._config.node_id)), (DYNAMIC_DEFAULT_BROKER, ALL_BROKERS)):
+        for source, resource in (
+            (a.DYNAMIC_BROKER, str(self._config.node_id)),
+            (a.DYNAMIC_DEFAULT_BROKER, ALL_BROKERS),
+        ):
             values = image.broker_configs.get(resource, {})
             if name in values:
-                found.append(ConfigSynonym(name=name, value=values[name], source=source))
+                found.append(a.ConfigSynonym(name=name, value=values[name], source=source))
         if name in self._origins:
             value, origin = self._started_with[name], self._origins[name]
-            found.append(ConfigSynonym(name=name, value=value, source=STATIC_BROKER, origin=origin))
+            found.append(a.ConfigSynonym(name=name, value=value, source=a.STATIC_BROKER, origin=origin))
         default = _text(table(BrokerConfig)[name].default)
-        return [*found, ConfigSynonym(name=name, value=default, source=DEFAULT)]
+        return [*found, a.ConfigSynonym(name=name, value=default, source=a.DEFAULT)]
 
 
 def _text(value: object) -> str:

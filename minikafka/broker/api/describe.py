@@ -21,33 +21,10 @@ from minikafka.errors import InvalidRequest, OffsetNotAvailable, ProtocolError, 
 from minikafka.replication.leader import NEVER, LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.types import METADATA_PARTITION, NO_EPOCH, NO_OFFSET, NodeId, Offset, TopicPartition
+from minikafka.wire import messages as m
 from minikafka.wire.admin import DescribedLogDir, DescribeLogDirsRequest, DescribeLogDirsResponse, ReplicaSize
 from minikafka.wire.apis import APIS
 from minikafka.wire.batch import NO_SEQUENCE, NO_TIMESTAMP, RecordBatch
-from minikafka.wire.messages import (
-    ActiveProducer,
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    DescribedProducer,
-    DescribedReplica,
-    DescribeLogRequest,
-    DescribeLogResponse,
-    DescribeProducersPartition,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
-    EpochStart,
-    ExplainPartitionRequest,
-    ExplainPartitionResponse,
-    PastReplica,
-    ReadHistoryRequest,
-    ReadHistoryResponse,
-    RemoteReplica,
-    StoryEntry,
-    UnstableTransaction,
-)
 
 if TYPE_CHECKING:
     from minikafka.broker.history import History
@@ -68,24 +45,24 @@ does not take a copy for another event.
 """The most samples, and the most events, of one response."""
 
 
-def handle_api_versions(_request: ApiVersionsRequest) -> ApiVersionsResponse:
+def handle_api_versions(_request: m.ApiVersionsRequest) -> m.ApiVersionsResponse:
     """Every API with the versions spoken here."""
-    return ApiVersionsResponse(
+    return m.ApiVersionsResponse(
         broker_version=__version__,
         apis=tuple(
-            ApiVersion(api=api.name, api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+            m.ApiVersion(api=api.name, api_key=api.key, min_version=api.min_version, max_version=api.max_version)
             for api in APIS
         ),
     )
 
 
 def handle_describe_replicas(
-    replicas: ReplicaManager, request: DescribeReplicasRequest, *, broker_epoch: int
-) -> DescribeReplicasResponse:
+    replicas: ReplicaManager, request: m.DescribeReplicasRequest, *, broker_epoch: int
+) -> m.DescribeReplicasResponse:
     """Role, log end, high watermark and, on leaders, what is known of the followers."""
     names = sorted(name for name in replicas.partitions if request.topics is None or name.topic in request.topics)
     now = replicas.clock.now()
-    return DescribeReplicasResponse(
+    return m.DescribeReplicasResponse(
         broker_id=replicas.config.node_id,
         broker_epoch=broker_epoch,
         wall_ms=replicas.clock.wall_ms(),
@@ -93,11 +70,11 @@ def handle_describe_replicas(
     )
 
 
-def describe_replica(partition: Partition, now: float) -> DescribedReplica:
+def describe_replica(partition: Partition, now: float) -> m.DescribedReplica:
     """One replica as its own broker knows it."""
     role, log = partition.role, partition.log
     leader = role if isinstance(role, LeaderReplica) else None
-    return DescribedReplica(
+    return m.DescribedReplica(
         topic=partition.partition.topic,
         partition=partition.partition.partition,
         role="offline" if partition.failed else "leader" if leader else "follower" if role else "idle",
@@ -119,12 +96,12 @@ def describe_replica(partition: Partition, now: float) -> DescribedReplica:
     )
 
 
-def _describe_loading(replicas: ReplicaManager, name: TopicPartition) -> DescribedReplica | None:
+def _describe_loading(replicas: ReplicaManager, name: TopicPartition) -> m.DescribedReplica | None:
     """The log of a replica that takes up its role when this broker, which has just started, has read the metadata."""
     log = replicas.logs.get(name)
     if log is None:
         return None
-    return DescribedReplica(
+    return m.DescribedReplica(
         topic=name.topic,
         partition=name.partition,
         role=LOADING,
@@ -135,10 +112,10 @@ def _describe_loading(replicas: ReplicaManager, name: TopicPartition) -> Describ
     )
 
 
-def _followers(leader: LeaderReplica, now: float) -> tuple[RemoteReplica, ...]:
+def _followers(leader: LeaderReplica, now: float) -> tuple[m.RemoteReplica, ...]:
     holding = leader.watermark_holders(now)
     return tuple(
-        RemoteReplica(
+        m.RemoteReplica(
             broker_id=node,
             log_end_offset=remote.end_offset,
             caught_up_ms_ago=_ms_ago(remote.caught_up_at(), now),
@@ -155,31 +132,33 @@ def _ms_ago(at: float, now: float) -> int:
     return int(min(now - at, 2**31) * 1000)
 
 
-def handle_describe_producers(replicas: ReplicaManager, request: DescribeProducersRequest) -> DescribeProducersResponse:
+def handle_describe_producers(
+    replicas: ReplicaManager, request: m.DescribeProducersRequest
+) -> m.DescribeProducersResponse:
     """What one idempotent producer wrote last to each partition, once that is committed (issue 4); or all of them.
 
     Who goes on behind an earlier attempt must not go on behind records that a new leader may not have: while the
     producer's last batch is at or above the high watermark the answer is OFFSET_NOT_AVAILABLE.
     """
-    return DescribeProducersResponse(
+    return m.DescribeProducersResponse(
         partitions=tuple(_describe_producer(replicas, item) for item in request.partitions)
     )
 
 
-def _describe_producer(replicas: ReplicaManager, item: DescribeProducersPartition) -> DescribedProducer:
+def _describe_producer(replicas: ReplicaManager, item: m.DescribeProducersPartition) -> m.DescribedProducer:
     name = TopicPartition(item.topic, item.partition)
     try:
         leader = replicas.get(name).as_leader()
         if item.producer_id < 0:
-            active = tuple(ActiveProducer(**each._asdict()) for each in leader.log.producers.active())
-            return DescribedProducer(topic=item.topic, partition=item.partition, active=active)
+            active = tuple(m.ActiveProducer(**each._asdict()) for each in leader.log.producers.active())
+            return m.DescribedProducer(topic=item.topic, partition=item.partition, active=active)
         known = leader.log.producers.last_batch(item.producer_id)
         if known is not None and known[2] >= leader.high_watermark:
             raise OffsetNotAvailable(f"{name}: the last batch of producer {item.producer_id} is not yet committed")
     except ProtocolError as error:
-        return DescribedProducer.with_error(error, topic=item.topic, partition=item.partition)
+        return m.DescribedProducer.with_error(error, topic=item.topic, partition=item.partition)
     epoch, sequence, offset = known or (NO_EPOCH, NO_SEQUENCE, NO_OFFSET)
-    return DescribedProducer(
+    return m.DescribedProducer(
         topic=item.topic,
         partition=item.partition,
         producer_id=item.producer_id,
@@ -190,8 +169,8 @@ def _describe_producer(replicas: ReplicaManager, item: DescribeProducersPartitio
 
 
 def handle_describe_log(
-    replicas: ReplicaManager, quorum: QuorumDriver, request: DescribeLogRequest
-) -> DescribeLogResponse:
+    replicas: ReplicaManager, quorum: QuorumDriver, request: m.DescribeLogRequest
+) -> m.DescribeLogResponse:
     """Raises UnknownTopicOrPartition, ReplicaNotAvailable, OffsetOutOfRange, CorruptMessage, KafkaStorageError."""
     if request.max_bytes < 0 or request.offset < -1:
         raise InvalidRequest("max_bytes must not be negative, offset not below -1")
@@ -206,16 +185,16 @@ def handle_describe_log(
 
 def _answer(
     replicas: ReplicaManager,
-    request: DescribeLogRequest,
+    request: m.DescribeLogRequest,
     log: PartitionLog,
     role: str,
     epoch: int,
     high_watermark: Offset,
-) -> DescribeLogResponse:
+) -> m.DescribeLogResponse:
     start = log.start_offset if request.offset == -1 else request.offset
     max_bytes = min(request.max_bytes, replicas.config.fetch_max_bytes)
     read = log.read(start, max_bytes=max_bytes, min_one_batch=max_bytes > 0)
-    return DescribeLogResponse(
+    return m.DescribeLogResponse(
         broker_id=replicas.config.node_id,
         role=role,
         leader_epoch=epoch,
@@ -225,7 +204,7 @@ def _answer(
         synced_end=log.synced_end,
         segment_count=log.segment_count,
         size_bytes=log.size_bytes,
-        epochs=tuple(EpochStart(leader_epoch=epoch, start_offset=start) for epoch, start in log.epochs.entries),
+        epochs=tuple(m.EpochStart(leader_epoch=epoch, start_offset=start) for epoch, start in log.epochs.entries),
         records=read.buffers,
     )
 
@@ -257,8 +236,8 @@ def handle_describe_log_dirs(replicas: ReplicaManager, request: DescribeLogDirsR
 
 
 def handle_explain_partition(
-    replicas: ReplicaManager, partition_history: PartitionHistory, request: ExplainPartitionRequest
-) -> ExplainPartitionResponse:
+    replicas: ReplicaManager, partition_history: PartitionHistory, request: m.ExplainPartitionRequest
+) -> m.ExplainPartitionResponse:
     """Raises UnknownTopicOrPartition, CorruptMessage, KafkaStorageError."""
     name = TopicPartition(request.topic, request.partition)
     replica = replicas.partitions.get(name)
@@ -266,7 +245,7 @@ def handle_explain_partition(
         raise UnknownTopicOrPartition(f"{name} is not known to broker {replicas.config.node_id}")
     story = partition_history.of(name)
     leader = replica.role if replica is not None and isinstance(replica.role, LeaderReplica) else None
-    return ExplainPartitionResponse(
+    return m.ExplainPartitionResponse(
         broker_id=replicas.config.node_id,
         replica=_describe_loading(replicas, name)
         if replica is None
@@ -290,8 +269,8 @@ def whole_milliseconds(times_ms: Sequence[int], count: int, end_ms: int) -> int:
 
 
 def handle_read_history(
-    history: History, partition_history: PartitionHistory, request: ReadHistoryRequest, *, node: NodeId, wall_ms: int
-) -> ReadHistoryResponse:
+    history: History, partition_history: PartitionHistory, request: m.ReadHistoryRequest, *, node: NodeId, wall_ms: int
+) -> m.ReadHistoryResponse:
     """The samples and events between two times. Raises InvalidRequest."""
     if not 0 < request.max_rows <= HISTORY_ROWS_MAX or request.from_ms > request.to_ms:
         raise InvalidRequest(f"max_rows from 1 to {HISTORY_ROWS_MAX} and from_ms up to to_ms are needed")
@@ -308,13 +287,13 @@ def handle_read_history(
     first = sum(each.at_ms <= request.from_ms for each in samples)
     for rows in ([each.at_ms for each in samples[first:]], [each.at_ms for each in events[before:]]):
         end_ms = min(end_ms, whole_milliseconds(rows, count, end_ms))
-    return ReadHistoryResponse(
+    return m.ReadHistoryResponse(
         broker_id=node,
         wall_ms=wall_ms,
         start_ms=start_ms,
         end_ms=end_ms,
         samples=tuple(
-            PastReplica(at_ms=each.at_ms, broker_id=each.node, replica=each.replica, is_followed=each.is_followed)
+            m.PastReplica(at_ms=each.at_ms, broker_id=each.node, replica=each.replica, is_followed=each.is_followed)
             for each in samples
             if each.at_ms <= end_ms
         ),
@@ -322,7 +301,7 @@ def handle_read_history(
     )
 
 
-def _latest_producers(log: PartitionLog) -> tuple[ActiveProducer, ...]:
+def _latest_producers(log: PartitionLog) -> tuple[m.ActiveProducer, ...]:
     """Producers with open transactions, the oldest first, then the others, the latest first."""
     if len(log.producers) > PRODUCERS_LOOKED_AT:
         return ()
@@ -334,10 +313,10 @@ def _latest_producers(log: PartitionLog) -> tuple[ActiveProducer, ...]:
             each.current_txn_start_offset if each.current_txn_start_offset >= 0 else -each.last_timestamp,
         ),
     )
-    return tuple(ActiveProducer(**each._asdict()) for each in open_first[:PRODUCERS_SHOWN])
+    return tuple(m.ActiveProducer(**each._asdict()) for each in open_first[:PRODUCERS_SHOWN])
 
 
-def _unstable(leader: LeaderReplica) -> UnstableTransaction | None:
+def _unstable(leader: LeaderReplica) -> m.UnstableTransaction | None:
     """The transaction that holds the last stable offset back; its first batch is read for its timestamp."""
     log = leader.log
     holding = log.producers.transactions.holding(leader.high_watermark)
@@ -347,7 +326,7 @@ def _unstable(leader: LeaderReplica) -> UnstableTransaction | None:
     if holding.first_offset >= log.start_offset:
         first = b"".join(log.read(holding.first_offset, max_bytes=0).buffers)
         started_ms = RecordBatch.of(first).base_timestamp
-    return UnstableTransaction(
+    return m.UnstableTransaction(
         producer_id=holding.producer_id,
         first_offset=holding.first_offset,
         marker_offset=holding.marker_offset,
@@ -355,5 +334,5 @@ def _unstable(leader: LeaderReplica) -> UnstableTransaction | None:
     )
 
 
-def _told(entry: Entry | None) -> StoryEntry | None:
+def _told(entry: Entry | None) -> m.StoryEntry | None:
     return entry.message() if entry is not None else None

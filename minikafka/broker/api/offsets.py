@@ -18,28 +18,8 @@ from minikafka.broker.purgatory import Condition, Mark
 from minikafka.log.disk_reader import TimestampHit, first_at_or_after
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import INTERNAL_TOPICS, Offset, TopicPartition
+from minikafka.wire import messages as m
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX
-from minikafka.wire.messages import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    EARLIEST_PENDING_UPLOAD,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-    READ_COMMITTED,
-    DeletedRecords,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    EpochAnswer,
-    EpochQuery,
-    ListedOffset,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
 from minikafka.wire.validate import is_long
 
 if TYPE_CHECKING:
@@ -57,8 +37,8 @@ SEARCHED_HERE_MAX = 2_000
 
 
 def handle_list_offsets(
-    replicas: ReplicaManager, request: ListOffsetsRequest, *, session_alive: SessionAlive
-) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    replicas: ReplicaManager, request: m.ListOffsetsRequest, *, session_alive: SessionAlive
+) -> m.ListOffsetsResponse | Awaitable[m.ListOffsetsResponse]:
     """The offset for a time, or the earliest, latest, or newest timestamp's.
 
     The latest is the high watermark, with ``read_committed`` the last stable offset, and for replicas the log's end.
@@ -68,14 +48,14 @@ def handle_list_offsets(
     """
     if len(request.partitions) > LISTED_PER_TURN or any(_is_search(item) for item in request.partitions):
         return _list_in_turns(replicas, request, session_alive)
-    return ListOffsetsResponse(
+    return m.ListOffsetsResponse(
         partitions=tuple(_list_one(replicas, request, item, session_alive) for item in request.partitions)
     )
 
 
 async def _list_in_turns(
-    replicas: ReplicaManager, request: ListOffsetsRequest, session_alive: SessionAlive
-) -> ListOffsetsResponse:
+    replicas: ReplicaManager, request: m.ListOffsetsRequest, session_alive: SessionAlive
+) -> m.ListOffsetsResponse:
     found = []
     cost = 0
     for item in request.partitions:
@@ -88,35 +68,35 @@ async def _list_in_turns(
         else:
             found.append(_list_one(replicas, request, item, session_alive))
             cost += 1
-    return ListOffsetsResponse(partitions=tuple(found))
+    return m.ListOffsetsResponse(partitions=tuple(found))
 
 
-def _is_search(item: ListOffsetsPartition) -> bool:
-    return item.timestamp >= 0 or item.timestamp == MAX_TIMESTAMP
+def _is_search(item: m.ListOffsetsPartition) -> bool:
+    return item.timestamp >= 0 or item.timestamp == m.MAX_TIMESTAMP
 
 
 def _list_one(
-    replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition, session_alive: SessionAlive
-) -> ListedOffset:
+    replicas: ReplicaManager, request: m.ListOffsetsRequest, item: m.ListOffsetsPartition, session_alive: SessionAlive
+) -> m.ListedOffset:
     try:
         partition, leader = _leader_of(replicas, item, session_alive)
         with replicas.storage_guard(partition):
             timestamp, offset, epoch = _position(leader, item.timestamp, request)
     except kafka.ProtocolError as error:
         return _refusal(replicas, item, error)
-    return ListedOffset(
+    return m.ListedOffset(
         topic=item.topic, partition=item.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
     )
 
 
 async def _search_one(
-    replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition, session_alive: SessionAlive
-) -> ListedOffset:
+    replicas: ReplicaManager, request: m.ListOffsetsRequest, item: m.ListOffsetsPartition, session_alive: SessionAlive
+) -> m.ListedOffset:
     try:
         partition, leader = _leader_of(replicas, item, session_alive)
         with replicas.storage_guard(partition):
             end = _readable_end(leader, request)
-            timestamp = leader.log.newest_timestamp(end) if item.timestamp == MAX_TIMESTAMP else item.timestamp
+            timestamp = leader.log.newest_timestamp(end) if item.timestamp == m.MAX_TIMESTAMP else item.timestamp
             hit = await _first_at_or_after(replicas, leader.log, timestamp, end) if timestamp >= 0 else None
         # The search may have taken turns: what a deposed leader found is not its answer to give, and a topic that was
         # created again meanwhile has other offsets.
@@ -125,7 +105,7 @@ async def _search_one(
     except kafka.ProtocolError as error:
         return _refusal(replicas, item, error)
     timestamp, offset, epoch = hit if hit is not None else (-1, -1, -1)
-    return ListedOffset(
+    return m.ListedOffset(
         topic=item.topic, partition=item.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
     )
 
@@ -146,7 +126,7 @@ async def _first_at_or_after(
 
 
 def _leader_of(
-    replicas: ReplicaManager, item: ListOffsetsPartition, session_alive: SessionAlive
+    replicas: ReplicaManager, item: m.ListOffsetsPartition, session_alive: SessionAlive
 ) -> tuple[Partition, LeaderReplica]:
     name = TopicPartition(item.topic, item.partition)
     partition = replicas.get(name)
@@ -156,8 +136,8 @@ def _leader_of(
     return partition, leader
 
 
-def _refusal(replicas: ReplicaManager, item: ListOffsetsPartition, error: kafka.ProtocolError) -> ListedOffset:
-    return ListedOffset.with_error(
+def _refusal(replicas: ReplicaManager, item: m.ListOffsetsPartition, error: kafka.ProtocolError) -> m.ListedOffset:
+    return m.ListedOffset.with_error(
         error,
         topic=item.topic,
         partition=item.partition,
@@ -167,14 +147,14 @@ def _refusal(replicas: ReplicaManager, item: ListOffsetsPartition, error: kafka.
     )
 
 
-def _position(leader: LeaderReplica, timestamp: int, request: ListOffsetsRequest) -> tuple[int, int, int]:
+def _position(leader: LeaderReplica, timestamp: int, request: m.ListOffsetsRequest) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch for one of the negative timestamps that name a position."""
     log = leader.log
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+    if timestamp in (m.EARLIEST, m.EARLIEST_LOCAL):
         return -1, log.start_offset, log.epochs.epoch_at(log.start_offset)
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+    if timestamp in (m.LATEST_TIERED, m.EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
-    if timestamp != LATEST:
+    if timestamp != m.LATEST:
         raise kafka.InvalidRequest(
             f"timestamp={timestamp} is not supported; use milliseconds since 1970, -1 (latest), -2 (earliest), "
             "-3 (max timestamp), -4 (earliest local), -5 (latest tiered) or -6 (earliest pending upload)."
@@ -182,7 +162,7 @@ def _position(leader: LeaderReplica, timestamp: int, request: ListOffsetsRequest
     return -1, _readable_end(leader, request), leader.epoch
 
 
-def _readable_end(leader: LeaderReplica, request: ListOffsetsRequest) -> Offset:
+def _readable_end(leader: LeaderReplica, request: m.ListOffsetsRequest) -> Offset:
     if request.replica_id >= 0:
         return leader.log.end_offset
     if not leader.knows_its_watermark:
@@ -190,56 +170,56 @@ def _readable_end(leader: LeaderReplica, request: ListOffsetsRequest) -> Offset:
             f"{leader.partition}: the new leader's high watermark {leader.high_watermark} is behind its epoch's start "
             f"{leader.epoch_start}: ask again in a moment"
         )
-    return leader.last_stable_offset if request.isolation_level == READ_COMMITTED else leader.high_watermark
+    return leader.last_stable_offset if request.isolation_level == m.READ_COMMITTED else leader.high_watermark
 
 
 def handle_offset_for_leader_epoch(
-    replicas: ReplicaManager, request: OffsetForLeaderEpochRequest, *, session_alive: SessionAlive
-) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
+    replicas: ReplicaManager, request: m.OffsetForLeaderEpochRequest, *, session_alive: SessionAlive
+) -> m.OffsetForLeaderEpochResponse | Awaitable[m.OffsetForLeaderEpochResponse]:
     """Where an epoch ends in the leader's log (KIP-101, KIP-279)."""
     may_answer = session_alive()
     if len(request.partitions) > LISTED_PER_TURN:
         return _epoch_ends_in_turns(replicas, request, may_answer=may_answer)
-    return OffsetForLeaderEpochResponse(
+    return m.OffsetForLeaderEpochResponse(
         partitions=tuple(_epoch_end(replicas, item, may_answer=may_answer) for item in request.partitions)
     )
 
 
 async def _epoch_ends_in_turns(
-    replicas: ReplicaManager, request: OffsetForLeaderEpochRequest, *, may_answer: bool
-) -> OffsetForLeaderEpochResponse:
+    replicas: ReplicaManager, request: m.OffsetForLeaderEpochRequest, *, may_answer: bool
+) -> m.OffsetForLeaderEpochResponse:
     found = []
     for number, item in enumerate(request.partitions, 1):
         found.append(_epoch_end(replicas, item, may_answer=may_answer))
         if number % LISTED_PER_TURN == 0:
             await asyncio.sleep(0)
-    return OffsetForLeaderEpochResponse(partitions=tuple(found))
+    return m.OffsetForLeaderEpochResponse(partitions=tuple(found))
 
 
-def _epoch_end(replicas: ReplicaManager, item: EpochQuery, *, may_answer: bool) -> EpochAnswer:
+def _epoch_end(replicas: ReplicaManager, item: m.EpochQuery, *, may_answer: bool) -> m.EpochAnswer:
     name = TopicPartition(item.topic, item.partition)
     try:
         leader = replicas.get(name).as_leader(item.current_leader_epoch)
         if not may_answer:
             raise session_expired(name)
     except kafka.ProtocolError as error:
-        return EpochAnswer.with_error(error, topic=item.topic, partition=item.partition)
+        return m.EpochAnswer.with_error(error, topic=item.topic, partition=item.partition)
     end = leader.log.end_offset_for(item.leader_epoch)
-    return EpochAnswer(topic=item.topic, partition=item.partition, leader_epoch=end.epoch, end_offset=end.end_offset)
+    return m.EpochAnswer(topic=item.topic, partition=item.partition, leader_epoch=end.epoch, end_offset=end.end_offset)
 
 
 async def handle_delete_records(
-    replicas: ReplicaManager, request: DeleteRecordsRequest, *, session_alive: SessionAlive
-) -> DeleteRecordsResponse:
+    replicas: ReplicaManager, request: m.DeleteRecordsRequest, *, session_alive: SessionAlive
+) -> m.DeleteRecordsResponse:
     """Raise log starts; answer when every live replica's start has reached the offset (the low watermark).
 
     All starts are raised before anything is waited for: meanwhile a topic may be deleted and created again.
     """
     deadline = replicas.clock.now() + min(max(0, request.timeout_ms), TIMEOUT_MS_MAX) / 1000
     begun = [_begin_deletion(replicas, item, session_alive) for item in request.partitions]
-    return DeleteRecordsResponse(
+    return m.DeleteRecordsResponse(
         partitions=tuple(
-            [each if isinstance(each, DeletedRecords) else await _deleted(replicas, each, deadline) for each in begun]
+            [each if isinstance(each, m.DeletedRecords) else await _deleted(replicas, each, deadline) for each in begun]
         )
     )
 
@@ -253,8 +233,8 @@ class _Deletion(NamedTuple):
 
 
 def _begin_deletion(
-    replicas: ReplicaManager, item: DeleteRecordsPartition, session_alive: SessionAlive
-) -> _Deletion | DeletedRecords:
+    replicas: ReplicaManager, item: m.DeleteRecordsPartition, session_alive: SessionAlive
+) -> _Deletion | m.DeletedRecords:
     name = TopicPartition(item.topic, item.partition)
     try:
         if name.topic in INTERNAL_TOPICS:
@@ -281,11 +261,11 @@ def _begin_deletion(
             with replicas.storage_guard(partition):
                 leader.log.raise_start(offset)
     except kafka.ProtocolError as error:
-        return DeletedRecords.failed(error, topic=item.topic, partition=item.partition)
+        return m.DeletedRecords.failed(error, topic=item.topic, partition=item.partition)
     return _Deletion(partition, leader, offset)
 
 
-async def _deleted(replicas: ReplicaManager, deletion: _Deletion, deadline: float) -> DeletedRecords:
+async def _deleted(replicas: ReplicaManager, deletion: _Deletion, deadline: float) -> m.DeletedRecords:
     partition, leader, offset = deletion
     name = partition.partition
 
@@ -300,5 +280,5 @@ async def _deleted(replicas: ReplicaManager, deletion: _Deletion, deadline: floa
             raise kafka.RequestTimedOut(f"{name}: deleted here, some live replica has not followed yet")
     except kafka.ProtocolError as error:
         error = type(error)(error.message, outcome=kafka.UNKNOWN, **error.facts)
-        return DeletedRecords.failed(error, topic=name.topic, partition=name.partition)
-    return DeletedRecords(topic=name.topic, partition=name.partition, low_watermark=replicas.low_watermark(leader))
+        return m.DeletedRecords.failed(error, topic=name.topic, partition=name.partition)
+    return m.DeletedRecords(topic=name.topic, partition=name.partition, low_watermark=replicas.low_watermark(leader))

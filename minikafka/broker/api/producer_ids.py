@@ -10,12 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from minikafka.errors import LeaderNotAvailable
-from minikafka.wire.messages import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
+from minikafka.wire import messages as m
 
 EPOCH_MAX = 2**15 - 1
 
@@ -37,11 +32,11 @@ class ProducerIds:
         self._end = 0
         self._allocating = asyncio.Lock()
 
-    async def handle_init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    async def handle_init_producer_id(self, request: m.InitProducerIdRequest) -> m.InitProducerIdResponse:
         """A fresh (id, 0), or the next epoch of the caller's own id."""
         if request.producer_id >= 0 and 0 <= request.producer_epoch < EPOCH_MAX:
-            return InitProducerIdResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
-        return InitProducerIdResponse(producer_id=await self.allocate(), producer_epoch=0)
+            return m.InitProducerIdResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
+        return m.InitProducerIdResponse(producer_id=await self.allocate(), producer_epoch=0)
 
     async def allocate(self) -> int:
         """A producer id that nobody has had. Raises LeaderNotAvailable while no controller gives a block."""
@@ -54,9 +49,9 @@ class ProducerIds:
 
     async def _request_block(self) -> None:
         answer = await self._ask_controller(
-            AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
+            m.AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
         )
-        if not isinstance(answer, AllocateProducerIdsResponse):
+        if not isinstance(answer, m.AllocateProducerIdsResponse):
             raise LeaderNotAvailable("no active controller answers at present: try again")
         if answer.error_code:
             # The controller's own code means something else to the client of this broker.

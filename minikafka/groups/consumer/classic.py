@@ -33,15 +33,8 @@ from minikafka.groups.group import Group, Member, State
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.groups.records import GroupRecord
 from minikafka.types import TopicPartition
+from minikafka.wire import group_messages as g
 from minikafka.wire.batch import NO_TIMESTAMP
-from minikafka.wire.group_messages import (
-    GroupProtocol,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 
 # ---- the way there and back ------------------------------------------------------------------------------------------
 
@@ -136,7 +129,7 @@ def downgraded(group: ConsumerGroup, topics: Topics) -> Group:
                 client_host=each.client_host,
                 session_timeout_ms=session.session_timeout_ms,
                 rebalance_timeout_ms=each.rebalance_timeout_ms,
-                protocols=tuple(GroupProtocol(name=name, metadata=metadata) for name, metadata in session.protocols),
+                protocols=tuple(g.GroupProtocol(name=name, metadata=metadata) for name, metadata in session.protocols),
                 assignment=Assignment(partitions=named).packed(),
                 expires_at=float("inf"),
             )
@@ -158,7 +151,7 @@ def record_of(classic: Group) -> GroupRecord:
 # ---- what such a member sends ----------------------------------------------------------------------------------------
 
 
-def join(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: str) -> JoinGroupResponse:
+def join(rules: Heartbeat, draft: Draft, request: g.JoinGroupRequest, new_id: str) -> g.JoinGroupResponse:
     """JoinGroup: the member reports what it owns, and reconciles. ``new_id`` is for a member without an id."""
     group = draft.group
     subscription = _subscription(group, request)
@@ -181,7 +174,7 @@ def join(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: str)
     before = old or MemberMetadata()
     is_changed = not group.epoch or (before.topics, before.regex) != (now.topics, now.regex)
     current = rules.advance(draft, member_id, owned, is_changed=is_changed)
-    return JoinGroupResponse(
+    return g.JoinGroupResponse(
         generation_id=current.epoch,
         protocol_type=PROTOCOL_TYPE,
         protocol_name=request.protocols[0].name,
@@ -189,13 +182,13 @@ def join(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: str)
     )
 
 
-def check_newcomer(rules: Heartbeat, group: ConsumerGroup, request: JoinGroupRequest) -> None:
+def check_newcomer(rules: Heartbeat, group: ConsumerGroup, request: g.JoinGroupRequest) -> None:
     """Raise what keeps a client from joining that has no member id yet."""
     _subscription(group, request)
     rules.check_size(group)
 
 
-def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscription:
+def _subscription(group: ConsumerGroup, request: g.JoinGroupRequest) -> Subscription:
     """What a classic member subscribes to. Raises InconsistentGroupProtocol."""
     name, names = group.group_id, [each.name for each in request.protocols]
     if request.protocol_type != PROTOCOL_TYPE or not _shared(group, names):
@@ -210,7 +203,7 @@ def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscripti
         ) from error
 
 
-def _enter(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: str) -> tuple[str, bool]:
+def _enter(rules: Heartbeat, draft: Draft, request: g.JoinGroupRequest, new_id: str) -> tuple[str, bool]:
     """The member's id, and whether it is a static member that is back and so owns nothing."""
     group, instance_id = draft.group, request.group_instance_id
     holder = group.holder_of(instance_id) if instance_id is not None else None
@@ -232,7 +225,7 @@ def _enter(rules: Heartbeat, draft: Draft, request: JoinGroupRequest, new_id: st
     return new_id, True
 
 
-def sync(group: ConsumerGroup, request: SyncGroupRequest, topics: Topics) -> SyncGroupResponse:
+def sync(group: ConsumerGroup, request: g.SyncGroupRequest, topics: Topics) -> g.SyncGroupResponse:
     """SyncGroup: what the member may use by now."""
     _check_member(group, request.member_id, request.group_instance_id)
     current = group.current(request.member_id)
@@ -244,10 +237,10 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, topics: Topics) -> Syn
     if group.epoch > current.epoch and current.state != MemberState.UNREVOKED:
         raise kafka.RebalanceInProgress(f"group {group.group_id} has a newer assignment: join again")
     assignment = Assignment(partitions=_named(current.assigned, topics)).packed()
-    return SyncGroupResponse(protocol_type=PROTOCOL_TYPE, protocol_name=name, assignment=assignment)
+    return g.SyncGroupResponse(protocol_type=PROTOCOL_TYPE, protocol_name=name, assignment=assignment)
 
 
-def heartbeat(group: ConsumerGroup, request: HeartbeatRequest) -> kafka.ProtocolError | None:
+def heartbeat(group: ConsumerGroup, request: g.HeartbeatRequest) -> kafka.ProtocolError | None:
     """Heartbeat: RebalanceInProgress is returned, for the member lives; what is refused is raised."""
     _check_member(group, request.member_id, request.group_instance_id)
     check_generation(group, request.member_id, request.generation_id)
@@ -293,7 +286,7 @@ def _shared(group: ConsumerGroup, names: Iterable[str]) -> bool:
     return bool(left)
 
 
-def _session(timeout_ms: int, protocols: Iterable[GroupProtocol]) -> ClassicSession:
+def _session(timeout_ms: int, protocols: Iterable[g.GroupProtocol]) -> ClassicSession:
     return ClassicSession(
         session_timeout_ms=timeout_ms, protocols=tuple((each.name, bytes(each.metadata)) for each in protocols)
     )

@@ -37,24 +37,8 @@ from minikafka.groups.records import GroupRecord
 from minikafka.invariant import invariant
 from minikafka.ports import Events
 from minikafka.types import TopicPartition
+from minikafka.wire import group_messages as g
 from minikafka.wire.batch import NO_TIMESTAMP
-from minikafka.wire.group_messages import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    ConsumerMember,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    DescribedMember,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeftMember,
-    NamedTopicPartitions,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 
 RETRY_S = 1.0
 """Between a fencing that was not written and the next attempt."""
@@ -63,7 +47,7 @@ LEFT = -math.inf
 """When the session of a member ends that has left and is yet to be removed: nothing makes it longer."""
 
 Records = tuple[ConsumerRecord | GroupRecord, ...]
-Waiting = tuple[Ticket, ConsumerGroupHeartbeatRequest]
+Waiting = tuple[Ticket, g.ConsumerGroupHeartbeatRequest]
 
 
 @dataclass(slots=True)
@@ -149,7 +133,7 @@ class ConsumerGroups:
     def heartbeat(
         self,
         ticket: Ticket,
-        request: ConsumerGroupHeartbeatRequest,
+        request: g.ConsumerGroupHeartbeatRequest,
         step: Step,
         *,
         converts: Records = (),
@@ -179,7 +163,7 @@ class ConsumerGroups:
         self,
         held: Held,
         ticket: Ticket,
-        request: ConsumerGroupHeartbeatRequest,
+        request: g.ConsumerGroupHeartbeatRequest,
         step: Step,
         converts: Records = (),
         prepared: Draft | None = None,
@@ -204,7 +188,7 @@ class ConsumerGroups:
         else:
             done(None, step)
 
-    def classic_join(self, ticket: Ticket, request: JoinGroupRequest, new_id: str, step: Step) -> None:
+    def classic_join(self, ticket: Ticket, request: g.JoinGroupRequest, new_id: str, step: Step) -> None:
         """JoinGroup of a classic member: answered when what it changes is committed."""
         held = self._free(request.group_id)
         rules = self._rules(step.wall_ms, held.matched)
@@ -230,30 +214,30 @@ class ConsumerGroups:
         else:
             done(None, step)
 
-    def _give_id(self, held: Held, ticket: Ticket, request: JoinGroupRequest, new_id: str, step: Step) -> None:
+    def _give_id(self, held: Held, ticket: Ticket, request: g.JoinGroupRequest, new_id: str, step: Step) -> None:
         """MEMBER_ID_REQUIRED: a join that is sent twice must not leave a member that no client knows of (KIP-394)."""
         if len(held.pending) >= PENDING_MAX:
             raise too_many_pending(request.group_id)
         held.pending[new_id] = step.now + request.session_timeout_ms / 1000
         step.answer(ticket, failed_join(kafka.MemberIdRequired("join again with this member id"), member_id=new_id))
 
-    def classic_sync(self, request: SyncGroupRequest, step: Step) -> SyncGroupResponse:
+    def classic_sync(self, request: g.SyncGroupRequest, step: Step) -> g.SyncGroupResponse:
         """SyncGroup of a classic member."""
         held = self._free(request.group_id)
         response = classic.sync(held.group, request, self._topics())
         self._arm(held, request.member_id, step)
         return response
 
-    def classic_heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
+    def classic_heartbeat(self, request: g.HeartbeatRequest, step: Step) -> g.HeartbeatResponse:
         """Heartbeat of a classic member."""
         held = self._held[request.group_id]
         asked = classic.heartbeat(held.group, request)
         self._arm(held, request.member_id, step)
         if asked is None:
-            return HeartbeatResponse()
-        return HeartbeatResponse.with_error(asked)
+            return g.HeartbeatResponse()
+        return g.HeartbeatResponse.with_error(asked)
 
-    def classic_leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def classic_leave(self, request: g.LeaveGroupRequest) -> g.LeaveGroupResponse:
         """LeaveGroup: the members' sessions end now; they are removed with the next write."""
         held = self._held[request.group_id]
         left = []
@@ -269,14 +253,14 @@ class ConsumerGroups:
             else:
                 held.sessions[member_id] = LEFT
             left.append(
-                LeftMember(
+                g.LeftMember(
                     member_id=each.member_id,
                     group_instance_id=each.group_instance_id,
                     error_code=0 if error is None else error.code,
                     error_message="" if error is None else error.message,
                 )
             )
-        return LeaveGroupResponse(members=tuple(left))
+        return g.LeaveGroupResponse(members=tuple(left))
 
     def _free(self, name: str) -> Held:
         """The group, unless a write is in flight: then nothing can be said about its members."""
@@ -375,7 +359,7 @@ class ConsumerGroups:
 
     # ---- time ----
 
-    def _heard(self, held: Held, request: ConsumerGroupHeartbeatRequest, step: Step) -> None:
+    def _heard(self, held: Held, request: g.ConsumerGroupHeartbeatRequest, step: Step) -> None:
         """A heartbeat was accepted."""
         if request.member_id in held.group.members and request.member_epoch >= JOIN:
             self._arm(held, request.member_id, step)
@@ -443,24 +427,24 @@ class ConsumerGroups:
         """The assignor that is in use."""
         return self._rules(NO_TIMESTAMP).assignor_of(group)
 
-    def describe(self, group: ConsumerGroup) -> DescribedConsumerGroup:
+    def describe(self, group: ConsumerGroup) -> g.DescribedConsumerGroup:
         """ConsumerGroupDescribe, one of its groups."""
         names = {each.topic_id: name for name, each in self._topics().items()} if group.members else {}
 
-        def named(partitions: frozenset[TopicIdPartition]) -> tuple[NamedTopicPartitions, ...]:
+        def named(partitions: frozenset[TopicIdPartition]) -> tuple[g.NamedTopicPartitions, ...]:
             return tuple(
-                NamedTopicPartitions(topic_id=topic_id, topic=names.get(topic_id, ""), partitions=tuple(numbers))
+                g.NamedTopicPartitions(topic_id=topic_id, topic=names.get(topic_id, ""), partitions=tuple(numbers))
                 for topic_id, numbers in by_topic(partitions).items()
             )
 
-        return DescribedConsumerGroup(
+        return g.DescribedConsumerGroup(
             group_id=group.group_id,
             state=group.state.value,
             group_epoch=group.epoch,
             assignment_epoch=group.assignment_epoch,
             assignor=self.assignor_of(group),
             members=tuple(
-                ConsumerMember(
+                g.ConsumerMember(
                     member_id=member_id,
                     instance_id=each.instance_id,
                     rack_id=each.rack_id,
@@ -480,10 +464,10 @@ class ConsumerGroups:
             ),
         )
 
-    def describe_as_classic(self, group: ConsumerGroup) -> DescribedGroup:
+    def describe_as_classic(self, group: ConsumerGroup) -> g.DescribedGroup:
         """The same in the form of the classic protocol: the generation is the group epoch."""
         described = self.describe(group)
-        return DescribedGroup(
+        return g.DescribedGroup(
             group_id=group.group_id,
             state=described.state,
             generation_id=group.epoch,
@@ -491,7 +475,7 @@ class ConsumerGroups:
             protocol=described.assignor,
             leader="",
             members=tuple(
-                DescribedMember(
+                g.DescribedMember(
                     member_id=each.member_id,
                     group_instance_id=each.instance_id,
                     client_id=each.client_id,
@@ -522,9 +506,9 @@ def _of_one_batch(group_id: str, member_ids: Iterable[str]) -> list[str]:
     return some
 
 
-def failed_heartbeat(error: kafka.ProtocolError) -> ConsumerGroupHeartbeatResponse:
+def failed_heartbeat(error: kafka.ProtocolError) -> g.ConsumerGroupHeartbeatResponse:
     """A refusal."""
-    return ConsumerGroupHeartbeatResponse.failed(error)
+    return g.ConsumerGroupHeartbeatResponse.failed(error)
 
 
 def _unclear(held: Held) -> kafka.CoordinatorNotAvailable:

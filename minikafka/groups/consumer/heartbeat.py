@@ -43,13 +43,8 @@ from minikafka.groups.consumer.records import (
     TopicIdPartition,
 )
 from minikafka.groups.limits import INT32_MAX, NAME_BYTES_MAX, GroupSettings, check_group_id
+from minikafka.wire import group_messages as g
 from minikafka.wire.batch import NO_TIMESTAMP
-from minikafka.wire.group_messages import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    OffsetCommitRequest,
-    TopicIdPartitions,
-)
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest
 
 
@@ -98,7 +93,7 @@ HASH_BYTES = 8
 # ---- what a request may say ------------------------------------------------------------------------------------------
 
 
-def check_heartbeat(request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> None:
+def check_heartbeat(request: g.ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> None:
     """INVALID_GROUP_ID, INVALID_REQUEST, UNSUPPORTED_ASSIGNOR or INVALID_REGULAR_EXPRESSION; else nothing."""
     check_group_id(request.group_id)
     _check_texts(request)
@@ -120,7 +115,7 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, settings: GroupSetti
         check_regex(request.subscribed_topic_regex)
 
 
-def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
+def _check_join(request: g.ConsumerGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout_ms == -1:
         raise kafka.InvalidRequest("rebalance_timeout_ms of a joining member is missing; send 0 or more")
     if request.topic_partitions is None or request.topic_partitions:
@@ -129,7 +124,7 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
         raise kafka.InvalidRequest("subscribed_topic_names of a joining member is missing; send the topics to read")
 
 
-def _check_texts(request: ConsumerGroupHeartbeatRequest) -> None:
+def _check_texts(request: g.ConsumerGroupHeartbeatRequest) -> None:
     texts = [("member_id", request.member_id), ("client_id", request.client_id), ("client_host", request.client_host)]
     texts += [("subscribed_topic_names", each) for each in request.subscribed_topic_names or ()]
     for name, given in (("instance_id", request.instance_id), ("rack_id", request.rack_id)):
@@ -160,7 +155,7 @@ class Heartbeat:
     matched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What each of the group's regular expressions matched when it was resolved last, hidden topics among it."""
 
-    def answer(self, draft: Draft, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+    def answer(self, draft: Draft, request: g.ConsumerGroupHeartbeatRequest) -> g.ConsumerGroupHeartbeatResponse:
         """What a checked request changes, and the response once that is committed."""
         if request.member_epoch in (LEAVE, LEAVE_STATIC):
             return self._leave(draft, request)
@@ -176,7 +171,7 @@ class Heartbeat:
             and request.subscribed_topic_names is not None
             and request.topic_partitions is not None
         )
-        return ConsumerGroupHeartbeatResponse(
+        return g.ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=current.epoch,
             heartbeat_interval_ms=self.settings.consumer_interval_ms(len(group.members)),
@@ -205,7 +200,7 @@ class Heartbeat:
             draft.move(member_id, current)
         return current
 
-    def _find(self, draft: Draft, request: ConsumerGroupHeartbeatRequest) -> frozenset[TopicIdPartition] | None:
+    def _find(self, draft: Draft, request: g.ConsumerGroupHeartbeatRequest) -> frozenset[TopicIdPartition] | None:
         """Check who the member is; return the partitions that it owns, None if unknown."""
         group, member_id, instance_id = draft.group, request.member_id, request.instance_id
         holder = group.holder_of(instance_id) if instance_id is not None else member_id
@@ -256,7 +251,7 @@ class Heartbeat:
         draft.set(Target(partitions=target), new_id)
         draft.move(new_id, _rejoining(current))
 
-    def _merge(self, draft: Draft, request: ConsumerGroupHeartbeatRequest) -> bool:
+    def _merge(self, draft: Draft, request: g.ConsumerGroupHeartbeatRequest) -> bool:
         """Record what the member says of itself; return True if its subscription is another now."""
         old = draft.group.members.get(request.member_id)
         was = old if old is not None else MemberMetadata()
@@ -336,7 +331,7 @@ class Heartbeat:
 
     # ---- leaving ----
 
-    def _leave(self, draft: Draft, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+    def _leave(self, draft: Draft, request: g.ConsumerGroupHeartbeatRequest) -> g.ConsumerGroupHeartbeatResponse:
         group, member_id, instance_id = draft.group, request.member_id, request.instance_id
         if instance_id is not None:
             holder = group.holder_of(instance_id)
@@ -360,7 +355,7 @@ class Heartbeat:
                 draft.move(member_id, left)
         else:
             self.remove(draft, [member_id])
-        return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
+        return g.ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
     def remove(self, draft: Draft, member_ids: Iterable[str]) -> None:
         """Members that left or were fenced are gone; the others share what was theirs from their next heartbeats on."""
@@ -399,7 +394,7 @@ def _check_epoch(group: ConsumerGroup, member_id: str, epoch: int, owned: frozen
 
 
 def check_committer(
-    group: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest, topics: Topics
+    group: ConsumerGroup, request: g.OffsetCommitRequest | TxnOffsetCommitRequest, topics: Topics
 ) -> None:
     """Raise unless the request is of a member at an epoch at which it owned the partitions (KIP-848, KIP-1251)."""
     epoch = request.generation_id
@@ -413,7 +408,7 @@ def check_committer(
                 f"{group.current(request.member_id).epoch}, not {epoch}: nothing was committed, join again"
             )
         return
-    is_old = isinstance(request, OffsetCommitRequest) and not request.knows_member_epochs
+    is_old = isinstance(request, g.OffsetCommitRequest) and not request.knows_member_epochs
     if member is not None and is_old:
         raise kafka.UnsupportedVersion(
             f"group {group.group_id} uses the consumer protocol: its members commit with OffsetCommit 9 or newer"
@@ -438,7 +433,7 @@ def check_member(group: ConsumerGroup, member_id: str, epoch: int, *, floor: int
 
 
 def _lowest_epoch(
-    group: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest, topics: Topics
+    group: ConsumerGroup, request: g.OffsetCommitRequest | TxnOffsetCommitRequest, topics: Topics
 ) -> int | None:
     """The epoch since which the member has owned all partitions of the request; None: it does not own one of them."""
     current = group.current(request.member_id)
@@ -468,14 +463,14 @@ def hash_of(names: Iterable[str], topics: Topics) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def flat(partitions: Iterable[TopicIdPartition]) -> tuple[TopicIdPartitions, ...]:
+def flat(partitions: Iterable[TopicIdPartition]) -> tuple[g.TopicIdPartitions, ...]:
     """As messages carry partitions."""
     return tuple(
-        TopicIdPartitions(topic_id=topic_id, partitions=tuple(numbers))
+        g.TopicIdPartitions(topic_id=topic_id, partitions=tuple(numbers))
         for topic_id, numbers in by_topic(partitions).items()
     )
 
 
-def unflat(given: Iterable[TopicIdPartitions]) -> frozenset[TopicIdPartition]:
+def unflat(given: Iterable[g.TopicIdPartitions]) -> frozenset[TopicIdPartition]:
     """Partitions of a message as a set."""
     return frozenset(TopicIdPartition(each.topic_id, number) for each in given for number in each.partitions)

@@ -6,41 +6,22 @@ from typing import Any
 
 from minikafka.errors import UnsupportedVersion
 from minikafka.types import METADATA_TOPIC
-from minikafka.wire.admin import (
-    BROKER,
-    TOPIC,
-    AlterConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlteredConfigs,
-    DescribeConfigsRequest,
-    DescribedConfig,
-    DescribedConfigs,
-    DescribeLogDirsRequest,
-    IncrementalAlterConfigsRequest,
-    ReplicaSize,
-)
+from minikafka.wire import admin as a
+from minikafka.wire import messages as m
 from minikafka.wire.features import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import NONE, UNKNOWN_TOPIC_OR_PARTITION, Exchange, Translation
 from minikafka.wire.kafka.translate.shapes import each_answer, error_of, flat, nested, plain, request_of, typed
-from minikafka.wire.messages import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    MetadataRequest,
-    PartitionName,
-    QuorumReplica,
-)
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
 def _describe_configs_response(message: Message, response: Any, _exchange: Exchange) -> Message:
-    def config(each: DescribedConfig) -> Message:
+    def config(each: a.DescribedConfig) -> Message:
         return {**plain(each), "value": None if each.is_sensitive else each.value}
 
-    results = each_answer(response, response.results, DescribedConfigs, _named(message))
+    results = each_answer(response, response.results, a.DescribedConfigs, _named(message))
     return {"results": [{**plain(each), "configs": [config(one) for one in each.configs]} for each in results]}
 
 
@@ -52,25 +33,29 @@ def _named(message: Message) -> list[Message]:
     ]
 
 
-def _increment_request(message: Message, _exchange: Exchange) -> IncrementalAlterConfigsRequest:
+def _increment_request(message: Message, _exchange: Exchange) -> a.IncrementalAlterConfigsRequest:
     resources = tuple(
         typed(
-            AlterConfigsResource,
+            a.AlterConfigsResource,
             resource,
-            configs=tuple(typed(AlterConfig, each, operation=each["config_operation"]) for each in resource["configs"]),
+            configs=tuple(
+                typed(a.AlterConfig, each, operation=each["config_operation"]) for each in resource["configs"]
+            ),
         )
         for resource in message["resources"]
     )
-    return typed(IncrementalAlterConfigsRequest, message, resources=resources)
+    return typed(a.IncrementalAlterConfigsRequest, message, resources=resources)
 
 
 def _alter_response(message: Message, response: Any, _exchange: Exchange) -> Message:
-    answers = each_answer(response, response.responses, AlteredConfigs, _named(message))
+    answers = each_answer(response, response.responses, a.AlteredConfigs, _named(message))
     return {"responses": [plain(each) for each in answers]}
 
 
-DESCRIBE_CONFIGS = Translation("DescribeConfigs", 1, 4, request_of(DescribeConfigsRequest), _describe_configs_response)
-ALTER_CONFIGS = Translation("AlterConfigs", 0, 2, request_of(AlterConfigsRequest), _alter_response)
+DESCRIBE_CONFIGS = Translation(
+    "DescribeConfigs", 1, 4, request_of(a.DescribeConfigsRequest), _describe_configs_response
+)
+ALTER_CONFIGS = Translation("AlterConfigs", 0, 2, request_of(a.AlterConfigsRequest), _alter_response)
 INCREMENTAL_ALTER_CONFIGS = Translation("IncrementalAlterConfigs", 0, 1, _increment_request, _alter_response)
 
 # ---- ListConfigResources (KIP-1142) ----------------------------------------------------------------------------------
@@ -78,7 +63,7 @@ INCREMENTAL_ALTER_CONFIGS = Translation("IncrementalAlterConfigs", 0, 1, _increm
 BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
 """Kinds of resources that Kafka lists and of which there are none here."""
 
-_LISTED = ({CLIENT_METRICS}, {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+_LISTED = ({CLIENT_METRICS}, {a.TOPIC, a.BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 """Kinds of resources by version."""
 
 
@@ -86,21 +71,21 @@ def _kinds(message: Message, exchange: Exchange) -> set[int]:
     return set(message.get("resource_types", ())) or _LISTED[exchange.version]
 
 
-def _resources_request(message: Message, exchange: Exchange) -> MetadataRequest:
+def _resources_request(message: Message, exchange: Exchange) -> m.MetadataRequest:
     kinds = _kinds(message, exchange)
     unknown = sorted(kinds - _LISTED[exchange.version])
     if unknown:
         raise UnsupportedVersion(f"resource_type={unknown[0]} is not a kind of resource that can be listed")
-    return MetadataRequest(topics=None if TOPIC in kinds else ())
+    return m.MetadataRequest(topics=None if a.TOPIC in kinds else ())
 
 
 def _resources_response(message: Message, response: Any, exchange: Exchange) -> Message:
     if response.error_code:
         return {"error_code": response.error_code, "config_resources": []}
     kinds = _kinds(message, exchange)
-    found = [(topic.name, TOPIC) for topic in response.topics] if TOPIC in kinds else []
-    if BROKER in kinds:
-        found += [(str(broker.node_id), BROKER) for broker in response.brokers]
+    found = [(topic.name, a.TOPIC) for topic in response.topics] if a.TOPIC in kinds else []
+    if a.BROKER in kinds:
+        found += [(str(broker.node_id), a.BROKER) for broker in response.brokers]
     return {
         "error_code": 0,
         "config_resources": [{"resource_name": name, "resource_type": kind} for name, kind in found],
@@ -141,7 +126,7 @@ CONTROLLER_LISTENER = "CONTROLLER"
 """Name under which the voters' endpoints are shown."""
 
 
-def _quorum_response(message: Message, response: DescribeQuorumResponse, exchange: Exchange) -> Message:
+def _quorum_response(message: Message, response: m.DescribeQuorumResponse, exchange: Exchange) -> Message:
     if response.error_code:
         return {**error_of(response), "topics": [], "nodes": []}
     asked = [
@@ -174,8 +159,8 @@ def _without_quorum(partition: int) -> Message:
     }
 
 
-def _quorum_partition(response: DescribeQuorumResponse, wall_ms: int) -> Message:
-    def replica(each: QuorumReplica) -> Message:
+def _quorum_partition(response: m.DescribeQuorumResponse, wall_ms: int) -> Message:
+    def replica(each: m.QuorumReplica) -> Message:
         fetched, caught_up = (
             wall_ms - ago if ago >= 0 else -1 for ago in (each.last_fetch_ms_ago, each.last_caught_up_ms_ago)
         )
@@ -197,18 +182,18 @@ def _quorum_partition(response: DescribeQuorumResponse, wall_ms: int) -> Message
     }
 
 
-DESCRIBE_QUORUM = Translation("DescribeQuorum", 0, 2, request_of(DescribeQuorumRequest), _quorum_response)
+DESCRIBE_QUORUM = Translation("DescribeQuorum", 0, 2, request_of(m.DescribeQuorumRequest), _quorum_response)
 
 # ---- DescribeLogDirs -------------------------------------------------------------------------------------------------
 
 
-def _dirs_request(message: Message, _exchange: Exchange) -> DescribeLogDirsRequest:
+def _dirs_request(message: Message, _exchange: Exchange) -> a.DescribeLogDirsRequest:
     topics = message["topics"]
-    return DescribeLogDirsRequest(partitions=None if topics is None else flat(PartitionName, topics, topic="topic"))
+    return a.DescribeLogDirsRequest(partitions=None if topics is None else flat(m.PartitionName, topics, topic="topic"))
 
 
 def _dirs_response(_message: Message, response: Any, _exchange: Exchange) -> Message:
-    def row(replica: ReplicaSize) -> Message:
+    def row(replica: a.ReplicaSize) -> Message:
         return {
             "partition_index": replica.partition,
             "partition_size": replica.size_bytes,

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from minikafka.wire import group_messages as g
 from minikafka.wire.acls import ResourceType
-from minikafka.wire.group_messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    ConsumerMember,
-    DescribedConsumerGroup,
-    NamedTopicPartitions,
-    TopicIdPartitions,
-)
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import NOT_ASKED, Exchange, Translation, id_bytes, id_text
 from minikafka.wire.kafka.translate.shapes import each_answer, plain, typed
@@ -25,20 +16,20 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 """Kafka's numbers of member types."""
 
 
-def _heartbeat_request(message: Message, exchange: Exchange) -> ConsumerGroupHeartbeatRequest:
+def _heartbeat_request(message: Message, exchange: Exchange) -> g.ConsumerGroupHeartbeatRequest:
     owned = message["topic_partitions"]
     return typed(
-        ConsumerGroupHeartbeatRequest,
+        g.ConsumerGroupHeartbeatRequest,
         message,
         topic_partitions=None
         if owned is None
-        else tuple(typed(TopicIdPartitions, each, topic_id=id_text(each["topic_id"])) for each in owned),
+        else tuple(typed(g.TopicIdPartitions, each, topic_id=id_text(each["topic_id"])) for each in owned),
         client_id=exchange.client_id,
         makes_member_id=exchange.version < CLIENT_MAKES_ID_FROM,
     )
 
 
-def _heartbeat_response(message: Message, response: ConsumerGroupHeartbeatResponse, _exchange: Exchange) -> Message:
+def _heartbeat_response(message: Message, response: g.ConsumerGroupHeartbeatResponse, _exchange: Exchange) -> Message:
     assignment = response.assignment
     return {
         **plain(response),
@@ -47,18 +38,18 @@ def _heartbeat_response(message: Message, response: ConsumerGroupHeartbeatRespon
     }
 
 
-def _assignment(topics: Iterable[TopicIdPartitions | NamedTopicPartitions]) -> Message:
+def _assignment(topics: Iterable[g.TopicIdPartitions | g.NamedTopicPartitions]) -> Message:
     return {"topic_partitions": [{**plain(each), "topic_id": id_bytes(each.topic_id)} for each in topics]}
 
 
 CONSUMER_GROUP_HEARTBEAT = Translation("ConsumerGroupHeartbeat", 0, 1, _heartbeat_request, _heartbeat_response)
 
 
-def _describe_request(message: Message, _exchange: Exchange) -> ConsumerGroupDescribeRequest:
-    return ConsumerGroupDescribeRequest(groups=tuple(message["group_ids"]))
+def _describe_request(message: Message, _exchange: Exchange) -> g.ConsumerGroupDescribeRequest:
+    return g.ConsumerGroupDescribeRequest(groups=tuple(message["group_ids"]))
 
 
-def _describe_response(message: Message, response: ConsumerGroupDescribeResponse, exchange: Exchange) -> Message:
+def _describe_response(message: Message, response: g.ConsumerGroupDescribeResponse, exchange: Exchange) -> Message:
     wants_operations = message["include_authorized_operations"]
     asked: list[Message] = [{"group_id": name} for name in message["group_ids"]]
     return {
@@ -72,12 +63,12 @@ def _describe_response(message: Message, response: ConsumerGroupDescribeResponse
                 if wants_operations and not each.error_code
                 else NOT_ASKED,
             }
-            for each in each_answer(response, response.groups, DescribedConsumerGroup, asked)
+            for each in each_answer(response, response.groups, g.DescribedConsumerGroup, asked)
         ]
     }
 
 
-def _member(member: ConsumerMember) -> Message:
+def _member(member: g.ConsumerMember) -> Message:
     return {
         **plain(member),
         "subscribed_topic_regex": member.subscribed_topic_regex or "",
@@ -87,7 +78,7 @@ def _member(member: ConsumerMember) -> Message:
     }
 
 
-def _named_assignment(topics: Iterable[NamedTopicPartitions]) -> Message:
+def _named_assignment(topics: Iterable[g.NamedTopicPartitions]) -> Message:
     return {
         "topic_partitions": [
             {"topic_id": id_bytes(each.topic_id), "topic_name": each.topic, "partitions": each.partitions}

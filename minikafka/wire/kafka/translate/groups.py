@@ -5,32 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from minikafka import errors as kafka
+from minikafka.wire import group_messages as g
 from minikafka.wire.acls import ResourceType
-from minikafka.wire.group_messages import (
-    CommitPartition,
-    Coordinator,
-    DeletedGroup,
-    DeleteGroupsRequest,
-    DescribedGroup,
-    DescribedMember,
-    DescribeGroupsRequest,
-    FetchedOffset,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeavingMember,
-    ListedGroup,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import (
     NOT_ASKED,
@@ -60,13 +36,13 @@ def _find_keys(message: Message, exchange: Exchange) -> list[str]:
     return message["coordinator_keys"] if exchange.version >= BATCHED_FIND_FROM else [message["key"]]
 
 
-def _find_request(message: Message, exchange: Exchange) -> FindCoordinatorRequest:
-    return FindCoordinatorRequest(keys=tuple(_find_keys(message, exchange)), key_type=message["key_type"])
+def _find_request(message: Message, exchange: Exchange) -> g.FindCoordinatorRequest:
+    return g.FindCoordinatorRequest(keys=tuple(_find_keys(message, exchange)), key_type=message["key_type"])
 
 
 def _find_response(message: Message, response: Any, exchange: Exchange) -> Message:
     asked: list[Message] = [{"key": key} for key in _find_keys(message, exchange)]
-    rows = [plain(each) for each in each_answer(response, response.coordinators, Coordinator, asked)]
+    rows = [plain(each) for each in each_answer(response, response.coordinators, g.Coordinator, asked)]
     return {**rows[0], "coordinators": rows} if exchange.version < BATCHED_FIND_FROM else {"coordinators": rows}
 
 
@@ -79,9 +55,9 @@ MEMBER_ID_FIRST_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
 
 
-def _join_request(message: Message, exchange: Exchange) -> JoinGroupRequest:
+def _join_request(message: Message, exchange: Exchange) -> g.JoinGroupRequest:
     return typed(
-        JoinGroupRequest,
+        g.JoinGroupRequest,
         message,
         rebalance_timeout_ms=message["rebalance_timeout_ms" if exchange.version >= 1 else "session_timeout_ms"],
         client_id=exchange.client_id,
@@ -90,7 +66,7 @@ def _join_request(message: Message, exchange: Exchange) -> JoinGroupRequest:
     )
 
 
-def _join_response(message: Message, response: JoinGroupResponse, exchange: Exchange) -> Message:
+def _join_response(message: Message, response: g.JoinGroupResponse, exchange: Exchange) -> Message:
     name = response.protocol_name
     return {
         **plain(response),
@@ -114,32 +90,32 @@ def _loading(code: int, substitute: int) -> int:
 SYNC_NAMES_PROTOCOL_FROM = 5
 
 
-def _sync_request(message: Message, exchange: Exchange) -> SyncGroupRequest:
-    request = typed(SyncGroupRequest, message)
+def _sync_request(message: Message, exchange: Exchange) -> g.SyncGroupRequest:
+    request = typed(g.SyncGroupRequest, message)
     if exchange.version >= SYNC_NAMES_PROTOCOL_FROM and None in (request.protocol_type, request.protocol_name):
         raise kafka.InconsistentGroupProtocol("protocol_type and protocol_name are needed from version 5 on (KIP-559)")
     return request
 
 
-def _sync_response(_message: Message, response: SyncGroupResponse, _exchange: Exchange) -> Message:
+def _sync_response(_message: Message, response: g.SyncGroupResponse, _exchange: Exchange) -> Message:
     return {**plain(response), "error_code": _loading(response.error_code, kafka.RebalanceInProgress.code)}
 
 
-def _heartbeat_response(_message: Message, response: HeartbeatResponse, _exchange: Exchange) -> Message:
+def _heartbeat_response(_message: Message, response: g.HeartbeatResponse, _exchange: Exchange) -> Message:
     return {**plain(response), "error_code": _loading(response.error_code, 0)}
 
 
 SYNC_GROUP = Translation("SyncGroup", 0, 5, _sync_request, _sync_response)
-HEARTBEAT = Translation("Heartbeat", 0, 4, request_of(HeartbeatRequest), _heartbeat_response)
+HEARTBEAT = Translation("Heartbeat", 0, 4, request_of(g.HeartbeatRequest), _heartbeat_response)
 
 SEVERAL_LEAVE_FROM = 3
 
 
-def _leave_request(message: Message, exchange: Exchange) -> LeaveGroupRequest:
+def _leave_request(message: Message, exchange: Exchange) -> g.LeaveGroupRequest:
     if exchange.version >= SEVERAL_LEAVE_FROM:
-        return typed(LeaveGroupRequest, message)
-    members = (LeavingMember(member_id=message["member_id"]),)
-    return LeaveGroupRequest(group_id=message["group_id"], members=members)
+        return typed(g.LeaveGroupRequest, message)
+    members = (g.LeavingMember(member_id=message["member_id"]),)
+    return g.LeaveGroupRequest(group_id=message["group_id"], members=members)
 
 
 def _leave_response(_message: Message, response: Any, exchange: Exchange) -> Message:
@@ -164,15 +140,15 @@ def _topic_name(topic: Message, exchange: Exchange) -> str | None:
     return name
 
 
-def _commit_request(message: Message, exchange: Exchange) -> OffsetCommitRequest:
-    return OffsetCommitRequest(
+def _commit_request(message: Message, exchange: Exchange) -> g.OffsetCommitRequest:
+    return g.OffsetCommitRequest(
         group_id=message["group_id"],
         generation_id=message["generation_id_or_member_epoch"],
         member_id=message["member_id"],
         group_instance_id=message["group_instance_id"],
         knows_member_epochs=exchange.version >= MEMBER_EPOCHS_FROM,
         partitions=tuple(
-            CommitPartition(
+            g.CommitPartition(
                 topic=name,
                 topic_id=id_text(topic["topic_id"]) if exchange.version >= BY_ID_FROM else None,
                 partition=each["partition_index"],
@@ -231,9 +207,9 @@ def _fetch_groups(message: Message, exchange: Exchange) -> list[Message]:
     return [{"group_id": message["group_id"], "topics": message["topics"]}]
 
 
-def _fetch_request(message: Message, exchange: Exchange) -> list[OffsetFetchRequest]:
+def _fetch_request(message: Message, exchange: Exchange) -> list[g.OffsetFetchRequest]:
     return [
-        OffsetFetchRequest(
+        g.OffsetFetchRequest(
             group_id=group["group_id"],
             member_id=group["member_id"] if exchange.version >= MEMBER_EPOCHS_FROM else None,
             member_epoch=group["member_epoch"] if exchange.version >= MEMBER_EPOCHS_FROM else -1,
@@ -251,7 +227,7 @@ def _fetch_request(message: Message, exchange: Exchange) -> list[OffsetFetchRequ
     ]
 
 
-def _fetch_response(message: Message, responses: list[OffsetFetchResponse], exchange: Exchange) -> Message:
+def _fetch_response(message: Message, responses: list[g.OffsetFetchResponse], exchange: Exchange) -> Message:
     groups = [
         _fetched_group(group, response, exchange)
         for group, response in zip(_fetch_groups(message, exchange), responses, strict=True)
@@ -259,7 +235,7 @@ def _fetch_response(message: Message, responses: list[OffsetFetchResponse], exch
     return {"groups": groups} if exchange.version >= SEVERAL_GROUPS_FROM else groups[0]
 
 
-def _fetched_group(group: Message, response: OffsetFetchResponse, exchange: Exchange) -> Message:
+def _fetched_group(group: Message, response: g.OffsetFetchResponse, exchange: Exchange) -> Message:
     if response.error_code and exchange.version >= _GROUP_ERROR_FROM:
         return {"group_id": group["group_id"], "error_code": response.error_code, "topics": []}
     if group["topics"] is None:
@@ -272,7 +248,7 @@ def _fetched_group(group: Message, response: OffsetFetchResponse, exchange: Exch
     def row(name: str | None, number: int) -> Message:
         code = UNKNOWN_TOPIC_ID if name is None else response.error_code
         if name is None or code:
-            return _fetched(FetchedOffset(topic="", partition=number, error_code=code))
+            return _fetched(g.FetchedOffset(topic="", partition=number, error_code=code))
         return _fetched(found[name, number])
 
     topics = [
@@ -282,7 +258,7 @@ def _fetched_group(group: Message, response: OffsetFetchResponse, exchange: Exch
     return {"group_id": group["group_id"], "error_code": 0, "topics": topics}
 
 
-def _fetched(answer: FetchedOffset) -> Message:
+def _fetched(answer: g.FetchedOffset) -> Message:
     return {
         "partition_index": answer.partition,
         "committed_offset": answer.offset,
@@ -297,8 +273,8 @@ OFFSET_FETCH = Translation("OffsetFetch", 1, 10, _fetch_request, _fetch_response
 # ---- OffsetDelete ----------------------------------------------------------------------------------------------------
 
 
-def _delete_offsets_request(message: Message, _exchange: Exchange) -> OffsetDeleteRequest:
-    return OffsetDeleteRequest(group_id=message["group_id"], partitions=flat(PartitionName, message["topics"]))
+def _delete_offsets_request(message: Message, _exchange: Exchange) -> g.OffsetDeleteRequest:
+    return g.OffsetDeleteRequest(group_id=message["group_id"], partitions=flat(PartitionName, message["topics"]))
 
 
 def _delete_offsets_response(message: Message, response: Any, _exchange: Exchange) -> Message:
@@ -318,12 +294,12 @@ OFFSET_DELETE = Translation("OffsetDelete", 0, 0, _delete_offsets_request, _dele
 # ---- ListGroups, DescribeGroups, DeleteGroups ------------------------------------------------------------------------
 
 
-def _list_request(message: Message, _exchange: Exchange) -> ListGroupsRequest:
-    return ListGroupsRequest(states=tuple(message["states_filter"]), types=tuple(message["types_filter"]))
+def _list_request(message: Message, _exchange: Exchange) -> g.ListGroupsRequest:
+    return g.ListGroupsRequest(states=tuple(message["states_filter"]), types=tuple(message["types_filter"]))
 
 
 def _list_response(_message: Message, response: Any, _exchange: Exchange) -> Message:
-    def group(each: ListedGroup) -> Message:
+    def group(each: g.ListedGroup) -> Message:
         return {**plain(each), "group_state": each.state}
 
     return {"error_code": response.error_code, "groups": list(map(group, response.groups))}
@@ -339,7 +315,7 @@ def _describe_response(message: Message, response: Any, exchange: Exchange) -> M
     wants_operations = message["include_authorized_operations"]
     asked: list[Message] = [{"group_id": name} for name in message["groups"]]
 
-    def member(each: DescribedMember) -> Message:
+    def member(each: g.DescribedMember) -> Message:
         return {**plain(each), "member_metadata": each.metadata, "member_assignment": each.assignment}
 
     return {
@@ -354,22 +330,22 @@ def _describe_response(message: Message, response: Any, exchange: Exchange) -> M
                 if wants_operations and not code
                 else NOT_ASKED,
             }
-            for each in each_answer(response, response.groups, DescribedGroup, asked)
+            for each in each_answer(response, response.groups, g.DescribedGroup, asked)
             for code in (code_for(each.error_code, exchange.version, _DESCRIBE_CODES),)
         ]
     }
 
 
-DESCRIBE_GROUPS = Translation("DescribeGroups", 0, 6, request_of(DescribeGroupsRequest), _describe_response)
+DESCRIBE_GROUPS = Translation("DescribeGroups", 0, 6, request_of(g.DescribeGroupsRequest), _describe_response)
 
 
-def _delete_groups_request(message: Message, _exchange: Exchange) -> DeleteGroupsRequest:
-    return DeleteGroupsRequest(groups=tuple(message["groups_names"]))
+def _delete_groups_request(message: Message, _exchange: Exchange) -> g.DeleteGroupsRequest:
+    return g.DeleteGroupsRequest(groups=tuple(message["groups_names"]))
 
 
 def _delete_groups_response(message: Message, response: Any, _exchange: Exchange) -> Message:
     asked: list[Message] = [{"group_id": name} for name in message["groups_names"]]
-    return {"results": [plain(each) for each in each_answer(response, response.groups, DeletedGroup, asked)]}
+    return {"results": [plain(each) for each in each_answer(response, response.groups, g.DeletedGroup, asked)]}
 
 
 DELETE_GROUPS = Translation("DeleteGroups", 0, 2, _delete_groups_request, _delete_groups_response)

@@ -6,23 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from minikafka.errors import UnsupportedVersion
+from minikafka.wire import messages as m
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import NONE, Exchange, Translation, code_for
 from minikafka.wire.kafka.translate.shapes import flat, in_request_order, plain
-from minikafka.wire.messages import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    EARLIEST_PENDING_UPLOAD,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    EpochQuery,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    OffsetForLeaderEpochRequest,
-)
 
 # REPLICA_NOT_AVAILABLE as in produce.py; OFFSET_NOT_AVAILABLE came with version 5 (KIP-207).
 _CODES = {9: (99, 6), 78: (5, 5)}
@@ -55,12 +42,12 @@ def _response_of(
 
 
 _TIMESTAMPS_FROM = {
-    LATEST: 1,
-    EARLIEST: 1,
-    MAX_TIMESTAMP: 7,
-    EARLIEST_LOCAL: 8,
-    LATEST_TIERED: 9,
-    EARLIEST_PENDING_UPLOAD: 11,
+    m.LATEST: 1,
+    m.EARLIEST: 1,
+    m.MAX_TIMESTAMP: 7,
+    m.EARLIEST_LOCAL: 8,
+    m.LATEST_TIERED: 9,
+    m.EARLIEST_PENDING_UPLOAD: 11,
 }
 """The first version in which a negative timestamp has a meaning."""
 
@@ -73,23 +60,25 @@ def _unsupported(partition: Message, version: int) -> int:
     return UnsupportedVersion.code
 
 
-def _list_request(message: Message, exchange: Exchange) -> ListOffsetsRequest:
+def _list_request(message: Message, exchange: Exchange) -> m.ListOffsetsRequest:
     supported = (
         {**topic, "partitions": [each for each in topic["partitions"] if not _unsupported(each, exchange.version)]}
         for topic in message["topics"]
     )
-    return ListOffsetsRequest(
-        isolation_level=message["isolation_level"], partitions=flat(ListOffsetsPartition, supported)
+    return m.ListOffsetsRequest(
+        isolation_level=message["isolation_level"], partitions=flat(m.ListOffsetsPartition, supported)
     )
 
 
-def _epoch_request(message: Message, _exchange: Exchange) -> OffsetForLeaderEpochRequest:
-    return OffsetForLeaderEpochRequest(partitions=flat(EpochQuery, message["topics"], topic="topic", index="partition"))
+def _epoch_request(message: Message, _exchange: Exchange) -> m.OffsetForLeaderEpochRequest:
+    return m.OffsetForLeaderEpochRequest(
+        partitions=flat(m.EpochQuery, message["topics"], topic="topic", index="partition")
+    )
 
 
-def _delete_request(message: Message, _exchange: Exchange) -> DeleteRecordsRequest:
-    return DeleteRecordsRequest(
-        timeout_ms=message["timeout_ms"], partitions=flat(DeleteRecordsPartition, message["topics"])
+def _delete_request(message: Message, _exchange: Exchange) -> m.DeleteRecordsRequest:
+    return m.DeleteRecordsRequest(
+        timeout_ms=message["timeout_ms"], partitions=flat(m.DeleteRecordsPartition, message["topics"])
     )
 
 

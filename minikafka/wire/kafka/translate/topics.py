@@ -7,14 +7,9 @@ from typing import Any, NamedTuple
 
 from minikafka.errors import InvalidConfig, InvalidRequest, TopicAuthorizationFailed
 from minikafka.types import INTERNAL_TOPICS
+from minikafka.wire import admin as a
+from minikafka.wire import messages as m
 from minikafka.wire.acls import ResourceType
-from minikafka.wire.admin import (
-    AlterPartitionReassignmentsRequest,
-    CreatedPartitions,
-    CreatePartitionsRequest,
-    ListPartitionReassignmentsRequest,
-    ReassignedPartition,
-)
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import (
@@ -37,19 +32,6 @@ from minikafka.wire.kafka.translate.shapes import (
     request_of,
     typed,
 )
-from minikafka.wire.messages import (
-    CreatedTopic,
-    CreateTopicsRequest,
-    DeletedTopic,
-    DeleteTopicsRequest,
-    DescribedPartition,
-    DescribedTopic,
-    DescribeTopicsRequest,
-    ElectLeadersRequest,
-    NewTopic,
-    PartitionName,
-    ReplicaAssignment,
-)
 
 # ---- CreateTopics ----------------------------------------------------------------------------------------------------
 
@@ -57,7 +39,7 @@ CONFIGS_FROM = 5
 """The response has the settings of the created topics (KIP-525)."""
 
 
-def _create_request(message: Message, exchange: Exchange) -> CreateTopicsRequest:
+def _create_request(message: Message, exchange: Exchange) -> m.CreateTopicsRequest:
     topics = []
     for topic in message["topics"]:
         configs = {}
@@ -66,14 +48,14 @@ def _create_request(message: Message, exchange: Exchange) -> CreateTopicsRequest
                 raise InvalidConfig(f"{each['name']} of topic {topic['name']!r} has no value", setting=each["name"])
             configs[each["name"]] = each["value"]
         assignments = tuple(
-            typed(ReplicaAssignment, each, partition=each["partition_index"]) for each in topic["assignments"]
+            typed(m.ReplicaAssignment, each, partition=each["partition_index"]) for each in topic["assignments"]
         )
-        topics.append(typed(NewTopic, topic, assignments=assignments, configs=configs))
-    return typed(CreateTopicsRequest, message, topics=tuple(topics), include_configs=exchange.version >= CONFIGS_FROM)
+        topics.append(typed(m.NewTopic, topic, assignments=assignments, configs=configs))
+    return typed(m.CreateTopicsRequest, message, topics=tuple(topics), include_configs=exchange.version >= CONFIGS_FROM)
 
 
 def _create_response(message: Message, response: Any, exchange: Exchange) -> Message:
-    def hidden(topic: CreatedTopic) -> int:
+    def hidden(topic: m.CreatedTopic) -> int:
         """The error of a topic that was created, but whose settings the client may not read (KIP-525)."""
         is_hidden = exchange.version >= CONFIGS_FROM and not topic.error_code and topic.num_partitions < 0
         return TopicAuthorizationFailed.code if is_hidden else NONE
@@ -87,7 +69,7 @@ def _create_response(message: Message, response: Any, exchange: Exchange) -> Mes
                 "topic_config_error_code": hidden(each),
                 "configs": [{**plain(config), "read_only": False, "is_sensitive": False} for config in each.configs],
             }
-            for each in each_answer(response, _each_name_once(response.topics), CreatedTopic, asked)
+            for each in each_answer(response, _each_name_once(response.topics), m.CreatedTopic, asked)
         ]
     }
 
@@ -130,10 +112,10 @@ def _to_delete(message: Message, exchange: Exchange) -> list[_Asked]:
     return asked
 
 
-def _delete_request(message: Message, exchange: Exchange) -> DeleteTopicsRequest:
+def _delete_request(message: Message, exchange: Exchange) -> m.DeleteTopicsRequest:
     asked = [each for each in _to_delete(message, exchange) if each.refusal is None]
     known = [(each.name, each.topic_id) for each in asked if each.name is not None]
-    return DeleteTopicsRequest(
+    return m.DeleteTopicsRequest(
         topics=tuple(name for name, _ in known),
         topic_ids={name: id_text(topic_id) for name, topic_id in known if topic_id != ZERO_UUID},
         timeout_ms=message["timeout_ms"],
@@ -148,14 +130,14 @@ def _delete_response(message: Message, response: Any, exchange: Exchange) -> Mes
     answered_once = dict.fromkeys(each for each in asked if each.refusal is None)
     for name, topic_id, refusal in [*refused_each, *answered_once]:
         if refusal is not None:
-            refused = DeletedTopic.failed(InvalidRequest(refusal), name="")
+            refused = m.DeletedTopic.failed(InvalidRequest(refusal), name="")
             rows.append({"name": name, "topic_id": topic_id, **error_of(refused)})
             continue
         if name is None:
             rows.append({"name": None, "topic_id": topic_id, "error_code": UNKNOWN_TOPIC_ID})
             continue
         if response.error_code:
-            answer = DeletedTopic(name=name, error_code=response.error_code, error_message=response.error_message)
+            answer = m.DeletedTopic(name=name, error_code=response.error_code, error_message=response.error_message)
         else:
             answer = found[name]
         if answer.error_code in (TopicAuthorizationFailed.code, UNKNOWN_TOPIC_ID) and topic_id != ZERO_UUID:
@@ -175,22 +157,22 @@ DELETE_TOPICS = Translation("DeleteTopics", 1, 6, _delete_request, _delete_respo
 def _grow_response(message: Message, response: Any, _exchange: Exchange) -> Message:
     asked: list[Message] = [{"name": name} for name in dict.fromkeys(topic["name"] for topic in message["topics"])]
     results = _each_name_once(response.results)
-    return {"results": [plain(each) for each in each_answer(response, results, CreatedPartitions, asked)]}
+    return {"results": [plain(each) for each in each_answer(response, results, a.CreatedPartitions, asked)]}
 
 
-CREATE_PARTITIONS = Translation("CreatePartitions", 0, 3, request_of(CreatePartitionsRequest), _grow_response)
+CREATE_PARTITIONS = Translation("CreatePartitions", 0, 3, request_of(a.CreatePartitionsRequest), _grow_response)
 
 # ---- ElectLeaders ----------------------------------------------------------------------------------------------------
 
 ELECTIONS = {0: "preferred", 1: "unclean"}
 
 
-def _elect_request(message: Message, exchange: Exchange) -> ElectLeadersRequest:
+def _elect_request(message: Message, exchange: Exchange) -> m.ElectLeadersRequest:
     kind = message["election_type"] if exchange.version >= 1 else 0
     topics = message["topic_partitions"]
-    return ElectLeadersRequest(
+    return m.ElectLeadersRequest(
         election_type=ELECTIONS.get(kind, str(kind)),
-        partitions=None if topics is None else flat(PartitionName, topics, topic="topic"),
+        partitions=None if topics is None else flat(m.PartitionName, topics, topic="topic"),
     )
 
 
@@ -217,9 +199,9 @@ def _row(index: str) -> Callable[[Any], Message]:
     return lambda answer: {**plain(answer), index: answer.partition}
 
 
-def _reassign_request(message: Message, _exchange: Exchange) -> AlterPartitionReassignmentsRequest:
-    partitions = flat(ReassignedPartition, message["topics"])
-    return typed(AlterPartitionReassignmentsRequest, message, partitions=partitions)
+def _reassign_request(message: Message, _exchange: Exchange) -> a.AlterPartitionReassignmentsRequest:
+    partitions = flat(a.ReassignedPartition, message["topics"])
+    return typed(a.AlterPartitionReassignmentsRequest, message, partitions=partitions)
 
 
 def _reassign_response(message: Message, response: Any, _exchange: Exchange) -> Message:
@@ -242,10 +224,10 @@ def _reassign_response(message: Message, response: Any, _exchange: Exchange) -> 
 ALTER_PARTITION_REASSIGNMENTS = Translation("AlterPartitionReassignments", 0, 1, _reassign_request, _reassign_response)
 
 
-def _ongoing_request(message: Message, _exchange: Exchange) -> ListPartitionReassignmentsRequest:
+def _ongoing_request(message: Message, _exchange: Exchange) -> a.ListPartitionReassignmentsRequest:
     topics = message["topics"]
-    return ListPartitionReassignmentsRequest(
-        partitions=None if topics is None else flat(PartitionName, topics, rows="partition_indexes"),
+    return a.ListPartitionReassignmentsRequest(
+        partitions=None if topics is None else flat(m.PartitionName, topics, rows="partition_indexes"),
         timeout_ms=message["timeout_ms"],
     )
 
@@ -264,14 +246,14 @@ PARTITIONS_MAX = 2000
 LEADER_NOT_AVAILABLE = 5
 
 
-def _describe_request(message: Message, _exchange: Exchange) -> DescribeTopicsRequest:
+def _describe_request(message: Message, _exchange: Exchange) -> m.DescribeTopicsRequest:
     cursor = message["cursor"]
     if cursor is not None and cursor["partition_index"] < 0:
         raise InvalidRequest(f"cursor.partition_index={cursor['partition_index']} is negative", member="cursor")
     names = tuple(each["name"] for each in message["topics"])
     if cursor is not None and names and cursor["topic_name"] not in names:
         raise InvalidRequest(f"cursor.topic_name={cursor['topic_name']!r} is none of the topics", member="cursor")
-    return DescribeTopicsRequest(topics=names or None)
+    return m.DescribeTopicsRequest(topics=names or None)
 
 
 def _describe_response(message: Message, response: Any, exchange: Exchange) -> Message:
@@ -307,7 +289,7 @@ def _describe_response(message: Message, response: Any, exchange: Exchange) -> M
     return {"topics": topics, "next_cursor": next_cursor}
 
 
-def _described(topic: DescribedTopic, partitions: Iterable[DescribedPartition], exchange: Exchange) -> Message:
+def _described(topic: m.DescribedTopic, partitions: Iterable[m.DescribedPartition], exchange: Exchange) -> Message:
     return {
         "error_code": topic.error_code,
         "name": topic.topic,
