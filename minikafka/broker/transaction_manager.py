@@ -20,24 +20,8 @@ from minikafka.transactions.coordinator import TransactionCoordinator, id_patter
 from minikafka.transactions.records import TRANSACTIONS_TOPIC, State, check_transactional_id, check_version
 from minikafka.transactions.settings import TransactionSettings
 from minikafka.types import NO_PRODUCER, TopicPartition
+from minikafka.wire import transaction_messages as t
 from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
-from minikafka.wire.transaction_messages import (
-    AddedPartition,
-    AddedPartitions,
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    DescribedTransaction,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    TransactionPartitions,
-    WriteTxnMarkersRequest,
-)
 
 if TYPE_CHECKING:
     from minikafka.broker.dispatch import ApiHandler
@@ -61,8 +45,8 @@ class TransactionManager:
         session_alive: Callable[[], bool],
         broker_epoch: Callable[[], int],
         ask_controller: Callable[[object], Awaitable[object | None]],
-        write_here: Callable[[WriteTxnMarkersRequest], Awaitable[Any]],
-        add_here: Callable[[AddPartitionsToTxnRequest], Awaitable[Any]],
+        write_here: Callable[[t.WriteTxnMarkersRequest], Awaitable[Any]],
+        add_here: Callable[[t.AddPartitionsToTxnRequest], Awaitable[Any]],
         create_offsets_topic: Callable[[], Awaitable[None]],
         spawn: Spawn,
     ) -> None:
@@ -171,20 +155,20 @@ class TransactionManager:
     # ---- partitions ----
 
     async def _add_partitions(
-        self, request: AddPartitionsToTxnRequest, _: RequestContext
-    ) -> AddPartitionsToTxnResponse:
+        self, request: t.AddPartitionsToTxnRequest, _: RequestContext
+    ) -> t.AddPartitionsToTxnResponse:
         check_version(request.transaction_version)
-        return AddPartitionsToTxnResponse(
+        return t.AddPartitionsToTxnResponse(
             transactions=tuple([await self._added(each, request.transaction_version) for each in request.transactions])
         )
 
-    async def _added(self, asked: TransactionPartitions, version: int) -> AddedPartitions:
+    async def _added(self, asked: t.TransactionPartitions, version: int) -> t.AddedPartitions:
         try:
             return await self._add(asked, version)
         except kafka.ProtocolError as error:
-            return AddedPartitions.failed(error, transactional_id=asked.transactional_id)
+            return t.AddedPartitions.failed(error, transactional_id=asked.transactional_id)
 
-    async def _add(self, asked: TransactionPartitions, version: int) -> AddedPartitions:
+    async def _add(self, asked: t.TransactionPartitions, version: int) -> t.AddedPartitions:
         partitions = frozenset(TopicPartition(each.topic, each.partition) for each in asked.partitions)
         check_transactional_id(asked.transactional_id)
         shard = self.shards.of(asked.transactional_id)
@@ -193,18 +177,18 @@ class TransactionManager:
             return shard.coordinator.verify(asked.transactional_id, producer, partitions)
         unknown = frozenset(each for each in partitions if self._image().partition(each) is None)
         if unknown:
-            return AddedPartitions(
+            return t.AddedPartitions(
                 transactional_id=asked.transactional_id,
                 partitions=tuple(_not_added(each, is_unknown=each in unknown) for each in sorted(partitions)),
             )
-        response: AddedPartitions = await shard.ask(
+        response: t.AddedPartitions = await shard.ask(
             lambda ticket, step: shard.coordinator.add_partitions(
                 ticket, asked.transactional_id, producer, partitions, step, version=version, waits=True
             )
         )
         return response
 
-    async def _add_offsets(self, request: AddOffsetsToTxnRequest, _: RequestContext) -> AddOffsetsToTxnResponse:
+    async def _add_offsets(self, request: t.AddOffsetsToTxnRequest, _: RequestContext) -> t.AddOffsetsToTxnResponse:
         check_group_id(request.group_id)
         check_transactional_id(request.transactional_id)
         shard = self.shards.of(request.transactional_id)
@@ -213,7 +197,7 @@ class TransactionManager:
             await self._create_offsets_topic()
             raise kafka.CoordinatorNotAvailable(f"{OFFSETS_TOPIC} is being created: retry")
         partition = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
-        added: AddedPartitions = await shard.ask(
+        added: t.AddedPartitions = await shard.ask(
             lambda ticket, step: shard.coordinator.add_partitions(
                 ticket,
                 request.transactional_id,
@@ -223,13 +207,13 @@ class TransactionManager:
                 waits=True,
             )
         )
-        return AddOffsetsToTxnResponse(
+        return t.AddOffsetsToTxnResponse(
             error_code=added.error_code, error_message=added.error_message, outcome=added.outcome
         )
 
     # ---- the end ----
 
-    def _end(self, request: EndTxnRequest, _: RequestContext) -> Any:
+    def _end(self, request: t.EndTxnRequest, _: RequestContext) -> Any:
         check_transactional_id(request.transactional_id)
         check_version(request.transaction_version)
         shard = self.shards.of(request.transactional_id)
@@ -238,30 +222,30 @@ class TransactionManager:
             return self._end_at_last_epoch(request)
         return shard.begin(lambda ticket, step: coordinator.end(ticket, request, step))
 
-    async def _end_at_last_epoch(self, request: EndTxnRequest) -> EndTxnResponse:
+    async def _end_at_last_epoch(self, request: t.EndTxnRequest) -> t.EndTxnResponse:
         """The next transaction needs another producer id."""
         fresh = await self._producer_id_for(request.transactional_id)
         shard = self.shards.of(request.transactional_id)
-        response: EndTxnResponse = await shard.ask(
+        response: t.EndTxnResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.end(ticket, request, step, new_producer_id=fresh)
         )
         return response
 
     # ---- showing ----
 
-    def _describe(self, request: DescribeTransactionsRequest, _: RequestContext) -> DescribeTransactionsResponse:
-        return DescribeTransactionsResponse(
+    def _describe(self, request: t.DescribeTransactionsRequest, _: RequestContext) -> t.DescribeTransactionsResponse:
+        return t.DescribeTransactionsResponse(
             transactions=tuple(self._described(name) for name in request.transactional_ids)
         )
 
-    def _described(self, name: str) -> DescribedTransaction:
+    def _described(self, name: str) -> t.DescribedTransaction:
         try:
             check_transactional_id(name)
             return self.shards.of(name).coordinator.describe(name)
         except kafka.ProtocolError as error:
-            return DescribedTransaction.with_error(error, transactional_id=name)
+            return t.DescribedTransaction.with_error(error, transactional_id=name)
 
-    def _list(self, request: ListTransactionsRequest, _: RequestContext) -> ListTransactionsResponse:
+    def _list(self, request: t.ListTransactionsRequest, _: RequestContext) -> t.ListTransactionsResponse:
         if not self._session_alive():
             raise kafka.CoordinatorNotAvailable("this broker has no session with the controller: ask again")
         id_pattern_of(request)  # refused also by a broker without transactional ids
@@ -269,16 +253,16 @@ class TransactionManager:
         wall_ms = self._world.clock.wall_ms()
         for shard in self.shards.all_answering():
             found += shard.coordinator.list_transactions(request, wall_ms)
-        return ListTransactionsResponse(
+        return t.ListTransactionsResponse(
             unknown_states=tuple(each for each in request.states if each not in _STATE_NAMES),
             transactions=tuple(sorted(found, key=lambda each: each.transactional_id)),
         )
 
 
-def _not_added(name: TopicPartition, *, is_unknown: bool) -> AddedPartition:
+def _not_added(name: TopicPartition, *, is_unknown: bool) -> t.AddedPartition:
     error: kafka.ProtocolError = (
         kafka.UnknownTopicOrPartition(f"there is no partition {name}")
         if is_unknown
         else kafka.OperationNotAttempted(f"{name} was not added: another partition of the request was refused")
     )
-    return AddedPartition.failed(error, topic=name.topic, partition=name.partition)
+    return t.AddedPartition.failed(error, topic=name.topic, partition=name.partition)

@@ -19,13 +19,9 @@ from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
 from minikafka.rpc import call
 from minikafka.types import NodeId, TopicPartition
+from minikafka.wire import transaction_messages as t
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import PartitionName
-from minikafka.wire.transaction_messages import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    TransactionPartitions,
-)
 
 ANSWER_WAIT_S = 10.0
 """Then the producer is asked to send its batch again."""
@@ -53,7 +49,7 @@ class Verifier:
         *,
         shards: Callable[[], CoordinatorShards[Any]],
         image: Callable[[], MetadataImage],
-        add_here: Callable[[AddPartitionsToTxnRequest], Awaitable[Any]],
+        add_here: Callable[[t.AddPartitionsToTxnRequest], Awaitable[Any]],
         is_enabled: bool,
     ) -> None:
         """``is_enabled``: transaction.partition.verification.enable."""
@@ -88,9 +84,9 @@ class Verifier:
             Why each of the partitions may not be written to; without those that may.
         """
         names = tuple(partitions)
-        request = AddPartitionsToTxnRequest(
+        request = t.AddPartitionsToTxnRequest(
             transactions=(
-                TransactionPartitions(
+                t.TransactionPartitions(
                     transactional_id=transactional_id,
                     producer_id=producer[0],
                     producer_epoch=producer[1],
@@ -110,7 +106,7 @@ class Verifier:
             await asyncio.sleep(BUSY_PAUSE_S)
 
     async def _asked(
-        self, transactional_id: str, names: tuple[TopicPartition, ...], request: AddPartitionsToTxnRequest
+        self, transactional_id: str, names: tuple[TopicPartition, ...], request: t.AddPartitionsToTxnRequest
     ) -> dict[TopicPartition, kafka.ProtocolError]:
         try:
             response = await self._response(self._shards().leader_of(transactional_id), request)
@@ -131,9 +127,9 @@ class Verifier:
             if each.error_code
         }
 
-    async def _response(self, leader: NodeId, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    async def _response(self, leader: NodeId, request: t.AddPartitionsToTxnRequest) -> t.AddPartitionsToTxnResponse:
         if leader == self._node_id:
-            response: AddPartitionsToTxnResponse = await self._add_here(request)
+            response: t.AddPartitionsToTxnResponse = await self._add_here(request)
         else:
             deadline = self._world.clock.now() + ANSWER_WAIT_S
             response = await call(self._world.network, self._image().brokers[leader].address, request, deadline)

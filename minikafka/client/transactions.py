@@ -31,15 +31,11 @@ from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import GroupMetadata
 from minikafka.ports import World
 from minikafka.types import Offset, TopicPartition
+from minikafka.wire import transaction_messages as t
 from minikafka.wire.group_messages import CommitPartition
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from minikafka.wire.outcomes import EarlierAttempts, error_in
-from minikafka.wire.transaction_messages import (
-    EndTxnRequest,
-    EndTxnResponse,
-    TxnOffsetCommitRequest,
-)
 
 _FENCED = (kafka.ProducerFenced, kafka.InvalidProducerEpoch, kafka.InvalidProducerIdMapping, kafka.InvalidTxnState)
 """Responses of the transaction coordinator after which this producer cannot go on."""
@@ -179,14 +175,14 @@ class Transactions:
             self._take_identity(*self._identity)
             self.state, self._why = State.IDLE, None
             return
-        request = EndTxnRequest(
+        request = t.EndTxnRequest(
             transactional_id=self._name,
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
             committed=is_commit,
             transaction_version=TRANSACTION_V2,
         )
-        response: EndTxnResponse = await self._asked(self._coordinator, request)
+        response: t.EndTxnResponse = await self._asked(self._coordinator, request)
         error = error_in(response)
         if error is None:
             self._take_identity(response.producer_id, response.producer_epoch)
@@ -210,7 +206,7 @@ class Transactions:
         if coordinator is None:
             coordinator = Coordinator(group.group_id, self._config, self._world, self._metadata, key_type=GROUP_KEY)
             self._groups[group.group_id] = coordinator
-        request = TxnOffsetCommitRequest(
+        request = t.TxnOffsetCommitRequest(
             transactional_id=self._name,
             group_id=group.group_id,
             producer_id=self._identity.producer_id,

@@ -46,17 +46,10 @@ from minikafka.rest.schemas import Leader, Place
 from minikafka.transactions.records import State
 from minikafka.types import NodeId, Offset
 from minikafka.wire import messages as m
+from minikafka.wire import transaction_messages as t
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.group_messages import NO_GENERATION
 from minikafka.wire.markers import TRANSACTION_V2
-from minikafka.wire.transaction_messages import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    ListTransactionsRequest,
-    TxnOffsetCommitRequest,
-)
 
 ROUTES = Routes("transactions", also=(FORWARD,))
 STATES = tuple(each.value for each in State)
@@ -130,7 +123,7 @@ class _Producers(Place):
 )
 async def get_transactions(visit: Visit) -> Json:
     """Transactional ids of every coordinator; with ``?forward=never`` only of this broker."""
-    request = ListTransactionsRequest(
+    request = t.ListTransactionsRequest(
         states=visit[STATE],
         producer_ids=(visit[PRODUCER_ID],) if visit.gives(PRODUCER_ID) else (),
         duration_ms=visit[RUNNING_MS],
@@ -150,10 +143,10 @@ async def get_transactions(visit: Visit) -> Json:
 async def get_transaction(visit: Visit) -> Json:
     """One transactional id: its state, its producer, and the partitions of its open transaction."""
     name = visit[TRANSACTIONAL_ID]
-    response: DescribeTransactionsResponse = await from_coordinator(
+    response: t.DescribeTransactionsResponse = await from_coordinator(
         visit,
         name,
-        DescribeTransactionsRequest(transactional_ids=(name,)),
+        t.DescribeTransactionsRequest(transactional_ids=(name,)),
         failed=first_error("transactions"),
         kind=TRANSACTIONAL_IDS,
     )
@@ -320,7 +313,7 @@ async def put_transaction_offsets(visit: Visit) -> Json:
     """
     sent, name = await _Offsets.sent(visit), visit[TRANSACTIONAL_ID]
     check_may(visit, AclOperation.READ, ResourceType.GROUP, sent.group)
-    request = TxnOffsetCommitRequest(
+    request = t.TxnOffsetCommitRequest(
         transactional_id=name,
         group_id=sent.group,
         producer_id=sent.producer_id,
@@ -366,14 +359,14 @@ async def post_abort(visit: Visit) -> Json:
 
 async def _end(visit: Visit, *, is_commit: bool) -> Json:
     sent, name = await _Sender.sent(visit), visit[TRANSACTIONAL_ID]
-    request = EndTxnRequest(
+    request = t.EndTxnRequest(
         transactional_id=name,
         producer_id=sent.producer_id,
         producer_epoch=sent.producer_epoch,
         committed=is_commit,
         transaction_version=TRANSACTION_V2,
     )
-    response: EndTxnResponse = await _asked(visit, name, request, TRANSACTIONAL_IDS)
+    response: t.EndTxnResponse = await _asked(visit, name, request, TRANSACTIONAL_IDS)
     return _Ended.out_of(response, transactional_id=name, committed=is_commit, note=visit.note)
 
 

@@ -37,17 +37,9 @@ from minikafka.transactions.records import (
 from minikafka.transactions.settings import TransactionSettings
 from minikafka.transactions.transaction import Transaction, next_producer
 from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicPartition
+from minikafka.wire import transaction_messages as t
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse, PartitionName
-from minikafka.wire.transaction_messages import (
-    AddedPartition,
-    AddedPartitions,
-    DescribedTransaction,
-    EndTxnRequest,
-    EndTxnResponse,
-    ListedTransaction,
-    ListTransactionsRequest,
-)
 
 RETRY_PAUSE_S = 0.1
 """Pause before a Complete record that the log refused is written again."""
@@ -283,7 +275,7 @@ class TransactionCoordinator:
         def refused(error: kafka.ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
             for each in adding:
-                then.answer(each.ticket, AddedPartitions.failed(error, transactional_id=name))
+                then.answer(each.ticket, t.AddedPartitions.failed(error, transactional_id=name))
 
         self._write(transaction, target, step, committed, refused)
 
@@ -301,14 +293,14 @@ class TransactionCoordinator:
                 self._add(self._known(name, first.producer[0]), alike, step)
             except kafka.ProtocolError as error:
                 for each in alike:
-                    step.answer(each.ticket, AddedPartitions.failed(error, transactional_id=name))
+                    step.answer(each.ticket, t.AddedPartitions.failed(error, transactional_id=name))
 
     def _answer_late(self, step: Step) -> None:
         for name, waiting in list(self._waiting.items()):
             error = kafka.ConcurrentTransactions(f"another change of {name} is still under way: retry")
             for each in waiting:
                 if each.deadline <= step.now:
-                    step.answer(each.ticket, AddedPartitions.failed(error, transactional_id=name))
+                    step.answer(each.ticket, t.AddedPartitions.failed(error, transactional_id=name))
             left = [each for each in waiting if each.deadline > step.now]
             if left:
                 self._waiting[name] = left
@@ -317,7 +309,7 @@ class TransactionCoordinator:
 
     def verify(
         self, transactional_id: str, producer: tuple[int, int], partitions: frozenset[TopicPartition]
-    ) -> AddedPartitions:
+    ) -> t.AddedPartitions:
         """Which of the partitions belong to the open transaction: asked by leaders before they append (KIP-890)."""
         found = self._known(transactional_id, producer[0]).verify(*producer, partitions)
         return _added(transactional_id, partitions, found)
@@ -333,7 +325,7 @@ class TransactionCoordinator:
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def end(self, ticket: Ticket, request: EndTxnRequest, step: Step, *, new_producer_id: int = NO_PRODUCER) -> None:
+    def end(self, ticket: Ticket, request: t.EndTxnRequest, step: Step, *, new_producer_id: int = NO_PRODUCER) -> None:
         """EndTxn: answered when the outcome is committed, before any marker is written."""
         transaction = self._known(request.transactional_id, request.producer_id)
         target = transaction.end(
@@ -354,7 +346,7 @@ class TransactionCoordinator:
 
         def refused(error: kafka.ProtocolError, then: Step) -> None:
             self._released(transaction, error, then)
-            then.answer(ticket, EndTxnResponse.failed(error))
+            then.answer(ticket, t.EndTxnResponse.failed(error))
 
         self._write(transaction, target, step, committed, refused)
 
@@ -480,13 +472,13 @@ class TransactionCoordinator:
 
     # ------------------------------------------------------------------------------------------------- showing
 
-    def describe(self, transactional_id: str) -> DescribedTransaction:
+    def describe(self, transactional_id: str) -> t.DescribedTransaction:
         """DescribeTransactions, one of them."""
         transaction = self._transactions.get(_checked_id(transactional_id))
         if transaction is None or transaction.is_new:
             raise kafka.TransactionalIdNotFound(f"there is no transactional id {transactional_id}")
         value = transaction.value
-        return DescribedTransaction(
+        return t.DescribedTransaction(
             transactional_id=transactional_id,
             state=value.state.value,
             timeout_ms=value.timeout_ms,
@@ -496,11 +488,11 @@ class TransactionCoordinator:
             partitions=PartitionName.each(sorted(value.partitions)),
         )
 
-    def list_transactions(self, request: ListTransactionsRequest, wall_ms: int) -> list[ListedTransaction]:
+    def list_transactions(self, request: t.ListTransactionsRequest, wall_ms: int) -> list[t.ListedTransaction]:
         """ListTransactions, of this partition. Raises InvalidRegularExpression."""
         pattern = id_pattern_of(request)
         return [
-            ListedTransaction(
+            t.ListedTransaction(
                 transactional_id=each.transactional_id,
                 producer_id=each.value.producer_id,
                 state=each.value.state.value,
@@ -516,12 +508,12 @@ class TransactionCoordinator:
         return {each.transactional_id: each.value for each in self._transactions.values() if not each.is_new}
 
 
-def id_pattern_of(request: ListTransactionsRequest) -> Any:
+def id_pattern_of(request: t.ListTransactionsRequest) -> Any:
     """Return the compiled filter of transactional ids (KIP-1152), None without one. Raises InvalidRegularExpression."""
     return compiled(request.id_pattern, "transactional_id_pattern") if request.id_pattern else None
 
 
-def _is_listed(value: TransactionValue, request: ListTransactionsRequest, wall_ms: int) -> bool:
+def _is_listed(value: TransactionValue, request: t.ListTransactionsRequest, wall_ms: int) -> bool:
     if request.states and value.state.value not in request.states:
         return False
     if request.producer_ids and value.producer_id not in request.producer_ids:
@@ -541,19 +533,19 @@ def _added(
     transactional_id: str,
     partitions: Iterable[TopicPartition],
     errors: Mapping[TopicPartition, kafka.ProtocolError | None] | None = None,
-) -> AddedPartitions:
+) -> t.AddedPartitions:
     found = errors or {}
-    return AddedPartitions(
+    return t.AddedPartitions(
         transactional_id=transactional_id,
         partitions=tuple(
-            AddedPartition.failed(found.get(each), topic=each.topic, partition=each.partition)
+            t.AddedPartition.failed(found.get(each), topic=each.topic, partition=each.partition)
             for each in sorted(partitions)
         ),
     )
 
 
-def _ended(request: EndTxnRequest, value: TransactionValue) -> EndTxnResponse:
+def _ended(request: t.EndTxnRequest, value: TransactionValue) -> t.EndTxnResponse:
     if request.transaction_version < TRANSACTION_V2:
-        return EndTxnResponse()
+        return t.EndTxnResponse()
     producer_id, epoch = next_producer(value)
-    return EndTxnResponse(producer_id=producer_id, producer_epoch=epoch)
+    return t.EndTxnResponse(producer_id=producer_id, producer_epoch=epoch)

@@ -21,13 +21,8 @@ from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.purgatory import Condition, Mark
 from minikafka.broker.replica_manager import STORAGE_ERRORS
 from minikafka.types import NO_NODE, Offset, TopicPartition
+from minikafka.wire import transaction_messages as t
 from minikafka.wire.markers import EndTransaction
-from minikafka.wire.transaction_messages import (
-    TransactionMarker,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-    WrittenMarker,
-)
 
 if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
@@ -63,11 +58,11 @@ applied the marker; None: the partition has no such coordinator here."""
 
 async def handle_write_txn_markers(
     replicas: ReplicaManager,
-    request: WriteTxnMarkersRequest,
+    request: t.WriteTxnMarkersRequest,
     *,
     session_alive: SessionAlive,
     on_marker: OnMarker,
-) -> WriteTxnMarkersResponse:
+) -> t.WriteTxnMarkersResponse:
     """Append the markers and wait until they are committed; see the head of this file.
 
     Raises:
@@ -96,10 +91,10 @@ async def handle_write_txn_markers(
     if not session_alive():
         for each in written:
             each.error = each.error or session_expired(each.name, kafka.UNKNOWN)
-    return WriteTxnMarkersResponse(markers=tuple(map(_answer, written)))
+    return t.WriteTxnMarkersResponse(markers=tuple(map(_answer, written)))
 
 
-def _check_sender(replicas: ReplicaManager, request: WriteTxnMarkersRequest) -> None:
+def _check_sender(replicas: ReplicaManager, request: t.WriteTxnMarkersRequest) -> None:
     if request.broker_id == NO_NODE:
         return
     known = replicas.registered_epoch(request.broker_id)
@@ -114,7 +109,7 @@ def _check_sender(replicas: ReplicaManager, request: WriteTxnMarkersRequest) -> 
         )
 
 
-def _end_of(marker: TransactionMarker) -> EndTransaction:
+def _end_of(marker: t.TransactionMarker) -> EndTransaction:
     for member, value, largest in (
         ("producer_id", marker.producer_id, INT64_MAX),
         ("producer_epoch", marker.producer_epoch, INT16_MAX),
@@ -197,7 +192,7 @@ def _is_settled(each: _Written) -> bool:
         return True
 
 
-def _answer(each: _Written) -> WrittenMarker:
-    return WrittenMarker.failed(
+def _answer(each: _Written) -> t.WrittenMarker:
+    return t.WrittenMarker.failed(
         each.error, producer_id=each.producer_id, topic=each.name.topic, partition=each.name.partition
     )

@@ -9,31 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 from minikafka import errors as kafka
+from minikafka.wire import transaction_messages as t
 from minikafka.wire.group_messages import CommitPartition
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import Exchange, Translation, by_topic, code_for
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import PartitionName
-from minikafka.wire.transaction_messages import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    DescribeTransactionsRequest,
-    EndTxnRequest,
-    ListTransactionsRequest,
-    TransactionMarker,
-    TransactionPartitions,
-    TxnOffsetCommitRequest,
-    WriteTxnMarkersRequest,
-)
 
 # REPLICA_NOT_AVAILABLE is ours: a Kafka broker without the replica answers NOT_LEADER_OR_FOLLOWER.
 _CODES = {9: (99, 6)}
 
 
-def _markers_request(message: Message, _exchange: Exchange) -> WriteTxnMarkersRequest:
-    return WriteTxnMarkersRequest(
+def _markers_request(message: Message, _exchange: Exchange) -> t.WriteTxnMarkersRequest:
+    return t.WriteTxnMarkersRequest(
         markers=tuple(
-            TransactionMarker(
+            t.TransactionMarker(
                 producer_id=marker["producer_id"],
                 producer_epoch=marker["producer_epoch"],
                 committed=marker["transaction_result"],
@@ -86,10 +76,10 @@ END_V2_FROM = 5
 """EndTxn of transaction version 2."""
 
 
-def _add_request(message: Message, _exchange: Exchange) -> AddPartitionsToTxnRequest:
-    return AddPartitionsToTxnRequest(
+def _add_request(message: Message, _exchange: Exchange) -> t.AddPartitionsToTxnRequest:
+    return t.AddPartitionsToTxnRequest(
         transactions=(
-            TransactionPartitions(
+            t.TransactionPartitions(
                 transactional_id=message["v3_and_below_transactional_id"],
                 producer_id=message["v3_and_below_producer_id"],
                 producer_epoch=message["v3_and_below_producer_epoch"],
@@ -127,8 +117,8 @@ def _add_response(message: Message, response: Any, exchange: Exchange) -> Messag
 ADD_PARTITIONS_TO_TXN = Translation("AddPartitionsToTxn", 0, 3, _add_request, _add_response)
 
 
-def _add_offsets_request(message: Message, _exchange: Exchange) -> AddOffsetsToTxnRequest:
-    return AddOffsetsToTxnRequest(
+def _add_offsets_request(message: Message, _exchange: Exchange) -> t.AddOffsetsToTxnRequest:
+    return t.AddOffsetsToTxnRequest(
         transactional_id=message["transactional_id"],
         producer_id=message["producer_id"],
         producer_epoch=message["producer_epoch"],
@@ -152,8 +142,8 @@ _OFFSETS_CODES = {
 }
 
 
-def _commit_request(message: Message, exchange: Exchange) -> TxnOffsetCommitRequest:
-    return TxnOffsetCommitRequest(
+def _commit_request(message: Message, exchange: Exchange) -> t.TxnOffsetCommitRequest:
+    return t.TxnOffsetCommitRequest(
         transactional_id=message["transactional_id"],
         group_id=message["group_id"],
         producer_id=message["producer_id"],
@@ -202,8 +192,8 @@ def _commit_response(message: Message, response: Any, exchange: Exchange) -> Mes
 TXN_OFFSET_COMMIT = Translation("TxnOffsetCommit", 0, 5, _commit_request, _commit_response)
 
 
-def _end_request(message: Message, exchange: Exchange) -> EndTxnRequest:
-    return EndTxnRequest(
+def _end_request(message: Message, exchange: Exchange) -> t.EndTxnRequest:
+    return t.EndTxnRequest(
         transactional_id=message["transactional_id"],
         producer_id=message["producer_id"],
         producer_epoch=message["producer_epoch"],
@@ -225,8 +215,8 @@ END_TXN = Translation("EndTxn", 0, 5, _end_request, _end_response)
 # ---- requests of administrators --------------------------------------------------------------------------------------
 
 
-def _describe_request(message: Message, _exchange: Exchange) -> DescribeTransactionsRequest:
-    return DescribeTransactionsRequest(transactional_ids=tuple(message["transactional_ids"]))
+def _describe_request(message: Message, _exchange: Exchange) -> t.DescribeTransactionsRequest:
+    return t.DescribeTransactionsRequest(transactional_ids=tuple(message["transactional_ids"]))
 
 
 def _describe_response(message: Message, response: Any, _exchange: Exchange) -> Message:
@@ -270,8 +260,8 @@ def _unknown(transactional_id: str, code: int) -> Message:
 DESCRIBE_TRANSACTIONS = Translation("DescribeTransactions", 0, 0, _describe_request, _describe_response)
 
 
-def _list_request(message: Message, _exchange: Exchange) -> ListTransactionsRequest:
-    return ListTransactionsRequest(
+def _list_request(message: Message, _exchange: Exchange) -> t.ListTransactionsRequest:
+    return t.ListTransactionsRequest(
         states=tuple(message["state_filters"]),
         producer_ids=tuple(message["producer_id_filters"]),
         duration_ms=message["duration_filter"],
