@@ -123,10 +123,10 @@ def _diverged(facts: Facts) -> str:
 
 
 def _elected(facts: Facts) -> str:
-    before = "nobody led" if facts["old"] == NO_NODE else f"broker {facts['old']} led"
+    before = "where no broker led" if facts["old"] == NO_NODE else f"in place of broker {facts['old']}"
     return (
         f"broker {facts['leader']} became the leader in epoch {facts['leader_epoch']} with the ISR {facts['isr']}, "
-        f"before {before}" + ("" if facts.get("why") else _unclean(facts))
+        f"{before}" + ("" if facts.get("why") else _unclean(facts))
     )
 
 

@@ -47,6 +47,9 @@ SENTENCE_MAX = 1000
 EXAMPLES = "\b\nExamples:"
 """How the last part of a help begins; click keeps the lines of a paragraph that begins with this character."""
 
+NAME_OTHERS = "check -b, which may name several brokers (HOST:PORT,...), and that one of them runs (`minikafka up`)"
+"""What to do where no bootstrap server listens: the only one that was named may be the one broker that is down."""
+
 NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (kafka.TlsFailed, "check -b (https:// is for listeners with TLS) and the certificates of both ends"),
     (kafka.Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
@@ -256,7 +259,7 @@ async def somebody_listens(bootstrap: str) -> None:
             continue
         writer.close()
         return
-    raise Failure(f"no broker can be reached ({reason}); check -b, and that a cluster runs there (`minikafka up`)")
+    raise Failure(f"no broker can be reached ({reason}); {NAME_OTHERS}")
 
 
 async def output_reader_gone() -> None:

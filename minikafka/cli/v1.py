@@ -20,7 +20,7 @@ import click
 
 from minikafka.addresses import is_number, parse_bootstrap
 from minikafka.cli.admin import connection, parse_partition
-from minikafka.cli.running import CONNECT_TIMEOUT_S, Failure, Misuse, command_group, lone_command, run
+from minikafka.cli.running import CONNECT_TIMEOUT_S, NAME_OTHERS, Failure, Misuse, command_group, lone_command, run
 from minikafka.cli.tables import (
     bootstrap_option,
     columns_of,
@@ -79,7 +79,7 @@ class V1:
             answer = await self.of(address, method, path, document)
             if answer is not None:
                 return answer
-        raise Failure(f"no broker can be reached at {self._bootstrap}; check -b, and that a cluster runs there")
+        raise Failure(f"no broker can be reached at {self._bootstrap}; {NAME_OTHERS}")
 
     async def of(self, address: Address, method: str, path: str, document: Any = None) -> Any:
         """The answer of one broker; None when it cannot be reached. Refusal when it says no."""

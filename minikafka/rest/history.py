@@ -298,10 +298,14 @@ class _Past:
         if name is not None:
             topics = {name.topic: topics[name.topic]} if name.topic in topics else {}
         scene = PastScene(self._host, replace(self._present, topics=dict(topics), brokers=dict(self._brokers)))
+        caution = ""
+        if self._controller == NO_NODE:
+            caution = f"broker {self._host.node_id} knew of no controller at this time, so this may be out of date"
         if name is None:
-            return cluster_state(scene, self._controller, self._permit)
+            return cluster_state(scene, self._controller, self._permit, caution)
         try:
-            return partition_state(scene, name, partition_of(scene, name), self._replicas.views(self._events))
+            views = self._replicas.views(self._events)
+            return partition_state(scene, name, partition_of(scene, name), views, caution)
         except ProtocolError as error:
             return {"problem": {"error": error.name, "detail": error.message}}
 

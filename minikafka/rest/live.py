@@ -30,7 +30,13 @@ from minikafka.rest.leaders import answer_of, partition_of
 from minikafka.rest.parameters import Text
 from minikafka.rest.partitions import partition_out, watermark_sentence
 from minikafka.rest.route import Routes, Stream, Visit, text_answer
-from minikafka.rest.sentences import cluster_summary, partition_summary, why_fenced_or_up, why_the_stable_offset
+from minikafka.rest.sentences import (
+    cluster_summary,
+    partition_summary,
+    why_fenced_or_up,
+    why_out_of_date,
+    why_the_stable_offset,
+)
 from minikafka.rest.transactions import producer_out
 from minikafka.rest.views import Views, leaders_view, patience_with
 from minikafka.security.authorizer import Action
@@ -246,24 +252,34 @@ class _ClusterChannel(_Channel):
     async def read(self) -> dict[str, Any]:
         metadata: m.MetadataResponse = await self._host.answer("Metadata", m.MetadataRequest(topics=()))
         # The image is replaced when it changes: while it is the same object, so is the state.
-        source = (self._host.image, metadata.controller_id)
-        if not self._read_from or source[0] is not self._read_from[0] or source[1] != self._read_from[1]:
-            self._read_from, self._read = source, cluster_state(self._host, metadata.controller_id, self._permit())
+        source = (self._host.image, metadata.controller_id, present_caution(self._host))
+        if not self._read_from or source[0] is not self._read_from[0] or source[1:] != self._read_from[1:]:
+            self._read_from = source
+            self._read = cluster_state(self._host, metadata.controller_id, self._permit(), source[2])
         return self._read
 
 
-def cluster_state(scene: Scene, controller: NodeId, permit: Permit | None) -> dict[str, Any]:
-    """The state of a cluster that viewers receive; topics that ``permit`` does not allow are left out."""
+def present_caution(host: Host) -> str:
+    """Why the metadata of this broker may be out of date now; empty if it is not."""
+    return "" if host.has_session else why_out_of_date(host.node_id)
+
+
+def cluster_state(scene: Scene, controller: NodeId, permit: Permit | None, caution: str = "") -> dict[str, Any]:
+    """The state of a cluster that viewers receive; topics that ``permit`` does not allow are left out.
+
+    ``caution``: why the metadata may be out of date.
+    """
     image = scene.image
     topics = [image.topics[name] for name in sorted(image.topics) if permit is None or permit.allows(needed(name))]
     partitions = [each for topic in topics for each in topic.partitions]
     return {
-        "summary": cluster_summary(image, partitions),
+        "summary": cluster_summary(image, partitions, caution),
+        "caution": caution,
         "controller": None if controller == NO_NODE else controller,
         "brokers": {
             str(node): {
                 **broker_load(scene, image.brokers[node]),
-                "why": why_fenced_or_up(image.brokers[node]),
+                "why": why_fenced_or_up(image.brokers[node], caution),
             }
             for node in sorted(image.brokers)
         },
@@ -322,7 +338,9 @@ class _PartitionChannel(_Channel):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_heard.wait(), PERIOD_S)
         reads = permit is None or permit.allows((Action(AclOperation.READ, ResourceType.TOPIC, name.topic),))
-        return partition_state(host, name, partition_of(host, name), self._views, shows_producers=reads)
+        return partition_state(
+            host, name, partition_of(host, name), self._views, present_caution(host), shows_producers=reads
+        )
 
     def _read_from(self, nodes: set[NodeId]) -> None:
         """One reader for each of these brokers, and for no other."""
@@ -365,10 +383,17 @@ class _PartitionChannel(_Channel):
 
 
 def partition_state(
-    host: Scene, name: TopicPartition, image: PartitionImage, views: Views, *, shows_producers: bool = True
+    host: Scene,
+    name: TopicPartition,
+    image: PartitionImage,
+    views: Views,
+    caution: str = "",
+    *,
+    shows_producers: bool = True,
 ) -> dict[str, Any]:
     """The state of a partition that viewers receive, of what is recorded in ``image`` and reported in ``views``.
 
+    ``caution``: why what is recorded may be out of date.
     ``shows_producers``: the viewer may read the topic, as DescribeProducers needs it.
     """
     shown = partition_out(host, name, image, views)
@@ -381,7 +406,8 @@ def partition_state(
     is_known = seen is not None and (unstable is not None or seen.last_stable_offset >= seen.high_watermark)
     why_stable = why_the_stable_offset(seen, unstable) if seen is not None and is_known else ""
     return {
-        "summary": partition_summary(name, image),
+        "summary": partition_summary(name, image, caution),
+        "caution": caution,
         "why_watermark": f"{why[:1].upper()}{why[1:]}.",
         "why_stable_offset": f"{why_stable[:1].upper()}{why_stable[1:]}." if why_stable else "",
         "partition": shown,

@@ -37,6 +37,7 @@ from minikafka.rest.sentences import (
     timestamp_text,
     why_in_or_out,
     why_nobody_leads,
+    why_out_of_date,
     why_the_stable_offset,
     why_the_watermark,
 )
@@ -438,7 +439,7 @@ def _out_of_date(host: Host) -> str:
     """What to add to what the metadata says while this broker may not know the newest."""
     if host.has_session:
         return ""
-    return f"; broker {host.node_id} has no session with a controller, so this may be out of date"
+    return f"; {why_out_of_date(host.node_id)}"
 
 
 def _why_this_isr(image: PartitionImage) -> str:

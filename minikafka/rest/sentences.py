@@ -103,8 +103,19 @@ def _absence(node: NodeId, image: MetadataImage, own: DescribedReplica | None = 
     return f"broker {node} is shutting down" if broker.in_controlled_shutdown else ""
 
 
-def why_fenced_or_up(broker: BrokerImage) -> str:
-    """The state of a broker in the metadata."""
+def why_out_of_date(node: NodeId) -> str:
+    """What to add to what the metadata of a broker says while that broker may not know the newest."""
+    return f"broker {node} has no session with a controller, so this may be out of date"
+
+
+def why_fenced_or_up(broker: BrokerImage, caution: str = "") -> str:
+    """The state of a broker in the metadata. ``caution``: why the metadata may be out of date."""
+    if caution:
+        was = "fenced" if broker.fenced else "registered and not fenced"
+        return (
+            f"When last heard of, broker {broker.node_id} was {was}; {caution}. "
+            "A controller needs a majority of the quorum's voters: they must run and reach each other."
+        )
     if broker.fenced:
         return (
             f"The controller has fenced broker {broker.node_id}: it is down, silent or starting. "
@@ -115,22 +126,29 @@ def why_fenced_or_up(broker: BrokerImage) -> str:
     return f"Broker {broker.node_id} is registered and sends heartbeats to the controller."
 
 
-def cluster_summary(image: MetadataImage, partitions: Sequence[PartitionImage]) -> str:
-    """The health of a cluster with these partitions."""
+def _cautioned(summary: str, caution: str) -> str:
+    return f"{caution[:1].upper()}{caution[1:]}: {summary}" if caution else summary
+
+
+def cluster_summary(image: MetadataImage, partitions: Sequence[PartitionImage], caution: str = "") -> str:
+    """The health of a cluster with these partitions. ``caution``: why the metadata may be out of date."""
     up = sum(not each.fenced for each in image.brokers.values())
     offline = sum(each.leader == NO_NODE for each in partitions)
     under = sum(len(each.isr) < len(each.replicas) for each in partitions)
-    return (
+    return _cautioned(
         f"{up} of {len(image.brokers)} brokers are up. Partitions: {len(partitions)}; without a leader: {offline}; "
-        f"under-replicated: {under}."
+        f"under-replicated: {under}.",
+        caution,
     )
 
 
-def partition_summary(name: TopicPartition, partition: PartitionImage) -> str:
-    """Leader, epoch and ISR of a partition."""
+def partition_summary(name: TopicPartition, partition: PartitionImage, caution: str = "") -> str:
+    """Leader, epoch and ISR of a partition. ``caution``: why the metadata may be out of date."""
     leader = "none" if partition.leader == NO_NODE else partition.leader
     isr, replicas = (",".join(map(str, nodes)) for nodes in (partition.isr, partition.replicas))
-    return f"{name}: leader {leader}, epoch {partition.leader_epoch}, ISR {{{isr}}} of {{{replicas}}}."
+    return _cautioned(
+        f"{name}: leader {leader}, epoch {partition.leader_epoch}, ISR {{{isr}}} of {{{replicas}}}.", caution
+    )
 
 
 def why_the_watermark(seen: DescribedReplica) -> str:

@@ -41,15 +41,21 @@ WITH = Choice(
 )
 
 
+_Log = tuple[NodeId, str, int]
+"""A replica's log: broker, topic, partition."""
+
+
 class _TopicInShort(OfTopic):
     """One topic, in short."""
 
     topic_id: str = member("Kafka's UUID of it.", _TOPIC_ID_EXAMPLE)
     partition_count: int = member(example=3)
     replication_factor: int = member(example=3)
-    bytes: int | None = member("With `summary`: size of the leaders' logs.", default=LEFT_OUT)
+    bytes: int | None = member(
+        "With `summary`: size of the leaders' logs; null if a partition's leader does not answer.", default=LEFT_OUT
+    )
     records: int | None = member(
-        "With `summary`: offsets in the leaders' logs, markers and compacted records among them.",
+        "With `summary`: offsets in the leaders' logs, markers and compacted records among them; null as `bytes`.",
         default=LEFT_OUT,
     )
     under_replicated: int | None = member("With `summary`: partitions with replicas out of sync.", default=LEFT_OUT)
@@ -111,10 +117,10 @@ async def get_topics(visit: Visit) -> Json:
 
 
 async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Sequence[m.DescribedTopic]) -> None:
-    """Two requests to each broker, whatever the number of topics. What a broker that does not answer leads is left
-    out of ``bytes`` and ``records``.
+    """Two requests to each broker, whatever the number of topics.
+
+    ``bytes`` and ``records`` are None where the leader of a partition has not answered: the rest is no total.
     """
-    names = tuple(each.topic for each in topics)
     alive = [node for node in host.image.brokers if host.image.alive(node)]
     replicas = await gather_from(host, alive, m.DescribeReplicasRequest())
     sizes = await gather_from(host, alive, DescribeLogDirsRequest())
@@ -124,16 +130,24 @@ async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Seq
         for result in response.results
         for each in result.replicas
     }
-    totals: dict[str, list[int]] = {name: [0, 0] for name in names}
-    for node, response in replicas.items():
-        for each in response.replicas:
-            if each.role == "leader" and each.topic in totals:
-                totals[each.topic][0] += size_of.get((node, each.topic, each.partition), 0)
-                totals[each.topic][1] += each.log_end_offset - each.log_start_offset
+    count_of = {
+        (node, each.topic, each.partition): each.log_end_offset - each.log_start_offset
+        for node, response in replicas.items()
+        for each in response.replicas
+        if each.role == "leader"
+    }
     for topic, parts in zip(topics, described, strict=True):
-        topic.bytes, topic.records = totals[topic.topic]
+        logs = [(part.leader, topic.topic, part.partition) for part in parts.partitions]
+        topic.bytes, topic.records = _total(size_of, logs), _total(count_of, logs)
         topic.under_replicated = sum(len(part.isr) < len(part.replicas) for part in parts.partitions)
         topic.without_leader = sum(part.leader == NO_NODE for part in parts.partitions)
+
+
+def _total(known: dict[_Log, int], logs: Sequence[_Log]) -> int | None:
+    """The sum over these logs; None if that of one is not known."""
+    values = [known.get(each) for each in logs]
+    present = [each for each in values if each is not None]
+    return sum(present) if len(present) == len(values) else None
 
 
 @ROUTES.at("GET /v1/topics/{topic}", _Topic.answer("The topic."), problems=(kafka.UnknownTopicOrPartition,))

@@ -271,6 +271,60 @@ def test_a_lost_stream_is_shown_and_resumed(browser: Browser, cluster: LocalClus
     tab.close()
 
 
+def test_a_broker_without_a_controller_does_not_call_others_up(page: Page, cluster: LocalCluster):
+    """The state is the last that the broker knew, and the page says so: no broker is shown as up."""
+    brokers = call(cluster, "/v1/brokers")["brokers"]
+    caution = "broker 1 has no session with a controller, so this may be out of date"
+    state = {
+        "summary": f"{caution}: 3 of 3 brokers are up.",
+        "caution": caution,
+        "controller": None,
+        "brokers": {str(each["id"]): {**each, "fenced": each["id"] == 3, "why": caution} for each in brokers},
+        "topics": {},
+        "topics_left_out": 0,
+    }
+    body = f"event: snapshot\ndata: {json.dumps(state)}\n\n"
+    page.route("**/v1/live?*", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.goto(url_of(cluster))
+    expect(page.locator(".chip")).to_have_text(["? was up", "? was up", "✗ fenced"])
+    expect(page.locator("#health")).to_contain_text(caution)
+
+
+def test_producers_are_unknown_while_no_leader_reports_them(page: Page, cluster: LocalCluster):
+    """A leader that has not taken up its epoch has said nothing: that is not the same as having no producers."""
+    partition = {
+        "leader": {"id": 1},
+        "leader_epoch": 1,
+        "min_insync_replicas": None,
+        "high_watermark": None,
+        "order": [1],
+        "replicas": {
+            "1": {"id": 1, "role": "unknown", "in_sync": True, "why": "", "leo": None, "own_leo": None, "hw": None}
+        },
+    }
+    state = {"summary": "", "why_watermark": "", "partition": partition, "producers": {}, "producer_count": 0}
+    body = f"event: snapshot\ndata: {json.dumps(state)}\n\n"
+    page.route("**/v1/live?*", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.goto(f"{url_of(cluster)}/#/t/elected/0")
+    expect(page.locator("main")).to_contain_text("No leader reports its producers.")
+    expect(page.locator("main")).not_to_contain_text("The leader knows no")
+
+
+@pytest.mark.parametrize("width", [768, 1280])
+def test_a_long_topic_name_hides_no_column(page: Page, cluster: LocalCluster, width: int):
+    """Names have up to 249 characters: the list of topics wraps them, and the last column stays in the window."""
+    name = "long-topic-name." * 15 + "long-topi"
+    call(cluster, "/v1/topics", {"name": name, "partitions": 1, "replication_factor": 3})
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{url_of(cluster)}/#/t")
+    expect(page.get_by_role("link", name=name)).to_be_visible()
+    right = page.get_by_role("columnheader", name="Size").bounding_box()
+    assert right is not None
+    assert right["x"] + right["width"] <= width
+    assert page.locator(".scroll").evaluate("each => each.scrollWidth <= each.clientWidth")
+    delete_topic(cluster, name)
+
+
 def test_cluster_view_lists_partitions_and_opens_one(page: Page, cluster: LocalCluster):
     """From the cluster view one click, or the keyboard alone, opens a partition's lanes."""
     call(cluster, "/v1/topics", {"name": "listed", "partitions": 3, "replication_factor": 3})

@@ -268,7 +268,7 @@ def test_two_minutes_back_lanes_groups_and_faults_are_of_that_time(browser: Brow
         assert before < at < jumped
         past = call(cluster, f"/v1/history?scope=aged-0&from={at}&to={at}")["before"]
         assert page.evaluate(READ_VALUES) == rows_of(past["partition"])
-        expect(page.locator("#bar")).to_contain_text("active at this time")
+        expect(page.locator("#bar")).to_contain_text("active at the time shown")
         expect(page.locator("#bar")).to_contain_text("hold client>1 Vote")
         produce(cluster, path, {"value": "while the page shows the past"})
         page.get_by_role("navigation").get_by_role("link", name="Groups").click()
@@ -281,7 +281,7 @@ def test_two_minutes_back_lanes_groups_and_faults_are_of_that_time(browser: Brow
         page.locator("main").focus()
         page.keyboard.press("ArrowRight")
         until(page, lambda: shown_ms(page) > jumped)
-        expect(page.locator("#bar")).not_to_contain_text("active at this time")
+        expect(page.locator("#bar")).not_to_contain_text("active at the time shown")
         page.keyboard.press("Space")
         expect(page.locator("#live")).to_have_text("● LIVE")
         for node in (1, 2, 3):

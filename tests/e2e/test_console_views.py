@@ -272,6 +272,7 @@ def test_an_unknown_group_is_a_sentence(browser: Browser, cluster: LocalCluster)
     tab = patient_tab(browser)
     tab.goto(f"{url_of(cluster)}/#/g/none")
     expect(tab.get_by_role("alert")).to_contain_text("GROUP_ID_NOT_FOUND")
+    expect(tab.get_by_role("alert")).not_to_contain_text("No data since")
     tab.close()
 
 

@@ -91,8 +91,8 @@ class Viewers:
             assert response.status < 300, told
             return told
 
-    async def topic(self, name: str) -> str:
-        await self.call("POST", "/v1/topics", {"name": name, "partitions": 1, "replication_factor": 3})
+    async def topic(self, name: str, *, partitions: int = 1) -> str:
+        await self.call("POST", "/v1/topics", {"name": name, "partitions": partitions, "replication_factor": 3})
         return f"/v1/topics/{name}/partitions/0"
 
     async def produce(self, path: str) -> None:
@@ -216,6 +216,36 @@ async def test_a_dead_broker_is_unknown_until_it_is_back(viewers: Viewers, clust
             await asyncio.to_thread(cluster.restart, 3)
         await reader.until(lambda state: high_watermarks(state) == [1, 1, 1] and 3 in state["partition"]["isr"])
         await overview.until(lambda state: state["topics"]["mortal"]["0"]["state"] == "ok")
+
+
+async def test_metadata_of_a_broker_without_a_controller_may_be_out_of_date(viewers: Viewers, cluster: LocalCluster):
+    """Two of three voters are dead: what broker 1 knew last is marked, and sums without the dead leaders are unknown."""
+    await viewers.topic("widowed", partitions=3)
+    async with viewers.watch("widowed-0") as reader, viewers.watch() as overview:
+        await reader.until(lambda state: state["caution"] == "" and None not in high_watermarks(state))
+        await overview.until(lambda state: state["caution"] == "" and state["summary"].startswith("3 of 3 brokers"))
+        await asyncio.to_thread(cluster.kill, 3)
+        await asyncio.to_thread(cluster.kill, 2)
+        try:
+            state = await overview.until(lambda state: state["caution"] != "")
+            assert state["caution"] == "broker 1 has no session with a controller, so this may be out of date"
+            assert state["summary"].startswith(
+                "Broker 1 has no session with a controller, so this may be out of date: "
+            )
+            assert "sends heartbeats" not in state["brokers"]["2"]["why"]
+            assert "majority of the quorum's voters" in state["brokers"]["2"]["why"]
+            state = await reader.until(lambda state: state["caution"] != "")
+            assert state["summary"].startswith(
+                "Broker 1 has no session with a controller, so this may be out of date: "
+            )
+            listed = (await viewers.call("GET", "/v1/topics?with=summary"))["topics"]
+            widowed = next(each for each in listed if each["topic"] == "widowed")
+            assert (widowed["bytes"], widowed["records"], widowed["partition_count"]) == (None, None, 3)
+        finally:
+            await asyncio.to_thread(cluster.restart, 2)
+            await asyncio.to_thread(cluster.restart, 3)
+        await overview.until(lambda state: state["caution"] == "" and state["summary"].startswith("3 of 3 brokers"))
+        await reader.until(lambda state: state["caution"] == "" and len(state["partition"]["isr"]) == 3)
 
 
 async def test_a_slow_broker_does_not_delay_the_values_of_others(viewers: Viewers):

@@ -331,6 +331,7 @@ def test_nobody_there_is_a_sentence_that_says_what_to_do():
     """STYLE: one sentence on standard error, and no traceback."""
     result = told("topics", "list", "-b", "127.0.0.1:1", code=1)
     assert result.stderr.count("\n") == 1
+    assert "which may name several brokers" in result.stderr
     assert "minikafka up" in result.stderr
 
 

@@ -119,13 +119,13 @@ SENTENCES = [
     (
         "leader_elected",
         ELECTED,
-        "broker 2 became the leader in epoch 4 with the ISR [2, 3], before broker 1 led: broker 1 was fenced",
+        "broker 2 became the leader in epoch 4 with the ISR [2, 3], in place of broker 1: broker 1 was fenced",
     ),
     (
         "leader_elected",
         {**ELECTED, "old": -1, "why": "", "clean": False},
         (
-            "broker 2 became the leader in epoch 4 with the ISR [2, 3], before nobody led, in an unclean election: records "
+            "broker 2 became the leader in epoch 4 with the ISR [2, 3], where no broker led, in an unclean election: records "
             "that were committed may be gone"
         ),
     ),

@@ -24,7 +24,11 @@ export async function request<T = unknown>(path: string, body: unknown = null, m
   return value as T;
 }
 
-export const messageOf = (error: unknown): string => error instanceof Error ? error.message : String(error);
+/** A broker's sentence, or the browser's; browsers word a timeout in their own ways. */
+export function messageOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.name === "TimeoutError" ? "The broker of this page has not answered in time." : error.message;
+}
 
 export const topicPath = (topic: string): string => `/v1/topics/${encodeURIComponent(topic)}`;
 export const at = (topic: string, partition: number): string => `${topicPath(topic)}/partitions/${partition}`;

@@ -6,7 +6,7 @@ import { useState } from "preact/hooks";
 import { Refused, messageOf, request } from "./api";
 import { hello, pausedAt } from "./live";
 import { explain } from "./shell";
-import { clock, counted } from "./words";
+import { brokersOf, clock, counted } from "./words";
 
 const PERIOD_MS = 1000;
 const IDLE_PERIOD_MS = 3000;
@@ -152,7 +152,7 @@ async function readPast(at: number): Promise<void> {
       if (k === "fault_over") then.delete(`${n}:${f.fault}`);
       else then.set(`${n}:${f.fault}`, `${f.what} ${f.link}${f.api === "*" ? "" : ` ${f.api}`}${f.message ? ` ${f.message}s` : ""} at broker ${n}, set ${clock(t)}`);
     }
-    words = then.size ? `${counted(then.size, "fault")} ${then.size === 1 ? "was" : "were"} active at this time, by the history of brokers ${brokers.join(", ")}: ${[...then.values()].slice(0, 4).join("; ")}${then.size > 4 ? "; and more" : ""}.` : "";
+    words = then.size ? `${counted(then.size, "fault")} ${then.size === 1 ? "was" : "were"} active at the time shown, by the history of ${brokersOf(brokers)}: ${[...then.values()].slice(0, 4).join("; ")}${then.size > 4 ? "; and more" : ""}.` : "";
   } catch (error) {
     words = `The faults of this time cannot be read: ${messageOf(error)}`;
   }
@@ -177,7 +177,7 @@ export function FaultBar(): JSX.Element | null {
   return <>
     {past.value && <p class="bar" role="status">{past.value}</p>}
     {shown.length > 0 && <p class="bar" role="status">
-      <b>{shown.length} {shown.length === 1 ? "fault is" : "faults are"} active{pausedAt.value === null ? "" : " now, not at the time shown"}:</b>
+      <b>{shown.length} {shown.length === 1 ? "fault is" : "faults are"} active{pausedAt.value === null ? "" : " at present"}:</b>
       {shown.slice(0, 4).map((each) => <span key={nameOf(each)}>{named(each)} <button aria-label={`Heal fault ${nameOf(each)}`} onClick={() => void heal(each)}>Heal</button></span>)}
       {shown.length > 4 && <span>and {shown.length - 4} more</span>}
       <button onClick={() => void healAll()}>Heal all</button>

@@ -8,7 +8,9 @@ export const wide = matchMedia("(min-width: 641px)");
 const OFFSETS_WIDE = 30;
 const OFFSETS_NARROW = 12;
 
-const TERMS = "The high watermark (HW) is the offset below which every replica in the ISR has all records. Consumers read only below it. LEO, the log end offset, is the offset of the next record in a replica's log. The last stable offset (LSO) is the end for consumers with read_committed: the first record of the oldest open transaction, or the HW.";
+export const TERMS = "The high watermark (HW) is the offset below which every replica in the ISR has all records. Consumers read only below it. LEO, the log end offset, is the offset of the next record in a replica's log. The last stable offset (LSO) is the end for consumers with read_committed: the first record of the oldest open transaction, or the HW.";
+
+export const LEGEND = "Solid: the replica knows that the record is committed. Hatched: in its log, but the replica does not know that yet. Thick bar: HW. Thin bar: LEO.";
 
 // Without a leader that knows the follower, the API has the follower's own LEO in its place.
 const knownToLeader = (replica: Replica): number | null => replica.lag_records === null ? null : replica.leo;
@@ -35,12 +37,12 @@ function Lane({ replica, from, to, partition }: Drawn): JSX.Element {
   }
   return <div class={leads ? "lane leader" : "lane follower"} data-replica={replica.id}>
     <div class="head">
-      <b>{replica.id}{leads ? " ♛ leader" : ` ${replica.role}`}</b>
+      <b>{replica.id}{leads ? " ♛ leader" : replica.role === "unknown" ? " role unknown" : ` ${replica.role}`}</b>
       {replica.why ? <button class={chip} onClick={() => explain(replica.why)}>{standing}</button> : <span class={chip}>{standing}</span>}
       <span>LEO {shown(leo)}</span><span>HW {shown(hw)}</span>
       {leads ? <>{lso !== undefined && <span>LSO {shown(lso)}</span>}<span>epoch {partition.leader_epoch}</span></>
-        : leader !== null && <span class="soft">{known === null ? `leader ${leader} does not know its LEO` : `leader ${leader} knows ${known}`}</span>}
-      <span class="soft">{leo === null ? `no word from broker ${replica.id}` : replica.lag_records ? `${replica.lag_records} behind` : ""}</span>
+        : leader !== null && <span class="soft">{known === null ? `leader ${leader} does not know its LEO` : `leader ${leader} knows ${known}${replica.lag_records ? `: ${replica.lag_records} behind` : ""}`}</span>}
+      <span class="soft">{leo === null ? `no word from broker ${replica.id}` : ""}</span>
     </div>
     <div class="cells" aria-hidden="true">{cells}</div>
   </div>;
@@ -61,7 +63,7 @@ export function Lanes({ partition, why }: { partition: Partition; why: string })
     <h2>Replicas, leader epoch {partition.leader_epoch}, min ISR {shown(partition.min_insync_replicas)}</h2>
     <p class="why"><button onClick={() => explain(TERMS)}>HW, LEO, LSO?</button><span>{why}</span></p>
     <LaneRows partition={partition} />
-    <p class="soft">Solid: the replica knows that the record is committed. Hatched: in its log, but the replica does not know that yet. Thick bar: HW. Thin bar: LEO. Dotted bar: LSO, if it is below the HW. Read four times a second.</p>
+    <p class="soft">{LEGEND} Dotted bar: LSO, if it is below the HW. Read four times a second.</p>
   </section>;
 }
 

@@ -3,7 +3,7 @@ import { batch, computed, effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { messageOf, request } from "./api";
 import { apply, pausedAt, scopeNow, seen, serverNow, type Seen } from "./live";
-import { capital, clock, moment } from "./words";
+import { brokersOf, capital, clock, moment } from "./words";
 import type { Change } from "./types";
 
 const KEPT_MS = 600_000;
@@ -137,7 +137,7 @@ function Ticks({ known }: { known: Past }): JSX.Element {
 }
 
 function sentence(step: Step): string {
-  return `${clock(step.t)} broker ${step.n}: ${step.p && !step.count ? `${step.p}: ` : ""}${step.w}${step.y ? `, ${step.y}` : ""}`;
+  return `${clock(step.t)} broker ${step.n}: ${step.p && !step.count ? `${step.p}: ` : ""}${step.w}${step.y ? `: ${step.y}` : ""}`;
 }
 
 function addressOf(at: number): string {
@@ -169,7 +169,7 @@ function Paused({ at }: { at: number }): JSX.Element {
     </div>}
     <p class="soft" role="status">
       {failed.value || (known ? `${step ? capital(sentence(step)) : "No event before this time"}.` : loading.value ? "Reading the history." : "")}
-      {known && !failed.value && <span class="wide">{` ${known.steps.length} events and ${known.states.length} states since ${clock(known.from)}, from brokers ${known.brokers.join(", ")}${known.exactFrom > known.from ? `; complete since ${clock(known.exactFrom)}` : ""}.`}</span>}
+      {known && !failed.value && <span class="wide">{` ${known.steps.length} events and ${known.states.length} states since ${clock(known.from)}, from ${brokersOf(known.brokers)}${known.exactFrom > known.from ? `; complete since ${clock(known.exactFrom)}` : ""}.`}</span>}
     </p>
   </>;
 }

@@ -28,6 +28,8 @@ export interface Partition {
 
 export interface PartitionView {
   summary: string;
+  /** Why the metadata in the state may be out of date; empty if it is not. */
+  caution?: string;
   why_watermark: string;
   why_stable_offset: string;
   partition: Partition;
@@ -62,6 +64,7 @@ export interface Cell {
 
 export interface ClusterView {
   summary: string;
+  caution?: string;
   controller: number | null;
   brokers: Record<string, BrokerLoad>;
   topics: Record<string, Record<string, Cell>>;

@@ -6,6 +6,8 @@ export const shown = (value: number | string | null | undefined): string => valu
 
 export const counted = (count: number, noun: string): string => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
+export const brokersOf = (ids: readonly (number | string)[]): string => ids.length === 1 ? `broker ${ids[0]}` : `brokers ${ids.join(", ")}`;
+
 export const capital = (sentence: string): string => sentence.charAt(0).toUpperCase() + sentence.slice(1);
 
 export const plain = (kind: string): string => kind.replaceAll("_", " ").replace("isr", "ISR");

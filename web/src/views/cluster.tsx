@@ -17,7 +17,7 @@ function Brokers({ state }: { state: ClusterView }): JSX.Element {
   return <Table label="Brokers" columns={BROKER_COLUMNS}>
     {Object.values(state.brokers).map((each) => <tr key={each.id}><Cells columns={BROKER_COLUMNS} of={[
       <><a href={`${each.url}/`}>broker {each.id}</a>{each.id === state.controller && " ♛ controller"}</>,
-      <button class={each.fenced ? "chip out" : "chip"} onClick={() => explain(each.why)}>{each.fenced ? "✗ fenced" : "✓ up"}</button>,
+      <button class={each.fenced || state.caution ? "chip out" : "chip"} onClick={() => explain(each.why)}>{each.fenced ? "✗ fenced" : state.caution ? "? was up" : "✓ up"}</button>,
       each.leader_count, each.in_sync_count, each.replica_count]} /></tr>)}
   </Table>;
 }

@@ -6,7 +6,7 @@ import { hello, pausedAt, serverNow } from "../live";
 import type { Step } from "../time";
 import { Alert, PartitionHead, Table, sentenceOf, usePolled, useSettled } from "../parts";
 import { explain } from "../shell";
-import { capital, counted, moment, plain } from "../words";
+import { brokersOf, capital, counted, moment, plain } from "../words";
 
 const PERIOD_MS = 1000;
 const HISTORY_PERIOD_MS = 3000;
@@ -109,7 +109,7 @@ function RememberedEvents({ topic, number }: { topic: string; number: number }):
   const events = value?.story.map((each) => ({ ...each, ms: Date.parse(each.at), words: capital(each.sentence), key: `${each.broker} ${each.event} ${each.at}` }));
   return <>
     {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-    {events && <Events events={events} note={`From the memory of brokers ${value?.told_by.join(", ")}: the last events of this partition, since each broker's start.`} />}
+    {events && <Events events={events} note={`From the memory of ${brokersOf(value?.told_by ?? [])}: the last events of this partition, since each broker's start.`} />}
   </>;
 }
 
@@ -140,7 +140,7 @@ function happened(steps: Step[]): Happened[] {
     const count = alike.get(name) ?? 0;
     alike.set(name, count + 1);
     return { event: each.k, broker: Number(each.n), cause: "", ms: each.t, key: `${name} ${count}`,
-      words: `${each.p && !each.count ? `${each.p}: ` : ""}${capital(each.w)}${each.y ? `, ${each.y}` : ""}` };
+      words: `${each.p && !each.count ? `${each.p}: ` : ""}${capital(each.w)}${each.y ? `: ${each.y}` : ""}` };
   });
 }
 
@@ -156,7 +156,7 @@ function HistoryEvents({ scope }: { scope: string }): JSX.Element {
     {failed instanceof Refused && [404, 503].includes(failed.status)
       ? <p>Events of the whole cluster need the brokers' history (mk.history.minutes). Those of one partition are always kept: open the partition, then Events.</p>
       : failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
-    {events && <Events events={events} note={`From the history of brokers ${value?.brokers.join(", ")}: the ten minutes before ${at === null ? "now" : moment(at)}.`} />}
+    {events && <Events events={events} note={`From the history of ${brokersOf(value?.brokers ?? [])}: the ten minutes before ${at === null ? "now" : moment(at)}.`} />}
   </>;
 }
 

@@ -5,7 +5,7 @@ import { groupPath, messageOf, request } from "../api";
 import { Chart } from "../chart";
 import { pausedAt } from "../live";
 import { Alert, Cells, Table, sentenceOf, usePolled, useSettled } from "../parts";
-import { counted, link, moment, shown } from "../words";
+import { brokersOf, counted, link, moment, shown } from "../words";
 
 const PERIOD_MS = 1000;
 const LIST_PERIOD_MS = 5000;
@@ -96,7 +96,7 @@ export function Groups(): JSX.Element {
 function PresentGroups(): JSX.Element {
   const { value: groups, failed } = usePolled(LIST_PERIOD_MS, readGroups);
   return <>
-      {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+      {failed !== null ? <Alert>{sentenceOf(failed)}</Alert> : !groups && <p class="soft">Reading the groups.</p>}
       {groups && (groups.length ? <Table cards label="Groups" columns={LIST_COLUMNS}>{groups.map((each) => <GroupRow key={each.group} {...each} />)}</Table>
         : <p>There are no consumer groups. A group begins with its first member or its first commit.</p>)}
   </>;
@@ -119,7 +119,7 @@ function usePast(at: number, group = ""): { value: Past | null; failed: unknown 
   return usePolled(NEVER_MS, () => request<Past>(`/v1/history/groups?at=${Math.round(at)}${group && `&group=${encodeURIComponent(group)}`}`), [at, group]);
 }
 
-const sampledNote = ({ brokers, start }: Past): string => `As coordinators recorded the groups, once a second; from brokers ${brokers.join(", ")}, complete since ${start === null ? "now" : moment(start)}.`;
+const sampledNote = ({ brokers, start }: Past): string => `As coordinators recorded the groups, once a second; from ${brokersOf(brokers)}, complete since ${start === null ? "now" : moment(start)}.`;
 
 const PAST_COLUMNS = ["Group", "State", "Members#", "Partitions with committed offsets#", "Since"];
 
@@ -283,9 +283,10 @@ function PresentGroup({ name }: { name: string }): JSX.Element {
     return read;
   }, [name]);
   const members = group?.members ?? [];
+  const latest = trend.current.at(-1)?.[0];
   return <>
     <section>
-      {failed !== null && <Alert>{`No data since ${moment(Date.now())}: ${sentenceOf(failed)}`}</Alert>}
+      {failed !== null ? <Alert>{latest === undefined ? sentenceOf(failed) : `No data since ${moment(latest)}: ${sentenceOf(failed)}`}</Alert> : !group && <p class="soft">Reading the group.</p>}
       {group && failed === null && <GroupTables group={group} trend={trend.current} />}
     </section>
     <section>

@@ -2,9 +2,10 @@
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { request } from "../api";
-import { LaneRows } from "../lane";
+import { LEGEND, LaneRows, TERMS } from "../lane";
 import { apply } from "../live";
 import { Alert, Cells, Table, sentenceOf, usePolled } from "../parts";
+import { explain } from "../shell";
 import type { Change, Partition, Replica } from "../types";
 
 const NEVER_MS = 2 ** 31 - 1;
@@ -104,6 +105,7 @@ export function StoryView({ name, query }: { name: string; query: URLSearchParam
     {left && right && <>
       <section>
         <p>{left.about}</p>
+        <p class="soft">{LEGEND} <button onClick={() => explain(TERMS)}>HW, LEO?</button></p>
         <p class="lead" role="status">{parting < 0 ? "Both rules give the same states." : `The two rules part at step ${left.steps[parting - 1]?.number ?? 0}.`}</p>
         <div class="why">
           <button onClick={() => go(at - 1)} disabled={at === 0}>◀ Back</button><button class="main" onClick={() => go(at + 1)} disabled={at === last}>Next ▶</button>

@@ -65,7 +65,7 @@ function Producers({ state }: { state: PartitionView }): JSX.Element {
     {producers.length ? <Table cards label="Producers" columns={PRODUCER_COLUMNS}>
       {producers.map((each) => <tr key={each.producer_id}><Cells columns={PRODUCER_COLUMNS} of={[each.producer_id, each.producer_epoch, each.last_sequence, moment(each.last_timestamp),
         each.transaction_start_offset === null ? "none" : `since offset ${each.transaction_start_offset}: it holds the LSO`]} /></tr>)}
-    </Table> : <p>The leader knows no idempotent or transactional producer.</p>}
+    </Table> : <p>{state.partition.high_watermark === null ? "No leader reports its producers." : "The leader knows no idempotent or transactional producer."}</p>}
     {more > 0 && <p class="soft">{more} more producers are not shown.</p>}
   </section>;
 }
