@@ -16,17 +16,17 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from minikafka import Consumer, OffsetAndTimestamp
+from minikafka import CommitFailed, Consumer, OffsetAndTimestamp
 from minikafka.check import value_id
-from minikafka.cli.admin import client_settings
+from minikafka.cli.admin import client_settings, with_admin
 from minikafka.cli.formats import (
     DEFAULT_FORMAT,
     LETTERS,
@@ -50,9 +50,12 @@ from minikafka.cli.running import (
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
 from minikafka.client.settings import ASSIGNORS
 from minikafka.client.structs import ConsumerRecord
-from minikafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from minikafka.errors import GroupIdNotFound, InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
+from minikafka.groups.group import State
+from minikafka.groups.protocol import Assignment
 from minikafka.rest.records import moment_ms
 from minikafka.types import Offset, TopicPartition
+from minikafka.wire.group_messages import DescribedGroup
 from minikafka.world.clients import LedgerFile
 
 FORMS = "beginning (earliest), end (latest), N, -N (the last N), @MS or an ISO 8601 moment with a time zone"
@@ -283,6 +286,24 @@ def _columns(partition: str, offset: str, timestamp: str, key: str, value: str) 
     return f"{partition:>9}  {offset:>10}  {timestamp:<29}  {key:<16}  {value}".rstrip().encode() + b"\n"
 
 
+def assigned_to_others(group: DescribedGroup, member_id: str, partitions: Set[TopicPartition]) -> bool:
+    """Return True if the group is stable, and members other than this one have all of these partitions.
+
+    Without the second condition a member would leave between the two rounds of a cooperative rebalance: in the first
+    one it gets nothing, because the others still have what they give up.
+    """
+    if group.state != State.STABLE.value or not partitions:
+        return False
+    if member_id not in {each.member_id for each in group.members}:
+        return False
+    others: set[TopicPartition] = set()
+    for each in group.members:
+        if each.member_id != member_id:
+            with suppress(ValueError):  # bytes of a foreign assignor
+                others.update(Assignment.unpacked(each.assignment).partitions)
+    return partitions <= others
+
+
 @dataclass(slots=True)
 class Reading:
     """One run of the command."""
@@ -398,11 +419,34 @@ class Reading:
             for partition, batch in records.items():
                 self._print(partition, batch, {})
             sys.stdout.buffer.flush()
-            mine = consumer.assignment()
-            if self.exit_at_end and mine:
-                ends |= await consumer.end_offsets([each for each in mine if each not in ends])
-                if await self._at_end(consumer, {each: ends[each] for each in consumer.assignment() & ends.keys()}):
-                    return
+            if self.exit_at_end and await self._share_is_read(consumer, ends):
+                return
+
+    async def _share_is_read(self, consumer: Consumer, ends: dict[TopicPartition, Offset]) -> bool:
+        """Return True if the member has read its partitions up to ``ends``, or if the other members have them all.
+
+        ``ends``: where the partitions ended when they were first assigned to this member; it adds new ones.
+        """
+        mine = consumer.assignment()
+        if not mine:
+            return await self._others_have_all(consumer)
+        ends |= await consumer.end_offsets([each for each in mine if each not in ends])
+        if consumer.assignment() != mine:
+            return False
+        try:
+            return await self._at_end(consumer, {each: ends[each] for each in mine})
+        except InvalidRequest:
+            return False  # a partition was lost meanwhile: the group has gone on without this member
+
+    async def _others_have_all(self, consumer: Consumer) -> bool:
+        try:
+            me = consumer.group_metadata()
+            (group,) = await with_admin(self.bootstrap, lambda admin: admin.describe_consumer_groups([me.group_id]))
+        except (CommitFailed, GroupIdNotFound):
+            return False  # not a member yet, or no longer
+        numbers = consumer.partitions_for_topic(self.topic) or frozenset()
+        partitions = {TopicPartition(self.topic, number) for number in numbers}
+        return not consumer.assignment() and assigned_to_others(group, me.member_id, partitions)
 
     def _print(
         self, partition: TopicPartition, batch: Sequence[ConsumerRecord], ends: dict[TopicPartition, int]

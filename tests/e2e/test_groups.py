@@ -110,6 +110,28 @@ def test_internal_topics_can_be_left_out(up: Up):
         assert topics(*command, "--exclude-internal") == {"t"}
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_exit_at_end_ends_a_member_without_partitions(up: Up, protocol: str):
+    """More members than partitions: one of them has nothing to read, now or after it has waited."""
+    group = f"crowded-{protocol}"
+    run("topics", "create", group, "--partitions", "1", "--replication-factor", "3", "-b", up.bootstrap)
+    run("produce", group, "-b", up.bootstrap, given="tea\n")
+    consume = [*MINIKAFKA, "consume", group, "-b", up.bootstrap, "--group", group, "--from-beginning"]
+    consume += ["--group-protocol", protocol]
+    with subprocess.Popen(consume, stdout=subprocess.PIPE, stderr=sys.stderr, text=True) as reader:
+        try:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "tea\n"
+            idle = subprocess.run(
+                [*consume, "--exit-at-end"], capture_output=True, text=True, check=False, timeout=SETTLE_S
+            )
+        finally:
+            reader.terminate()
+    # Which of the two has the partition afterwards is up to the assignor.
+    assert (idle.returncode, idle.stderr) == (0, "")
+    assert idle.stdout in ("", "tea\n")
+
+
 def test_offsets_are_reset_shown_first_and_then_done(up: Up, tmp_path: Path):
     """Issue 6: dry run unless --execute; then the group reads again from there."""
     first = run("consume", "t", "-b", up.bootstrap, "--group", "again", "--exit-at-end", "--from-beginning")

@@ -1,14 +1,17 @@
-"""Where a reader begins: kafka-console-consumer's and kcat's words (HTTP-CLI-CONVENTIONS 4.1)."""
+"""Where a reader begins and ends: kafka-console-consumer's and kcat's words (HTTP-CLI-CONVENTIONS 4.1)."""
 
 from __future__ import annotations
 
 import pytest
 
-from minikafka.cli.consume import Start, parse_start
+from minikafka.cli.consume import Start, assigned_to_others, parse_start
 from minikafka.errors import OffsetOutOfRange
+from minikafka.groups.protocol import Assignment
 from minikafka.types import TopicPartition
+from minikafka.wire.group_messages import DescribedGroup, DescribedMember
 
 ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
 
 
 @pytest.mark.parametrize(
@@ -64,3 +67,27 @@ def test_an_offset_outside_of_the_log_is_an_error(offset: int):
     """Silently reading from elsewhere is what auto.offset.reset does to people."""
     with pytest.raises(OffsetOutOfRange, match=f"orders-0: offset {offset} is outside 10 to 20"):
         Start("offset", offset).within(ORDERS_0, 10, 20, None)
+
+
+def group_of(state: str, **assigned: tuple[TopicPartition, ...]) -> DescribedGroup:
+    members = tuple(
+        DescribedMember(member_id=member, assignment=Assignment(partitions=partitions).packed())
+        for member, partitions in assigned.items()
+    )
+    return DescribedGroup(group_id="billing", state=state, members=members)
+
+
+def test_a_member_is_at_its_end_when_the_others_have_all_partitions():
+    """--exit-at-end of a member without partitions: in a stable group, and not between two cooperative rounds."""
+    both = {ORDERS_0, ORDERS_1}
+    elsewhere = TopicPartition("other", 0)
+    assert assigned_to_others(group_of("Stable", me=(), one=(ORDERS_0, elsewhere), two=(ORDERS_1,)), "me", both)
+    for state in ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Empty"):
+        assert not assigned_to_others(group_of(state, me=(), one=(ORDERS_0, ORDERS_1)), "me", both)
+    assert not assigned_to_others(group_of("Stable", me=(), one=(ORDERS_0,)), "me", both)
+    assert not assigned_to_others(group_of("Stable", me=(ORDERS_1,), one=(ORDERS_0,)), "me", both)
+    assert not assigned_to_others(group_of("Stable", one=(ORDERS_0, ORDERS_1)), "me", both)
+    assert not assigned_to_others(group_of("Stable", me=(), one=(ORDERS_0,)), "me", set())
+    foreign = DescribedMember(member_id="foreign", assignment=b"?")
+    group = DescribedGroup(group_id="billing", state="Stable", members=(DescribedMember(member_id="me"), foreign))
+    assert not assigned_to_others(group, "me", both)
