@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,7 +287,7 @@ def _columns(partition: str, offset: str, timestamp: str, key: str, value: str) 
     return f"{partition:>9}  {offset:>10}  {timestamp:<29}  {key:<16}  {value}".rstrip().encode() + b"\n"
 
 
-def assigned_to_others(group: DescribedGroup, member_id: str, partitions: Set[TopicPartition]) -> bool:
+def assigned_to_others(group: DescribedGroup, member_id: str, partitions: AbstractSet[TopicPartition]) -> bool:
     """Return True if the group is stable, and members other than this one have all of these partitions.
 
     Without the second condition a member would leave between the two rounds of a cooperative rebalance: in the first

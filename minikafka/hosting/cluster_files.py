@@ -51,11 +51,14 @@ UNLOCKED: Final = "minikafka-new-"
 
 
 class TemporaryFolder:
-    """A new folder for what is thrown away: in memory where there is room, unless TMPDIR says where."""
+    """A new folder for what is thrown away: in memory where there is room, unless TMPDIR says where.
 
-    def __init__(self) -> None:
+    ``on_disk``: where other temporary files are, also if there is room in memory.
+    """
+
+    def __init__(self, *, on_disk: bool = False) -> None:
         parent = MEMORY
-        if not _has_room():
+        if on_disk or not _has_room():
             parent = Path(tempfile.gettempdir())
             sweep(parent)
         made = Path(tempfile.mkdtemp(prefix=UNLOCKED, dir=parent))

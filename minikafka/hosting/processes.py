@@ -13,11 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from typing import Protocol, Self
 
 from minikafka.config import KIB
 from minikafka.errors import WorldError
-from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
+from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, TemporaryFolder, prepare
 from minikafka.hosting.process import StartBroker, broker_environment, serve_child
 from minikafka.types import Address, NodeId
 
@@ -270,9 +268,9 @@ class ProcessCluster:
         config: Mapping[str, str] | None = None,
         launcher: Sequence[str] = LAUNCHER,
     ) -> None:
-        self._temporary = Path(tempfile.mkdtemp(prefix="minikafka-")) if data_dir is None else None
+        self._temporary = TemporaryFolder(on_disk=True) if data_dir is None else None
         self._ports = Ports()
-        self.data_dir = self._temporary or Path(data_dir or ".")
+        self.data_dir = self._temporary.path if self._temporary is not None else Path(data_dir or ".")
         try:
             self.files: ClusterFiles = prepare(
                 self.data_dir,
@@ -324,7 +322,7 @@ class ProcessCluster:
     def _clean_up(self) -> None:
         self._ports.release()
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.remove()
 
     async def __aenter__(self) -> Self:
         await self.start()

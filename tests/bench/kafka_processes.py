@@ -11,13 +11,12 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 from asyncio.subprocess import DEVNULL, Process
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from minikafka.hosting.cluster_files import LOOPBACK, Ports
+from minikafka.hosting.cluster_files import LOOPBACK, Ports, TemporaryFolder
 from minikafka.spark.session import NoJava, java_home
 from minikafka.types import Address
 from tests.bench import kafka_jars
@@ -153,11 +152,11 @@ class KafkaCluster:
 
     def __init__(self, java: Java, brokers: int) -> None:
         self.java = java
-        self._folder = Path(tempfile.mkdtemp(prefix="minikafka-bench-kafka-"))
+        self._folder = TemporaryFolder(on_disk=True)
         self._ports = Ports()
         nodes = range(1, brokers + 1)
         self.brokers = {
-            node: KafkaBroker(java, self._folder / f"broker-{node}", node, self._ports.take()) for node in nodes
+            node: KafkaBroker(java, self._folder.path / f"broker-{node}", node, self._ports.take()) for node in nodes
         }
         voters = {node: self._ports.take() for node in nodes}
         for broker in self.brokers.values():
@@ -187,7 +186,7 @@ class KafkaCluster:
         for broker in self.brokers.values():
             await broker.signalled(signal.SIGKILL)
         self._ports.release()
-        await asyncio.to_thread(shutil.rmtree, self._folder)
+        await asyncio.to_thread(self._folder.remove)
 
     async def __aenter__(self) -> Self:
         try:

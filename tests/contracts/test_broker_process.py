@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -216,6 +217,29 @@ def test_a_frozen_broker_ends_with_its_parent(tmp_path: Path):
     finally:
         if frozen.is_running():
             frozen.kill()
+
+
+def test_files_of_a_killed_process_are_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A temporary cluster cannot clean up after kill -9 of its process."""
+    code = (
+        "import time; from minikafka.hosting.processes import ProcessCluster\n"
+        "cluster = ProcessCluster(1)\n"
+        "print(cluster.data_dir, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment, text=True) as parent:
+        assert parent.stdout is not None
+        left = Path(parent.stdout.readline().strip())
+        parent.kill()
+    assert left.parent == tmp_path
+    assert left.exists()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cluster = ProcessCluster(1)
+    assert list(tmp_path.iterdir()) == [cluster.data_dir]
+    cluster._clean_up()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_last_words_are_the_last_line_of_a_long_log(files: BrokerFiles):

@@ -119,6 +119,13 @@ def passing(name: str) -> Suite:
     return Suite(name, "1.0", lambda logs: logs, lambda *_: {"a": PASSED}, node_ids=[])
 
 
+@pytest.fixture
+def _logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run keeps its logs; those of the runs below go with pytest's folders."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.mark.usefixtures("_logs")
 def test_a_suite_that_ends_with_an_error_does_not_stop_the_next_ones(capsys: pytest.CaptureFixture[str]):
     """The run goes on, the table has all suites, and the exit code is 1."""
     suites = [Suite("first", "1.0", broken, lambda *_: {}), passing("second")]
@@ -129,6 +136,7 @@ def test_a_suite_that_ends_with_an_error_does_not_stop_the_next_ones(capsys: pyt
     assert "second 1.0 ... 1 passed, 0 skipped, 0 exceptions, 0 failed" in printed.err
 
 
+@pytest.mark.usefixtures("_logs")
 def test_exit_code_and_json_of_a_run(capsys: pytest.CaptureFixture[str]):
     """0 if all is good; a suite that is left out changes nothing; `-o json` prints one object for each suite."""
 
@@ -146,6 +154,7 @@ def test_exit_code_and_json_of_a_run(capsys: pytest.CaptureFixture[str]):
     assert [row["suite"] for row in json.loads(capsys.readouterr().out)] == ["present"]
 
 
+@pytest.mark.usefixtures("_logs")
 def test_an_interrupted_run_prints_the_suites_that_have_run(capsys: pytest.CaptureFixture[str]):
     """Hours of results are not lost to Ctrl-C; the exit code is that of an interrupted program."""
     suites = [passing("first"), Suite("second", "1.0", interrupted, lambda *_: {}), passing("third")]
@@ -153,6 +162,7 @@ def test_an_interrupted_run_prints_the_suites_that_have_run(capsys: pytest.Captu
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["suite", "first"]
 
 
+@pytest.mark.usefixtures("_logs")
 def test_preparation_alone_runs_no_tests(capsys: pytest.CaptureFixture[str]):
     """`--prepare` fetches and builds; each suite is ready or says what it lacks."""
 
