@@ -3,7 +3,8 @@
 Rules for this file:
 
 1. It needs the package ``cryptography``: other modules open it by ``secured.certificate_folder``.
-2. Files with a private key have mode 0600 from their first byte on. A file appears whole or not at all.
+2. Files with a private key have mode 0600 from their first byte on. A file appears whole or not at all,
+   also after a power failure.
 3. An existing file is never overwritten unless the caller says so. A file that already has what is asked for is left
    unchanged, so that a script can be run again.
 4. Keys are of curve P-256. Certificates of brokers are good for servers and clients, since brokers call each other.
@@ -12,7 +13,6 @@ Rules for this file:
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
 
 from minikafka.errors import InvalidConfig
+from minikafka.hosting.cluster_files import replace_file
 from minikafka.hosting.secured import CA_DAYS, DAYS
 from minikafka.security.principals import PrincipalMapping
 
@@ -91,8 +92,8 @@ class CertificateFolder:
         key = _new_key()
         certificate = _signed(name, (), days, key, None)
         _make_folder(self.folder)
-        _write(self.folder / CA_KEY, _pem(key), 0o600)
-        _write(self.ca, _pem(certificate), 0o644)
+        replace_file(self.folder / CA_KEY, _pem(key), 0o600)
+        replace_file(self.ca, _pem(certificate), 0o644)
         return _made(self.ca, certificate, is_new=True)
 
     def make_broker(
@@ -123,7 +124,7 @@ class CertificateFolder:
             return self._unchanged(path, found, wanted=wanted, what=f"a certificate of {given}{of} by {self.ca}")
         key = _new_key()
         certificate = _signed(_name(given), hosts, days, key, issuer)
-        _write(path, _pem(key) + _pem(certificate), 0o600)
+        replace_file(path, _pem(key) + _pem(certificate), 0o600)
         return _made(path, certificate, is_new=True)
 
     def _unchanged(self, path: Path, found: x509.Certificate, *, wanted: bool, what: str) -> Made:
@@ -269,11 +270,3 @@ def _made(path: Path, certificate: x509.Certificate, *, is_new: bool) -> Made:
 
 def _make_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Rule 2."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-    draft.replace(path)

@@ -439,7 +439,7 @@ def lay_out(
 
 
 def _write(broker: BrokerFiles) -> None:
-    """Write the broker's file, atomically, if it is not so already."""
+    """Write the broker's file if it is not so already."""
     unknown = [name for name in broker.settings if name not in table(BrokerConfig) and override_of(name) is None]
     lines = [f"# Broker {broker.node_id}. Start it by itself: minikafka serve {broker.path}"]
     lines += [f"# {name} means nothing to minikafka" for name in unknown]
@@ -448,9 +448,32 @@ def _write(broker: BrokerFiles) -> None:
     text = ("\n".join(lines) + "\n").encode("iso-8859-1", "backslashreplace")
     if broker.path.exists() and broker.path.read_bytes() == text:
         return
-    broker.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = broker.path.with_suffix(".tmp")
-    # Passwords of PLAIN may be in it.
-    temporary.touch(0o600)
-    temporary.write_bytes(text)
-    temporary.replace(broker.path)
+    replace_file(broker.path, text)
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write the file and make it durable: a power failure leaves the file before or this one, and no part of it.
+
+    Folders that are missing are made. Passwords of PLAIN, or private keys, may be in it: ``mode`` is that of its first
+    byte.
+    """
+    missing = [each for each in path.parents if not each.exists()]
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    # The names, too: that of the file, and those of the folders that were made for it.
+    for folder in (path.parent, *(each.parent for each in missing)):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -370,3 +370,28 @@ def test_a_cluster_id_is_what_the_broker_accepts():
         assert len(made) == 22
         assert not made.startswith("-")
         assert parse_broker({"cluster.id": made}).config.cluster_id == made
+
+
+def test_files_are_durable_before_they_are_found(tmp_path: Path, ports: Ports, monkeypatch: pytest.MonkeyPatch):
+    """A power failure during the first start left files that were empty or half written."""
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().relative_to(tmp_path)}")
+        fsync(descriptor)
+
+    def renamed(source: Path, target: Path) -> Path:
+        assert source.read_bytes(), "what is renamed has been written"
+        done.append(f"rename to {target.relative_to(tmp_path)}")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    prepare(tmp_path / "data", ports, brokers=1, config={})
+    [draft, rename, *folders] = done
+    assert draft.startswith("sync data/broker-1/.broker.properties.")
+    assert rename == "rename to data/broker-1/broker.properties"
+    assert folders == ["sync data/broker-1", "sync data", "sync ."]
+    assert [each.name for each in (tmp_path / "data" / "broker-1").iterdir()] == ["broker.properties"]
+    assert (tmp_path / "data" / "broker-1" / "broker.properties").stat().st_mode & 0o777 == 0o600
