@@ -314,7 +314,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 if name in latest
             }
         latest = self._not_behind(begin, latest, found)
-        known = self._with_new_partitions(begin.positions, latest)
+        known = self._batch_begins(begin, latest, found)
         if self._must_wait(known, latest):
             return self._unchanged(begin, start)
         self._batch_at = time.monotonic()
@@ -379,6 +379,22 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return False
         waited_s = time.monotonic() - self._batch_at
         return new_records(begin, latest) < least and waited_s < self._options.max_trigger_delay_s
+
+    def _batch_begins(
+        self, begin: StreamOffset, latest: Mapping[TopicPartition, Position], found: Present
+    ) -> dict[TopicPartition, Position]:
+        """Where the next batch begins in each partition, for the options that limit its size.
+
+        In a log that was re-created or cut, or that begins later by now, that is not where the query stands.
+        """
+        known = self._with_new_partitions(begin.positions, latest)
+        options = self._options
+        until = StreamOffset(positions=latest, topic_ids=found.topic_ids)
+        is_limited = options.max_offsets_per_trigger is not None or options.min_offsets_per_trigger is not None
+        if not is_limited or _only_epochs_differ(begin, until):
+            return known
+        starts, _ = self._checked(begin, until)
+        return known | {name: Position(offset, known[name].epoch) for name, offset in starts.items()}
 
     def _with_new_partitions(
         self, begin: Mapping[TopicPartition, Position], latest: Mapping[TopicPartition, Position]

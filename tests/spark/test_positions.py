@@ -87,6 +87,43 @@ def test_a_cut_log_that_grew_again_is_read_from_where_it_was_cut():
     assert [(each.start, each.end) for each in wanted] == [(80, 150)]
 
 
+def recreated(told: Told) -> None:
+    told.topic_id, told.end, told.epoch_end = "y", (500, 0), -1
+
+
+def cut(told: Told) -> None:
+    told.end, told.epoch_end = (500, 5), 80
+
+
+def deleted_up_to_150(told: Told) -> None:
+    told.start, told.end = 150, (500, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "start", "end"), [(recreated, 0, 20), (cut, 80, 100), (deleted_up_to_150, 150, 170)]
+)
+def test_a_limit_counts_from_where_the_batch_begins(change, start, end):
+    """A query that stands at 100 read 120 records of a topic that was re-created, and none where 100 is gone."""
+    told = Told()
+    change(told)
+    reader = stream(told, failOnDataLoss="false", maxOffsetsPerTrigger="20")
+    until = reader.latestOffset(at(100, 3), ReadAllAvailable())
+    wanted = [each.value for each in reader.partitions(at(100, 3), until)]
+    assert [(each.start, each.end) for each in wanted] == [(start, end)]
+
+
+def test_a_short_topic_that_was_created_again_is_limited_and_waits_for_enough():
+    """It ends below the offset where the query stands: it was read whole."""
+    told = Told()
+    recreated(told)
+    told.end = (60, 0)
+    reader = stream(told, failOnDataLoss="false", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="10")
+    until = reader.latestOffset(at(100, 3), ReadAllAvailable())
+    assert [(each.value.start, each.value.end) for each in reader.partitions(at(100, 3), until)] == [(0, 20)]
+    told.end = (5, 0)
+    assert reader.latestOffset(at(100, 3), ReadAllAvailable()) == at(100, 3)
+
+
 def test_a_start_beyond_the_end_is_refused():
     """Build 1: startingOffsets by hand that no record has reached would wait, or read again, without a word."""
     reader = stream(Told(), startingOffsets='{"a":{"0":91}}')
