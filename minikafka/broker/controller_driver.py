@@ -189,7 +189,7 @@ class _Batch:
             records = _records(decided)
             at += len(records)
             decided.before = image
-            image = decided.after = image.replay_all(records, at, self.epoch) if records else image
+            image = decided.after = image.replay_all(records, at, self.epoch, is_staged=True) if records else image
 
     def add(
         self, decision: Decision[Any], asked: _Asked | None = None, on_commit: Callable[[Offset], None] | None = None

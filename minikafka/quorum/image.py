@@ -17,6 +17,7 @@ from typing import assert_never
 from minikafka.addresses import parse_listeners
 from minikafka.invariant import invariant
 from minikafka.quorum.assignment import Assignment
+from minikafka.quorum.overlay import Overlay, differing
 from minikafka.quorum.records import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -229,21 +230,25 @@ class MetadataImage:
 
     # ---- replaying ----
 
-    def replay_all(self, records: Sequence[MetadataRecord], offset: Offset, epoch: Epoch) -> MetadataImage:
+    def replay_all(
+        self, records: Sequence[MetadataRecord], offset: Offset, epoch: Epoch, *, is_staged: bool = False
+    ) -> MetadataImage:
         """The image after one committed batch.
 
         ``offset`` is the end of the batch, its records lie directly before it; ``epoch`` is its leader epoch. A record
-        that contradicts the image raises InvariantViolation: it was committed, so this is a bug.
+        that contradicts the image raises InvariantViolation: it was committed, so this is a bug. ``is_staged``: the
+        image is one of many that a batch of decisions needs, and shares the table of topics with the others.
         """
         invariant(offset >= self.offset, "metadata is replayed in order", offset=offset, applied=self.offset)
-        builder = _Builder(self, epoch)
+        builder = _Builder(self, epoch, is_staged=is_staged)
         for position, record in enumerate(records, start=offset - len(records)):
             builder.replay(record, position)
         return builder.image(offset)
 
     def staged(self, records: Sequence[MetadataRecord], epoch: Epoch | None = None) -> MetadataImage:
         """The image as it would be if ``records`` were committed next: what later decisions of a batch see."""
-        return self.replay_all(records, self.offset + len(records), self.epoch if epoch is None else epoch)
+        offset = self.offset + len(records)
+        return self.replay_all(records, offset, self.epoch if epoch is None else epoch, is_staged=True)
 
     def records(self) -> list[MetadataRecord]:
         """The state as records, for a snapshot: replayed on an empty image of the same offset they give this one."""
@@ -282,10 +287,8 @@ def changes(
     A topic that was deleted and created again under its name between the images is reported twice: first as gone, then
     as new, so that the new partition is not taken for the old one.
     """
-    for name in sorted(old.topics.keys() | new.topics.keys()):
+    for name in sorted(differing(old.topics, new.topics)):
         before, after = old.topics.get(name), new.topics.get(name)
-        if before is after:
-            continue
         if before is not None and after is not None and before.topic_id == after.topic_id:
             yield from _partition_changes(name, before.partitions, after.partitions)
             continue
@@ -304,14 +307,18 @@ def _partition_changes(
 
 
 class _Builder:
-    """The next image while it is made: every table is copied at its first change, and only then."""
+    """The next image while it is made: every table is copied at its first change, and only then.
 
-    def __init__(self, base: MetadataImage, epoch: Epoch) -> None:
+    A staged image lays its changes of topics over the table that there is.
+    """
+
+    def __init__(self, base: MetadataImage, epoch: Epoch, *, is_staged: bool) -> None:
         self._base = base
         self._epoch = epoch
+        self._is_staged = is_staged
         self._brokers: dict[NodeId, BrokerImage] | None = None
-        self._topics: dict[str, TopicImage] | None = None
-        self._topic_names: dict[TopicId, str] | None = None
+        self._topics: dict[str, TopicImage] | Overlay[str, TopicImage] | None = None
+        self._topic_names: dict[TopicId, str] | Overlay[TopicId, str] | None = None
         self._features: dict[str, int] | None = None
         self._broker_configs: dict[str, Mapping[str, str]] | None = None
         self._acls: dict[str, Acl] | None = None
@@ -453,14 +460,15 @@ class _Builder:
 
     # ---- topics ----
 
-    def _own_topics(self) -> dict[str, TopicImage]:
+    def _own_topics(self) -> dict[str, TopicImage] | Overlay[str, TopicImage]:
         if self._topics is None:
-            self._topics = dict(self._base.topics)
+            self._topics = Overlay(self._base.topics) if self._is_staged else dict(self._base.topics)
         return self._topics
 
-    def _own_topic_names(self) -> dict[TopicId, str]:
+    def _own_topic_names(self) -> dict[TopicId, str] | Overlay[TopicId, str]:
         if self._topic_names is None:
-            self._topic_names = dict(self._base.topic_names)
+            names = self._base.topic_names
+            self._topic_names = Overlay(names) if self._is_staged else dict(names)
         return self._topic_names
 
     def _name_of(self, topic_id: TopicId) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, changes
+from minikafka.quorum.overlay import differing
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 
@@ -53,10 +54,11 @@ def happenings(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Hap
             if old.features.get(name) != new.features[name]:
                 yield Happening("feature_level_changed", {"feature": name, "level": new.features[name], "why": why})
     if old.topic_names is not new.topic_names:
-        for topic_id in sorted(old.topic_names.keys() - new.topic_names.keys()):
+        ids = sorted(differing(old.topic_names, new.topic_names))
+        for topic_id in (each for each in ids if each not in new.topic_names):
             name = old.topic_names[topic_id]
             yield Happening("topic_deleted", {"topic": name, "topic_id": topic_id, "why": why})
-        for topic_id in sorted(new.topic_names.keys() - old.topic_names.keys()):
+        for topic_id in (each for each in ids if each not in old.topic_names):
             name = new.topic_names[topic_id]
             count = len(new.topics[name].partitions)
             yield Happening("topic_created", {"topic": name, "topic_id": topic_id, "partitions": count, "why": why})
@@ -81,9 +83,9 @@ def _acl(acl: Acl) -> dict[str, object]:
 
 def _topics(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening]:
     """Settings altered and partitions added, of topics that exist in both."""
-    for name in sorted(old.topics.keys() & new.topics.keys()):
-        before, after = old.topics[name], new.topics[name]
-        if before.topic_id != after.topic_id:
+    for name in sorted(differing(old.topics, new.topics)):
+        before, after = old.topics.get(name), new.topics.get(name)
+        if before is None or after is None or before.topic_id != after.topic_id:
             continue
         if before.configs != after.configs:
             yield Happening("configs_altered", {"topic": name, "configs": dict(after.configs), "why": why})

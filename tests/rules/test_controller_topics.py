@@ -47,6 +47,18 @@ def test_names_that_collide_in_metrics():
     assert [each.error_code for each in answers] == [0, 17, 0]
 
 
+@pytest.mark.parametrize("name", ["a.b", "a_b.c", "_a.", "a.b_c.d.e.f", "a.b_c.d.e.f.g", "..a__.b_.c"])
+def test_collisions_are_found_in_names_of_many_parts(name: str):
+    """Few variants are looked up, many are searched for."""
+    cluster = Cluster(1)
+    assert cluster.create(name).error_code == 0
+    for other in {name.replace(".", "_"), name.replace("_", ".")} - {name}:
+        answer = cluster.create(other)
+        assert answer.error_code == 17
+        assert repr(name) in answer.error_message
+    assert cluster.create(name + "x").error_code == 0
+
+
 def test_a_topic_that_exists_is_told():
     """36, and nothing about the present topic changes."""
     cluster = Cluster(1)
