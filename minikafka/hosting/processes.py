@@ -339,14 +339,6 @@ class ProcessCluster:
         """A controlled shutdown of one broker; its exit code."""
         return await self.brokers[node].terminate()
 
-    def sigstop(self, node: NodeId) -> None:
-        """Freeze the process: its connections stay open and answer nothing."""
-        self.brokers[node].send_signal(signal.SIGSTOP)
-
-    def sigcont(self, node: NodeId) -> None:
-        """Let it go on."""
-        self.brokers[node].send_signal(signal.SIGCONT)
-
     async def restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> Ready:
         """Start a broker that has ended, and wait until it is ready."""
         await self.brokers[node].start()

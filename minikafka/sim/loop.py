@@ -523,18 +523,6 @@ class SimLoop(_Base):  # type: ignore[misc]
 
     # ------------------------------------------------------------------------------------- the end
 
-    def lost_tasks(self) -> list[Failure]:
-        """Tasks of living nodes that wait for something that can never be set: collected, and reported as failures.
-
-        Call it at the end of a run; the tasks it finds are gone afterwards.
-        """
-        living = [self.world, *(i for i in self.incarnations.values() if i.alive)]
-        for incarnation in living:
-            incarnation.tasks.clear()
-        known = len(self.failures)
-        gc.collect()
-        return self.failures[known:]
-
     def check(self) -> None:
         """Raise SimulationFailed when a task or callback failed unseen."""
         gc.collect()

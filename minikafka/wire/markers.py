@@ -35,9 +35,6 @@ from minikafka.wire.batch import (
 from minikafka.wire.messages import AbortedTransaction
 from minikafka.wire.records import control_type_of, decode_batch
 
-MARKER_SIZE = 78
-"""Bytes of a marker's batch."""
-
 ABORT, COMMIT = 0, 1
 """Types of control records that end transactions."""
 

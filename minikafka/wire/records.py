@@ -66,11 +66,6 @@ _COMPRESS_AT: dict[str, Callable[[bytes, int], bytes]] = {"lz4": lz4_encode, "zs
 _SIZE_UNLIMITED = 1 << 30
 
 
-def compiled_codec_active() -> bool:
-    """Return True if the codec is compiled. The pure Python one gives the same bytes, three to ten times slower."""
-    return "_crecords" in str(DefaultRecordBatchBuilder.__module__)
-
-
 # What the codec was seen to raise for 200,000 damaged batches; a ValueError is bad UTF-8 in
 # a header's name.
 _DAMAGE = (

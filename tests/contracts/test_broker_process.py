@@ -199,11 +199,11 @@ async def test_up_ends_with_its_last_broker_also_when_nobody_reads_the_report(tm
 def test_a_frozen_broker_ends_with_its_parent(tmp_path: Path):
     """It cannot see that its parent was killed, unless the kernel wakes it."""
     code = (
-        "import asyncio, sys; from minikafka.hosting.processes import ProcessCluster\n"
+        "import asyncio, signal, sys; from minikafka.hosting.processes import ProcessCluster\n"
         "async def main():\n"
         "    cluster = ProcessCluster(1, data_dir=sys.argv[1])\n"
         "    await cluster.start()\n"
-        "    cluster.sigstop(1)\n"
+        "    cluster.brokers[1].send_signal(signal.SIGSTOP)\n"
         "    print(cluster.brokers[1].pid, flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"

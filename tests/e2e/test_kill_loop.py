@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 
 import pytest
 
@@ -117,12 +118,12 @@ async def test_a_leader_frozen_past_its_session_refuses_what_it_is_told(tmp_path
         frozen = await written(asker, at, 1, partition, b"before")
         assert frozen == leaders[partition]
         other = next(node for node in at if node != frozen)
-        cluster.sigstop(frozen)
+        cluster.brokers[frozen].send_signal(signal.SIGSTOP)
         zombie = [asyncio.ensure_future(told(asker, at[frozen], partition, b"zombie", acks)) for acks in (1, -1, 1)]
         await until(asker, at[other], partition, lambda seen: seen.leader not in (frozen, -1))
         leader = await written(asker, at, other, partition, b"after")
         assert not any(each.done() for each in zombie)
-        cluster.sigcont(frozen)
+        cluster.brokers[frozen].send_signal(signal.SIGCONT)
         for answer in await asyncio.gather(*zombie):
             assert answer.error_code != 0, "a zombie leader acknowledged"
             assert BY_CODE[answer.error_code].name == "NOT_LEADER_OR_FOLLOWER"

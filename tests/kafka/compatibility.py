@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 from minikafka.wire.kafka.offer import OF_THE_SESSION, OFFERS
-from minikafka.wire.kafka.schema import api_named, api_names
+from minikafka.wire.kafka.schema import api_named
+from tests.kafka.samples import api_names
 from tests.tidy.sources import ROOT
 
 DOCUMENT = ROOT / "docs" / "compatibility.md"

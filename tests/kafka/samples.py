@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from importlib import resources
 
 from minikafka.types import Address
 from minikafka.wire.acls import AclOperation
@@ -11,6 +13,12 @@ from minikafka.wire.kafka.translate.common import id_text
 from minikafka.wire.records import BatchBuilder
 
 EMPTY_ID = bytes(16)
+
+
+def api_names() -> tuple[str, ...]:
+    """All APIs of the schema, in its order."""
+    text = resources.files("minikafka.wire.kafka").joinpath("schema.json").read_text(encoding="utf-8")
+    return tuple(json.loads(text)["apis"])
 
 
 def batch() -> bytes:

@@ -12,11 +12,12 @@ import pytest
 
 from minikafka.errors import InvalidRequest
 from minikafka.wire.kafka import codec
-from minikafka.wire.kafka.schema import Field, api_named, api_names, api_with_key
+from minikafka.wire.kafka.schema import Field, api_named, api_with_key
 from minikafka.wire.kafka.translate.cluster import DESCRIBE_QUORUM
 from minikafka.wire.kafka.translate.common import Exchange
 from minikafka.wire.kafka.translate.produce import DESCRIBE_PRODUCERS
 from minikafka.wire.messages import DescribeProducersResponse, DescribeQuorumResponse
+from tests.kafka.samples import api_names
 
 SIDES = ("request", "response")
 VERSIONS = [

@@ -21,7 +21,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from minikafka.wire.kafka import codec
-from minikafka.wire.kafka.schema import ApiSchema, Field, Side, api_named, api_names
+from minikafka.wire.kafka.schema import ApiSchema, Field, Side, api_named
+from tests.kafka.samples import api_names
 from tests.kafka.test_codec import SIDES, decoded, one_of, wrapped
 
 MESSAGES = 4

@@ -12,7 +12,7 @@ import pytest
 from minikafka.config import LONG_MAX
 from minikafka.log.compaction import MAP_ENTRY_SIZE
 from minikafka.wire.batch import split
-from minikafka.wire.markers import MARKER_SIZE, EndTransaction, marker_of
+from minikafka.wire.markers import EndTransaction, marker_of
 from minikafka.wire.rewrite import delete_horizon
 from tests.rules.cleaned_histories import (
     COMPACT,
@@ -26,6 +26,9 @@ from tests.rules.cleaned_histories import (
 from tests.rules.log_words import everything, on_disk, open_log
 from tests.rules.memory_disk import MemoryDisk
 from tests.rules.test_cleaner import CrashingDisk, PowerLost
+
+MARKER_SIZE = 78
+"""Bytes of a marker's batch."""
 
 STEPS = 100
 WEIGHTS = {

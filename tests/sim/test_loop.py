@@ -288,22 +288,6 @@ def test_a_failed_task_that_nobody_awaits_fails_the_run():
         sim.run(story())
 
 
-def test_a_lost_waiter_is_found():
-    """A live task that nobody can ever wake is a waiter that was not released."""
-
-    async def waits() -> None:
-        await asyncio.get_running_loop().create_future()
-
-    async def story() -> None:
-        asyncio.ensure_future(waits())  # noqa: RUF006
-        await asyncio.sleep(1)
-
-    loop = SimLoop(1)
-    loop.run(story())
-    assert [failure.message for failure in loop.lost_tasks()] == ["Task was destroyed but it is pending!"]
-    loop.close()
-
-
 def test_a_killed_node_never_runs_again_and_its_finally_reaches_nothing():
     """Kill -9 runs no clean-up; a second incarnation starts afresh."""
     told: list[str] = []

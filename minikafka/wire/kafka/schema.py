@@ -121,8 +121,3 @@ def api_named(name: str) -> ApiSchema:
 def api_with_key(key: int) -> ApiSchema | None:
     """The API with this number, if it is in the schema."""
     return _apis()[1].get(key)
-
-
-def api_names() -> tuple[str, ...]:
-    """All APIs of the schema, in its order."""
-    return tuple(_apis()[0])
