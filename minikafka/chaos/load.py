@@ -241,14 +241,14 @@ class Sender:
             work.refused(error)
             return
         self.under_way += 1
-        future.add_done_callback(partial(self._told, name, sent_s))
+        future.add_done_callback(partial(self._note_result, name, sent_s))
 
     async def _pass_on(self, value: bytes, name: TopicPartition) -> asyncio.Future[Any]:
         """Give the producer a record. The native one has the history as its ledger."""
         future: asyncio.Future[Any] = await self.producer.send(name.topic, value, partition=name.partition)
         return future
 
-    def _told(self, name: TopicPartition, sent_s: float, future: asyncio.Future[RecordMetadata]) -> None:
+    def _note_result(self, name: TopicPartition, sent_s: float, future: asyncio.Future[RecordMetadata]) -> None:
         self.under_way -= 1
         self._work.waiting[name] -= 1
         self._answered.set()
@@ -322,7 +322,7 @@ class Member:
             "heartbeat_interval_ms": 1_000,
         }
         consumer = Consumer(**settings)
-        consumer.subscribe([self._group.topic], listener=_Told(self, consumer))
+        consumer.subscribe([self._group.topic], listener=_AssignmentListener(self, consumer))
         async with consumer:
             while not self._work.stopping:
                 for name, records in (await consumer.getmany(timeout_ms=POLL_TIMEOUT_MS)).items():
@@ -337,7 +337,7 @@ class Member:
         self._work.ledger.recorder.assign(self.name, partitions)
 
 
-class _Told(ConsumerRebalanceListener):
+class _AssignmentListener(ConsumerRebalanceListener):
     def __init__(self, member: Member, consumer: Consumer) -> None:
         self._member = member
         self._consumer = consumer

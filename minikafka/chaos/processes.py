@@ -45,7 +45,7 @@ from minikafka.hosting.processes import LAUNCHER, ProcessCluster
 from minikafka.types import Address, NodeId
 
 ASK_S: Final = 2.0
-TELL_S: Final = 30.0
+APPLY_S: Final = 30.0
 """A broker that has just been started opens its doors within this, on the busiest machine seen."""
 
 RETRY_S: Final = 0.05
@@ -56,7 +56,7 @@ Spec = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Told:
+class AppliedFaults:
     """What one incarnation of a broker's process knows."""
 
     links: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -90,8 +90,8 @@ class ProcessTarget:
         self._spent: set[tuple[int, NodeId]] = set()
         """Hits of FSYNC_FAIL, with the brokers that have had their failed sync."""
         self._ahead_ms: Counter[NodeId] = Counter()
-        self._told = {node: Told() for node in self._cluster.brokers}
-        self._telling = {node: asyncio.Lock() for node in self._cluster.brokers}
+        self._applied = {node: AppliedFaults() for node in self._cluster.brokers}
+        self._applying = {node: asyncio.Lock() for node in self._cluster.brokers}
         self._http: aiohttp.ClientSession | None = None
 
     @classmethod
@@ -126,7 +126,7 @@ class ProcessTarget:
 
     def _is_explained(self, node: NodeId) -> bool:
         """Return True if a disk that a fault has damaged ended it."""
-        return bool(self._telling[node].locked() or self._struck(DISK_FULL, node) or self._struck(FSYNC_FAIL, node))
+        return bool(self._applying[node].locked() or self._struck(DISK_FULL, node) or self._struck(FSYNC_FAIL, node))
 
     async def start(self) -> None:
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S))
@@ -148,23 +148,23 @@ class ProcessTarget:
         if hit.what in {KILL, STOP, PAUSE}:
             await self._fleet.begin(hit)
         else:
-            await self._tell_all(_touched(hit))
+            await self._apply_to_all(_touched(hit))
 
     async def end(self, hit: Hit) -> None:
         self._hits.pop(hit.strike.number, None)
         nodes = _touched(hit)
         with self._fleet.returning(nodes):
             await self._fleet.end(replace(hit, nodes=nodes))
-            await self._tell_all(nodes)
+            await self._apply_to_all(nodes)
 
     async def heal(self) -> None:
         self._hits.clear()
         await self._fleet.heal()
-        await self._tell_all(self._cluster.brokers)
+        await self._apply_to_all(self._cluster.brokers)
 
     def _begins_again(self, node: NodeId) -> None:
         """A new process knows nothing of the faults in force, and its disk is well."""
-        self._told[node] = Told()
+        self._applied[node] = AppliedFaults()
         self._spent.update((hit.strike.number, node) for hit in self._struck(FSYNC_FAIL, node))
 
     def _struck(self, what: str, node: NodeId) -> list[Hit]:
@@ -197,44 +197,44 @@ class ProcessTarget:
 
     # ---- doors -------------------------------------------------------------------------------------------------------
 
-    async def _tell_all(self, nodes: Iterable[NodeId]) -> None:
-        await asyncio.gather(*map(self._tell, nodes))
+    async def _apply_to_all(self, nodes: Iterable[NodeId]) -> None:
+        await asyncio.gather(*map(self._apply, nodes))
 
-    async def _tell(self, node: NodeId) -> None:
+    async def _apply(self, node: NodeId) -> None:
         """Make the process's doors say what the faults in force want. WorldError when it does not listen in TELL_S."""
         broker = self._cluster.brokers[node]
-        deadline = asyncio.get_running_loop().time() + TELL_S
-        async with self._telling[node]:
+        deadline = asyncio.get_running_loop().time() + APPLY_S
+        async with self._applying[node]:
             while broker.is_running and not self._fleet.is_held(node) and self._differs(node):
                 try:
-                    await self._tell_once(node, broker.files.address)
+                    await self._apply_once(node, broker.files.address)
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                    self._told[node].is_unsure = True
+                    self._applied[node].is_unsure = True
                     if asyncio.get_running_loop().time() > deadline:
                         why = str(error) or type(error).__name__
                         raise WorldError(f"broker {node} cannot receive its faults: {why}") from error
                     await asyncio.sleep(RETRY_S)
 
     def _differs(self, node: NodeId) -> bool:
-        told = self._told[node]
-        return self._links(node).keys() != told.links.keys() or self._machine(node) != told.machine
+        applied = self._applied[node]
+        return self._links(node).keys() != applied.links.keys() or self._machine(node) != applied.machine
 
-    async def _tell_once(self, node: NodeId, address: Address) -> None:
-        told, links = self._told[node], self._links(node)
-        if told.is_unsure:
+    async def _apply_once(self, node: NodeId, address: Address) -> None:
+        applied, links = self._applied[node], self._links(node)
+        if applied.is_unsure:
             await self._ask("DELETE", address, "/v1/faults")
-            told.links.clear()
-            told.is_unsure = False
-        for key in [each for each in told.links if each not in links]:
-            await self._ask("DELETE", address, f"/v1/faults/{told.links[key]}")
-            del told.links[key]
+            applied.links.clear()
+            applied.is_unsure = False
+        for key in [each for each in applied.links if each not in links]:
+            await self._ask("DELETE", address, f"/v1/faults/{applied.links[key]}")
+            del applied.links[key]
         for key, spec in links.items():
-            if key not in told.links:
-                told.links[key] = (await self._ask("POST", address, "/v1/faults", spec))["id"]
+            if key not in applied.links:
+                applied.links[key] = (await self._ask("POST", address, "/v1/faults", spec))["id"]
         machine = self._machine(node)
-        if machine != told.machine:
+        if machine != applied.machine:
             await self._ask("PUT", address, "/v1/machine", machine)
-            told.machine = machine
+            applied.machine = machine
 
     async def _ask(self, method: str, address: Address, path: str, document: Spec | None = None) -> Spec:
         if self._http is None:

@@ -41,7 +41,7 @@ from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.world.clients import AdminClient, Asker, client_tls
 
 LOOK_S: Final = 0.1
-TELL_EVERY_S: Final = 5.0
+REPORT_EVERY_S: Final = 5.0
 
 BEGIN_S: Final = 60.0
 """A new cluster's topics have leaders and full ISRs by then."""
@@ -174,14 +174,14 @@ class Run:
 
     async def _until(self, at_s: float, striking: Iterable[asyncio.Task[None]]) -> None:
         """Watch until that time of the load, and until a rolling restart that is under way has ended."""
-        told_s = 0.0
+        reported_s = 0.0
         while (now_s := self._work.now()) < at_s or (self._restart is not None and self._restart[1] < 0):
             self._look()
             for task in striking:
                 if task.done() and (error := task.exception()) is not None:
                     raise error
-            if now_s - told_s >= TELL_EVERY_S:
-                told_s = now_s
+            if now_s - reported_s >= REPORT_EVERY_S:
+                reported_s = now_s
                 self._say(self._progress())
             await asyncio.sleep(LOOK_S)
 

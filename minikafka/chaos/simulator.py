@@ -127,7 +127,7 @@ def _operations(scenario: Scenario, length_s: float) -> list[Sending]:
 Event: TypeAlias = Send | Acknowledged | Failed | Unknown | Poll
 
 
-class ToldRun(sim_run.Run):
+class TimedRun(sim_run.Run):
     """A run that records the time of each client operation's result."""
 
     def __init__(self, plan: Plan) -> None:
@@ -156,12 +156,12 @@ def play(scenario: Scenario, *, seed: int, folder: Path, duration_s: float | Non
     plan = plan_of(scenario, seed, duration_s)
     (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
     (folder / scenario.path.name).write_bytes(scenario.path.read_bytes())
-    outcome = outcome_of(scenario, ToldRun(plan))
+    outcome = outcome_of(scenario, TimedRun(plan))
     write(outcome, folder)
     return outcome
 
 
-def outcome_of(scenario: Scenario, run: ToldRun) -> Outcome:
+def outcome_of(scenario: Scenario, run: TimedRun) -> Outcome:
     """Run it, and tell it in chaos's words."""
     report = run.run()
     plan = run.plan
@@ -196,7 +196,7 @@ def outcome_of(scenario: Scenario, run: ToldRun) -> Outcome:
     return outcome
 
 
-def _figures(scenario: Scenario, run: ToldRun) -> Figures:
+def _figures(scenario: Scenario, run: TimedRun) -> Figures:
     """The clients' answers, in order of time, under the faults of the plan."""
     topics = {each.topic for each in scenario.load.producers}
     figures = Figures([name for name in scenario.cluster.names() if name.topic in topics])

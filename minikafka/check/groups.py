@@ -196,10 +196,10 @@ class GroupBook:
         granted = list(partitions)
         if granted and 0 <= commit.generation < commit.fence:
             reason = f"generation {commit.generation}, in force was {commit.fence}"
-            self._report("zombie-commit", f"{group}: {commit.member} committed {_told(commit.offsets)} in {reason}")
+            self._report("zombie-commit", f"{group}: {commit.member} committed {_as_text(commit.offsets)} in {reason}")
         if granted and commit.instance_is is not None and commit.instance_is != commit.member:
             reason = f"instance {commit.instance} was {commit.instance_is} by then"
-            self._report("zombie-commit", f"{group}: {commit.member} committed {_told(commit.offsets)}, {reason}")
+            self._report("zombie-commit", f"{group}: {commit.member} committed {_as_text(commit.offsets)}, {reason}")
         for partition in granted:
             offset = commit.offsets[partition]
             if is_log_known and offset not in known.ever.get(partition, {}):
@@ -314,5 +314,5 @@ def _shown(partitions: Iterable[TopicPartition]) -> str:
     return "[" + ", ".join(map(str, partitions)) + "]"
 
 
-def _told(offsets: Commits) -> str:
+def _as_text(offsets: Commits) -> str:
     return ", ".join(f"{partition} at {offset}" for partition, offset in offsets.items())

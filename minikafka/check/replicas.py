@@ -364,14 +364,14 @@ class ReplicaBook:
                 if log.log_start <= offset and last_offset(offset, held) < log.high_watermark and offset not in here:
                     disputed[offset] = None
         for offset in sorted(disputed):
-            held_by = [(log.node, *_told(holdings(log).get(offset))) for log in logs if log.owes(offset)]
+            held_by = [(log.node, *_epoch_and_content(holdings(log).get(offset))) for log in logs if log.owes(offset)]
             lines = tuple(log.lines[0] for log in logs if log.owes(offset))
             self._report(_diverged(partition, offset, held_by, lines=lines))
             del merged[offset]
         return merged
 
 
-def _told(held: object) -> tuple[Epoch, str]:
+def _epoch_and_content(held: object) -> tuple[Epoch, str]:
     """(leader epoch, value or digest) of a row or a batch."""
     match held:
         case (int(epoch), str(value)):

@@ -32,8 +32,8 @@ from minikafka.cli.running import (
     Failure,
     Misuse,
     Result,
+    check_reachable,
     run,
-    somebody_listens,
 )
 from minikafka.errors import in_words
 from minikafka.types import TopicPartition
@@ -202,7 +202,7 @@ def connection(bootstrap: str) -> Connection:
 async def with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
     """Connect, work, close. Fails at once when nobody listens at ``bootstrap``."""
     settings = client_settings(bootstrap)
-    await somebody_listens(bootstrap)
+    await check_reachable(bootstrap)
     settings |= {"default_api_timeout_ms": ANSWER_TIMEOUT_MS, "controller_timeout_ms": CONTROLLER_TIMEOUT_MS}
     from minikafka import AdminClient  # noqa: PLC0415 - see the head of this file
 

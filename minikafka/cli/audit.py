@@ -268,10 +268,10 @@ def operations_of(ledgers: Sequence[Path]) -> Iterator[Operation]:
     for index, path in enumerate(ledgers):
         with path.open("rb") as lines:
             for operation in read_history(lines):
-                yield operation if len(ledgers) == 1 else _told_apart(operation, path.name, index, len(ledgers))
+                yield operation if len(ledgers) == 1 else _with_ledger_name(operation, path.name, index, len(ledgers))
 
 
-def _told_apart(operation: Operation, name: str, index: int, count: int) -> Operation:
+def _with_ledger_name(operation: Operation, name: str, index: int, count: int) -> Operation:
     match operation:
         case Send():
             process = f"{name}: {operation.process}"

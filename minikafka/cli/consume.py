@@ -42,11 +42,11 @@ from minikafka.cli.running import (
     ANSWER_TIMEOUT_MS,
     INTERRUPTED,
     Signals,
+    check_reachable,
     first_of,
     lone_command,
     output_reader_gone,
     run_until_asked,
-    somebody_listens,
 )
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
 from minikafka.client.settings import ASSIGNORS
@@ -344,7 +344,7 @@ class Reading:
             await consumer.stop()
 
     async def _read(self, consumer: Consumer) -> None:
-        await somebody_listens(self.bootstrap)
+        await check_reachable(self.bootstrap)
         await consumer.start()
         partitions = self._partitions(consumer)
         consumer.unsubscribe()
@@ -409,7 +409,7 @@ class Reading:
 
     async def _share(self, consumer: Consumer) -> None:
         """As a member: what was printed is committed by itself, and when it ends."""
-        await somebody_listens(self.bootstrap)
+        await check_reachable(self.bootstrap)
         await consumer.start()
         if not consumer.partitions_for_topic(self.topic):
             raise UnknownTopicOrPartition(f"there is no topic {self.topic}")

@@ -247,7 +247,7 @@ class Demo:
             await self._create_topic(cluster)
             story = await self._stream(cluster, ledger, chain([first], stream_of_flights))
             say("reading everything back")
-            ends = await read_back(ledger, {"bootstrap_servers": cluster.bootstrap}, NAMES, self._told_of_reading())
+            ends = await read_back(ledger, {"bootstrap_servers": cluster.bootstrap}, NAMES, self._reading_progress())
             folders = {node: broker.files.folder for node, broker in cluster.brokers.items()}
             aggregated = not self.with_spark or await self._aggregate(cluster)
         finally:
@@ -279,7 +279,7 @@ class Demo:
         )
         return not differences
 
-    def _told_of_reading(self) -> Callable[[int], None]:
+    def _reading_progress(self) -> Callable[[int], None]:
         """Says how far it is, now and then."""
         loop = asyncio.get_running_loop()
         next_at = loop.time() + READING_INTERVAL_S

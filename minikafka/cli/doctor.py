@@ -47,7 +47,7 @@ from minikafka.cli.doctor_checks import (
     shown_certificate,
 )
 from minikafka.cli.doctor_checks import SETTINGS as SECURITY_SETTINGS
-from minikafka.cli.running import FAILED, Failure, Misuse, lone_command, run, somebody_listens
+from minikafka.cli.running import FAILED, Failure, Misuse, check_reachable, lone_command, run
 from minikafka.cli.settings import broker_settings
 from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_output_option, many, print_json, print_table
 from minikafka.client.structs import ConfigResource
@@ -75,7 +75,7 @@ _SAMPLE = re.compile(
 
 async def gather(bootstrap: str) -> ClusterFacts:
     """Ask the cluster, every broker of it, and what lies around them. Raises when no bootstrap server answers."""
-    await somebody_listens(bootstrap)
+    await check_reachable(bootstrap)
     tls, login = connection(bootstrap)
     headers = {} if login is None else {"Authorization": await login()}
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True), headers=headers)

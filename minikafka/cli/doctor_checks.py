@@ -252,7 +252,7 @@ def _topic(topic: DescribedTopic, settings: Mapping[str, str], living: list[Node
             troubles.setdefault("away", []).append(each.partition)
         if each.adding_replicas or each.removing_replicas:
             troubles.setdefault("moving", []).append(each.partition)
-    yield from _told(topic, minimum, troubles)
+    yield from _trouble_findings(topic, minimum, troubles)
     factors = Counter(replication_factor(each) for each in topic.partitions)
     if factors and max(factors) == 1 and len(living) > 1:
         what = "each partition has one replica: while its broker is down, its records cannot be read"
@@ -275,7 +275,7 @@ _TROUBLES = {
 }
 
 
-def _told(topic: DescribedTopic, minimum: int, troubles: Mapping[str, list[int]]) -> Iterator[Finding]:
+def _trouble_findings(topic: DescribedTopic, minimum: int, troubles: Mapping[str, list[int]]) -> Iterator[Finding]:
     for kind, (level, check, what, do) in _TROUBLES.items():
         numbers = troubles.get(kind)
         if numbers:

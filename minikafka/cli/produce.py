@@ -30,10 +30,10 @@ from minikafka.cli.running import (
     FAILED,
     INTERRUPTED,
     Signals,
+    check_reachable,
     first_of,
     lone_command,
     run_until_asked,
-    somebody_listens,
 )
 from minikafka.cli.tables import OutputFile, bootstrap_option, console, many, print_json, topic_argument
 from minikafka.config.setting import MIB
@@ -313,7 +313,7 @@ async def _produce(tally: Tally, asked: Sending, signals: Signals) -> None:
         default_api_timeout_ms=ANSWER_TIMEOUT_MS,
         max_request_size=LINE_SIZE_MAX,
     )
-    await somebody_listens(asked.bootstrap)
+    await check_reachable(asked.bootstrap)
     await producer.start()
     if sys.stdin.isatty() and sys.stderr.isatty():
         click.echo("minikafka: one record a line; Ctrl-D ends the input", err=True)

@@ -128,7 +128,7 @@ class Commands(click.Group):
         self.epilog = EXAMPLES + examples if examples else None
 
     def invoke(self, ctx: click.Context) -> Any:
-        with told_as_sentences():
+        with errors_as_sentences():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -150,7 +150,7 @@ def lone_command(name: str | None = None, **more: Any) -> Callable[[Callable[...
 
 
 @contextmanager
-def told_as_sentences() -> Any:
+def errors_as_sentences() -> Any:
     """Turn expected errors into :class:`Failure` and :class:`Misuse`."""
     try:
         yield
@@ -163,7 +163,7 @@ def told_as_sentences() -> Any:
     except BrokenPipeError:
         _leave_quietly()
     except OSError as error:
-        raise Failure(_told_by_the_system(error)) from error
+        raise Failure(_system_error_text(error)) from error
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise Interrupted("interrupted") from None
 
@@ -180,7 +180,7 @@ def _sentence(error: Exception, text: str) -> str:
     return text
 
 
-def _told_by_the_system(error: OSError) -> str:
+def _system_error_text(error: OSError) -> str:
     """Which file, and what is wrong with it; without a name it was the output that could not be written."""
     if type(error).__str__ is not OSError.__str__ or error.errno is None or error.strerror is None:
         return str(error)  # it has words of its own
@@ -244,7 +244,7 @@ def run_until_asked(work: Callable[[Signals], Coroutine[Any, Any, Result]]) -> R
         return runner.run(with_signals())
 
 
-async def somebody_listens(bootstrap: str) -> None:
+async def check_reachable(bootstrap: str) -> None:
     """Failure at once when nothing listens at any of the bootstrap servers; clients would try for a while.
 
     InvalidConfig for a malformed ``bootstrap``.

@@ -82,7 +82,7 @@ def search_command(config: tuple[str, ...], seeds: int, start: int, out: Path | 
     elif found is None:
         click.echo(_none_found(result, seeds, start))
     else:
-        click.echo("\n".join(_told(settings, result, found, out)))
+        click.echo("\n".join(_result_lines(settings, result, found, out)))
     if found is not None and out is not None:
         out.write_text(found.plan.to_json(), encoding="utf-8")
     if interrupted is not None:
@@ -149,7 +149,7 @@ def _none_found(result: Search, seeds: int, start: int) -> str:
     )
 
 
-def _told(settings: Mapping[str, str], result: Search, found: Found, out: Path | None) -> Iterator[str]:
+def _result_lines(settings: Mapping[str, str], result: Search, found: Found, out: Path | None) -> Iterator[str]:
     plan, seed = found.plan, found.seed
     others = f", {result.losses} of them lose one; this is the shortest story" if result.losses > 1 else ""
     yield f"seed {seed} loses an acknowledged record ({many(result.tried, 'seed')} tried{others})."

@@ -79,7 +79,7 @@ class GroupOffsets:
         self._coordinator = coordinator
         self._positions = positions
         self._membership = membership
-        self._told: dict[TopicPartition, Spot] = {}
+        self._committed_last: dict[TopicPartition, Spot] = {}
         """What this consumer has committed last: not committed again by itself."""
         self._given_up: Counter[TopicPartition] = Counter()
         """How often each was given up: a commit is not repeated once this has changed."""
@@ -144,7 +144,7 @@ class GroupOffsets:
                 refused = error
             else:
                 owned = (each for each in spots.items() if self._given_up[each[0]] == given_up[each[0]])
-                self._told.update(owned)
+                self._committed_last.update(owned)
                 return
             if not self._may_be_mended(refused, member, spots) or self._world.clock.now() + pause_s >= deadline:
                 if isinstance(refused, OUT_OF_THE_GROUP):
@@ -257,7 +257,7 @@ class GroupOffsets:
     async def commit_reached(self, reached: Mapping[TopicPartition, tuple[Offset, Epoch]]) -> None:
         """As :meth:`commit_positions`, of positions that were noted."""
         spots = {partition: Spot(*spot) for partition, spot in reached.items()}
-        news = {partition: spot for partition, spot in spots.items() if self._told.get(partition) != spot}
+        news = {partition: spot for partition, spot in spots.items() if self._committed_last.get(partition) != spot}
         if not news:
             return
         try:
@@ -273,7 +273,7 @@ class GroupOffsets:
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """They are another's now: what was committed for them is no longer ours to know."""
         for partition in partitions:
-            self._told.pop(partition, None)
+            self._committed_last.pop(partition, None)
             self._given_up[partition] += 1
 
     async def stop(self) -> None:

@@ -209,7 +209,7 @@ class Sender:
         try:
             await self._tasks.end()
         finally:
-            self._tell_all("the producer was stopped")
+            self._fail_all("the producer was stopped")
 
     # ---------------------------------------------------------------------------------------- for the producer
 
@@ -300,7 +300,7 @@ class Sender:
             self.broken = error
             self.topics.clear()
             self._world.events("producer_broken", error=repr(error))
-            self._tell_all(f"the producer ended: {error!r}")
+            self._fail_all(f"the producer ended: {error!r}")
             if self._main is not None:
                 self._main.cancel()
 
@@ -492,7 +492,7 @@ class Sender:
             if not waiting.done():
                 waiting.set_result(None)
 
-    def _tell_all(self, why: str) -> None:
+    def _fail_all(self, why: str) -> None:
         for batch in self._accumulator.abandon():
             unknown = batch.once_unknown or batch in batch.queue.in_flight
             refuse(batch, kafka.RequestTimedOut(why, outcome=kafka.UNKNOWN if unknown else kafka.NOT_WRITTEN))

@@ -142,7 +142,7 @@ class BrokerProcess:
     def obituary(self) -> str:
         """How it ended, and the last thing it said."""
         code = self.returncode
-        how = "was not started" if code is None else f"ended with {_told(code)}"
+        how = "was not started" if code is None else f"ended with {_exit_text(code)}"
         try:
             lines = _end_of(self.files.log_path).strip().splitlines()
         except FileNotFoundError:
@@ -212,7 +212,7 @@ def _end_of(path: Path) -> str:
         return log.read().decode(errors="replace")
 
 
-def _told(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -298,7 +298,7 @@ def create_partitions(
                     f"topic {asked.name!r} keeps its {len(topic.partitions)} partitions: with another number, other "
                     "coordinators would be responsible for groups or transactional ids, and know nothing of them"
                 )
-            placed = _placed_anew(image, topic, asked, partitions_left)
+            placed = _placed_in_addition(image, topic, asked, partitions_left)
             charge(len(placed))
         except kafka.ProtocolError as error:
             answers.append(a.CreatedPartitions.failed(error, name=asked.name))
@@ -316,7 +316,7 @@ def create_partitions(
     )
 
 
-def _placed_anew(
+def _placed_in_addition(
     image: MetadataImage, topic: TopicImage, asked: a.NewPartitions, partitions_left: int
 ) -> tuple[tuple[NodeId, ...], ...]:
     """The replicas of each new partition: S18 goes on where it stopped, with the topic's replication factor."""

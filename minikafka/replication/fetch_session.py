@@ -57,33 +57,33 @@ def epoch_after(epoch: int) -> int:
 class CachedPartition:
     """One partition of a session as the leader remembers it."""
 
-    __slots__ = ("item", "leader", "name", "seat", "told_high_watermark", "told_start_offset")
+    __slots__ = ("item", "leader", "name", "seat", "sent_high_watermark", "sent_start_offset")
 
     def __init__(self, item: FetchPartition) -> None:
         self.name = TopicPartition(item.topic, item.partition)
         self.item = item
         """The question as it was last asked."""
-        self.told_high_watermark: Offset = NO_OFFSET
-        self.told_start_offset: Offset = NO_OFFSET
+        self.sent_high_watermark: Offset = NO_OFFSET
+        self.sent_start_offset: Offset = NO_OFFSET
         self.seat: Partition | None = None
         self.leader: LeaderReplica | None = None
         """The role that found the question in order, if one has: under it, it stays in order."""
 
     def answered(
-        self, seat: Partition, leader: LeaderReplica, told_high_watermark: Offset, told_start_offset: Offset
+        self, seat: Partition, leader: LeaderReplica, sent_high_watermark: Offset, sent_start_offset: Offset
     ) -> None:
         """The question was in order under ``leader``, and the fetcher knows these marks now."""
         self.seat, self.leader = seat, leader
-        self.told_high_watermark, self.told_start_offset = told_high_watermark, told_start_offset
+        self.sent_high_watermark, self.sent_start_offset = sent_high_watermark, sent_start_offset
 
     def refused(self) -> None:
         """The answer had an error or a divergence: send a full request."""
         self.leader = None
-        self.told_high_watermark = self.told_start_offset = NO_OFFSET
+        self.sent_high_watermark = self.sent_start_offset = NO_OFFSET
 
     def has_news(self, high_watermark: Offset, start_offset: Offset) -> bool:
         """Return True if the fetcher needs an answer although there is no data for it."""
-        return high_watermark != self.told_high_watermark or start_offset != self.told_start_offset
+        return high_watermark != self.sent_high_watermark or start_offset != self.sent_start_offset
 
     def quiet_leader(self, *, is_follower: bool, reads_committed: bool = False) -> LeaderReplica | None:
         """The leader that has nothing to say to the question: it is in order still, nothing is there to read, and the
@@ -98,7 +98,7 @@ class CachedPartition:
         end = log.end_offset if is_follower else leader.high_watermark
         if self.item.fetch_offset < (leader.last_stable_offset if reads_committed else end):
             return None
-        if leader.high_watermark != self.told_high_watermark or log.start_offset != self.told_start_offset:
+        if leader.high_watermark != self.sent_high_watermark or log.start_offset != self.sent_start_offset:
             return None
         return leader
 

@@ -35,7 +35,7 @@ from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Text, kinds_parameter
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schema import many, nullable
-from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, told_once
+from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, without_repeats
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.types import NO_NODE, Address, NodeId, Offset, TopicPartition
@@ -206,11 +206,11 @@ class _Replicas:
         self._own: dict[NodeId, m.PastReplica] = {}
         self._followed: dict[NodeId, m.PastReplica] = {}
 
-    def apply(self, told_by: NodeId, sample: m.PastReplica) -> None:
+    def apply(self, reported_by: NodeId, sample: m.PastReplica) -> None:
         """Samples come in the order of time."""
-        if told_by == sample.broker_id:
-            self._own[told_by] = sample
-        elif told_by == self._reader:
+        if reported_by == sample.broker_id:
+            self._own[reported_by] = sample
+        elif reported_by == self._reader:
             self._followed[sample.broker_id] = sample
 
     def views(self, events: Iterable[Event]) -> Views:
@@ -240,7 +240,7 @@ class _Moment(NamedTuple):
     at_ms: int
     change: ImageChange | None = None
     sample: m.PastReplica | None = None
-    told_by: NodeId = NO_NODE
+    reported_by: NodeId = NO_NODE
     event: Event | None = None
 
 
@@ -258,7 +258,7 @@ class _Past:
         self._events: list[Event] = []
         moments = [_Moment(each.at_ms, change=each) for each in host.history.image_changes(span.first, span.last)]
         for each in histories:
-            moments += (_Moment(sample.at_ms, sample=sample, told_by=each.node) for sample in each.samples)
+            moments += (_Moment(sample.at_ms, sample=sample, reported_by=each.node) for sample in each.samples)
             if name is not None:
                 moments += (_Moment(event.at_ms, event=event) for event in each.events)
         self._moments = sorted(moments, key=lambda each: each.at_ms)
@@ -284,7 +284,7 @@ class _Past:
 
     def _apply(self, moment: _Moment) -> None:
         if moment.sample is not None:
-            self._replicas.apply(moment.told_by, moment.sample)
+            self._replicas.apply(moment.reported_by, moment.sample)
         elif moment.event is not None:
             self._events.append(moment.event)
         elif moment.change is not None:
@@ -391,7 +391,7 @@ def _is_visible(event: Event, permit: Permit | None) -> bool:
 def _steps(visit: Visit, histories: list[_Received], span: Span) -> list[dict[str, Any]]:
     kinds, broker = visit[KIND], visit[BROKER]
     # Before the span is cut out: a copy of what happened before it is no event of its own.
-    events = told_once(
+    events = without_repeats(
         event
         for each in histories
         for event in each.events
@@ -520,8 +520,8 @@ def journal_of(host: Host, name: TopicPartition, span: Span, histories: list[_Re
     """A partition's history as a journal, for the replay page: its samples are events too."""
     replicas = _Replicas(host.node_id)
     shown_now: dict[NodeId, m.PastReplica | None] = {}
-    moments = [_Moment(each.at_ms, sample=each, told_by=one.node) for one in histories for each in one.samples]
-    events = told_once(event for one in histories for event in one.events if event.at_ms >= span.first)
+    moments = [_Moment(each.at_ms, sample=each, reported_by=one.node) for one in histories for each in one.samples]
+    events = without_repeats(event for one in histories for event in one.events if event.at_ms >= span.first)
     moments += [_Moment(each.at_ms, event=each) for each in events]
     entries: list[Entry] = []
     for moment in sorted((each for each in moments if each.at_ms <= span.last), key=lambda each: each.at_ms):
@@ -532,7 +532,7 @@ def journal_of(host: Host, name: TopicPartition, span: Span, histories: list[_Re
                 Entry(at_s=at_s, node=str(event.broker), kind=event.kind, facts=event.facts, cause=event.cause)
             )
         elif moment.sample is not None:
-            replicas.apply(moment.told_by, moment.sample)
+            replicas.apply(moment.reported_by, moment.sample)
             node = moment.sample.broker_id
             sample = replicas.of(node)
             if sample is not None and sample.replica is not None and sample is not shown_now.get(node):

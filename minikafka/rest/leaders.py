@@ -60,23 +60,23 @@ async def ask(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_
     LeaderNotAvailable when the broker cannot be reached (nothing happened), NetworkException with outcome *unknown*
     when the answer is lost.
     """
-    response = await told_by(visit, node, request, wait_s=wait_s, slack_s=slack_s)
+    response = await response_of(visit, node, request, wait_s=wait_s, slack_s=slack_s)
     if response.error_code:
         raise failure_of(response)
     return response
 
 
-async def told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_s: float | None = None) -> Any:
+async def response_of(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_s: float | None = None) -> Any:
     """As :func:`ask`, but an error that stands in a response is the caller's to read.
 
     What the client may not do is not sent, and is denied in the response.
     """
     return await visit.answer(
-        BY_REQUEST[type(request)], request, lambda left: _told_by(visit, node, left, wait_s=wait_s, slack_s=slack_s)
+        BY_REQUEST[type(request)], request, lambda left: _response_of(visit, node, left, wait_s=wait_s, slack_s=slack_s)
     )
 
 
-async def _told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_s: float | None) -> Any:
+async def _response_of(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_s: float | None) -> Any:
     host = visit.host
     if node == host.node_id:
         visit.served_by.append(node)
@@ -419,7 +419,7 @@ async def from_coordinator(
         try:
             node = await coordinator_of(visit, group, kind)
             left_s = max(deadline - clock.now(), PAUSE_S)
-            response = await told_by(visit, node, request, wait_s=left_s, slack_s=0.0 if until else None)
+            response = await response_of(visit, node, request, wait_s=left_s, slack_s=0.0 if until else None)
         except kafka.LeaderNotAvailable as unreachable:
             error: kafka.ProtocolError = kafka.CoordinatorNotAvailable(
                 f"the coordinator of {group}: {unreachable.message}", outcome=unreachable.outcome

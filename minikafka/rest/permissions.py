@@ -2,8 +2,8 @@
 
 A route that names a topic, group or transactional id needs something of it, whether it exists or not. What a handler
 sends to brokers is checked as well, by the table of APIs (``security/permissions.py``): see
-:func:`minikafka.rest.leaders.told_by`. So routes without a resource in their path need nothing here if all that they
-do is such a request.
+:func:`minikafka.rest.leaders.response_of`. So routes without a resource in their path need nothing here if all that
+they do is such a request.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ async def get_stream(visit: Visit) -> Stream:
 async def _follow(ring: EventRing, start: int, wanted: Wanted) -> AsyncGenerator[bytes, None]:
     """A reader that is too slow for the ring learns how many events it missed."""
     loop = asyncio.get_running_loop()
-    told_at = loop.time()
+    reported_at = loop.time()
     while True:
         if 0 < start < ring.start:
             yield _sse("missed", start, {"count": ring.start - start})
@@ -127,12 +127,12 @@ async def _follow(ring: EventRing, start: int, wanted: Wanted) -> AsyncGenerator
         start = rows[-1].seq + 1 if len(rows) == EVENTS_PER_CHUNK else end
         if rows:
             yield b"".join(_sse(row.kind, row.seq, row.line()) for row in rows)
-        elif loop.time() >= told_at + HEARTBEAT_S:
+        elif loop.time() >= reported_at + HEARTBEAT_S:
             yield HEARTBEAT
         else:
-            await ring.until_news(end, told_at + HEARTBEAT_S - loop.time())
+            await ring.until_news(end, reported_at + HEARTBEAT_S - loop.time())
             continue
-        told_at = loop.time()
+        reported_at = loop.time()
 
 
 def _sse(kind: str, seq: int, line: dict[str, Any]) -> bytes:

@@ -109,10 +109,10 @@ def event_of(broker: NodeId, entry: StoryEntry) -> Event:
 
 def story_of(views: Views) -> list[Event]:
     """All that is remembered of a partition, oldest first."""
-    return told_once(event_of(broker, entry) for broker in sorted(views) for entry in views[broker].story)
+    return without_repeats(event_of(broker, entry) for broker in sorted(views) for entry in views[broker].story)
 
 
-def told_once(events: Iterable[Event]) -> list[Event]:
+def without_repeats(events: Iterable[Event]) -> list[Event]:
     """Events of several brokers, oldest first. What the controller recorded is there once, with the reason."""
     recorded: dict[tuple[Any, ...], Event] = {}
     others: list[Event] = []

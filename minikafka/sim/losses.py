@@ -104,14 +104,14 @@ class Losses:
         self,
         plan: Plan,
         unclean_elections: Callable[[TopicPartition], Mapping[Epoch, float]],
-        begun_anew_at: Callable[[TopicPartition], Collection[Offset]] = lambda _: (),
+        restarted_at: Callable[[TopicPartition], Collection[Offset]] = lambda _: (),
         doubled: Container[str] = (),
         time_of: Callable[[int], float] = lambda _: 0.0,
         deleted_below: Callable[[TopicPartition, float], Offset] = lambda _name, _by: 0,
     ) -> None:
         self._unclean_elections = unclean_elections
         """Those that a partition has had, as its topic allows: epoch -> time."""
-        self._begun_anew_at = begun_anew_at
+        self._restarted_at = restarted_at
         """Where replicas began their logs behind what was deleted."""
         self._deleted_below = deleted_below
         """Where some replica's log began at a time."""
@@ -176,7 +176,7 @@ class Losses:
 
     def _is_of_a_deletion(self, name: TopicPartition, places: Iterable[Sequence[Offset]]) -> bool:
         """Return True if a replica has begun its log between any two places of each record."""
-        begun = self._begun_anew_at(name)
+        begun = self._restarted_at(name)
         return all(
             any(one < start <= next_one for start in begun) for offsets in places for one, next_one in pairwise(offsets)
         )

@@ -174,14 +174,14 @@ class Run:
         self.report = Report(plan=plan)
         self.schedule = Schedule(interrupt=self.sim.loop.alarm)
         self.checker = Checker()
-        self._told_at: list[float] = []
+        self._reported_at: list[float] = []
         """When each line of the history was."""
         self.losses = Losses(
             plan,
             self.watch.unclean_elections,
-            self.watch.begun_anew_at,
+            self.watch.restarted_at,
             DoubledRecords(self.sim.network.doubled),
-            lambda line: self._told_at[line - 1],
+            lambda line: self._reported_at[line - 1],
             self.watch.deleted_below,
         )
         self._recorder = Recorder(self._record, self.sim.loop.time)
@@ -210,7 +210,7 @@ class Run:
         self._events_seen = 0
 
     def _record(self, operation: HistoryOperation) -> None:
-        self._told_at.append(self.sim.loop.time())
+        self._reported_at.append(self.sim.loop.time())
         self.checker.feed(operation)
         self.report.outcomes[operation.type] += 1
 
@@ -454,7 +454,7 @@ class Run:
             if wrong:
                 yield LogInOrder.name, f"{name} on broker {node}: {wrong}"
             # A replica that began its log behind what was deleted believes a retry: see ``losses.py``.
-            if not replica.log.has_gaps and not self.watch.begun_anew_at(name):
+            if not replica.log.has_gaps and not self.watch.restarted_at(name):
                 wrong = broken_sequence(replica.log)
                 if wrong:
                     yield "sequence_broken", f"{name} on broker {node}: {wrong}"

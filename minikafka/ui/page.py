@@ -216,8 +216,8 @@ class _Builder:
             )
         if len(partitions) > 1:
             others = [name for name in partitions if name != self.partition]
-            told_names = ", ".join(others[:6]) + (" and more" if len(others) > 6 else "")
-            notes.append(f"Other partitions of this journal (--partition shows them): {told_names}.")
+            shown_names = ", ".join(others[:6]) + (" and more" if len(others) > 6 else "")
+            notes.append(f"Other partitions of this journal (--partition shows them): {shown_names}.")
         if omitted["others"]:
             notes.append(
                 f"{omitted['others']:,} events of other partitions, of clients and of the metadata quorum's inner"

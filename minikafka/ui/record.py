@@ -117,10 +117,10 @@ def _parts_of_answer(message: Message, asked: Parts) -> Parts:
     answer = decode_response(message.api, message.body)
     if answer.error_code:
         return {name: {"error": BY_CODE[answer.error_code].name} for name in asked}
-    return {f"{each.topic}-{each.partition}": dict(_told(message.api, each)) for each in answer.partitions}
+    return {f"{each.topic}-{each.partition}": dict(_partition_facts(message.api, each)) for each in answer.partitions}
 
 
-def _told(api: str, part: Any) -> Iterator[tuple[str, object]]:
+def _partition_facts(api: str, part: Any) -> Iterator[tuple[str, object]]:
     if part.error_code:
         yield "error", BY_CODE[part.error_code].name
         return

@@ -105,10 +105,10 @@ def commit() -> str:
     """Of this checkout; with a plus when files differ from it."""
     command = ("git", "describe", "--always", "--abbrev=7", "--dirty=+", "--exclude=*")
     try:
-        told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return told
+    return described
 
 
 def run(*, only: str, quick: bool) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def run(*, only: str, quick: bool) -> dict[str, Any]:
     began, load_before, at = time.perf_counter(), os.getloadavg()[0], commit()
     done: list[Row] = []
 
-    def told() -> dict[str, Any]:
+    def document() -> dict[str, Any]:
         return {
             "commit": at,
             "quick": quick,
@@ -136,10 +136,10 @@ def run(*, only: str, quick: bool) -> dict[str, Any]:
     except Exception:
         # A quarter of an hour of rows is not to be lost with the one that failed.
         with tempfile.NamedTemporaryFile("w", prefix="minikafka-bench-", suffix=".json", delete=False) as kept:
-            json.dump(told(), kept)
+            json.dump(document(), kept)
         sys.stderr.write(f"\nwhat was measured before is in {kept.name}: see --from\n")
         raise
-    return told()
+    return document()
 
 
 def main() -> None:

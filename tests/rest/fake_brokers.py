@@ -140,7 +140,7 @@ class FakeBroker:
         self.asked: list[Any] = []
         self.envelopes: list[m.EnvelopeRequest] = []
         self.was_asked = asyncio.Event()
-        self.told: list[tuple[str, dict[str, object]]] = []
+        self.reported: list[tuple[str, dict[str, object]]] = []
         self.acts: list[NodeId] = []
         """Brokers that a test route has stopped, killed or started."""
         self.instruments: Instruments | None = None
@@ -154,7 +154,7 @@ class FakeBroker:
             clock=SystemClock(),
             network=self.network,
             disk=None,  # type: ignore[arg-type]
-            events=lambda kind, /, **facts: self.told.append((kind, facts)),
+            events=lambda kind, /, **facts: self.reported.append((kind, facts)),
             random=Random(7),
             entropy=Random(8).randbytes,
         )
@@ -256,10 +256,10 @@ class FakeBroker:
         self._must_control()
         (topic,) = request.topics
         if topic.name in self.cluster.topics:
-            told = m.CreatedTopic(
+            reported = m.CreatedTopic(
                 name=topic.name, error_code=TopicAlreadyExists.code, error_message="exists", outcome="not_written"
             )
-            return m.CreateTopicsResponse(topics=(told,))
+            return m.CreateTopicsResponse(topics=(reported,))
         count = max(topic.num_partitions, 1)
         if not request.validate_only:
             nodes = sorted(self.cluster.brokers)
@@ -271,8 +271,8 @@ class FakeBroker:
         self._must_control()
         (name,) = request.topics
         if self.cluster.topics.pop(name, None) is None:
-            told = m.DeletedTopic(name=name, error_code=3, error_message="no such topic", outcome="not_written")
-            return m.DeleteTopicsResponse(topics=(told,))
+            reported = m.DeletedTopic(name=name, error_code=3, error_message="no such topic", outcome="not_written")
+            return m.DeleteTopicsResponse(topics=(reported,))
         return m.DeleteTopicsResponse(topics=(m.DeletedTopic(name=name),), metadata_offset=self.cluster.offset)
 
     async def on_ElectLeaders(self, request: m.ElectLeadersRequest) -> m.ElectLeadersResponse:
@@ -369,43 +369,43 @@ class FakeBroker:
         )
 
     async def on_OffsetCommit(self, request: g.OffsetCommitRequest) -> g.OffsetCommitResponse:
-        told = []
+        reported = []
         for each in request.partitions:
             done = g.PartitionOutcome(topic=each.topic, partition=each.partition)
             refusals = self.refuse_parts.get(TopicPartition(each.topic, each.partition))
-            told.append(_failed(done, refusals.pop(0)) if refusals else done)
-        return g.OffsetCommitResponse(partitions=tuple(told))
+            reported.append(_failed(done, refusals.pop(0)) if refusals else done)
+        return g.OffsetCommitResponse(partitions=tuple(reported))
 
     async def on_EndTxn(self, request: t.EndTxnRequest) -> t.EndTxnResponse:
         return t.EndTxnResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
 
     async def on_Produce(self, request: m.ProduceRequest) -> m.ProduceResponse:
-        told = []
+        reported = []
         for item in request.partitions:
             name = TopicPartition(item.topic, item.partition)
             try:
                 self._checked(name)
             except ProtocolError as error:
-                told.append(_failed(m.ProducedPartition(topic=name.topic, partition=name.partition), error))
+                reported.append(_failed(m.ProducedPartition(topic=name.topic, partition=name.partition), error))
                 continue
             (records,) = item.records
             batch = RecordBatch.of(bytes(records))
             base = self.cluster.end(name)
             self.cluster.batches.setdefault(name, []).append(b"".join(stamped(batch, base_offset=base, leader_epoch=4)))
             self.cluster.ends[name] = base + batch.record_count
-            told.append(
+            reported.append(
                 m.ProducedPartition(
                     topic=name.topic, partition=name.partition, base_offset=base, leader_epoch=4, log_start_offset=0
                 )
             )
         self.cluster.news.set()
-        return m.ProduceResponse(partitions=tuple(told))
+        return m.ProduceResponse(partitions=tuple(reported))
 
     async def on_Fetch(self, request: m.FetchRequest) -> m.FetchResponse:
         (item,) = request.partitions
         name = TopicPartition(item.topic, item.partition)
         start, end = self.cluster.log_starts.get(name, 0), self.cluster.end(name)
-        told = m.FetchedPartition(
+        reported = m.FetchedPartition(
             topic=name.topic,
             partition=name.partition,
             high_watermark=end,
@@ -420,22 +420,22 @@ class FakeBroker:
             if not start <= item.fetch_offset <= end:
                 raise OffsetOutOfRange(f"{name}: offset {item.fetch_offset} is outside {start} to {end}")
         except ProtocolError as error:
-            return m.FetchResponse(partitions=(_failed(told, error),))
+            return m.FetchResponse(partitions=(_failed(reported, error),))
         if item.fetch_offset == end and request.max_wait_ms:
             self.cluster.news.clear()
             try:
                 async with asyncio.timeout(request.max_wait_ms / 1000):
                     await self.cluster.news.wait()
             except TimeoutError:
-                return m.FetchResponse(partitions=(told,))
+                return m.FetchResponse(partitions=(reported,))
             end = self.cluster.end(name)
         found = [
             each for each in self.cluster.batches.get(name, []) if RecordBatch.of(each).next_offset > item.fetch_offset
         ]
-        told = structs.replace(
-            told, high_watermark=end, last_stable_offset=end, log_end_offset=end, records=tuple(found)
+        reported = structs.replace(
+            reported, high_watermark=end, last_stable_offset=end, log_end_offset=end, records=tuple(found)
         )
-        return m.FetchResponse(partitions=(told,))
+        return m.FetchResponse(partitions=(reported,))
 
     async def on_ListOffsets(self, request: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
         listed = []

@@ -45,7 +45,7 @@ FORMER_ID, PRESENT_ID = "A" * 21 + "Q", "B" * 21 + "Q"
 
 
 @dataclass
-class Told:
+class Answer:
     """One answer."""
 
     status: int
@@ -59,14 +59,14 @@ class Told:
 
     def problem(self, status: int, error: str) -> Any:
         """The problem, checked for what every problem has (RFC 9457)."""
-        told = self.json
-        assert (self.status, told["status"], told["error"]) == (status, status, error), told
+        answer = self.json
+        assert (self.status, answer["status"], answer["error"]) == (status, status, error), answer
         assert self.headers["Content-Type"] == "application/problem+json"
-        assert told["message"] == told["detail"]
-        assert told["outcome"] in ("not_written", "written", "unknown")
+        assert answer["message"] == answer["detail"]
+        assert answer["outcome"] in ("not_written", "written", "unknown")
         assert "Traceback" not in self.text
         assert ("Retry-After" in self.headers) == (status in (429, 503))
-        return told
+        return answer
 
 
 class Curl:
@@ -76,18 +76,18 @@ class Curl:
         self.cluster = cluster
         self.session = aiohttp.ClientSession()
 
-    async def __call__(self, method: str, path: str, *, at: int = 1, **options: Any) -> Told:
+    async def __call__(self, method: str, path: str, *, at: int = 1, **options: Any) -> Answer:
         async with self.session.request(method, self.cluster.brokers[at].url + path, **options) as response:
-            told = Told(response.status, response.headers, (await response.read()).decode())
-        media_type = told.headers.get("Content-Type", "")
+            answer = Answer(response.status, response.headers, (await response.read()).decode())
+        media_type = answer.headers.get("Content-Type", "")
         if media_type.endswith("json") and not path.startswith("/rpc/") and method != "HEAD":
-            check_answer(method, path, told.status, media_type, told.json)
-        return told
+            check_answer(method, path, answer.status, media_type, answer.json)
+        return answer
 
-    async def get(self, path: str, **options: Any) -> Told:
+    async def get(self, path: str, **options: Any) -> Answer:
         return await self("GET", path, **options)
 
-    async def post(self, path: str, document: Any, **options: Any) -> Told:
+    async def post(self, path: str, document: Any, **options: Any) -> Answer:
         return await self("POST", path, json=document, **options)
 
 
@@ -96,9 +96,9 @@ async def curl() -> AsyncIterator[Curl]:
     """Two brokers; of ``orders`` broker 1 leads partition 0 and broker 2 leads partition 1."""
     async with FakeCluster(2) as cluster:
         cluster.add_topic("orders", [1, 2], **{"min.insync.replicas": "2"})
-        told = Curl(cluster)
-        async with told.session:
-            yield told
+        client = Curl(cluster)
+        async with client.session:
+            yield client
 
 
 # ---- health, cluster, topics -----------------------------------------------------------------------------------------
@@ -111,8 +111,8 @@ async def test_health_and_readiness_are_two_questions(curl):
     broker = curl.cluster.brokers[1]
     broker.is_ready = False
     assert (await curl.get("/healthz")).status == 200
-    told = (await curl.get("/readyz")).problem(503, "BROKER_NOT_AVAILABLE")
-    assert "the controller has not unfenced it" in told["detail"]
+    answer = (await curl.get("/readyz")).problem(503, "BROKER_NOT_AVAILABLE")
+    assert "the controller has not unfenced it" in answer["detail"]
     broker.is_ready, broker.has_session = True, False
     (await curl.get("/readyz")).problem(503, "BROKER_NOT_AVAILABLE")
     broker.failure = "the disk failed: /x"
@@ -128,24 +128,24 @@ async def test_a_door_without_a_broker_says_503(curl):
 
 async def test_the_cluster_names_brokers_controller_and_limits(curl):
     """Limits that are not told are found by accident."""
-    told = (await curl.get("/v1/cluster", at=2)).json
-    assert told["node_id"] == 2
-    assert told["controller"] == {"id": 1, "epoch": 3, "url": curl.cluster.brokers[1].url}
-    assert [(each["id"], each["url"], each["fenced"]) for each in told["brokers"]] == [
+    answer = (await curl.get("/v1/cluster", at=2)).json
+    assert answer["node_id"] == 2
+    assert answer["controller"] == {"id": 1, "epoch": 3, "url": curl.cluster.brokers[1].url}
+    assert [(each["id"], each["url"], each["fenced"]) for each in answer["brokers"]] == [
         (node, broker.url, False) for node, broker in curl.cluster.brokers.items()
     ]
-    assert told["limits"]["fetch_wait_ms_max"] == 30_000
-    assert told["limits"]["produce_records_max"] == PRODUCE_RECORD_COUNT_MAX
+    assert answer["limits"]["fetch_wait_ms_max"] == 30_000
+    assert answer["limits"]["produce_records_max"] == PRODUCE_RECORD_COUNT_MAX
 
 
 async def test_topics_are_created_by_the_controller_whoever_is_asked(curl):
     """Any broker answers a person (2.3); the next request may produce to the new topic."""
     document = {"name": "teas", "partitions": 2, "replication_factor": 2, "config": {"retention.ms": 5}}
-    told = await curl.post("/v1/topics", document, at=2)
-    assert told.status == 201
-    assert told.headers["Location"] == "/v1/topics/teas"
-    assert (told.headers["Mk-Served-By"], told.headers["Mk-Leader"]) == ("1", "1")
-    assert told.json["partition_count"] == 2
+    answer = await curl.post("/v1/topics", document, at=2)
+    assert answer.status == 201
+    assert answer.headers["Location"] == "/v1/topics/teas"
+    assert (answer.headers["Mk-Served-By"], answer.headers["Mk-Leader"]) == ("1", "1")
+    assert answer.json["partition_count"] == 2
     assert curl.cluster.topics["teas"].configs == {"retention.ms": "5"}
     listed = (await curl.get("/v1/topics")).json["topics"]
     assert [(each["topic"], each["partition_count"]) for each in listed] == [("orders", 2), ("teas", 2)]
@@ -181,8 +181,8 @@ COMMIT_0 = {"offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
 async def test_a_commit_that_may_have_been_written_is_never_answered_as_not_written(curl, first, outcome, status):
     """Issue 13: the forwarding broker passed on the refusal of its own second attempt, with that one's outcome."""
     curl.cluster.brokers[1].refuse["OffsetCommit"] = [first, OffsetMetadataTooLarge("too large")]
-    told = await curl("PUT", "/v1/groups/g/offsets", json=COMMIT_0, at=2)
-    assert told.problem(status, "OFFSET_METADATA_TOO_LARGE")["outcome"] == outcome
+    answer = await curl("PUT", "/v1/groups/g/offsets", json=COMMIT_0, at=2)
+    assert answer.problem(status, "OFFSET_METADATA_TOO_LARGE")["outcome"] == outcome
     assert not curl.cluster.brokers[1].refuse["OffsetCommit"]
 
 
@@ -199,8 +199,8 @@ SENDER = {"producer_id": 7, "producer_epoch": 3}
 async def test_a_fenced_repetition_of_an_end_has_the_outcome_of_all_attempts(curl, first, outcome, status):
     """The transaction may be committed if the answer to the first attempt was lost and another producer took over."""
     curl.cluster.brokers[1].refuse["EndTxn"] = [first, ProducerFenced("epoch 3 is over")]
-    told = await curl.post("/v1/transactions/t:commit", SENDER, at=2)
-    assert told.problem(status, "PRODUCER_FENCED")["outcome"] == outcome
+    answer = await curl.post("/v1/transactions/t:commit", SENDER, at=2)
+    assert answer.problem(status, "PRODUCER_FENCED")["outcome"] == outcome
     assert not curl.cluster.brokers[1].refuse["EndTxn"]
 
 
@@ -208,12 +208,12 @@ async def test_the_end_of_the_last_transaction_is_waited_for(curl):
     """CONCURRENT_TRANSACTIONS lasts for milliseconds: a person with curl need not see it."""
     busy = [ConcurrentTransactions("the last transaction is being ended") for _ in range(2)]
     curl.cluster.brokers[1].refuse["EndTxn"] = list(busy)
-    told = await curl.post("/v1/transactions/t:abort", SENDER, at=2)
-    assert (told.status, told.json["producer_epoch"], told.json["committed"]) == (200, 4, False)
+    answer = await curl.post("/v1/transactions/t:abort", SENDER, at=2)
+    assert (answer.status, answer.json["producer_epoch"], answer.json["committed"]) == (200, 4, False)
     curl.cluster.brokers[1].refuse_parts[TopicPartition("orders", 0)] = busy
     headers = {"Transactional-Id": "t", "Producer-Id": "7", "Producer-Epoch": "4", "Base-Sequence": "0"}
-    told = await curl.post("/v1/topics/orders/partitions/0/records", {"value": 1}, headers=headers)
-    assert told.status == 200
+    answer = await curl.post("/v1/topics/orders/partitions/0/records", {"value": 1}, headers=headers)
+    assert answer.status == 200
     sent = [each for each in curl.cluster.brokers[1].asked if isinstance(each, m.ProduceRequest)]
     assert [(each.transactional_id, each.transaction_version) for each in sent] == [("t", 2)] * 3
 
@@ -224,9 +224,9 @@ async def test_the_parts_of_a_repeated_commit_carry_the_outcome_of_both_attempts
     broker.refuse["OffsetCommit"] = [NetworkException("no answer", outcome=UNKNOWN)]
     broker.refuse_parts[ORDERS_1] = [OffsetMetadataTooLarge("too large")]
     both = {"offsets": [*COMMIT_0["offsets"], {"topic": "orders", "partition": 1, "offset": 7}]}
-    told = await curl("PUT", "/v1/groups/g/offsets", json=both)
-    assert told.status == 207
-    assert told.json["offsets"][1]["problem"]["outcome"] == UNKNOWN
+    answer = await curl("PUT", "/v1/groups/g/offsets", json=both)
+    assert answer.status == 207
+    assert answer.json["offsets"][1]["problem"]["outcome"] == UNKNOWN
 
 
 @pytest.mark.parametrize("forward", ["auto", "never"])
@@ -234,13 +234,13 @@ async def test_a_leader_that_cannot_serve_is_503_and_not_a_redirect_to_itself(cu
     """Issue 13: a leader whose session with the controller has expired still believes that it leads."""
     refuse = curl.cluster.brokers[1].refuse_parts
     refuse[ORDERS_0] = [NotLeaderOrFollower("the session has run out")] * leaders.ATTEMPTS_MAX
-    told = await curl.get(f"/v1/topics/orders/partitions/0/records?offset=7&forward={forward}")
-    problem = told.problem(503, "LEADER_NOT_AVAILABLE")
+    answer = await curl.get(f"/v1/topics/orders/partitions/0/records?offset=7&forward={forward}")
+    problem = answer.problem(503, "LEADER_NOT_AVAILABLE")
     assert (problem["retriable"], problem["leader"]["id"]) == (True, 1)
     refuse[ORDERS_0] = [NotLeaderOrFollower("the session has run out")] * leaders.ATTEMPTS_MAX
     headers = {"Last-Event-ID": "41"}
-    told = await curl.get(f"/v1/topics/orders/partitions/0/stream?forward={forward}", headers=headers)
-    assert told.problem(503, "LEADER_NOT_AVAILABLE")["retriable"] is True
+    answer = await curl.get(f"/v1/topics/orders/partitions/0/stream?forward={forward}", headers=headers)
+    assert answer.problem(503, "LEADER_NOT_AVAILABLE")["retriable"] is True
 
 
 @pytest.mark.parametrize(
@@ -282,9 +282,9 @@ async def test_a_stream_of_a_topic_that_was_created_again_begins_with_its_first_
         curl.cluster.ends.clear()
         for number in range(5):
             await curl.post("/v1/topics/orders/partitions/0/records", {"value": number})
-        told = await next_of(lines, "truncated")
-        assert (told["from"], told["to"]) == (0, 3)
-        assert "deleted and created again" in told["why"]
+        answer = await next_of(lines, "truncated")
+        assert (answer["from"], answer["to"]) == (0, 3)
+        assert "deleted and created again" in answer["why"]
         assert [(await next_of(lines, "record"))["value"] for _ in range(5)] == [0, 1, 2, 3, 4]
 
 
@@ -322,15 +322,15 @@ async def test_a_reader_of_a_stream_that_reconnects_misses_no_record_of_a_topic_
     ):
         assert response.status == 200
         if begins is not None:
-            event_id, told = await event_of(response.content, "truncated")
-            assert (told["from"], told["to"]) == begins
+            event_id, answer = await event_of(response.content, "truncated")
+            assert (answer["from"], answer["to"]) == begins
             # Who leaves now continues here, and not where the former id was.
             assert event_id == f"{PRESENT_ID}:{begins[0] - 1}"
         if values == [5]:
             await curl.post("/v1/topics/orders/partitions/0/records", {"value": 5})
         for value in values:
-            event_id, told = await event_of(response.content, "record")
-            assert (event_id, told["value"]) == (f"{PRESENT_ID}:{value}", value)
+            event_id, answer = await event_of(response.content, "record")
+            assert (event_id, answer["value"]) == (f"{PRESENT_ID}:{value}", value)
 
 
 async def test_a_reader_of_all_partitions_that_reconnects_misses_no_record_of_a_topic_created_again(curl):
@@ -344,10 +344,10 @@ async def test_a_reader_of_all_partitions_that_reconnects_misses_no_record_of_a_
         ids = [(await event_of(response.content, "record"))[0] for _ in range(6)]
         assert ids[-1] == f"{FORMER_ID}:0:3,1:3"
         await create_again(curl, [10, 11, 12, 13, 14], partitions=2)
-        event_id, told = await event_of(response.content, "truncated")
-        assert (told["from"], told["to"]) == (0, 3)
+        event_id, answer = await event_of(response.content, "truncated")
+        assert (answer["from"], answer["to"]) == (0, 3)
         # Nothing is said of the other partition, whose position is still in the former topic.
-        assert event_id == f"{PRESENT_ID}:{told['partition']}:0"
+        assert event_id == f"{PRESENT_ID}:{answer['partition']}:0"
     for last_event_id in (f"{FORMER_ID}:0:3,1:3", event_id):
         headers = {**as_events, "Last-Event-ID": last_event_id}
         async with curl.session.get(url, headers=headers) as response, asyncio.timeout(30):
@@ -380,13 +380,13 @@ async def test_a_reader_whose_next_records_are_deleted_continues_where_the_log_b
         ),
     ):
         async with curl.session.get(url, headers=sent) as response, asyncio.timeout(30):
-            event_id, told = await event_of(response.content, "truncated")
-            assert (event_id, told["from"], told["to"]) == (ids[0], 3, 1)
-            assert "deleted" in told["why"]
+            event_id, answer = await event_of(response.content, "truncated")
+            assert (event_id, answer["from"], answer["to"]) == (ids[0], 3, 1)
+            assert "deleted" in answer["why"]
             records = [await event_of(response.content, "record") for _ in range(2)]
             assert [(each, record["value"]) for each, record in records] == [(ids[1], 3), (ids[2], 4)]
-    told = await curl.get("/v1/topics/orders/partitions/0/stream?offset=1")
-    assert told.problem(416, "OFFSET_OUT_OF_RANGE")["log_start_offset"] == 3
+    answer = await curl.get("/v1/topics/orders/partitions/0/stream?offset=1")
+    assert answer.problem(416, "OFFSET_OUT_OF_RANGE")["log_start_offset"] == 3
 
 
 @pytest.mark.parametrize(
@@ -394,8 +394,8 @@ async def test_a_reader_whose_next_records_are_deleted_continues_where_the_log_b
 )
 async def test_an_id_of_no_event_is_refused_with_its_form(curl, last_event_id):
     """Nothing is ignored: a reader that sends another id would begin somewhere else in silence."""
-    told = await curl.get("/v1/topics/orders/partitions/0/stream", headers={"Last-Event-ID": last_event_id})
-    assert "TOPIC_ID:OFFSET" in told.problem(400, "INVALID_REQUEST")["detail"]
+    answer = await curl.get("/v1/topics/orders/partitions/0/stream", headers={"Last-Event-ID": last_event_id})
+    assert "TOPIC_ID:OFFSET" in answer.problem(400, "INVALID_REQUEST")["detail"]
 
 
 async def event_of(lines: aiohttp.StreamReader, kind: str) -> tuple[str | None, Any]:
@@ -422,15 +422,15 @@ async def next_of(lines: aiohttp.StreamReader, kind: str) -> Any:
 
 async def test_a_dry_run_creates_nothing(curl):
     """200 and not 201: nothing is there."""
-    told = await curl.post("/v1/topics?dry_run=true", {"name": "teas"})
-    assert (told.status, told.json["dry_run"]) == (200, True)
+    answer = await curl.post("/v1/topics?dry_run=true", {"name": "teas"})
+    assert (answer.status, answer.json["dry_run"]) == (200, True)
     assert "teas" not in curl.cluster.topics
 
 
 async def test_without_forwarding_the_controller_is_named(curl):
     """421 with the right node (2.5)."""
-    told = (await curl.post("/v1/topics?forward=never", {"name": "x"}, at=2)).problem(421, "NOT_CONTROLLER")
-    assert told["controller"] == {"id": 1, "url": curl.cluster.brokers[1].url}
+    answer = (await curl.post("/v1/topics?forward=never", {"name": "x"}, at=2)).problem(421, "NOT_CONTROLLER")
+    assert answer["controller"] == {"id": 1, "url": curl.cluster.brokers[1].url}
     assert (await curl.post("/v1/topics?forward=never", {"name": "x"}, at=1)).status == 201
 
 
@@ -438,17 +438,17 @@ async def test_without_a_controller_creation_is_503(curl, monkeypatch):
     """Retriable and not written."""
     monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
     curl.cluster.controller = -1
-    told = (await curl.post("/v1/topics", {"name": "x"})).problem(503, "LEADER_NOT_AVAILABLE")
-    assert (told["retriable"], told["outcome"]) == (True, "not_written")
+    answer = (await curl.post("/v1/topics", {"name": "x"})).problem(503, "LEADER_NOT_AVAILABLE")
+    assert (answer["retriable"], answer["outcome"]) == (True, "not_written")
 
 
 async def test_a_partition_shows_its_replicas_as_the_leader_sees_them(curl):
     """Lag and last catch-up are known at the leader only; any broker shows them."""
     await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})
-    told = await curl.get("/v1/topics/orders/partitions/1")
-    assert (told.headers["Mk-Served-By"], told.headers["Mk-Leader"]) == ("1,2", "2")
-    assert told.json["leader"] == {"id": 2, "epoch": 4, "url": curl.cluster.brokers[2].url}
-    first, second = told.json["replicas"]
+    answer = await curl.get("/v1/topics/orders/partitions/1")
+    assert (answer.headers["Mk-Served-By"], answer.headers["Mk-Leader"]) == ("1,2", "2")
+    assert answer.json["leader"] == {"id": 2, "epoch": 4, "url": curl.cluster.brokers[2].url}
+    first, second = answer.json["replicas"]
     assert first == {
         "id": 1,
         "role": "follower",
@@ -463,7 +463,7 @@ async def test_a_partition_shows_its_replicas_as_the_leader_sees_them(curl):
         "last_fetch_ms_ago": 5,
     }
     assert (second["role"], second["leo"], second["lag_records"], second["why"]) == ("leader", 1, 0, "it leads epoch 4")
-    assert told.json["told_by"] == [1, 2]
+    assert answer.json["told_by"] == [1, 2]
     (await curl.get("/v1/topics/orders/partitions/1?forward=never")).problem(421, "NOT_LEADER_OR_FOLLOWER")
 
 
@@ -473,9 +473,9 @@ async def test_a_partition_shows_its_replicas_as_the_leader_sees_them(curl):
 async def test_records_are_produced_and_read_back_through_any_broker(curl):
     """The commands of docs/tour.md."""
     records = [{"key": "ann", "value": {"item": "tea"}}, {"key": "bob", "value": "milk", "headers": [["h", "1"]]}]
-    told = await curl.post("/v1/topics/orders/records", {"records": records}, at=2)
-    assert told.status == 200
-    places = told.json["records"]
+    answer = await curl.post("/v1/topics/orders/records", {"records": records}, at=2)
+    assert answer.status == 200
+    places = answer.json["records"]
     for record, place in zip(records, places, strict=True):
         path = f"/v1/topics/orders/partitions/{place['partition']}/records?offset={place['offset']}"
         read = (await curl.get(path)).json
@@ -492,12 +492,12 @@ async def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_together(curl):
     """S26: murmur2 of the key; one random partition for the records without one."""
     curl.cluster.add_topic("wide", [1] * 12)
     records = [{"key": "21", "value": 1}, *({"value": number} for number in range(20)), {"key": "foobar", "value": 1}]
-    told = (await curl.post("/v1/topics/wide/records", {"records": records})).json["records"]
+    answer = (await curl.post("/v1/topics/wide/records", {"records": records})).json["records"]
     # Kafka's own test vectors: murmur2("21") = -973932308, murmur2("foobar") = -790332482.
-    assert told[0]["partition"] == (-973932308 & 0x7FFFFFFF) % 12
-    assert told[-1]["partition"] == (-790332482 & 0x7FFFFFFF) % 12
-    assert len({each["partition"] for each in told[1:-1]}) == 1
-    assert [each["offset"] for each in told[1:-1]] == list(range(20))
+    assert answer[0]["partition"] == (-973932308 & 0x7FFFFFFF) % 12
+    assert answer[-1]["partition"] == (-790332482 & 0x7FFFFFFF) % 12
+    assert len({each["partition"] for each in answer[1:-1]}) == 1
+    assert [each["offset"] for each in answer[1:-1]] == list(range(20))
 
 
 async def test_long_keys_are_hashed_in_turns(curl, monkeypatch):
@@ -528,10 +528,10 @@ async def test_the_forms_of_a_body(curl):
     assert (await curl("POST", path, data=b"<records/>", headers=xml)).status == 415
     assert (await curl.post(path, {"records": [{"value": 1}, {"value": 2}]})).json["records"][1]["offset"] == 1
     assert (await curl.post(path, {"value": 3})).json["records"] != []
-    told = (await curl("POST", path, data=b'{"value":4}\n\n{"value":5}\n', headers=lines)).json
-    assert [each["offset"] for each in told["records"]] == [3, 4]
-    told = (await curl("POST", path, data=b'{"value":6}', headers=form)).json
-    assert told["note"] == "sent as form; use --json"
+    answer = (await curl("POST", path, data=b'{"value":4}\n\n{"value":5}\n', headers=lines)).json
+    assert [each["offset"] for each in answer["records"]] == [3, 4]
+    answer = (await curl("POST", path, data=b'{"value":6}', headers=form)).json
+    assert answer["note"] == "sent as form; use --json"
     read = (await curl.get(path + "?offset=0")).json
     assert [each["value"] for each in read["records"]] == [1, 2, 3, 4, 5, 6]
     refused = (await curl("POST", path, data=b"a=1", headers=form)).problem(415, "INVALID_REQUEST")
@@ -542,9 +542,9 @@ async def test_the_forms_of_a_body(curl):
 
 async def test_acks_0_is_202_and_says_no_offsets(curl):
     """Nothing is known then, and an offset would be a promise."""
-    told = await curl.post("/v1/topics/orders/partitions/0/records?acks=0", {"value": 1})
-    assert told.status == 202
-    assert told.json["records"] == [{"partition": 0}]
+    answer = await curl.post("/v1/topics/orders/partitions/0/records?acks=0", {"value": 1})
+    assert answer.status == 202
+    assert answer.json["records"] == [{"partition": 0}]
     assert curl.cluster.brokers[1].asked[-1].acks == 0
     assert (await curl.post("/v1/topics/orders/partitions/0/records?acks=1", {"value": 1})).json["acks"] == "1"
 
@@ -570,19 +570,28 @@ async def test_each_problem_has_a_number_of_its_own(curl):
     assert other["instance"].startswith("/v1/topics/none#2.")
     assert len((await curl.get("/" + "x" * 2000)).problem(404, "INVALID_REQUEST")["instance"]) < 300
     curl.cluster.brokers[1].refuse_parts[ORDERS_0] = [NotEnoughReplicas("too few")]
-    told = (await curl.post("/v1/topics/orders/partitions/0/records", {"value": 1})).problem(503, "NOT_ENOUGH_REPLICAS")
-    ((kind, facts),) = curl.cluster.brokers[1].told
-    assert (kind, facts["instance"], facts["error"]) == ("problem_told", told["instance"], "NOT_ENOUGH_REPLICAS")
+    answer = (await curl.post("/v1/topics/orders/partitions/0/records", {"value": 1})).problem(
+        503, "NOT_ENOUGH_REPLICAS"
+    )
+    ((kind, facts),) = curl.cluster.brokers[1].reported
+    assert (kind, facts["instance"], facts["error"]) == ("problem_told", answer["instance"], "NOT_ENOUGH_REPLICAS")
 
 
 async def test_too_few_replicas_is_503_not_written(curl):
     """The example of 2.5."""
     error = NotEnoughReplicas("orders-0 needs 2 in-sync replicas, the ISR is [1]")
     curl.cluster.brokers[1].refuse_parts[ORDERS_0] = [error]
-    told = (await curl.post("/v1/topics/orders/partitions/0/records", {"value": 1})).problem(503, "NOT_ENOUGH_REPLICAS")
-    assert (told["error_code"], told["retriable"], told["outcome"]) == (19, True, "not_written")
-    assert (told["topic"], told["partition"], told["min_insync_replicas"], told["isr"]) == ("orders", 0, 2, [1, 2])
-    assert told["leader"]["id"] == 1
+    answer = (await curl.post("/v1/topics/orders/partitions/0/records", {"value": 1})).problem(
+        503, "NOT_ENOUGH_REPLICAS"
+    )
+    assert (answer["error_code"], answer["retriable"], answer["outcome"]) == (19, True, "not_written")
+    assert (answer["topic"], answer["partition"], answer["min_insync_replicas"], answer["isr"]) == (
+        "orders",
+        0,
+        2,
+        [1, 2],
+    )
+    assert answer["leader"]["id"] == 1
 
 
 async def test_a_timeout_after_the_append_is_504_unknown_and_never_sent_again(curl):
@@ -590,8 +599,8 @@ async def test_a_timeout_after_the_append_is_504_unknown_and_never_sent_again(cu
     for error in (RequestTimedOut("late", outcome=UNKNOWN), NotLeaderOrFollower("moved", outcome=UNKNOWN)):
         curl.cluster.brokers[2].asked.clear()
         curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [error]
-        told = (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(504, error.name)
-        assert told["outcome"] == "unknown"
+        answer = (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(504, error.name)
+        assert answer["outcome"] == "unknown"
         assert len(curl.cluster.brokers[2].asked) == 1
 
 
@@ -599,18 +608,18 @@ async def test_mixed_results_are_207_with_a_problem_each(curl):
     """The status tells that not all is well, each record what became of it."""
     curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [NotEnoughReplicas("too few")]
     records = [{"key": str(number), "value": number} for number in range(10)]
-    told = await curl.post("/v1/topics/orders/records", {"records": records})
-    assert told.status == 207
-    first, second = told.json["partitions"]
+    answer = await curl.post("/v1/topics/orders/records", {"records": records})
+    assert answer.status == 207
+    first, second = answer.json["partitions"]
     assert first["base_offset"] == 0
     assert second["problem"]["error"] == "NOT_ENOUGH_REPLICAS"
     assert second["problem"]["status"] == 503
-    for place in told.json["records"]:
+    for place in answer.json["records"]:
         if place["partition"] == 1:
             assert place == {"partition": 1, "error": "NOT_ENOUGH_REPLICAS", "outcome": "not_written"}
         else:
             assert place["offset"] >= 0
-    assert told.headers["Mk-Leader"] == "1,2"
+    assert answer.headers["Mk-Leader"] == "1,2"
 
 
 async def test_when_all_fails_the_worst_is_the_answer(curl):
@@ -618,8 +627,8 @@ async def test_when_all_fails_the_worst_is_the_answer(curl):
     curl.cluster.brokers[1].refuse_parts[ORDERS_0] = [RequestTimedOut("late", outcome=UNKNOWN)]
     curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [NotEnoughReplicas("too few")]
     records = [{"key": str(number), "value": number} for number in range(10)]
-    told = (await curl.post("/v1/topics/orders/records", {"records": records})).problem(504, "REQUEST_TIMED_OUT")
-    assert [each["problem"]["error"] for each in told["partitions"]] == ["REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS"]
+    answer = (await curl.post("/v1/topics/orders/records", {"records": records})).problem(504, "REQUEST_TIMED_OUT")
+    assert [each["problem"]["error"] for each in answer["partitions"]] == ["REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS"]
 
 
 async def test_a_stale_picture_is_looked_at_again_while_nothing_was_written(curl, monkeypatch):
@@ -630,10 +639,10 @@ async def test_a_stale_picture_is_looked_at_again_while_nothing_was_written(curl
     curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [NotLeaderOrFollower("not yet")] * 2
     assert (await curl.get("/v1/topics/orders/partitions/1/records")).status == 200
     curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [NotLeaderOrFollower("not yet")] * 9
-    told = (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(
+    answer = (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(
         503, "LEADER_NOT_AVAILABLE"
     )
-    assert told["outcome"] == "not_written"
+    assert answer["outcome"] == "not_written"
     (await curl.get("/v1/topics/orders/partitions/1/records")).problem(503, "LEADER_NOT_AVAILABLE")
 
 
@@ -644,7 +653,7 @@ async def test_a_newer_leader_that_is_named_is_asked(curl, monkeypatch):
     name = TopicPartition("moved", 0)
 
     async def moved(request):
-        told = m.ProducedPartition(
+        answer = m.ProducedPartition(
             topic="moved",
             partition=0,
             error_code=6,
@@ -652,7 +661,7 @@ async def test_a_newer_leader_that_is_named_is_asked(curl, monkeypatch):
             outcome="not_written",
             current_leader=m.CurrentLeader(leader_id=1, leader_epoch=5),
         )
-        return m.ProduceResponse(partitions=(told,))
+        return m.ProduceResponse(partitions=(answer,))
 
     async def taken(request):
         return m.ProduceResponse(partitions=(m.ProducedPartition(topic="moved", partition=0, base_offset=7),))
@@ -660,16 +669,16 @@ async def test_a_newer_leader_that_is_named_is_asked(curl, monkeypatch):
     monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
     monkeypatch.setattr(cluster.brokers[2], "on_Produce", moved)
     monkeypatch.setattr(cluster.brokers[1], "on_Produce", taken)
-    told = await curl.post(f"/v1/topics/{name.topic}/records", {"value": 1})
-    assert told.json["records"][0]["offset"] == 7
-    assert told.json["partitions"][0]["leader_id"] == 1
+    answer = await curl.post(f"/v1/topics/{name.topic}/records", {"value": 1})
+    assert answer.json["records"][0]["offset"] == 7
+    assert answer.json["partitions"][0]["leader_id"] == 1
 
 
 async def test_without_a_leader_it_is_503(curl):
     """LEADER_NOT_AVAILABLE, retriable, not written; the others of a request still go through."""
     curl.cluster.add_topic("lost", [-1, 1])
-    told = (await curl.get("/v1/topics/lost/partitions/0/records")).problem(503, "LEADER_NOT_AVAILABLE")
-    assert told["isr"] == [1, 2]
+    answer = (await curl.get("/v1/topics/lost/partitions/0/records")).problem(503, "LEADER_NOT_AVAILABLE")
+    assert answer["isr"] == [1, 2]
     (await curl.post("/v1/topics/lost/partitions/0/records", {"value": 1})).problem(503, "LEADER_NOT_AVAILABLE")
     assert (await curl.post("/v1/topics/lost/records", {"value": 1})).json["records"][0]["partition"] == 1
 
@@ -678,8 +687,8 @@ async def test_a_dead_leader_is_503_and_a_lost_answer_is_504(curl, monkeypatch):
     """Unreachable: nothing happened. No answer: nobody can tell."""
     monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
     curl.cluster.brokers[2].refuse["Produce"] = [BrokerNotAvailable("stopping")] * leaders.ATTEMPTS_MAX
-    told = await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})
-    assert "stopping" in told.problem(503, "LEADER_NOT_AVAILABLE")["detail"]
+    answer = await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})
+    assert "stopping" in answer.problem(503, "LEADER_NOT_AVAILABLE")["detail"]
     monkeypatch.setattr(leaders, "FORWARD_SLACK_S", 0.5)
     may_answer = asyncio.Event()
 
@@ -689,21 +698,21 @@ async def test_a_dead_leader_is_503_and_a_lost_answer_is_504(curl, monkeypatch):
 
     monkeypatch.setattr(curl.cluster.brokers[2], "on_Produce", silent)
     path = "/v1/topics/orders/partitions/1/records?timeout_ms=1"
-    told = (await curl.post(path, {"value": 1})).problem(504, "NETWORK_EXCEPTION")
-    assert told["outcome"] == "unknown"
+    answer = (await curl.post(path, {"value": 1})).problem(504, "NETWORK_EXCEPTION")
+    assert answer["outcome"] == "unknown"
     may_answer.set()
     await curl.cluster.brokers[2].network.abort()
-    told = (await curl.post(path, {"value": 1})).problem(503, "LEADER_NOT_AVAILABLE")
-    assert told["outcome"] == "not_written"
+    answer = (await curl.post(path, {"value": 1})).problem(503, "LEADER_NOT_AVAILABLE")
+    assert answer["outcome"] == "not_written"
 
 
 async def test_forward_never_names_the_leader(curl):
     """421 is for clients that want to go there themselves."""
-    for told in (
+    for answer in (
         await curl.post("/v1/topics/orders/partitions/1/records?forward=never", {"value": 1}),
         await curl.get("/v1/topics/orders/partitions/1/records?forward=never"),
     ):
-        problem = told.problem(421, "NOT_LEADER_OR_FOLLOWER")
+        problem = answer.problem(421, "NOT_LEADER_OR_FOLLOWER")
         assert problem["leader"] == {"id": 2, "epoch": 4, "url": curl.cluster.brokers[2].url}
     assert curl.cluster.brokers[2].asked == []
     assert (await curl.post("/v1/topics/orders/partitions/0/records?forward=never", {"value": 1})).status == 200
@@ -711,8 +720,8 @@ async def test_forward_never_names_the_leader(curl):
 
 async def test_headers_for_idempotence_are_refused_not_ignored(curl):
     """Whoever sends one believes that a repetition is safe."""
-    told = await curl.post("/v1/topics/orders/records", {"value": 1}, headers={"Producer-Id": "7"})
-    assert "Producer-Id" in told.problem(400, "INVALID_REQUEST")["detail"]
+    answer = await curl.post("/v1/topics/orders/records", {"value": 1}, headers={"Producer-Id": "7"})
+    assert "Producer-Id" in answer.problem(400, "INVALID_REQUEST")["detail"]
 
 
 # ---- fetch -----------------------------------------------------------------------------------------------------------
@@ -720,10 +729,10 @@ async def test_headers_for_idempotence_are_refused_not_ignored(curl):
 
 async def test_an_empty_poll_says_that_time_ran_out(curl):
     """Which of the two ended it is otherwise a guess."""
-    told = (await curl.get("/v1/topics/orders/partitions/1/records?offset=0&max_wait_ms=1")).json
-    assert told["wait"]["ended"] == "timeout"
-    assert told["records"] == []
-    assert {name: told[name] for name in told if name not in ("wait", "records")} == {
+    answer = (await curl.get("/v1/topics/orders/partitions/1/records?offset=0&max_wait_ms=1")).json
+    assert answer["wait"]["ended"] == "timeout"
+    assert answer["records"] == []
+    assert {name: answer[name] for name in answer if name not in ("wait", "records")} == {
         "topic": "orders",
         "partition": 1,
         "next_offset": 0,
@@ -742,16 +751,16 @@ async def test_a_parked_poll_ends_with_the_data(curl):
     parked = asyncio.ensure_future(curl.get(path + "?max_wait_ms=30000"))
     await curl.cluster.brokers[2].was_asked.wait()
     await curl.post(path, {"value": "news"})
-    told = (await parked).json
-    assert told["wait"]["ended"] == "data"
-    assert [each["value"] for each in told["records"]] == ["news"]
-    assert told["next_offset"] == 1
+    answer = (await parked).json
+    assert answer["wait"]["ended"] == "data"
+    assert [each["value"] for each in answer["records"]] == ["news"]
+    assert answer["next_offset"] == 1
 
 
 async def test_an_offset_outside_the_log_is_416_with_the_log(curl):
     """The caller learns where to start instead."""
-    told = (await curl.get("/v1/topics/orders/partitions/1/records?offset=9")).problem(416, "OFFSET_OUT_OF_RANGE")
-    assert (told["log_start_offset"], told["high_watermark"], told["partition"]) == (0, 0, 1)
+    answer = (await curl.get("/v1/topics/orders/partitions/1/records?offset=9")).problem(416, "OFFSET_OUT_OF_RANGE")
+    assert (answer["log_start_offset"], answer["high_watermark"], answer["partition"]) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -768,22 +777,22 @@ def test_a_similar_topic_is_named_only_where_it_is_no_secret_and_costs_little(ac
 
 async def test_a_partition_in_a_record_is_refused_with_the_path_that_names_it(curl):
     """Kafka's REST Proxy has it in the record."""
-    told = await curl.post("/v1/topics/orders/records", {"records": [{"value": "tea", "partition": 2}]})
-    (fault,) = told.problem(422, "INVALID_REQUEST")["errors"]
+    answer = await curl.post("/v1/topics/orders/records", {"records": [{"value": "tea", "partition": 2}]})
+    (fault,) = answer.problem(422, "INVALID_REQUEST")["errors"]
     assert fault["pointer"] == "/records/0/partition"
     assert fault["detail"].endswith("the path names the partition, as in /v1/topics/orders/partitions/2/records")
 
 
 async def test_unknown_topics_and_partitions_are_404(curl):
     """In words that say what there is."""
-    told = (await curl.get("/v1/topics/none/partitions/0/records")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
-    assert "'none'" in told["detail"]
-    told = (await curl.get("/v1/topics/orders/partitions/7/records")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
-    assert told["detail"] == "orders has partitions 0 to 1, not 7"
+    answer = (await curl.get("/v1/topics/none/partitions/0/records")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert "'none'" in answer["detail"]
+    answer = (await curl.get("/v1/topics/orders/partitions/7/records")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert answer["detail"] == "orders has partitions 0 to 1, not 7"
     (await curl.post("/v1/topics/none/records", {"value": 1})).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
     for path in ("/v1/topics/ordres", "/v1/topics/ordres/records", "/v1/topics/ordres/partitions/0/records"):
-        told = (await curl.get(path)).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
-        assert told["detail"] == "there is no topic 'ordres'; did you mean 'orders'?"
+        answer = (await curl.get(path)).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+        assert answer["detail"] == "there is no topic 'ordres'; did you mean 'orders'?"
     for number in ("x", "-1", "1.0", "99999999999", "٣"):
         (await curl.get(f"/v1/topics/orders/partitions/{number}/records")).problem(400, "INVALID_REQUEST")
 
@@ -803,8 +812,8 @@ async def test_unknown_topics_and_partitions_are_404(curl):
 )
 async def test_a_bad_parameter_is_400_and_named(curl, query, parameter):
     """An ignored parameter is a surprise later."""
-    told = (await curl.get(f"/v1/topics/orders/partitions/0/records?{query}")).problem(400, "INVALID_REQUEST")
-    assert [each["parameter"] for each in told["errors"]] == [parameter]
+    answer = (await curl.get(f"/v1/topics/orders/partitions/0/records?{query}")).problem(400, "INVALID_REQUEST")
+    assert [each["parameter"] for each in answer["errors"]] == [parameter]
 
 
 # ---- doors that are not there, types, limits, bugs -------------------------------------------------------------------
@@ -835,9 +844,9 @@ async def test_root_is_a_page_for_browsers_and_an_index_for_other_clients(curl):
 async def test_paths_and_methods_that_are_not_there(curl):
     """404 with the nearest path, 405 with what works; both are problems, not pages."""
     assert "/v1/topics" in (await curl.get("/v1/topic")).problem(404, "INVALID_REQUEST")["detail"]
-    told = await curl("PUT", "/v1/topics/orders")
-    told.problem(405, "INVALID_REQUEST")
-    assert told.headers["Allow"] == "GET, DELETE, PATCH"
+    answer = await curl("PUT", "/v1/topics/orders")
+    answer.problem(405, "INVALID_REQUEST")
+    assert answer.headers["Allow"] == "GET, DELETE, PATCH"
     assert (await curl("HEAD", "/healthz")).status == 200
     (await curl.get("/v1/topics/orders/%0A")).problem(404, "INVALID_REQUEST")
     (await curl("POST", "/v1/topics/%0A")).problem(405, "INVALID_REQUEST")
@@ -846,29 +855,29 @@ async def test_paths_and_methods_that_are_not_there(curl):
 async def test_media_types_that_cannot_be_read_or_written(curl):
     """415 shows a line that works; 406 says what there is."""
     headers = {"Content-Type": "application/xml"}
-    told = (await curl("POST", "/v1/topics", data=b"<x/>", headers=headers)).problem(415, "INVALID_REQUEST")
-    assert told["accepted"] == ["application/json", "application/msgpack"]
-    assert "/v1/topics" in told["example"]
+    answer = (await curl("POST", "/v1/topics", data=b"<x/>", headers=headers)).problem(415, "INVALID_REQUEST")
+    assert answer["accepted"] == ["application/json", "application/msgpack"]
+    assert "/v1/topics" in answer["example"]
     latin = {"Content-Type": "application/json; charset=latin-1"}
     (await curl("POST", "/v1/topics", data=b"{}", headers=latin)).problem(415, "INVALID_REQUEST")
     lines = {"Content-Type": "application/x-ndjson"}
     (await curl("POST", "/v1/topics", data=b"{}\n", headers=lines)).problem(415, "INVALID_REQUEST")
     packed = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     (await curl("POST", "/v1/topics", data=b"{}", headers=packed)).problem(415, "INVALID_REQUEST")
-    told = await curl.get("/v1/topics", headers={"Accept": "text/html"})
-    assert told.problem(406, "INVALID_REQUEST")["available"] == ["application/json", "application/msgpack"]
+    answer = await curl.get("/v1/topics", headers={"Accept": "text/html"})
+    assert answer.problem(406, "INVALID_REQUEST")["available"] == ["application/json", "application/msgpack"]
     assert (await curl.get("/v1/topics", headers={"Accept": "text/html, */*;q=0.1"})).status == 200
 
 
 async def test_bodies_that_are_no_json_or_no_object(curl):
     """400 for the text, 422 for what it says."""
     headers = {"Content-Type": "application/json"}
-    told = (await curl("POST", "/v1/topics", data=b'{"name":', headers=headers)).problem(400, "INVALID_REQUEST")
-    assert "line 1" in told["detail"]
+    answer = (await curl("POST", "/v1/topics", data=b'{"name":', headers=headers)).problem(400, "INVALID_REQUEST")
+    assert "line 1" in answer["detail"]
     (await curl("POST", "/v1/topics", data=b"[]", headers=headers)).problem(422, "INVALID_REQUEST")
     (await curl("POST", "/v1/topics", headers=headers)).problem(400, "INVALID_REQUEST")
-    told = (await curl.post("/v1/topics", {"name": "x", "partitons": 1})).problem(422, "INVALID_REQUEST")
-    assert told["errors"] == [{"pointer": "/partitons", "detail": "no such member here; did you mean 'partitions'?"}]
+    answer = (await curl.post("/v1/topics", {"name": "x", "partitons": 1})).problem(422, "INVALID_REQUEST")
+    assert answer["errors"] == [{"pointer": "/partitons", "detail": "no such member here; did you mean 'partitions'?"}]
 
 
 async def test_a_body_beyond_the_limit_is_413(monkeypatch):
@@ -877,16 +886,16 @@ async def test_a_body_beyond_the_limit_is_413(monkeypatch):
         cluster.add_topic("orders", [1])
         curl = Curl(cluster)
         async with curl.session:
-            told = await curl.post("/v1/topics/orders/records", {"value": "x" * 4000})
-            assert told.problem(413, "RECORD_LIST_TOO_LARGE")["body_bytes_max"] == 2048
+            answer = await curl.post("/v1/topics/orders/records", {"value": "x" * 4000})
+            assert answer.problem(413, "RECORD_LIST_TOO_LARGE")["body_bytes_max"] == 2048
 
             async def chunks() -> AsyncIterator[bytes]:
                 for _ in range(5):
                     yield b" " * 1000
 
             headers = {"Content-Type": "application/json"}
-            told = await curl("POST", "/v1/topics/orders/records", data=chunks(), headers=headers)
-            told.problem(413, "RECORD_LIST_TOO_LARGE")
+            answer = await curl("POST", "/v1/topics/orders/records", data=chunks(), headers=headers)
+            answer.problem(413, "RECORD_LIST_TOO_LARGE")
             assert (await curl.post("/v1/topics/orders/records", {"value": "x" * 1000})).status == 200
 
 
@@ -897,8 +906,8 @@ async def test_too_many_bytes_at_once_are_503(monkeypatch):
         cluster.add_topic("orders", [1])
         curl = Curl(cluster)
         async with curl.session:
-            told = await curl.post("/v1/topics/orders/records", {"value": "x" * 2000})
-            assert told.problem(503, "BROKER_NOT_AVAILABLE")["outcome"] == "not_written"
+            answer = await curl.post("/v1/topics/orders/records", {"value": "x" * 2000})
+            assert answer.problem(503, "BROKER_NOT_AVAILABLE")["outcome"] == "not_written"
             assert (await curl.post("/v1/topics/orders/records", {"value": "x"})).status == 200
 
 
@@ -932,14 +941,14 @@ async def test_a_topic_that_is_deleted_while_a_body_is_read_is_404_and_not_writt
         yield b'{"value": 2}]}'
 
     kind = "application/vnd.kafka.json.v2+json" if path.startswith("/topics") else "application/json"
-    told = await curl("POST", path, data=body(), headers={"Content-Type": kind})
+    answer = await curl("POST", path, data=body(), headers={"Content-Type": kind})
     if not is_gone and "partitions" not in path:
-        assert told.status == 200, told.text
+        assert answer.status == 200, answer.text
     elif path.startswith("/topics"):
-        assert (told.status, told.json["error_code"]) == (404, 40401)
+        assert (answer.status, answer.json["error_code"]) == (404, 40401)
     else:
-        assert told.problem(404, "UNKNOWN_TOPIC_OR_PARTITION")["outcome"] == "not_written"
-    assert not [facts for kind, facts in curl.cluster.brokers[1].told if kind == "rest_failed"]
+        assert answer.problem(404, "UNKNOWN_TOPIC_OR_PARTITION")["outcome"] == "not_written"
+    assert not [facts for kind, facts in curl.cluster.brokers[1].reported if kind == "rest_failed"]
 
 
 async def test_a_bug_is_a_500_without_a_traceback_and_an_event_with_one(curl, monkeypatch):
@@ -949,11 +958,11 @@ async def test_a_bug_is_a_500_without_a_traceback_and_an_event_with_one(curl, mo
         raise ZeroDivisionError("secret")
 
     monkeypatch.setattr(curl.cluster.brokers[1], "on_Metadata", broken)
-    told = await curl.get("/v1/cluster")
-    problem = told.problem(500, "UNKNOWN_SERVER_ERROR")
+    answer = await curl.get("/v1/cluster")
+    problem = answer.problem(500, "UNKNOWN_SERVER_ERROR")
     assert problem["outcome"] == "unknown"
-    assert "secret" not in told.text
-    ((kind, facts),) = curl.cluster.brokers[1].told
+    assert "secret" not in answer.text
+    ((kind, facts),) = curl.cluster.brokers[1].reported
     assert kind == "rest_failed"
     assert facts["instance"] == problem["instance"]
     assert "ZeroDivisionError" in str(facts["traceback"])
@@ -973,8 +982,8 @@ async def test_a_piece_of_a_log_has_a_beginning_and_an_end(curl):
         await curl.post("/v1/topics/orders/partitions/0/records", {"value": value})
     path = "/v1/topics/orders/partitions/0/log?replica=1"
     for query, offsets, following in (("&from=1&to=3", [1, 2], 3), ("&to=0", [], 0), ("&from=2", [2, 3], 4)):
-        told = (await curl.get(path + query)).json
-        assert ([each["base_offset"] for each in told["batches"]], told["next_offset"]) == (offsets, following)
+        answer = (await curl.get(path + query)).json
+        assert ([each["base_offset"] for each in answer["batches"]], answer["next_offset"]) == (offsets, following)
 
 
 @pytest.mark.parametrize(
@@ -1022,20 +1031,20 @@ async def test_a_page_elsewhere_changes_nothing_and_curl_d_does(curl, path, body
     """CSRF: what a page may send without asking is refused by its Origin; the same from curl is what it always was."""
     headers = {"Origin": "http://evil.example", **({} if kind is None else {"Content-Type": kind})}
     skipped = [] if kind else ["Content-Type"]
-    told = await curl("POST", path, data=body, headers=headers, skip_auto_headers=skipped)
-    assert told.problem(403, "INVALID_REQUEST")["setting"] == "mk.http.allowed.origins"
+    answer = await curl("POST", path, data=body, headers=headers, skip_auto_headers=skipped)
+    assert answer.problem(403, "INVALID_REQUEST")["setting"] == "mk.http.allowed.origins"
     assert curl.cluster.brokers[1].asked == []
     if kind == "application/x-www-form-urlencoded":
-        told = await curl("POST", path, data=body, headers={"Content-Type": kind})
-        assert told.status < 300
+        answer = await curl("POST", path, data=body, headers={"Content-Type": kind})
+        assert answer.status < 300
         assert len(curl.cluster.brokers[1].asked) > 0
 
 
 async def test_a_page_by_another_name_reads_nothing(curl):
     """DNS rebinding: all doors, health included; nothing is forwarded."""
     for path in ("/v1/topics", "/healthz", "/metrics", "/docs", "/v1/topics/orders/partitions/0/stream", "/nothing"):
-        told = await curl.get(path, headers={"Host": "evil.example:9092"})
-        assert told.problem(403, "INVALID_REQUEST")["setting"] == "mk.http.allowed.hosts"
+        answer = await curl.get(path, headers={"Host": "evil.example:9092"})
+        assert answer.problem(403, "INVALID_REQUEST")["setting"] == "mk.http.allowed.hosts"
     assert curl.cluster.brokers[1].asked == []
 
 
@@ -1055,17 +1064,17 @@ async def test_a_page_of_an_allowed_origin_uses_all_of_it():
         page = {"Origin": "http://ui.example"}
         async with curl.session:
             asks = {**page, "Access-Control-Request-Method": "PATCH", "Access-Control-Request-Headers": "x"}
-            told = await curl("OPTIONS", "/v1/topics/orders", headers=asks)
-            assert told.status == 204
-            assert "PATCH" in told.headers["Access-Control-Allow-Methods"]
+            answer = await curl("OPTIONS", "/v1/topics/orders", headers=asks)
+            assert answer.status == 204
+            assert "PATCH" in answer.headers["Access-Control-Allow-Methods"]
             for path, status in (("/v1/topics", 200), ("/nothing", 404)):
-                told = await curl.get(path, headers=page)
-                assert (told.status, told.headers["Access-Control-Allow-Origin"]) == (status, "http://ui.example")
-                assert "Mk-Leader" in told.headers["Access-Control-Expose-Headers"]
+                answer = await curl.get(path, headers=page)
+                assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (status, "http://ui.example")
+                assert "Mk-Leader" in answer.headers["Access-Control-Expose-Headers"]
             assert (await curl.post("/v1/topics/orders/records", {"value": 1}, headers=page)).status == 200
-            told = await curl.get("/v1/topics", headers={"Origin": "http://evil.example"})
-            told.problem(403, "INVALID_REQUEST")
-            assert "Access-Control-Allow-Origin" not in told.headers
+            answer = await curl.get("/v1/topics", headers={"Origin": "http://evil.example"})
+            answer.problem(403, "INVALID_REQUEST")
+            assert "Access-Control-Allow-Origin" not in answer.headers
             assert (await curl.get("/v1/topics")).headers["Vary"] == "Origin"
             link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
             assert (await curl.get("/docs", headers=link)).status == 200
@@ -1079,9 +1088,9 @@ async def test_headers_of_all_answers_come_once(curl):
     """The first request, for which the application is made, later ones, problems, and /rpc."""
     asked = [("GET", "/v1/topics"), ("GET", "/v1/topics"), ("GET", "/nothing"), ("POST", "/rpc/ApiVersions")]
     for method, path in asked:
-        told = await curl(method, path, data=b"{}", headers={"Content-Type": "application/json"})
+        answer = await curl(method, path, data=b"{}", headers={"Content-Type": "application/json"})
         for name, value in ALWAYS.items():
-            assert told.headers.getall(name) == [value], path
+            assert answer.headers.getall(name) == [value], path
 
 
 # ---- JSON on /rpc ----------------------------------------------------------------------------------------------------
@@ -1089,27 +1098,27 @@ async def test_headers_of_all_answers_come_once(curl):
 
 async def test_the_protocol_itself_speaks_json(curl):
     """D7: curl-able replication; codes in the head, status 200."""
-    told = await curl.post("/rpc/Metadata", {"topics": []})
-    assert (told.status, told.json["controller_id"]) == (200, 1)
-    assert told.headers["Content-Type"] == "application/json"
-    told = await curl.post("/rpc/Metadata", {"topic": []})
-    assert told.json["error_code"] == 42
-    assert "did you mean 'topics'?" in told.json["error_message"]
+    answer = await curl.post("/rpc/Metadata", {"topics": []})
+    assert (answer.status, answer.json["controller_id"]) == (200, 1)
+    assert answer.headers["Content-Type"] == "application/json"
+    answer = await curl.post("/rpc/Metadata", {"topic": []})
+    assert answer.json["error_code"] == 42
+    assert "did you mean 'topics'?" in answer.json["error_message"]
     assert (await curl.post("/rpc/Metadta", {})).json["error_code"] == 42
     headers = {"Content-Type": "application/json"}
     assert (await curl("POST", "/rpc/Metadata", headers=headers)).json["controller_id"] == 1
     assert (await curl("POST", "/rpc/Metadata", data=b"{", headers=headers)).json["error_code"] == 42
-    told = await curl("POST", "/rpc/Metadata", data=b'{"topics":["\\ud800"]}', headers=headers)
-    assert "surrogate" in told.json["error_message"]
+    answer = await curl("POST", "/rpc/Metadata", data=b'{"topics":["\\ud800"]}', headers=headers)
+    assert "surrogate" in answer.json["error_message"]
 
 
 async def test_a_fetch_in_json_shows_sizes_in_the_place_of_batches(curl):
     """What a follower sees, without the bytes."""
     await curl.post("/v1/topics/orders/partitions/0/records", {"value": "x"})
     ask = {"partitions": [{"topic": "orders", "partition": 0, "fetch_offset": 0}]}
-    told = (await curl.post("/rpc/Fetch", ask)).json["partitions"][0]
-    assert told["high_watermark"] == 1
-    assert told["records"] == len(curl.cluster.batches[ORDERS_0][0])
+    answer = (await curl.post("/rpc/Fetch", ask)).json["partitions"][0]
+    assert answer["high_watermark"] == 1
+    assert answer["records"] == len(curl.cluster.batches[ORDERS_0][0])
 
 
 async def test_rpc_does_not_forward(curl):
@@ -1121,8 +1130,8 @@ async def test_rpc_does_not_forward(curl):
 async def test_errors_of_other_brokers_keep_their_names(curl):
     """A forwarded refusal is the leader's, word for word."""
     curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [CorruptMessage("crc: 1 is not 2")]
-    told = (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(422, "CORRUPT_MESSAGE")
-    assert told["detail"] == "crc: 1 is not 2"
+    answer = (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(422, "CORRUPT_MESSAGE")
+    assert answer["detail"] == "crc: 1 is not 2"
     curl.cluster.brokers[1].refuse["DescribeTopicPartitions"] = [LeaderNotAvailable("x")]
     (await curl.get("/v1/topics")).problem(503, "LEADER_NOT_AVAILABLE")
 

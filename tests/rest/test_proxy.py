@@ -13,7 +13,7 @@ from minikafka.errors import UNKNOWN, BrokerNotAvailable, MessageTooLarge, NotEn
 from minikafka.types import TopicPartition
 from minikafka.wire.records import RecordView, decode_batch
 from tests.rest.fake_brokers import FakeCluster
-from tests.rest.test_doors import Curl, Told
+from tests.rest.test_doors import Answer, Curl
 
 BINARY = "application/vnd.kafka.binary.v2+json"
 JSON_V2 = "application/vnd.kafka.json.v2+json"
@@ -28,12 +28,12 @@ async def curl() -> AsyncIterator[Curl]:
     """Two brokers; of ``orders`` broker 1 leads partition 0 and broker 2 leads partition 1."""
     async with FakeCluster(2) as cluster:
         cluster.add_topic("orders", [1, 2])
-        told = Curl(cluster)
-        async with told.session:
-            yield told
+        client = Curl(cluster)
+        async with client.session:
+            yield client
 
 
-async def post(curl: Curl, path: str, document: Any, content_type: str = JSON_V2, **headers: str) -> Told:
+async def post(curl: Curl, path: str, document: Any, content_type: str = JSON_V2, **headers: str) -> Answer:
     data = document if type(document) is bytes else json.dumps(document).encode()
     return await curl("POST", path, data=data, headers={"Content-Type": content_type, **headers})
 
@@ -42,10 +42,10 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def refused(told: Told, status: int, code: int) -> str:
+def refused(answer: Answer, status: int, code: int) -> str:
     """The sentence of an error in the proxy's form."""
-    assert (told.status, told.json.keys(), told.json["error_code"]) == (status, {"error_code", "message"}, code)
-    return str(told.json["message"])
+    assert (answer.status, answer.json.keys(), answer.json["error_code"]) == (status, {"error_code", "message"}, code)
+    return str(answer.json["message"])
 
 
 def log_of(curl: Curl, partition: int) -> list[RecordView]:
@@ -56,9 +56,9 @@ def log_of(curl: Curl, partition: int) -> list[RecordView]:
 async def test_v2_binary_records_are_base64_of_key_and_value(curl):
     """The bytes arrive as they were; null is no key and no value."""
     records = [{"key": b64(b"\x00k"), "value": b64(b"\xff\x00"), "partition": 1}, {"value": None, "partition": 1}]
-    told = await post(curl, "/topics/orders", {"records": records}, BINARY)
-    assert (told.status, told.headers["Content-Type"]) == (200, V2)
-    assert told.json == {
+    answer = await post(curl, "/topics/orders", {"records": records}, BINARY)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, V2)
+    assert answer.json == {
         "offsets": [
             {"partition": 1, "offset": 0, "error_code": None, "error": None},
             {"partition": 1, "offset": 1, "error_code": None, "error": None},
@@ -83,10 +83,10 @@ async def test_v2_records_over_partitions_keep_the_order_of_the_request(curl):
     """A given partition wins over the key; the others are placed by murmur2 of the key."""
     records = [{"key": b64(b"21"), "value": b64(b"%d" % number)} for number in range(3)]
     records[1]["partition"] = 1
-    told = (await post(curl, "/topics/orders", {"records": records}, BINARY)).json["offsets"]
+    answer = (await post(curl, "/topics/orders", {"records": records}, BINARY)).json["offsets"]
     of_key = (-973932308 & 0x7FFFFFFF) % 2  # Kafka's own test vector: murmur2("21")
     assert of_key == 0
-    assert [(each["partition"], each["offset"]) for each in told] == [(0, 0), (1, 0), (0, 1)]
+    assert [(each["partition"], each["offset"]) for each in answer] == [(0, 0), (1, 0), (0, 1)]
 
 
 async def test_v2_reports_the_error_of_each_record(curl):
@@ -94,16 +94,16 @@ async def test_v2_reports_the_error_of_each_record(curl):
     records = {"records": [{"value": number, "partition": number} for number in range(2)]}
     refuse = [broker.refuse_parts for broker in curl.cluster.brokers.values()]
     refuse[0][TopicPartition("orders", 0)] = [NotEnoughReplicas("too few")]
-    told = await post(curl, "/topics/orders", records)
-    assert told.status == 200
-    assert told.json["offsets"] == [
+    answer = await post(curl, "/topics/orders", records)
+    assert answer.status == 200
+    assert answer.json["offsets"] == [
         {"partition": None, "offset": None, "error_code": 50003, "error": "too few"},
         {"partition": 1, "offset": 0, "error_code": None, "error": None},
     ]
     refuse[0][TopicPartition("orders", 0)] = [MessageTooLarge("too large")]
     refuse[1][TopicPartition("orders", 1)] = [RequestTimedOut("late", outcome=UNKNOWN)]
-    told = await post(curl, "/topics/orders", records)
-    assert [each["error_code"] for each in told.json["offsets"]] == [50002, 50003]
+    answer = await post(curl, "/topics/orders", records)
+    assert [each["error_code"] for each in answer.json["offsets"]] == [50002, 50003]
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ async def test_v2_reports_the_error_of_each_record(curl):
 )
 async def test_v2_refuses_bad_requests_in_the_form_of_the_proxy(curl, document, status, code, words):
     """Nothing of the request is written."""
-    told = await post(curl, "/topics/orders", document, BINARY)
-    assert words in refused(told, status, code)
-    assert told.headers["Content-Type"] == V2
+    answer = await post(curl, "/topics/orders", document, BINARY)
+    assert words in refused(answer, status, code)
+    assert answer.headers["Content-Type"] == V2
     assert curl.cluster.batches == {}
 
 
@@ -141,9 +141,9 @@ async def test_v2_names_the_content_types_that_it_reads(curl, content_type):
 
 async def test_v2_answers_clients_that_accept_only_json(curl):
     """Accept: application/json gets the same body under that type."""
-    told = await post(curl, "/topics/orders", {"records": [{"value": 1}]}, Accept="application/json")
-    assert told.headers["Content-Type"] == "application/json"
-    assert told.json["offsets"][0]["error"] is None
+    answer = await post(curl, "/topics/orders", {"records": [{"value": 1}]}, Accept="application/json")
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.json["offsets"][0]["error"] is None
     refused(await post(curl, "/topics/orders", {"records": [{"value": 1}]}, Accept="text/html"), 406, 406)
 
 
@@ -157,9 +157,9 @@ async def test_v3_produces_one_record(curl, prefix):
         "headers": [{"name": "h", "value": b64(b"\x01")}, {"name": "n", "value": None}],
         "timestamp": "2026-01-02T03:04:05.678Z",
     }
-    told = await post(curl, prefix + RECORDS_V3, document, "application/json")
-    assert (told.status, told.headers["Content-Type"]) == (200, "application/json")
-    assert told.json == {
+    answer = await post(curl, prefix + RECORDS_V3, document, "application/json")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    assert answer.json == {
         "error_code": 200,
         "cluster_id": CLUSTER,
         "topic_name": "orders",
@@ -199,17 +199,17 @@ async def test_v3_produces_one_record(curl, prefix):
 )
 async def test_v3_refuses_bad_requests_in_the_form_of_the_proxy(curl, document, status, code, words):
     """Nothing is written; a stream of records in one body is refused with the way out."""
-    told = await post(curl, RECORDS_V3, document, "application/json")
-    assert words in refused(told, status, code)
-    assert told.headers["Content-Type"] == "application/json"
+    answer = await post(curl, RECORDS_V3, document, "application/json")
+    assert words in refused(answer, status, code)
+    assert answer.headers["Content-Type"] == "application/json"
     assert curl.cluster.batches == {}
 
 
 async def test_v3_does_not_know_other_clusters(curl):
     """The message has the id of this one."""
     for prefix in ("", "/kafka"):
-        told = await post(curl, f"{prefix}/v3/clusters/lkc-1/topics/orders/records", {}, "application/json")
-        assert CLUSTER in refused(told, 404, 404)
+        answer = await post(curl, f"{prefix}/v3/clusters/lkc-1/topics/orders/records", {}, "application/json")
+        assert CLUSTER in refused(answer, 404, 404)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ async def test_v3_does_not_know_other_clusters(curl):
 async def test_v3_reports_what_the_leader_refuses(curl, error, status, code):
     """A client repeats what is retriable."""
     curl.cluster.brokers[1].refuse_parts[TopicPartition("orders", 0)] = [error]
-    told = await post(curl, RECORDS_V3, {"partition_id": 0}, "application/json")
-    assert refused(told, status, code) == error.message
+    answer = await post(curl, RECORDS_V3, {"partition_id": 0}, "application/json")
+    assert refused(answer, status, code) == error.message
 
 
 @pytest.mark.parametrize(("path", "content_type", "document"), OF_ANY_FORM)
@@ -234,17 +234,17 @@ async def test_errors_before_the_handler_have_the_form_of_the_proxy(curl, path, 
     assert "'nope'" in refused(await post(curl, unknown, document, content_type), 404, 40401)
     assert "acks" in refused(await post(curl, path + "?acks=1", document, content_type), 400, 400)
     curl.cluster.brokers[1].has_caught_up = False
-    told = await post(curl, path, document, content_type)
-    refused(told, 503, 50003)
-    assert told.headers["Retry-After"] == "1"
+    answer = await post(curl, path, document, content_type)
+    refused(answer, 503, 50003)
+    assert answer.headers["Retry-After"] == "1"
 
 
 async def test_the_host_check_comes_before_the_proxy_routes(curl):
     """A web page that rebinds a name must not produce; the refusal is a problem as everywhere."""
     url = curl.cluster.brokers[1].url
     headers = {"Host": "evil.example", "Content-Type": JSON_V2}
-    async with curl.session.post(url + "/topics/orders", data=b'{"records":[{"value":1}]}', headers=headers) as told:
-        assert (told.status, told.content_type) == (403, "application/problem+json")
+    async with curl.session.post(url + "/topics/orders", data=b'{"records":[{"value":1}]}', headers=headers) as answer:
+        assert (answer.status, answer.content_type) == (403, "application/problem+json")
     assert curl.cluster.batches == {}
 
 
@@ -268,13 +268,13 @@ async def test_without_forwarding_the_leader_is_named(curl):
 )
 async def test_routes_of_the_proxy_that_are_not_served_are_named(curl, method, path):
     """404 with what is served instead."""
-    told = (await curl(method, path)).problem(404, "INVALID_REQUEST")
-    assert "POST /topics/{topic}" in told["detail"]
-    assert "/v1" in told["detail"]
+    answer = (await curl(method, path)).problem(404, "INVALID_REQUEST")
+    assert "POST /topics/{topic}" in answer["detail"]
+    assert "/v1" in answer["detail"]
 
 
 async def test_a_leader_that_is_stopping_is_retriable(curl):
     """Its error for the whole request becomes the error of each record."""
     curl.cluster.brokers[2].refuse["Produce"] = [BrokerNotAvailable("stopping")] * 5
-    told = await post(curl, "/topics/orders", {"records": [{"value": 1, "partition": 1}]})
-    assert told.json["offsets"][0]["error_code"] == 50003
+    answer = await post(curl, "/topics/orders", {"records": [{"value": 1, "partition": 1}]})
+    assert answer.json["offsets"][0]["error_code"] == 50003

@@ -81,7 +81,7 @@ REQUESTS: tuple[tuple[str, str, Any], ...] = (
 
 async def recorded() -> list[dict[str, Any]]:
     """Every request with its answer; what differs from run to run is masked."""
-    told = []
+    exchanges = []
     async with FakeCluster(2) as cluster, aiohttp.ClientSession() as session:
         cluster.add_topic("orders", [1, 2], **{"min.insync.replicas": "2"})
         ports = {str(each.address.port): f"{node}" for node, each in cluster.brokers.items()}
@@ -99,8 +99,8 @@ async def recorded() -> list[dict[str, Any]]:
             if answer.get("version") == __version__:
                 answer["version"] = "masked"
             request = f"{method} {path}" + (f" {json.dumps(body)}" if body is not None else "")
-            told.append({"request": request, "status": response.status, "answer": answer})
-    return told
+            exchanges.append({"request": request, "status": response.status, "answer": answer})
+    return exchanges
 
 
 async def test_the_json_of_v1_is_as_recorded():

@@ -79,15 +79,15 @@ async def test_lists_leave_denied_topics_out(curl: Curl):
 
 async def test_what_is_not_allowed_is_not_sent_to_a_broker(curl: Curl):
     """A produce to a topic that may only be read, a topic to be created, and a group."""
-    told = await curl.post("/v1/topics/orders/records", {"records": [{"value": "x"}]})
-    told.problem(403, "TOPIC_AUTHORIZATION_FAILED")
+    refused = await curl.post("/v1/topics/orders/records", {"records": [{"value": "x"}]})
+    refused.problem(403, "TOPIC_AUTHORIZATION_FAILED")
     (await curl.post("/v1/topics", {"name": "new"})).problem(403, "TOPIC_AUTHORIZATION_FAILED")
     (await curl.get("/v1/groups/g")).problem(403, "GROUP_AUTHORIZATION_FAILED")
     (await curl.get("/v1/controller/log")).problem(403, "CLUSTER_AUTHORIZATION_FAILED")
-    told = await curl.post("/v1/transactions", {"transactional_id": "t"})
-    told.problem(403, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
-    told = await curl.post("/v1/transactions/t:commit", {"producer_id": 1, "producer_epoch": 0})
-    told.problem(403, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+    refused = await curl.post("/v1/transactions", {"transactional_id": "t"})
+    refused.problem(403, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+    refused = await curl.post("/v1/transactions/t:commit", {"producer_id": 1, "producer_epoch": 0})
+    refused.problem(403, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
     asked = {type(each).__name__ for broker in curl.cluster.brokers.values() for each in broker.asked}
     assert not asked & {"ProduceRequest", "CreateTopicsRequest", "FindCoordinatorRequest"}
 

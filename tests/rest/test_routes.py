@@ -155,8 +155,8 @@ class Balanced(HTMLParser):
 
 def test_the_page_stands_alone():
     """Offline: no script, nothing from elsewhere; every door and every error is on it."""
-    told = document(ROUTES)
-    page = render(told, problem_pages()).decode()
+    found = document(ROUTES)
+    page = render(found, problem_pages()).decode()
     reader = Balanced()
     reader.feed(page)
     assert reader.open == []
@@ -224,9 +224,9 @@ async def test_the_commands_on_the_page_have_the_address_and_the_cluster_id_of_i
 
 def test_the_page_escapes_what_it_shows():
     """A description is text."""
-    told = document(ROUTES)
-    told["info"]["description"] = '<b onclick="x">&'
-    assert "&lt;b onclick=&quot;x&quot;&gt;&amp;" in render(told, []).decode()
+    found = document(ROUTES)
+    found["info"]["description"] = '<b onclick="x">&'
+    assert "&lt;b onclick=&quot;x&quot;&gt;&amp;" in render(found, []).decode()
 
 
 def test_hints_lead_to_doors_that_exist():
@@ -244,8 +244,8 @@ async def test_the_description_is_served_with_what_is_open():
             url = cluster.brokers[1].url
             for path in ("/openapi.json", "/openapi"):
                 async with http.get(url + path) as response:
-                    told = await response.json()
-                    assert ("/v1/wait" in told["paths"]) == testing
+                    found = await response.json()
+                    assert ("/v1/wait" in found["paths"]) == testing
             async with http.get(url + "/docs", headers={"Accept": "text/html,*/*;q=0.8"}) as response:
                 assert response.content_type == "text/html"
                 assert "default-src 'none'" in response.headers["Content-Security-Policy"]

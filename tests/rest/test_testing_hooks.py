@@ -17,7 +17,7 @@ from minikafka.types import ANONYMOUS
 from minikafka.wire import messages as m
 from minikafka.wire.acls import CLUSTER_NAME, Acl, AclOperation, ResourceType
 from tests.rest.fake_brokers import FakeBroker, FakeCluster
-from tests.rest.test_doors import Curl, Told
+from tests.rest.test_doors import Answer, Curl
 
 CUT = {"kind": "cut", "link": "2>1", "api": "Fetch"}
 
@@ -43,11 +43,11 @@ def active(curl: Curl, node: int) -> list[int]:
 
 async def test_fault_is_set_listed_and_healed_at_the_broker_that_the_request_names(curl: Curl):
     """M6: broker 1 forwards to broker 2, whose own number the fault has; broker 1 has none."""
-    told = await curl.post("/v1/faults?broker=2", CUT, headers={"User-Agent": "curl/8.14.1"})
-    assert told.json["set_by"] == "curl 8.14.1"
-    assert (told.status, told.json["broker"], told.json["id"]) == (201, 2, 1)
-    assert told.headers["Location"] == "/v1/faults/1?broker=2"
-    assert told.headers["Mk-Served-By"] == "2"
+    response = await curl.post("/v1/faults?broker=2", CUT, headers={"User-Agent": "curl/8.14.1"})
+    assert response.json["set_by"] == "curl 8.14.1"
+    assert (response.status, response.json["broker"], response.json["id"]) == (201, 2, 1)
+    assert response.headers["Location"] == "/v1/faults/1?broker=2"
+    assert response.headers["Mk-Served-By"] == "2"
     assert (active(curl, 1), active(curl, 2)) == ([], [1])
     assert (await curl.get("/v1/faults?broker=2", at=3)).json["faults"][0]["link"] == "2>1"
     assert (await curl.get("/v1/faults/1?broker=2")).json["kind"] == "cut"
@@ -193,7 +193,7 @@ def give(broker: FakeBroker, *principals: str) -> None:
     broker.access = Access(BrokerConfig(), lambda: image, lambda _kind, /, **_facts: None, lambda: 0.0)
 
 
-async def set_fault(curl: Curl) -> Told:
+async def set_fault(curl: Curl) -> Answer:
     return await curl.post("/v1/faults?broker=2", CUT)
 
 

@@ -192,10 +192,10 @@ async def test_a_fault_whose_answer_was_late_is_not_set_twice(tmp_path: Path, mo
         patch.setattr(BrokerProcess, "is_running", True)
         cut = Strike(number=7, at_s=0.0, what="cut", whom="n1")
         target._hits[7] = Hit(strike=cut, nodes=(1,), links=((1, 2),))
-        await target._tell(1)
+        await target._apply(1)
         assert list(target.faults.values()) == [{"kind": "drop", "link": "1>2"}]
         target._hits.clear()
-        await target._tell(1)
+        await target._apply(1)
         assert target.faults == {}
     await target.close()
 

@@ -410,7 +410,7 @@ def test_what_a_doubled_request_explains_is_named_and_nothing_else(monkeypatch: 
     assert not all(f"{LOOSE}.{number}" in doubled for number in range(60))
     arrived.clear()
     strict = Run(plan.with_(clients=LOOSELY))
-    strict.losses = Losses(strict.plan, strict.watch.unclean_elections, strict.watch.begun_anew_at)
+    strict.losses = Losses(strict.plan, strict.watch.unclean_elections, strict.watch.restarted_at)
     assert strict.run().failure == "aborted-read"
 
 

@@ -254,8 +254,8 @@ def handle_explain_partition(
         producers=() if leader is None else _latest_producers(leader.log),
         producer_count=0 if leader is None else len(leader.log.producers),
         story=tuple(entry.message() for entry in story.entries),
-        watermark_moved=_told(story.watermark_moved),
-        refused=_told(story.refused),
+        watermark_moved=_story_entry(story.watermark_moved),
+        refused=_story_entry(story.refused),
     )
 
 
@@ -334,5 +334,5 @@ def _unstable(leader: LeaderReplica) -> m.UnstableTransaction | None:
     )
 
 
-def _told(entry: Entry | None) -> m.StoryEntry | None:
+def _story_entry(entry: Entry | None) -> m.StoryEntry | None:
     return entry.message() if entry is not None else None
