@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import select
 import shlex
 import shutil
@@ -60,6 +61,9 @@ NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (kafka.GroupIdNotFound, "`minikafka groups list` shows the groups"),
 )
 """What to do next, by class of error; the first that fits is printed."""
+
+_CLIENTS_ADVICE = re.compile("[;:] check (bootstrap_servers|that the broker runs).*")
+"""What a client advises; its own parameter is -b here."""
 
 
 def fill_standard_streams() -> None:
@@ -175,8 +179,7 @@ def _sentence(error: Exception, text: str) -> str:
     tls = next((each for each in causes if isinstance(each, kafka.TlsFailed)), error)
     for kind, step in NEXT_STEPS:
         if isinstance(tls, kind):
-            # What the client advises of its own parameter is -b here.
-            return f"{text.partition('; check bootstrap_servers')[0]}; {step}"
+            return f"{_CLIENTS_ADVICE.sub('', text)}; {step}"
     return text
 
 

@@ -345,6 +345,14 @@ def test_nobody_there_is_a_sentence_that_says_what_to_do():
             NetworkException("no answer; check bootstrap_servers, and that a broker runs there"),
             "NETWORK_EXCEPTION: no answer; check -b, and that a broker runs there",
         ),
+        (
+            NetworkException("no answer; check that the broker runs, and that the port is a minikafka broker's"),
+            "NETWORK_EXCEPTION: no answer; check -b, and that a broker runs there (`minikafka up`)\n",
+        ),
+        (
+            NetworkException("no Kafka; another program listens there: check bootstrap_servers"),
+            "NETWORK_EXCEPTION: no Kafka; another program listens there; check -b, and that",
+        ),
         (OutcomeUnknown("it broke"), "it broke; look before you send again"),
         (OSError(28, "No space left on device"), "minikafka: the output cannot be written: No space left on device"),
         (OSError(17, "File exists", "/data"), "minikafka: /data: File exists"),
