@@ -244,6 +244,8 @@ def _form(
 ) -> LineForm:
     if is_json and (key_separator or key is not None or headers or null_marker is not None):
         raise click.UsageError("--json lines say key and headers themselves: leave the other options out")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty: leave it out if lines are values alone")
     try:
         named = tuple(map(parse_header, headers))
     except ValueError as error:

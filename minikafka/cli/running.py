@@ -131,6 +131,11 @@ class Commands(click.Group):
         super().__init__(*args, **kwargs)
         self.epilog = EXAMPLES + examples if examples else None
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        # Options such as --help and --version print here.
+        with errors_as_sentences():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         with errors_as_sentences():
             return super().invoke(ctx)
@@ -158,6 +163,11 @@ def errors_as_sentences() -> Any:
     """Turn expected errors into :class:`Failure` and :class:`Misuse`."""
     try:
         yield
+    except click.ClickException as error:
+        if type(error) is not click.ClickException:
+            raise
+        # Raised below the command line, which Failure belongs to.
+        raise Failure(error.message) from error
     except kafka.InvalidConfig as error:
         raise Misuse(error.message) from error
     except kafka.ProtocolError as error:

@@ -148,7 +148,10 @@ def test_no_two_options_of_a_command_set_one_parameter(path):
     assert sorted(names) == sorted(set(names))
 
 
-@pytest.mark.parametrize("typed", [("lab", "run", "data-loss"), ("lab", "compare", "divergence"), ("config", "show")])
+@pytest.mark.parametrize(
+    "typed",
+    [("lab", "run", "data-loss"), ("lab", "compare", "divergence"), ("config", "show"), ("--help",), ("--version",)],
+)
 def test_a_reader_that_leaves_is_no_failure(typed):
     """`minikafka lab compare ... | head` is exit code 0 and silent, with tables that rich prints too."""
     reading, writing = os.pipe()
@@ -160,6 +163,24 @@ def test_a_reader_that_leaves_is_no_failure(typed):
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_failure_below_the_command_line_names_the_program():
+    """`sim shrink` began its sentence with "Error:", as no other command does."""
+
+    @click.command()
+    def failing() -> None:
+        raise click.ClickException("the plan passes")
+
+    commands = Commands("minikafka")
+    commands.add_command(failing)
+    result = CliRunner().invoke(commands, ["failing"])
+    assert (result.exit_code, result.stderr) == (1, "minikafka: the plan passes\n")
+
+
+def test_an_empty_key_separator_is_refused():
+    """`--key-separator "$UNSET"` sent the keys as parts of the values."""
+    assert "--key-separator is empty" in told("produce", "orders", "--key-separator", "", code=2).stderr
 
 
 def test_the_table_of_commands_names_their_modules():
