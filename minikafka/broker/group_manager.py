@@ -26,6 +26,7 @@ from minikafka.types import Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.markers import EndTransaction
 from minikafka.wire.messages import PartitionName
+from minikafka.wire.response_room import described, size_of_consumer_group, size_of_group
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
@@ -338,25 +339,25 @@ class GroupManager:
         # Kafka's clients take the error as a hint to ask with ConsumerGroupDescribe.
         of_any_protocol = context.protocol != "kafka"
         return g.DescribeGroupsResponse(
-            groups=tuple(self._described(name, of_any_protocol=of_any_protocol) for name in request.groups)
+            groups=described(
+                request.groups,
+                lambda name: self._shard(name).coordinator.describe(name, of_any_protocol=of_any_protocol),
+                size_of_group,
+                lambda error, name: g.DescribedGroup.with_error(error, group_id=name),
+            )
         )
-
-    def _described(self, name: str, *, of_any_protocol: bool) -> g.DescribedGroup:
-        try:
-            return self._shard(name).coordinator.describe(name, of_any_protocol=of_any_protocol)
-        except kafka.ProtocolError as error:
-            return g.DescribedGroup.with_error(error, group_id=name)
 
     def _describe_consumer_groups(
         self, request: g.ConsumerGroupDescribeRequest, _: RequestContext
     ) -> g.ConsumerGroupDescribeResponse:
-        return g.ConsumerGroupDescribeResponse(groups=tuple(self._described_consumer(name) for name in request.groups))
-
-    def _described_consumer(self, name: str) -> g.DescribedConsumerGroup:
-        try:
-            return self._shard(name).coordinator.describe_consumer(name)
-        except kafka.ProtocolError as error:
-            return g.DescribedConsumerGroup.with_error(error, group_id=name)
+        return g.ConsumerGroupDescribeResponse(
+            groups=described(
+                request.groups,
+                lambda name: self._shard(name).coordinator.describe_consumer(name),
+                size_of_consumer_group,
+                lambda error, name: g.DescribedConsumerGroup.with_error(error, group_id=name),
+            )
+        )
 
     async def _delete_groups(self, request: g.DeleteGroupsRequest, _: RequestContext) -> g.DeleteGroupsResponse:
         deleted = []

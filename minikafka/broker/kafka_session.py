@@ -55,6 +55,7 @@ from minikafka.types import Address, NodeId, TopicId
 from minikafka.wire.acls import OPERATIONS, ResourceType, bit_field
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
+from minikafka.wire.group_messages import OffsetFetchResponse
 from minikafka.wire.kafka.codec import Message, decode, encode
 from minikafka.wire.kafka.frames import API_VERSIONS_KEY, Header, read_header, response_head, sized
 from minikafka.wire.kafka.offer import (
@@ -69,6 +70,7 @@ from minikafka.wire.kafka.offer import (
 from minikafka.wire.kafka.translate.common import Exchange, Translation
 from minikafka.wire.kafka.translate.produce import first_error
 from minikafka.wire.messages import Failed, FetchRequest, FetchResponse
+from minikafka.wire.response_room import Room, size_of_offsets
 
 if TYPE_CHECKING:
     from minikafka.broker.event_limiter import EventLimiter
@@ -712,11 +714,12 @@ class KafkaSession:
         not affect the others.
         """
         responses: list[Any] = []
+        room = Room()
         for request in requests:
-            answer = self._answer_or_error(pending, api, request, context)
+            answer = self._answer_or_error(pending, api, request, context, room)
             if isinstance(answer, (Begun, Awaitable)):
-                return self._each_waiting(pending, api, requests, context, responses, answer)
-            responses.append(answer)
+                return self._each_waiting(pending, api, requests, context, responses, answer, room)
+            responses.append(_taking(room, answer))
         return responses
 
     async def _each_waiting(
@@ -727,10 +730,11 @@ class KafkaSession:
         context: RequestContext,
         responses: list[Any],
         answer: Any,
+        room: Room,
     ) -> Any:
         while True:
             try:
-                responses.append(await self._settled(pending, answer))
+                responses.append(_taking(room, await self._settled(pending, answer)))
             except BrokerNotAvailable:
                 raise
             except ProtocolError as error:
@@ -738,10 +742,11 @@ class KafkaSession:
             request = next(requests, None)
             if request is None:
                 return responses
-            answer = self._answer_or_error(pending, api, request, context)
+            answer = self._answer_or_error(pending, api, request, context, room)
 
-    def _answer_or_error(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
+    def _answer_or_error(self, pending: _Pending, api: str, request: Any, context: RequestContext, room: Room) -> Any:
         try:
+            room.check(request.group_id)
             return self._answer(pending, api, request, context)
         except BrokerNotAvailable:
             raise
@@ -861,6 +866,13 @@ USER_SHOWN_MAX = 255
 
 CONTEXTS_MAX = 64
 """Contexts that a session keeps."""
+
+
+def _taking(room: Room, response: Any) -> Any:
+    """The response, of which the room has less from now on."""
+    if isinstance(response, OffsetFetchResponse):
+        room.take(size_of_offsets(response))
+    return response
 
 
 def _within(request: Any, bytes_max: int | None) -> Any:

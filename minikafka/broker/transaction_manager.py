@@ -22,6 +22,7 @@ from minikafka.transactions.settings import TransactionSettings
 from minikafka.types import NO_PRODUCER, TopicPartition
 from minikafka.wire import transaction_messages as t
 from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from minikafka.wire.response_room import described, size_of_transaction
 
 if TYPE_CHECKING:
     from minikafka.broker.dispatch import ApiHandler
@@ -235,15 +236,17 @@ class TransactionManager:
 
     def _describe(self, request: t.DescribeTransactionsRequest, _: RequestContext) -> t.DescribeTransactionsResponse:
         return t.DescribeTransactionsResponse(
-            transactions=tuple(self._described(name) for name in request.transactional_ids)
+            transactions=described(
+                request.transactional_ids,
+                self._described,
+                size_of_transaction,
+                lambda error, name: t.DescribedTransaction.with_error(error, transactional_id=name),
+            )
         )
 
     def _described(self, name: str) -> t.DescribedTransaction:
-        try:
-            check_transactional_id(name)
-            return self.shards.of(name).coordinator.describe(name)
-        except kafka.ProtocolError as error:
-            return t.DescribedTransaction.with_error(error, transactional_id=name)
+        check_transactional_id(name)
+        return self.shards.of(name).coordinator.describe(name)
 
     def _list(self, request: t.ListTransactionsRequest, _: RequestContext) -> t.ListTransactionsResponse:
         if not self._session_alive():

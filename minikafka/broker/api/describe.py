@@ -140,9 +140,9 @@ def handle_describe_producers(
     Who goes on behind an earlier attempt must not go on behind records that a new leader may not have: while the
     producer's last batch is at or above the high watermark the answer is OFFSET_NOT_AVAILABLE.
     """
-    return m.DescribeProducersResponse(
-        partitions=tuple(_describe_producer(replicas, item) for item in request.partitions)
-    )
+    # Each once: a partition may have thousands of producers, and a request may name it as often.
+    items = {(each.topic, each.partition, each.producer_id): each for each in request.partitions}
+    return m.DescribeProducersResponse(partitions=tuple(_describe_producer(replicas, each) for each in items.values()))
 
 
 def _describe_producer(replicas: ReplicaManager, item: m.DescribeProducersPartition) -> m.DescribedProducer:

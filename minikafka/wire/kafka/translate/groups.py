@@ -200,10 +200,9 @@ _GROUP_ERROR_FROM = 2
 
 
 def _fetch_groups(message: Message, exchange: Exchange) -> list[Message]:
-    """The groups in the form of version 8."""
+    """The groups in the form of version 8, each once."""
     if exchange.version >= SEVERAL_GROUPS_FROM:
-        groups: list[Message] = message["groups"]
-        return groups
+        return list({group["group_id"]: group for group in message["groups"]}.values())
     return [{"group_id": message["group_id"], "topics": message["topics"]}]
 
 

@@ -1,0 +1,62 @@
+"""Requests that name the same group, transactional id or partition many times: each is described once."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.errors import CoordinatorLoadInProgress
+from minikafka.wire.group_messages import FetchedOffset, OffsetFetchResponse
+from minikafka.wire.kafka.codec import decode
+from minikafka.wire.response_room import RESPONSE_BYTES_MAX
+from tests.kafka.client import RawClient
+from tests.kafka.test_like_kafka import client, cluster, heartbeat, settled
+from tests.kafka.test_session import Line
+
+__all__ = ["client", "cluster"]
+
+TIMES = 300
+
+
+def offsets(metadata_bytes: int) -> OffsetFetchResponse:
+    """The committed offset of one partition."""
+    return OffsetFetchResponse(partitions=(FetchedOffset(topic="t", partition=0, metadata="m" * metadata_bytes),))
+
+
+async def test_offsets_of_a_group_that_is_named_many_times_are_fetched_once():
+    """Two thousand names of one group with a megabyte of metadata would be a response of two gigabytes."""
+    line = Line()
+    line.prompt["OffsetFetch"] = offsets(1)
+    line.ask("OffsetFetch", 8, {"groups": [{"group_id": name, "topics": None} for name in "ab" * TIMES]}, 1)
+    assert [request.group_id for _, request, _ in line.asked] == ["a", "b"]
+    answer = decode("OffsetFetch", "response", 8, memoryview(line.sent[0]), 9)
+    assert [each["group_id"] for each in answer["groups"]] == ["a", "b"]
+
+
+async def test_offsets_of_many_groups_end_where_the_response_is_full():
+    """The other groups have a retriable error and are not even looked for; clients request them again."""
+    line = Line()
+    line.prompt["OffsetFetch"] = offsets(RESPONSE_BYTES_MAX // 2)
+    line.ask("OffsetFetch", 8, {"groups": [{"group_id": name, "topics": None} for name in "abcd"]}, 1)
+    assert [request.group_id for _, request, _ in line.asked] == ["a", "b"]
+    answer = decode("OffsetFetch", "response", 8, memoryview(line.sent[0]), 9)
+    full = CoordinatorLoadInProgress.code
+    assert [each["error_code"] for each in answer["groups"]] == [0, 0, full, full]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("name", "version", "asked", "found"),
+    [
+        ("DescribeGroups", 4, "groups", "groups"),
+        ("ConsumerGroupDescribe", 1, "group_ids", "groups"),
+        ("DescribeTransactions", 0, "transactional_ids", "transaction_states"),
+    ],
+)
+async def test_what_is_named_many_times_is_described_once(
+    client: RawClient, name: str, version: int, asked: str, found: str
+):
+    """Each of these had a response as long as the request wanted."""
+    await settled(client, "FindCoordinator", 4, {"key_type": 0, "coordinator_keys": ["x"]})
+    assert (await heartbeat(client, "g"))["error_code"] == 0
+    answer = await client.call(name, version, {asked: ["g", "h"] * TIMES})
+    assert len(answer[found]) == 2
