@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ from minikafka import errors as kafka
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
 from minikafka.broker.group_history import GroupHistory
+from minikafka.broker.regex_turns import RegexTurns
 from minikafka.config import BrokerConfig
 from minikafka.coordination.rule import Step, Ticket, as_coordinator
 from minikafka.groups.consumer.group import JOIN
@@ -61,6 +63,7 @@ class GroupManager:
         self.history = GroupHistory(
             keep_ms=config.history_minutes * 60_000, bytes_max=config.history_bytes // HISTORY_SHARE
         )
+        self._regex_turns = RegexTurns()
         self._verifier = verifier
         self._image = image
         self._session_alive = session_alive
@@ -217,6 +220,10 @@ class GroupManager:
             request = replace(request, client_host=context.client_host)
         if request.makes_member_id and not request.member_id and request.member_epoch == JOIN:
             request = replace(request, member_id=self._world.random.randbytes(16).hex())
+        # An expression that RE2 does not accept is refused in its turn, after what else is wrong.
+        with contextlib.suppress(kafka.InvalidRegularExpression):
+            await self._regex_turns.run(shard.coordinator.match(request))
+            shard = self._shard(request.group_id)
         response: g.ConsumerGroupHeartbeatResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.consumer_heartbeat(ticket, request, step)
         )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from minikafka import errors as kafka
 from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
 from minikafka.broker.marker_sender import MarkerSender
+from minikafka.broker.regex_turns import RegexTurns
 from minikafka.broker.verification import Verifier
 from minikafka.config import BrokerConfig
+from minikafka.coordination.regexes import parts
 from minikafka.coordination.rule import partition_of
 from minikafka.groups.limits import check_group_id
 from minikafka.groups.records import OFFSETS_TOPIC
@@ -52,6 +56,7 @@ class TransactionManager:
         spawn: Spawn,
     ) -> None:
         self._world = world
+        self._regex_turns = RegexTurns()
         self._image = image
         self._session_alive = session_alive
         self._producer_ids = producer_ids
@@ -248,18 +253,31 @@ class TransactionManager:
         check_transactional_id(name)
         return self.shards.of(name).coordinator.describe(name)
 
-    def _list(self, request: t.ListTransactionsRequest, _: RequestContext) -> t.ListTransactionsResponse:
+    async def _list(self, request: t.ListTransactionsRequest, _: RequestContext) -> t.ListTransactionsResponse:
         if not self._session_alive():
             raise kafka.CoordinatorNotAvailable("this broker has no session with the controller: ask again")
-        id_pattern_of(request)  # refused also by a broker without transactional ids
-        found = []
+        pattern = id_pattern_of(request)
+        found: list[t.ListedTransaction] = []
         wall_ms = self._world.clock.wall_ms()
+        of_any_name = replace(request, id_pattern="")
         for shard in self.shards.all_answering():
-            found += shard.coordinator.list_transactions(request, wall_ms)
+            found += shard.coordinator.list_transactions(of_any_name, wall_ms)
+        if pattern is not None:
+            names: set[str] = set()
+            await self._regex_turns.run(_match(pattern, [each.transactional_id for each in found], names))
+            found = [each for each in found if each.transactional_id in names]
         return t.ListTransactionsResponse(
             unknown_states=tuple(each for each in request.states if each not in _STATE_NAMES),
             transactions=tuple(sorted(found, key=lambda each: each.transactional_id)),
         )
+
+
+def _match(pattern: Any, names: Iterable[str], matched: set[str]) -> Iterator[None]:
+    """Add the names that match, in steps of bounded cost."""
+    for number, part in enumerate(parts(pattern, names)):
+        if number:
+            yield
+        matched.update(name for name in part if pattern.fullmatch(name))
 
 
 def _not_added(name: TopicPartition, *, is_unknown: bool) -> t.AddedPartition:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from minikafka import errors as kafka
@@ -279,6 +279,10 @@ class GroupCoordinator:
                 then.answer(ticket, failed_join(refusal))
 
         self._consumers.write(held, draft, done, step)
+
+    def match(self, request: g.ConsumerGroupHeartbeatRequest) -> Iterator[None]:
+        """Match a member's regular expression in turns, before :meth:`consumer_heartbeat`."""
+        return self._consumers.match(request)
 
     def consumer_heartbeat(self, ticket: Ticket, request: g.ConsumerGroupHeartbeatRequest, step: Step) -> None:
         """ConsumerGroupHeartbeat: answered when what it changes is committed. Raises what is refused at once."""

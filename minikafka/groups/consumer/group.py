@@ -13,11 +13,11 @@ after a replay equals the group before it. Deadlines are in ``groups.py``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from minikafka.coordination.regexes import compiled
+from minikafka.coordination.regexes import compiled, cost_of, parts
 from minikafka.groups.consumer.records import (
     CURRENT,
     GROUP,
@@ -266,16 +266,45 @@ class Regexes:
 
     def __init__(self) -> None:
         self._topics: Topics = {}
+        self._characters = 0
+        """Of the names of all topics."""
         self._found: dict[str, tuple[str, ...]] = {}
+
+    def knows(self, text: str, topics: Topics) -> bool:
+        """Return True if :meth:`matched` has nothing to match."""
+        self._use(topics)
+        return text in self._found
+
+    def cost(self, text: str, topics: Topics) -> int:
+        """The cost of :meth:`matched`; see ``coordination/regexes.py``."""
+        return 0 if self.knows(text, topics) else cost_of(compiled(text, FIELD), self._characters)
 
     def matched(self, text: str, topics: Topics) -> tuple[str, ...]:
         """The names of topics that match, sorted."""
+        if not self.knows(text, topics):
+            for _ in self.match(text, topics):
+                pass
+        return self._found[text]
+
+    def match(self, text: str, topics: Topics) -> Iterator[None]:
+        """Match in turns: each step has a bounded cost. At the end the expression is known, unless the topics have
+        changed meanwhile. Raises InvalidRegularExpression.
+        """
+        if self.knows(text, topics):
+            return
+        pattern = compiled(text, FIELD)
+        found: list[str] = []
+        for number, part in enumerate(parts(pattern, topics)):
+            if number:
+                yield
+            found += [name for name in part if pattern.fullmatch(name)]
+        if topics is not self._topics:
+            return
+        if len(self._found) >= REGEXES_MAX:
+            self._found.clear()
+        self._found[text] = tuple(sorted(found))
+
+    def _use(self, topics: Topics) -> None:
         if topics is not self._topics:
             self._topics, self._found = topics, {}
-        found = self._found.get(text)
-        if found is None:
-            if len(self._found) >= REGEXES_MAX:
-                self._found.clear()
-            pattern = compiled(text, FIELD)
-            found = self._found[text] = tuple(sorted(name for name in topics if pattern.fullmatch(name)))
-        return found
+            self._characters = sum(map(len, topics))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -129,6 +129,15 @@ class ConsumerGroups:
         self._held.pop(name, None)
 
     # ---- requests ----
+
+    def match(self, request: g.ConsumerGroupHeartbeatRequest) -> Iterator[None]:
+        """Match the regular expression of a member before its heartbeat, in turns; see :meth:`Regexes.match`."""
+        held = self._held.get(request.group_id)
+        member = None if held is None else held.group.members.get(request.member_id)
+        text = request.subscribed_topic_regex
+        if text is None and member is not None:
+            text = member.regex
+        return self._regexes.match(text, self._topics()) if text else iter(())
 
     def heartbeat(
         self,
