@@ -585,7 +585,8 @@ class KafkaSession:
                 f"{offer.name} version {header.version} is not offered, {offer.first} to {offer.last} are"
             )
         api = BY_NAME[offer.api]
-        if size > api.head_bytes_max and not api.carries_records:
+        # Of the requests that are offered, Produce alone carries records: those of Fetch are in its response.
+        if size > api.head_bytes_max and header.key != PRODUCE_KEY:
             raise InvalidRequest(
                 f"{offer.name}: {size} bytes, {api.head_bytes_max} are accepted: send several requests"
             )

@@ -42,6 +42,12 @@ CONSUMER_PARTITIONS_MAX = 10_000
 """Partitions of a consumer's session. Each request may add some, also such as do not exist, and a response may speak of
 all of them: without a limit it would hold the loop. A consumer with more begins new sessions.
 """
+ALL_CONSUMERS_PARTITIONS_MAX = 250_000
+"""Partitions of the sessions of all consumers, in 160 MB at most: a client without any permission may fill them, also with
+topics that do not exist. A consumer that finds no room fetches without a session.
+"""
+NAME_LENGTH_COUNTED = 250
+"""A partition counts once more for each so many characters of its topic: requests may name topics that cannot exist."""
 IDLE_MAX_S = 120.0
 """A session that has not been used for so long may be given up."""
 
@@ -113,6 +119,10 @@ class FetchSession:
         self.epoch = FULL_EPOCH
         """That of the latest request."""
         self.last_used = now
+        self.size = 0
+        """Its partitions, those with very long names more than once."""
+        self.counted = 0
+        """That of ``size`` which counts among all sessions."""
         self.partitions: dict[TopicPartition, CachedPartition] = {}
         self.active: dict[TopicPartition, CachedPartition] = {}
         """Those that must be looked at for a request. The others are idle, which only a follower's are: their leaders
@@ -132,10 +142,13 @@ class FetchSession:
             name = TopicPartition(gone.topic, gone.partition)
             self._look_at(name)
             self.active.pop(name, None)
-            self.partitions.pop(name, None)
+            if self.partitions.pop(name, None) is not None:
+                self.size -= _size_of(name)
         for item in named:
             name = TopicPartition(item.topic, item.partition)
             self._look_at(name)
+            if name not in self.partitions:
+                self.size += _size_of(name)
             self.active[name] = self.partitions[name] = CachedPartition(item)
 
     def rests(self, cached: CachedPartition) -> None:
@@ -169,6 +182,10 @@ class FetchSession:
                 partitions[name] = cached
 
 
+def _size_of(name: TopicPartition) -> int:
+    return 1 + len(name.topic) // NAME_LENGTH_COUNTED
+
+
 class FetchSessions:
     """All sessions of one broker, the least recently used first."""
 
@@ -177,6 +194,8 @@ class FetchSessions:
         self._new_id = new_id
         """Gives positive numbers that nobody guesses."""
         self._sessions: dict[int, FetchSession] = {}
+        self.consumer_partitions = 0
+        """The size of all consumers' sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -193,15 +212,30 @@ class FetchSessions:
             session = self._continue(request, now)
         if session is not None:
             session.update(request.partitions, request.forgotten)
-            if not session.is_privileged and len(session.partitions) > CONSUMER_PARTITIONS_MAX:
-                del self._sessions[session.id]
-                raise FetchSessionIdNotFound(
-                    f"a consumer's fetch session holds at most {CONSUMER_PARTITIONS_MAX} partitions: begin a new one"
-                )
-            if not session.is_privileged and not session.partitions:
-                del self._sessions[session.id]  # As in Kafka: the answer has no session, so the consumer begins again.
-                return None
+            if not session.is_privileged:
+                self._count(session)
+                if not session.partitions:
+                    self._remove(session)  # As in Kafka: the answer has no session, so the consumer begins again.
+                    return None
         return session
+
+    def _count(self, session: FetchSession) -> None:
+        """Count what a consumer's session holds now. Raises FetchSessionIdNotFound if that is too much."""
+        self.consumer_partitions += session.size - session.counted
+        session.counted = session.size
+        if session.size > CONSUMER_PARTITIONS_MAX:
+            limit, whose = CONSUMER_PARTITIONS_MAX, "a consumer's fetch session holds"
+        elif self.consumer_partitions > ALL_CONSUMERS_PARTITIONS_MAX:
+            limit, whose = ALL_CONSUMERS_PARTITIONS_MAX, "the fetch sessions of all consumers hold"
+        else:
+            return
+        self._remove(session)
+        raise FetchSessionIdNotFound(f"{whose} at most {limit} partitions: begin a new one")
+
+    def _remove(self, session: FetchSession) -> None:
+        del self._sessions[session.id]
+        self.consumer_partitions -= session.counted
+        session.counted = 0
 
     def _continue(self, request: FetchRequest, now: float) -> FetchSession:
         session = self._find(request)
@@ -227,11 +261,14 @@ class FetchSessions:
     def _end(self, request: FetchRequest) -> None:
         session = self._find(request)
         if session is not None:
-            del self._sessions[session.id]
+            self._remove(session)
 
     def _create(self, request: FetchRequest, now: float) -> FetchSession | None:
         self._make_room(request, now)
         if len(self._sessions) >= self.slots or not request.partitions:
+            return None
+        size = sum(_size_of(TopicPartition(each.topic, each.partition)) for each in request.partitions)
+        if request.replica_id == NO_NODE and self.consumer_partitions + size > ALL_CONSUMERS_PARTITIONS_MAX:
             return None
         session_id = self._new_id()
         while session_id in self._sessions or session_id == NO_SESSION:
@@ -246,11 +283,11 @@ class FetchSessions:
         for session in list(self._sessions.values()):
             is_idle = now - session.last_used > IDLE_MAX_S
             if is_idle or (is_privileged and session.replica_id == request.replica_id):
-                del self._sessions[session.id]
+                self._remove(session)
         if is_privileged and len(self._sessions) >= self.slots:
             victim = next((each for each in self._sessions.values() if not each.is_privileged), None)
             if victim is not None:
-                del self._sessions[victim.id]
+                self._remove(victim)
 
 
 # ---- the fetcher's side ----------------------------------------------------------------------------------------------

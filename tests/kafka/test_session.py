@@ -649,3 +649,20 @@ async def test_bytes_of_frames_are_counted_for_the_protocol():
     line.produce(1)
     meter = line.door.meters.by_protocol["kafka", "Produce"]
     assert (meter.bytes_in > 0, meter.bytes_out) == (True, len(line.sent[0]))
+
+
+async def test_a_request_without_records_has_a_bounded_size():
+    """A Fetch request has none: its topics' names, in 100 MB, were kept in a session. Those of Produce may be larger."""
+    line = Line()
+    name = "x" * 32_000
+    topics = [{"topic": name, "partitions": []}] * 40
+    fetch = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1, "session_id": 0, "session_epoch": 0, "topics": topics}
+    fetch |= {"replica_id": -1, "isolation_level": 0, "forgotten_topics_data": []}
+    line.ask("Fetch", 7, fetch)
+    assert line.is_closed
+    assert not line.asked
+    line = Line()
+    partition = {"index": 0, "records": [bytes(2 << 20)]}
+    message = {"acks": 1, "timeout_ms": 1, "topic_data": [{"name": "t", "partition_data": [partition]}]}
+    line.ask("Produce", 8, message)
+    assert not line.is_closed

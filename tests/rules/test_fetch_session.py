@@ -13,6 +13,7 @@ from msgspec import structs
 
 from minikafka.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from minikafka.replication.fetch_session import (
+    ALL_CONSUMERS_PARTITIONS_MAX,
     CONSUMER_PARTITIONS_MAX,
     EPOCH_MAX,
     IDLE_MAX_S,
@@ -124,6 +125,39 @@ def test_a_consumers_session_is_bounded_and_a_followers_is_not():
         with pytest.raises(FetchSessionIdNotFound, match="there is no fetch session"):
             cache.begin(request(session.id, 7, node=node), 1.0)
         assert len(cache) == 1, "it takes no place any more"
+
+
+def test_the_sessions_of_all_consumers_are_bounded_together():
+    """A client without any permission filled 1,000 sessions with 10,000 partitions each, in 3.5 GB. One that finds no
+    room fetches without a session; followers are not affected.
+    """
+    cache = sessions(1_000)
+    many = [question(number) for number in range(CONSUMER_PARTITIONS_MAX)]
+    full = [begun(cache, *many, node=-1) for _ in range(ALL_CONSUMERS_PARTITIONS_MAX // CONSUMER_PARTITIONS_MAX)]
+    assert cache.consumer_partitions == ALL_CONSUMERS_PARTITIONS_MAX
+    assert cache.begin(request(0, 0, question(0), node=-1), 1.0) is None
+    assert begun(cache, *many, node=FOLLOWER).is_privileged
+    gone = (PartitionName(topic="orders", partition=0),)
+    assert cache.begin(request(full[0].id, 1, node=-1, forgotten=gone), 1.0) is full[0]
+    other = begun(cache, question(0), node=-1)
+    with pytest.raises(FetchSessionIdNotFound, match="of all consumers hold at most 250000 partitions"):
+        cache.begin(request(other.id, 1, question(1), node=-1), 1.0)
+    assert cache.begin(request(full[1].id, -1, node=-1), 1.0) is None
+    assert cache.consumer_partitions == ALL_CONSUMERS_PARTITIONS_MAX - CONSUMER_PARTITIONS_MAX - 1
+    begun(cache, question(0), node=-1, now=1_000.0)
+    assert cache.consumer_partitions == 1, "idle sessions end, and the follower's never counted"
+
+
+def test_partitions_with_very_long_names_count_more_than_once():
+    """No topic can have them, and a session keeps them all the same."""
+    cache = sessions()
+    longest = 32_767
+    odd = [FetchPartition(topic=f"{number:09}".ljust(longest, "x"), partition=0, fetch_offset=0) for number in range(9)]
+    session = begun(cache, *odd, node=-1)
+    assert cache.consumer_partitions == len(odd) * (1 + longest // 250)
+    forgotten = tuple(PartitionName(topic=each.topic, partition=0) for each in odd[1:])
+    cache.begin(request(session.id, 1, odd[0], node=-1, forgotten=forgotten), 1.0)
+    assert cache.consumer_partitions == 1 + longest // 250
 
 
 @pytest.mark.parametrize(
