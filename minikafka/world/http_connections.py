@@ -30,6 +30,7 @@ from minikafka.world.connections import (
     ConnectionQuota,
     ConnectionRecord,
     OpenConnection,
+    UnreadResponses,
     first_request_timeout_s,
     identity_of,
     peer_of,
@@ -229,6 +230,7 @@ class HttpConnection(RequestHandler):
     must_log_in = False
     """No request of it has had right credentials yet, and this listener's requests need them."""
     record: ConnectionRecord
+    unread: UnreadResponses
     _pending: web.BaseRequest | None = None
     """The request that is being answered."""
     _last: tuple[str, str] | None = None
@@ -291,8 +293,19 @@ class HttpConnection(RequestHandler):
             pending_request=None if self._pending is None else last,
         )
 
+    def pause_writing(self) -> None:
+        """The transport is full."""
+        self.unread.paused(self.transport)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        self.unread.ended()
+        super().resume_writing()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """They are gone."""
+        self.unread.ended()
         self._end_deadline()
         super().connection_lost(exc)
 
@@ -356,6 +369,7 @@ class HttpConnections(web.Server):
         loop = asyncio.get_running_loop()
         connection = HttpConnection(self, loop=loop, **self._connection_options)
         connection.record = record or ConnectionRecord(loop.time())
+        connection.unread = UnreadResponses(self._connection_options["keepalive_timeout"])
         connection.must_log_in = self._login_at is not None
         return connection
 

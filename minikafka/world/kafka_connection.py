@@ -13,7 +13,7 @@ Rules for this file:
 4. Answers that are ready in one turn of the loop leave in one write, those of all connections one after the other. A
    write at the end of each read is sooner, and cost a broker with 32 busy clients a fifth more CPU: clients that are
    woken one by one send one by one.
-5. A connection that never asks, stands still in the middle of a frame or idles too long is closed.
+5. A connection that never asks, stands still in the middle of a frame, idles or does not read for too long is closed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Protocol, TypeVar, cast
 from minikafka.errors import InvalidRequest
 from minikafka.ports import Buffer, Buffers, FrameSession, SessionState
 from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
-from minikafka.world.connections import KAFKA, ConnectionRecord, OpenConnection, close_once, peer_of
+from minikafka.world.connections import KAFKA, ConnectionRecord, OpenConnection, UnreadResponses, close_once, peer_of
 from minikafka.world.outgoing import Outgoing
 
 _Read = TypeVar("_Read")
@@ -106,6 +106,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._out: list[Buffer] = []
         """Answers of this turn of the loop."""
         self._outgoing: Outgoing | None = None
+        self._unread = UnreadResponses(host.idle_timeout_s)
         self._flushes = False
         """A flush is scheduled."""
         self._is_paused_by_session = False
@@ -146,6 +147,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - it is gone, for whatever reason
         if self._outgoing is not None:
             self._outgoing.close()
+        self._unread.ended()
         self._transport = self._outgoing = None
         self.gone.set()
         if self._timer is not None:
@@ -187,12 +189,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._take(self._reader.feed, data)
 
     def pause_writing(self) -> None:
+        self._unread.paused(self._transport)
         if self._outgoing is not None:
             self._outgoing.pause()
         if self._session is not None:
             self._session.room(has_room=False)
 
     def resume_writing(self) -> None:
+        self._unread.ended()
         if self._outgoing is not None:
             self._outgoing.resume()
             if self._outgoing.waiting:

@@ -31,6 +31,7 @@ from minikafka.world.connections import (
     RPC,
     ConnectionRecord,
     OpenConnection,
+    UnreadResponses,
     agent_in,
     close_once,
     identity_of,
@@ -264,6 +265,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._awaits_code = False
         """Nothing is read until the code is loaded that this connection needs."""
         self._outgoing: Outgoing | None = None
+        self._unread = UnreadResponses(host.idle_timeout_s)
         self._closes = False
         self._has_asked = False
         self._quiet_since = 0.0
@@ -304,10 +306,12 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_full = True
+        self._unread.paused(self._transport)
         if self._outgoing is not None:
             self._outgoing.pause()
 
     def resume_writing(self) -> None:
+        self._unread.ended()
         if self._outgoing is not None:
             self._outgoing.resume()
             if self._outgoing.waiting:
@@ -505,6 +509,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def _let_go(self) -> None:
         """No timers, no bytes held for a body that will not come."""
+        self._unread.ended()
         for timer in (self._timer, self._patience):
             if timer is not None:
                 timer.cancel()
