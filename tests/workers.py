@@ -28,6 +28,7 @@ SYSTEM_FILES = (
     "tests/kafka/test_every_version.py",
     "tests/kafka/test_hostile_frames.py",
     "tests/kafka/test_like_kafka.py",
+    "tests/kafka/test_repeated_names.py",
     "tests/rules/test_bench_kafka.py",
     "tests/rules/test_cli_settings.py",
     "tests/rules/test_spark_client.py",

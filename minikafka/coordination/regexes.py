@@ -23,8 +23,8 @@ MEMORY_BYTES_MAX: Final = 1 << 20
 """Of one compiled expression."""
 
 COST_MAX: Final = 4_000_000
-"""Of the matches in one turn of the loop: instructions of the automaton, times characters. Each costs 3 ns at worst, and
-much less for most expressions."""
+"""Of the matches in one turn of the loop: instructions of the automaton, times characters. Each costs 3 ns at worst,
+and much less for most expressions."""
 
 
 def cost_of(pattern: Any, characters: int) -> int:

@@ -43,8 +43,8 @@ CONSUMER_PARTITIONS_MAX = 10_000
 all of them: without a limit it would hold the loop. A consumer with more begins new sessions.
 """
 ALL_CONSUMERS_PARTITIONS_MAX = 250_000
-"""Partitions of the sessions of all consumers, in 160 MB at most: a client without any permission may fill them, also with
-topics that do not exist. A consumer that finds no room fetches without a session.
+"""Partitions of the sessions of all consumers, in 160 MB at most: a client without any permission may fill them, also
+with topics that do not exist. A consumer that finds no room fetches without a session.
 """
 NAME_LENGTH_COUNTED = 250
 """A partition counts once more for each so many characters of its topic: requests may name topics that cannot exist."""

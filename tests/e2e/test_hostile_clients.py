@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import psutil
 import pytest
 
+from minikafka import LocalCluster
 from minikafka.config import BrokerConfig
 from minikafka.ports import RequestContext
 from minikafka.world import connections
@@ -158,3 +160,34 @@ async def test_who_connects_and_asks_nothing_is_let_go(monkeypatch: pytest.Monke
     for each in (loris, good):
         each.close()
     await server.close()
+
+
+@pytest.mark.parametrize("door", ["kafka", "/v1", "/rpc"])
+def test_a_client_that_does_not_read_is_disconnected(door: str):
+    """It has sent more requests than there is room for responses: one of them was under way for ever."""
+    with LocalCluster(1, config={"connections.max.idle.ms": "1000"}) as cluster:
+        cluster.sync.create_topic("wide", partitions=100)
+        host, _, port = cluster.bootstrap.partition(":")
+        requests = {
+            # Metadata version 1 of all topics.
+            "kafka": bytes.fromhex("0000000e0003000100000001ffffffffffff"),
+            "/v1": head("GET", "/v1/topics/wide/partitions"),
+            "/rpc": head("POST", "/rpc/Metadata", 2) + b"{}",
+        }
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(0.5)
+            client.connect((host, int(port)))
+            with suppress(TimeoutError, ConnectionError):
+                for _ in range(3_000):
+                    client.sendall(requests[door])
+            until = time.monotonic() + 20
+            while f"{host}:{client.getsockname()[1]}" in peers(cluster):
+                assert time.monotonic() < until, "it is still connected"
+                time.sleep(0.2)
+
+
+def peers(cluster: LocalCluster) -> set[str]:
+    """Addresses and ports of the clients that have a connection."""
+    with urlopen(f"http://{cluster.bootstrap}/v1/connections") as response:
+        return {each["remote"] for each in json.load(response)["connections"]}

@@ -79,9 +79,7 @@ def test_names_that_are_refused_take_no_room():
         size_of_consumer_group(
             DescribedConsumerGroup(
                 group_id="g",
-                members=(
-                    ConsumerMember(member_id="m", member_epoch=1, subscribed_topic_names=("t" * 200,) * 5_000),
-                ),
+                members=(ConsumerMember(member_id="m", member_epoch=1, subscribed_topic_names=("t" * 200,) * 5_000),),
             )
         ),
         size_of_consumer_group(

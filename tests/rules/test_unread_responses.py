@@ -37,7 +37,7 @@ async def periods(count: int, then: Callable[[], Any] = lambda: None) -> None:
 async def test_a_peer_that_takes_nothing_is_disconnected():
     """Its requests are under way for as long, so its connection is never idle."""
     transport, unread = FakeTransport(), UnreadResponses(PERIOD_S)
-    unread.paused(cast(asyncio.Transport, transport))
+    unread.paused(cast("asyncio.Transport", transport))
     await periods(5)
     assert transport.is_aborted
 
@@ -45,7 +45,7 @@ async def test_a_peer_that_takes_nothing_is_disconnected():
 async def test_a_slow_peer_stays():
     """It takes something in each period."""
     transport, unread = FakeTransport(), UnreadResponses(10 * PERIOD_S)
-    unread.paused(cast(asyncio.Transport, transport))
+    unread.paused(cast("asyncio.Transport", transport))
 
     def take() -> None:
         transport.unsent -= 1
@@ -61,8 +61,8 @@ async def test_a_peer_that_has_read_stays(times: int):
     """However often the transport was full."""
     transport, unread = FakeTransport(), UnreadResponses(PERIOD_S)
     for _ in range(times):
-        unread.paused(cast(asyncio.Transport, transport))
-        unread.paused(cast(asyncio.Transport, transport))
+        unread.paused(cast("asyncio.Transport", transport))
+        unread.paused(cast("asyncio.Transport", transport))
         unread.ended()
     await periods(4)
     assert not transport.is_aborted
