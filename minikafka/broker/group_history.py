@@ -22,6 +22,10 @@ LOOKED_AT_MAX = 500
 """Groups that one turn of sampling looks at: to look at one costs about 2 µs, and 0.1 µs for each of its partitions."""
 SAMPLED_MAX = 20
 """Groups that one turn of sampling describes: those that have changed; about 50 µs each."""
+WEIGHT_MAX = 20_000
+"""Members, names of topics, partitions and offsets in the groups that one turn of sampling describes; about 1 µs each. A
+group that is larger is kept without its members and offsets.
+"""
 _ROW_BYTES = 200
 
 
@@ -49,6 +53,8 @@ class GroupHistory:
         self._seen: dict[TopicPartition, dict[str, tuple[object, ...]]] = {}
         """What the last turns saw of the groups of each coordinator."""
         self._next = 0
+        self._room = 0
+        """Of WEIGHT_MAX, what this turn of sampling has left."""
 
     def sample(self, at_ms: int, coordinators: Sequence[tuple[TopicPartition, GroupCoordinator]]) -> int:
         """One turn: keep the groups that have changed since their last turn; how many.
@@ -64,8 +70,9 @@ class GroupHistory:
         for name in [each for each in self._seen if each not in answering]:
             del self._seen[name]  # another broker coordinates them now
         looked_at = count = 0
+        self._room = WEIGHT_MAX
         for step in range(len(coordinators)):
-            if looked_at >= LOOKED_AT_MAX or count >= SAMPLED_MAX:
+            if looked_at >= LOOKED_AT_MAX or count >= SAMPLED_MAX or self._room <= 0:
                 break
             name, coordinator = coordinators[(self._next + step) % len(coordinators)]
             glances = coordinator.glances()
@@ -90,9 +97,13 @@ class GroupHistory:
             del seen[group]
             self._keep(_Row(at_ms, group, b""))
         changed = [group for group, glance in glances.items() if seen.get(group) != glance][:count_max]
-        for group in changed:
+        for number, group in enumerate(changed):
+            if self._room <= 0:
+                return number
+            weight = coordinator.weight(group)
+            self._room -= min(weight, WEIGHT_MAX)
             seen[group] = glances[group]
-            self._keep(_Row(at_ms, group, _packed(at_ms, group, coordinator)))
+            self._keep(_Row(at_ms, group, _packed(at_ms, group, coordinator, is_whole=weight <= WEIGHT_MAX)))
         return len(changed)
 
     def _keep(self, row: _Row) -> None:
@@ -128,15 +139,15 @@ class GroupHistory:
         return [_unpacked(row) for name, row in sorted(found.items()) if row.at_ms <= at_ms]
 
 
-def _packed(at_ms: int, group: str, coordinator: GroupCoordinator) -> bytes:
+def _packed(at_ms: int, group: str, coordinator: GroupCoordinator, *, is_whole: bool) -> bytes:
     past = PastGroup(
         at_ms=at_ms,
         group_id=group,
-        group=coordinator.describe(group, of_any_protocol=True),
+        group=coordinator.describe(group, of_any_protocol=True) if is_whole else coordinator.outline(group),
         offsets=tuple(
             PastOffset(topic=name.topic, partition=name.partition, offset=each.offset)
             for name, each in coordinator.committed_offsets(group).items()
-            if each.offset >= 0
+            if is_whole and each.offset >= 0
         ),
     )
     return b"".join(encode_response(ReadGroupHistoryResponse(groups=(past,))))

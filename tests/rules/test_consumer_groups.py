@@ -737,3 +737,18 @@ def test_members_that_are_gone_together_are_removed_in_batches_that_a_log_takes(
     assert len(sizes) > 1
     assert max(sizes) < 1 << 20
     assert sum(key.count(b"m" * 16_000) for key, _ in desk.log[before:]) == 3 * 40
+
+
+def test_the_weight_of_a_group_grows_with_all_that_a_description_has(desk: ConsumerDesk):
+    """Members, their topics, their partitions, committed offsets; an outline has none of these."""
+    desk.topic(3)
+    desk.enter("a")
+    of_one = desk.coordinator.weight("g")
+    desk.enter("b", subscribed_topic_names=tuple(f"t{number}" for number in range(100)))
+    of_two = desk.coordinator.weight("g")
+    assert of_two >= of_one + 101
+    desk.commit_as("a", 1)
+    assert desk.coordinator.weight("g") == of_two + 1
+    outline = desk.coordinator.outline("g")
+    assert (outline.group_id, outline.members) == ("g", ())
+    assert outline.state == desk.group().state

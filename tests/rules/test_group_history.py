@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minikafka.broker import group_history
-from minikafka.broker.group_history import GroupHistory
+from minikafka.broker.group_history import WEIGHT_MAX, GroupHistory
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember, PastGroup
 
@@ -25,6 +25,13 @@ class Coordinator:
     def __init__(self, **offsets: int) -> None:
         self.offsets = offsets
         self.described: list[str] = []
+        self.weights: dict[str, int] = {}
+
+    def weight(self, name: str) -> int:
+        return self.weights.get(name, 2)
+
+    def outline(self, name: str) -> DescribedGroup:
+        return DescribedGroup(group_id=name, state="Stable")
 
     def glances(self) -> dict[str, tuple[object, ...]]:
         return {name: (offset,) for name, offset in self.offsets.items()}
@@ -93,6 +100,22 @@ def test_turn_of_sampling_has_a_bounded_cost_and_all_groups_have_their_turn(monk
     assert max(counts) == 4
     assert sum(counts) == 30
     assert len(kept.at(16_000)) == 30
+
+
+def test_one_turn_describes_groups_of_bounded_weight():
+    """Groups are as large as their clients like: one with 150 members of 2,000 topics held the loop for 0.2 s, each second
+    in which it changed. A group that is too large for any turn is kept without its members.
+    """
+    kept, coordinator = history(), Coordinator(a=1, b=1, c=1, huge=1)
+    coordinator.weights = {"a": WEIGHT_MAX // 2, "b": WEIGHT_MAX, "c": WEIGHT_MAX, "huge": WEIGHT_MAX + 1}
+    counts = [sampled(kept, at_ms, coordinator) for at_ms in range(1000, 5000, 1000)]
+    assert counts == [2, 1, 1, 0]
+    assert coordinator.described == ["a", "b", "c"]
+    found = {each.group_id: each for each in kept.at(5000)}
+    assert [len(found[name].offsets) for name in ("a", "b", "c", "huge")] == [1, 1, 1, 0]
+    huge = found["huge"].group
+    assert huge is not None
+    assert (huge.state, huge.members) == ("Stable", ())
 
 
 def test_bounds_of_time_and_bytes_forget_the_oldest_and_keep_how_a_group_was_at_the_start():
