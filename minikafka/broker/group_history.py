@@ -23,8 +23,8 @@ LOOKED_AT_MAX = 500
 SAMPLED_MAX = 20
 """Groups that one turn of sampling describes: those that have changed; about 50 µs each."""
 WEIGHT_MAX = 20_000
-"""Members, names of topics, partitions and offsets in the groups that one turn of sampling describes; about 1 µs each. A
-group that is larger is kept without its members and offsets.
+"""Members, names of topics, partitions and offsets in the groups that one turn of sampling describes; about 1 µs each.
+A group that is larger is kept without its members and offsets.
 """
 _ROW_BYTES = 200
 

@@ -98,6 +98,18 @@ def _word(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+TEXT_LENGTH_MAX = 1_000
+"""Characters of a text in an event. Names of groups and members have up to 32,767, and their clients choose them: the
+log and the memory of events must not grow by a request's size with each of its events."""
+
+
+def _cut(value: object) -> object:
+    """A text that fits into an event, and says how long it was."""
+    if type(value) is not str or len(value) <= TEXT_LENGTH_MAX:
+        return value
+    return f"{value[: TEXT_LENGTH_MAX - 100]}... ({len(value)} characters)"
+
+
 Observer: TypeAlias = Callable[[str, Mapping[str, object]], None]
 """(kind, facts); the facts never change."""
 
@@ -166,6 +178,10 @@ class EventLog:
 
     def __call__(self, kind: str, /, **facts: object) -> None:
         """Tell one event."""
+        for each in facts.values():  # a generator would cost each event as much as the rest of this method
+            if type(each) is str and len(each) > TEXT_LENGTH_MAX:
+                facts = {name: value if name == "traceback" else _cut(value) for name, value in facts.items()}
+                break
         for observer in self._observers:
             observer(kind, facts)
         shown = self._stream is not None and level_of(kind, facts) >= self.level

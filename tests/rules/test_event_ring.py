@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
+from pathlib import Path
 
 from minikafka.ui.journal import read_journals
-from minikafka.world.events import EventLog, EventRing, Wanted
+from minikafka.world.events import TEXT_LENGTH_MAX, EventLog, EventRing, Wanted, as_text
 
 
 def filled(size: int = 100) -> EventRing:
@@ -67,3 +69,21 @@ def test_what_is_written_is_a_journal(tmp_path):
     assert dict(written.facts) == {**kept.facts, "seq": 1}
     assert (written.kind, written.node) == (kept.kind, kept.node) == ("isr_shrunk", "2")
     assert ring.write(tmp_path / "rest.jsonl", start=2) == 0
+
+
+def test_a_text_that_a_client_chose_is_cut_in_events(tmp_path: Path):
+    """Names of groups and members may have 32,767 characters: each change of a group was logged with all of them, and the
+    newest 100,000 events would have taken 3 GB. A traceback is ours, and stays whole.
+    """
+    stream, ring, journal = io.StringIO(), EventRing(), tmp_path / "journal.jsonl"
+    log = EventLog(node="1", stream=stream, journal_path=str(journal), render=as_text)
+    log.observe(ring.observer("1"))
+    facts = {"group": "g" * 32_767, "old": "Empty", "generation": 1, "traceback": "t" * 5_000}
+    log("group_state_changed", **facts)
+    log.close()
+    [row] = ring.rows()
+    assert row.facts == {**facts, "group": "g" * (TEXT_LENGTH_MAX - 100) + "... (32767 characters)"}
+    assert len(journal.read_text()) < 5_000 + 2 * TEXT_LENGTH_MAX
+    assert len(stream.getvalue()) < 5_000 + 2 * TEXT_LENGTH_MAX
+    log("group_state_changed", group="g" * TEXT_LENGTH_MAX)
+    assert list(ring.rows())[1].facts == {"group": "g" * TEXT_LENGTH_MAX}
