@@ -48,6 +48,23 @@ def fetch(offset: int, **more: Any) -> m.FetchRequest:
     return m.FetchRequest(max_bytes=1000, partitions=(part,), **more)
 
 
+@pytest.mark.parametrize(("max_bytes", "is_at_once"), [(1000, False), (100, True)])
+def test_a_fetch_whose_limit_is_reached_does_not_wait(cluster: SimCluster, max_bytes: int, is_at_once: bool) -> None:
+    """The second batch does not fit: whatever else is appended, the response cannot become larger."""
+    leader = cluster.leader_of(ORDERS)
+
+    async def ask() -> None:
+        for value in (b"one", b"two"):
+            await settled(answer(cluster.brokers[leader], produce(value, acks=-1)))
+        part = m.FetchPartition(topic="orders", partition=0, fetch_offset=0, partition_max_bytes=max_bytes)
+        request = m.FetchRequest(max_bytes=1000, partitions=(part,), max_wait_ms=500, min_bytes=max_bytes)
+        response = answer(cluster.brokers[leader], request)
+        assert isinstance(response, m.FetchResponse) == is_at_once
+        await settled(response)
+
+    cluster.run(ask())
+
+
 def test_a_produce_request_that_need_not_wait_is_answered_at_once(cluster: SimCluster) -> None:
     """acks=1 and errors: no task, no turn of the loop."""
     leader = cluster.leader_of(ORDERS)

@@ -1,7 +1,8 @@
 """Fetch: read from partitions, as a consumer or as a follower.
 
 - Waits up to ``max_wait_ms`` for ``min_bytes``, then answers with what there is (S12); an error or a divergence in any
-  partition answers at once.
+  partition answers at once. A partition whose next batch does not fit counts with its whole limit, as in Kafka, which
+  sends a part of that batch: more records would not make the response larger.
 - A follower's fetch offset is also its acknowledgement: everything below it is at the follower (S5, S7). It counts
   once per request, only after a read that succeeded and did not diverge; the answer carries the watermark *after* it.
 - A consumer reads below the high watermark, taken once per read (S3, KAFKA-9807); only leaders serve (S17). A leader
@@ -61,7 +62,7 @@ MAX_WAIT_MS_MAX = 300_000
 class _Read:
     """What one partition has to say."""
 
-    __slots__ = ("_answer", "data", "leader", "seat", "size", "urgent")
+    __slots__ = ("_answer", "counted", "data", "leader", "seat", "size", "urgent")
 
     def __init__(
         self,
@@ -71,9 +72,10 @@ class _Read:
         seat: Partition | None = None,
         leader: LeaderReplica | None = None,
         data: LogSlice | None = None,
+        counted: int = 0,
     ) -> None:
         """``answer`` None: it is made of the others when it is wanted, in the same turn of the loop. A request that
-        parks wants none.
+        parks wants none. ``counted``: what counts toward ``min_bytes``, if that is more than the size of the data.
         """
         self._answer = answer
         self.urgent = urgent
@@ -83,6 +85,7 @@ class _Read:
         """In which role it was read, if the question was in order."""
         self.data = data
         self.size = data.size if data is not None else 0
+        self.counted = max(self.size, counted)
 
     @property
     def answer(self) -> FetchedPartition:
@@ -259,7 +262,7 @@ class _Fetch:
         for each in self.reads.values():
             if each.urgent:
                 return True
-            size += each.size
+            size += each.counted
         return size >= self.min_bytes
 
     def asks_anything(self) -> bool:
@@ -402,7 +405,8 @@ def _read_as_follower(
             now=replicas.clock.now(),
         )
         replicas.follower_fetched(partition, leader, effect)
-    return _Read(None, seat=partition, leader=leader, data=data)
+    counted = _counted(data, item, end, budget, first=first)
+    return _Read(None, seat=partition, leader=leader, data=data, counted=counted)
 
 
 def _read_as_consumer(
@@ -422,12 +426,23 @@ def _read_as_consumer(
     data = None
     if not end < item.fetch_offset <= leader.log.end_offset:
         data = _read_log(replicas, partition, item, end, budget, first=first, as_region=as_region)
+    counted = _counted(data, item, end, budget, first=first)
     if not is_committed:
-        return _Read(_data(partition, leader, data), seat=partition, leader=leader, data=data)
+        return _Read(_data(partition, leader, data), seat=partition, leader=leader, data=data, counted=counted)
     aborted = leader.log.aborted_transactions(item.fetch_offset, data.next_offset) if data is not None else ()
     found = tuple(AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset) for each in aborted)
     answer = _data(partition, leader, data, aborted_transactions=found)
-    return _Read(answer, seat=partition, leader=leader, data=data)
+    return _Read(answer, seat=partition, leader=leader, data=data, counted=counted)
+
+
+def _counted(data: LogSlice | None, item: FetchPartition, end: Offset, budget: int, *, first: bool) -> int:
+    """Return the partition's limit if its next batch did not fit, else 0.
+
+    A first read that found nothing is not short of room: its first batch would have come whatever its size.
+    """
+    if data is None or data.next_offset >= end or (first and not data.size):
+        return 0
+    return min(budget, item.partition_max_bytes)
 
 
 def _read_log(
