@@ -16,7 +16,7 @@ whether it exists or not. The errors name the caller's own principal, operation 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -431,29 +431,41 @@ def _consumer_heartbeat(request: g.ConsumerGroupHeartbeatRequest, permit: Permit
     return Screened(replace(request, hidden_topics=hidden) if hidden else request)
 
 
-def _describable(group: g.DescribedConsumerGroup, permit: Permit) -> g.DescribedConsumerGroup:
+_Described: TypeAlias = g.DescribedConsumerGroup | g.DescribedGroup
+
+
+def _topics_of(group: _Described) -> Iterable[str]:
+    """The topics that a group of the consumer protocol uses; none of a classic group, whose members send bytes."""
+    if isinstance(group, g.DescribedGroup):
+        return group.topics
+    return (name for member in group.members for name in member.topics)
+
+
+def _describable(group: _Described, permit: Permit) -> _Described:
     """The group; with an error and without members if it uses a topic that may not be described, as in Kafka."""
-    for member in group.members:
-        owned = (part.topic for part in (*member.assignment, *member.target_assignment))
-        for name in (*member.subscribed_topic_names, *owned):
-            error = permit.denial(named(DESCRIBE, TOPIC)(name))
-            if error is not None:
-                return g.DescribedConsumerGroup(
-                    group_id=group.group_id,
-                    error_code=error.code,
-                    error_message="The group has topics that the client has no permission to describe.",
-                )
+    for name in _topics_of(group):
+        error = permit.denial(named(DESCRIBE, TOPIC)(name))
+        if error is not None:
+            return type(group)(
+                group_id=group.group_id,
+                error_code=error.code,
+                error_message="The group has topics that the client has no permission to describe.",
+            )
     return group
 
 
-def _describe_consumer_groups(request: g.ConsumerGroupDescribeRequest, permit: Permit) -> Screened:
-    """DESCRIBE of each group, and of the topics of its members."""
-    screened = _groups(DESCRIBE, g.DescribedConsumerGroup)(request, permit)
+def _describe_groups(result: type[_Described]) -> Step:
+    """DESCRIBE of each group, and of the topics that it uses as a group of the consumer protocol."""
 
-    def filtered(response: g.ConsumerGroupDescribeResponse) -> g.ConsumerGroupDescribeResponse:
-        return replace(response, groups=tuple(_describable(each, permit) for each in response.groups))
+    def step(request: Any, permit: Permit) -> Screened:
+        screened = _groups(DESCRIBE, result)(request, permit)
 
-    return Screened(screened.request, (filtered, *screened.amends))
+        def filtered(response: Any) -> Any:
+            return replace(response, groups=tuple(_describable(each, permit) for each in response.groups))
+
+        return Screened(screened.request, (filtered, *screened.amends))
+
+    return step
 
 
 _LIST_GROUPS = Listed("groups", either(cluster(DESCRIBE), of(DESCRIBE, GROUP, "group_id")))
@@ -551,9 +563,9 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     "Heartbeat": _READ_GROUP,
     "LeaveGroup": _READ_GROUP,
     "SyncGroup": _READ_GROUP,
-    "DescribeGroups": (_groups(DESCRIBE, g.DescribedGroup),),
+    "DescribeGroups": (_describe_groups(g.DescribedGroup),),
     "ConsumerGroupHeartbeat": (_consumer_heartbeat,),
-    "ConsumerGroupDescribe": (_describe_consumer_groups,),
+    "ConsumerGroupDescribe": (_describe_groups(g.DescribedConsumerGroup),),
     "ListGroups": (_LIST_GROUPS,),
     "ApiVersions": (),
     "CreateTopics": (_topics(CREATE, m.CreatedTopic, "topics", also=cluster(CREATE)), _created_configs),

@@ -299,6 +299,12 @@ class ConsumerMember(Message):
     """What it will own once all members have reconciled."""
     is_classic: bool = False
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Every topic that it subscribes to by name, owns, or will own."""
+        parts = (*self.assignment, *self.target_assignment)
+        return (*self.subscribed_topic_names, *(part.topic for part in parts))
+
 
 class DescribedConsumerGroup(Failed):
     group_id: str
@@ -361,6 +367,8 @@ class DescribedGroup(Failed):
     protocol: str = ""
     leader: str = ""
     members: tuple[DescribedMember, ...] = ()
+    topics: tuple[str, ...] = ()
+    """What the members of a group of the consumer protocol subscribe to and are assigned: a reader needs DESCRIBE."""
 
 
 class DescribeGroupsResponse(Failed):

@@ -320,6 +320,16 @@ def test_members_of_a_consumer_group_are_shown_with_all_their_topics_only(member
     assert screened.amend(g.ConsumerGroupDescribeResponse(groups=(group,))).groups[0] is group
 
 
+def test_a_consumer_group_in_the_classic_form_is_shown_with_all_its_topics_only():
+    """DescribeGroups of other protocols than Kafka's. Members of classic groups may send whatever they like."""
+    asked, own = g.DescribeGroupsRequest(groups=("g",)), (DESCRIBE, GROUP, "g")
+    group = g.DescribedGroup(group_id="g", state="Stable", protocol_type="consumer", topics=("b",))
+    (hidden,) = screen("DescribeGroups", asked, permit(own)).amend(g.DescribeGroupsResponse(groups=(group,))).groups
+    assert (hidden.error_code, hidden.topics, hidden.state) == (DENIED_TOPIC, (), "")
+    allowed = screen("DescribeGroups", asked, permit(own, (DESCRIBE, TOPIC, "b")))
+    assert allowed.amend(g.DescribeGroupsResponse(groups=(group,))).groups == (group,)
+
+
 def test_settings_of_a_created_topic_are_shown_with_describe_configs_only():
     """KIP-525."""
     asked = m.CreateTopicsRequest(topics=(m.NewTopic(name="t"),), include_configs=True)

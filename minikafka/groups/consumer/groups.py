@@ -476,6 +476,7 @@ class ConsumerGroups:
     def describe_as_classic(self, group: ConsumerGroup) -> g.DescribedGroup:
         """The same in the form of the classic protocol: the generation is the group epoch."""
         described = self.describe(group)
+        topics = {name for each in described.members for name in each.topics}
         return g.DescribedGroup(
             group_id=group.group_id,
             state=described.state,
@@ -500,6 +501,7 @@ class ConsumerGroups:
                 )
                 for each in described.members
             ),
+            topics=tuple(sorted(topics)),
         )
 
 
