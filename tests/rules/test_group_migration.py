@@ -301,6 +301,21 @@ def test_a_lost_response_to_a_classic_newcomer_leaves_no_member_without_a_client
         desk.join(lost.member_id)
 
 
+def test_a_classic_member_has_its_rebalance_timeout_from_the_heartbeat_on_that_asks_it_to_join():
+    """As in Kafka: an upgrade does not remove a member that could not know of it."""
+    desk = desk_of()
+    desk.topic(2)
+    member, _ = desk.join_new(rebalance_ms=1_000)
+    desk.pass_time(0)
+    desk.sync(member, 1, {member: assignment(0, 1)})
+    desk.enter("new")
+    desk.pass_time(2)
+    assert desk.heartbeat(member, 1).error_code == RebalanceInProgress.code
+    desk.pass_time(2)
+    with pytest.raises(UnknownMemberId):
+        desk.heartbeat(member, 1)
+
+
 def test_a_classic_newcomer_gives_its_member_id_back():
     """LeaveGroup with an id that nobody has joined with yet succeeds, as in a classic group."""
     desk = desk_of()

@@ -241,7 +241,7 @@ class ConsumerGroups:
         """Heartbeat of a classic member."""
         held = self._held[request.group_id]
         asked = classic.heartbeat(held.group, request)
-        self._arm(held, request.member_id, step)
+        self._arm(held, request.member_id, step, is_asked=asked is not None)
         if asked is None:
             return g.HeartbeatResponse()
         return g.HeartbeatResponse.with_error(asked)
@@ -373,7 +373,12 @@ class ConsumerGroups:
         if request.member_id in held.group.members and request.member_epoch >= JOIN:
             self._arm(held, request.member_id, step)
 
-    def _arm(self, held: Held, member_id: str, step: Step) -> None:
+    def _arm(self, held: Held, member_id: str, step: Step, *, is_asked: bool = False) -> None:
+        """Begin the member's session again, and its rebalance timeout if the group waits for it.
+
+        That of a classic member begins, as in Kafka, with the heartbeat that asks it to join again (``is_asked``): it
+        cannot know earlier that it has to.
+        """
         if held.sessions.get(member_id) == LEFT:
             return
         member = held.group.members[member_id]
@@ -384,7 +389,7 @@ class ConsumerGroups:
         armed = held.revocations.get(member_id)
         if not self._owes(held.group, member_id):
             held.revocations.pop(member_id, None)
-        elif armed is None or armed[0] != current.epoch:
+        elif (armed is None or armed[0] != current.epoch) and (is_asked or not member.is_classic):
             timeout_ms = max(held.group.members[member_id].rebalance_timeout_ms, 1)
             held.revocations[member_id] = current.epoch, step.now + timeout_ms / 1000
 
