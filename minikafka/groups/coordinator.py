@@ -754,7 +754,7 @@ class GroupCoordinator:
                     client_host=each.client_host,
                     software=each.software,
                     metadata=each.metadata(protocol),
-                    assignment=each.assignment if stable else b"",
+                    assignment=each.assignment,
                 )
                 for each in group.members.values()
             ),

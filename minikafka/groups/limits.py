@@ -117,14 +117,21 @@ def check_join(request: JoinGroupRequest, *, session_ms_min: int, session_ms_max
 
 
 def metadata_refusal(item: CommitPartition, *, size_max: int) -> kafka.OffsetMetadataTooLarge | None:
-    """What is wrong with the text beside an offset; None: nothing."""
-    size, limit = len(item.metadata.encode()), min(size_max, TEXT_BYTES_MAX)
-    if size <= limit:
-        return None
-    return kafka.OffsetMetadataTooLarge(
-        f"{item.topic}-{item.partition}: metadata of {size} bytes, offset.metadata.max.bytes is {limit}: commit less "
-        "of it"
-    )
+    """What is wrong with the text beside an offset; None: nothing.
+
+    As in Kafka, offset.metadata.max.bytes limits the UTF-16 units of the text. A record limits its bytes in UTF-8.
+    """
+    text, place = item.metadata, f"{item.topic}-{item.partition}"
+    size = len(text.encode("utf-16-le")) // 2
+    if size > size_max:
+        return kafka.OffsetMetadataTooLarge(
+            f"{place}: metadata of {size} characters, offset.metadata.max.bytes is {size_max}: commit less of it"
+        )
+    if len(text.encode()) > TEXT_BYTES_MAX:
+        return kafka.OffsetMetadataTooLarge(
+            f"{place}: metadata of {len(text.encode())} bytes, {TEXT_BYTES_MAX} at most: commit less of it"
+        )
+    return None
 
 
 def check_commit(item: CommitPartition) -> None:

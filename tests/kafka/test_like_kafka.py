@@ -121,9 +121,13 @@ async def test_offsets_of_partitions_that_do_not_exist_are_not_deleted(client: R
     assert errors_in(
         await settled(client, "OffsetCommit", 8, {**commit, "topics": [{"name": "t", "partitions": [offset]}]})
     ) == {0}
-    topics = [{"name": "t", "partitions": [{"partition_index": 7}, {"partition_index": 0}]}]
+    topics = [
+        {"name": "t", "partitions": [{"partition_index": 7}, {"partition_index": 0}]},
+        {"name": "compacted", "partitions": []},
+    ]
     answer = await client.call("OffsetDelete", 0, {"group_id": "g", "topics": topics})
-    assert [each["error_code"] for each in answer["topics"][0]["partitions"]] == [UNKNOWN_TOPIC, 0]
+    (topic,) = answer["topics"]
+    assert [each["error_code"] for each in topic["partitions"]] == [UNKNOWN_TOPIC, 0]
 
 
 async def test_a_member_names_its_protocol_when_it_syncs(client: RawClient):

@@ -96,12 +96,13 @@ def test_a_transactional_commit_that_no_batch_can_hold_is_refused_by_name(wrong,
 
 
 def test_metadata_beside_an_offset_has_a_limit():
-    """offset.metadata.max.bytes, in bytes of UTF-8; never more than a record can hold."""
+    """offset.metadata.max.bytes, in UTF-16 units as in Kafka; never more than a record can hold."""
     desk = Desk(GroupSettings(offset_metadata_size_max=10))
-    assert desk.answers[desk.commit(1, metadata="ä" * 5)].partitions[0].error_code == 0
-    refused = desk.answers[desk.commit(2, metadata="ä" * 6)].partitions[0]
+    for largest in ("ä" * 10, "😀" * 5):
+        assert desk.answers[desk.commit(1, metadata=largest)].partitions[0].error_code == 0
+    refused = desk.answers[desk.commit(2, metadata="😀" * 5 + "a")].partitions[0]
     assert (refused.error_code, refused.outcome) == (OffsetMetadataTooLarge.code, "not_written")
-    assert "metadata of 12 bytes, offset.metadata.max.bytes is 10: commit less" in refused.error_message
+    assert "metadata of 11 characters, offset.metadata.max.bytes is 10: commit less" in refused.error_message
     assert desk.committed() == 1
     desk = Desk(GroupSettings(offset_metadata_size_max=10**6))
     assert desk.answers[desk.commit(1, metadata="x" * 2**15)].partitions[0].error_code == OffsetMetadataTooLarge.code

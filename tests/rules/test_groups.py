@@ -237,6 +237,16 @@ def test_the_leaders_first_assignment_of_a_generation_counts():
     assert desk.coordinator.describe("g").members[0].assignment == assignment(0)
 
 
+def test_the_last_assignment_is_described_while_members_join():
+    """As in Kafka; it ends when a new one is in force, or is dropped."""
+    desk = Desk()
+    member, _ = desk.join_new()
+    desk.sync(member, 1, {member: assignment(0)})
+    desk.join(member)  # the leader: all join again
+    assert desk.state() == "CompletingRebalance"
+    assert [each.assignment for each in desk.coordinator.describe("g").members] == [assignment(0)]
+
+
 def test_an_assignment_that_is_not_written_is_nobodys():
     """Too few replicas: the group joins again, and is told that nothing was written."""
     desk = Desk(commits_at_once=False)

@@ -285,7 +285,9 @@ def _delete_offsets_response(message: Message, response: Any, _exchange: Exchang
         number = each["partition_index"]
         return {"partition_index": number, "error_code": codes[topic, number]}
 
-    return {"error_code": 0, "topics": in_request_order(message["topics"], row)}
+    # As in Kafka, a topic without partitions is not answered.
+    asked = [each for each in message["topics"] if each["partitions"]]
+    return {"error_code": 0, "topics": in_request_order(asked, row)}
 
 
 OFFSET_DELETE = Translation("OffsetDelete", 0, 0, _delete_offsets_request, _delete_offsets_response)
