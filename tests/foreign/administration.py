@@ -18,6 +18,8 @@ BROKER_CONFIGS = (
     *(("log.segment.bytes", text) for text in ("60000000", "abc")),
     *(("log.cleaner.threads", text) for text in ("1", "0")),
     *(("message.max.bytes", "2000000"), ("log.dirs", "/nowhere"), ("no.such", "1"), ("node.id", "7")),
+    *(("consumer.session.timeout.ms", text) for text in ("45000", "1")),
+    *(("interval.ms", "1000"), ("streams.num.standby.replicas", "1")),
 )
 
 
@@ -211,6 +213,7 @@ def brokers(random: Random, unique: str) -> Iterator[Ask]:
             [
                 *[(BROKER, "1"), (BROKER, "1"), (BROKER, ""), (BROKER, ""), (TOPIC, names[0])],
                 *[(BROKER, "9"), (BROKER, "x"), (BROKER, "-1"), (3, "q"), (0, ""), (1, "")],
+                *[(GROUP, f"q{unique}"), (GROUP, ""), (CLIENT_METRICS, f"q{unique}"), (CLIENT_METRICS, "")],
             ]
         )
         return {"resource_type": kind, "resource_name": name}

@@ -8,6 +8,7 @@ brokers have in common (addresses, ids, times, sentences). Where ours differs on
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,6 +26,9 @@ POLL_S, QUIET_S, LATE_S = 0.002, 0.05, 2.0
 
 PARKED = frozenset({"JoinGroup", "SyncGroup"})
 """Requests that wait for those of other members."""
+
+WAITED = 0.8
+"""The part of the wait of a Fetch after which it counts as over."""
 
 NOT_YET = frozenset({5, 6, 14, 15, 16, 51})
 """No leader or coordinator yet, or a transaction that ends: the request is repeated, as clients do."""
@@ -89,6 +93,16 @@ class Ask(NamedTuple):
     """Only the error codes of the answer count."""
     only: str = ""
     """Of the groups in the answer, those whose name has this in it count."""
+
+    @property
+    def is_long_poll(self) -> bool:
+        """Return True if it is a Fetch that waits for records."""
+        return self.api == "Fetch" and self.message.get("max_wait_ms", 0) > 0
+
+    @property
+    def may_park(self) -> bool:
+        """Return True if the answer may come after those of later requests."""
+        return self.api in PARKED or self.is_long_poll
 
 
 def filled(value: Any, given: Given) -> Any:
@@ -182,7 +196,10 @@ class Difference(NamedTuple):
         return self.path.rpartition(".")[2]
 
     def __str__(self) -> str:
-        return f"{self.ask.api} v{self.ask.version} {self.path}: Kafka {self.kafka!r:.300}, ours {self.ours!r:.300}"
+        late = f" with {self.row!r:.300}" if self.path == "is answered" else ""
+        return (
+            f"{self.ask.api} v{self.ask.version} {self.path}: Kafka {self.kafka!r:.300}, ours {self.ours!r:.300}{late}"
+        )
 
 
 def _fetched(topics: list[Message]) -> Iterator[tuple[str, Message]]:
@@ -224,6 +241,12 @@ class Purpose(NamedTuple):
 def codes(*pairs: tuple[int, int]) -> Callable[[Difference], bool]:
     """The error code is Kafka's, ours: one of these pairs."""
     return lambda found: found.member == "error_code" and (found.kafka, found.ours) in pairs
+
+
+def are_read(transactions: list[Message], row: Message) -> list[Message]:
+    """Those of a partition's aborted transactions that begin in the records of the response."""
+    end = max((base + delta for base, delta, *_ in row["records"]), default=-1)
+    return [each for each in transactions if each["first_offset"] <= end]
 
 
 def member(*names: str) -> Callable[[Difference], bool]:
@@ -277,17 +300,61 @@ ON_PURPOSE = (
         lambda d: ".records" in d.path and isinstance(d.kafka, list) and d.ours[: len(d.kafka)] == d.kafka,
     ),
     Purpose(
+        "a partition that there is not ends the wait of the others, too",
+        "Fetch",
+        lambda d: d.member == "has waited" and d.kafka and bool(errors_in(d.row) & {3, 100}),
+    ),
+    Purpose(
+        "a wait ends when its offset is deleted, even if there is too little to read",
+        "Fetch",
+        lambda d: d.path == "is answered" and d.ours and 1 in errors_in(d.row),
+        is_end=True,
+    ),
+    Purpose(
+        "Kafka deletes the partitions of a topic one after the other",
+        "Fetch",
+        lambda d: d.ask.is_long_poll and codes((0, 3), (0, 100))(d),
+        is_end=True,
+    ),
+    Purpose(
+        "the last stable offset is not below the log's start",
+        "Fetch",
+        lambda d: d.member == "last_stable_offset" and d.kafka < d.row["log_start_offset"] == d.ours,
+    ),
+    Purpose(
         "no aborted transactions: null or an empty list",
         "Fetch",
         lambda d: d.member == "aborted_transactions" and not d.kafka and not d.ours,
     ),
     Purpose(
+        "Kafka lists aborted transactions behind the last record as well",
+        "Fetch",
+        lambda d: d.member == "aborted_transactions" and bool(d.kafka) and d.ours == are_read(d.kafka, d.row),
+    ),
+    Purpose(
         FIRST_FAULT,
         "OffsetCommit",
-        lambda d: d.kafka in {3, 29} and d.ours in {22, 25, 27, 79, 82},
+        lambda d: d.member == "error_code" and d.kafka in {3, 29} and d.ours in {22, 25, 27, 35, 79, 82, 113},
+    ),
+    *(
+        Purpose("no group has the empty name (KIP-289)", api, lambda d: d.member == "error_code" and d.ours == 24)
+        for api in ("OffsetCommit", "OffsetDelete")
+    ),
+    *(
+        Purpose("a partition stands once in a commit", api, lambda d: d.member == "error_code" and d.ours == 42, True)
+        for api in ("OffsetCommit", "TxnOffsetCommit")
+    ),
+    Purpose("a missing member id is no error of the server", "OffsetFetch", codes((-1, 25))),
+    Purpose(
+        "all offsets are those that a transaction may still add, too",
+        "OffsetFetch",
+        lambda d: d.member in {"topics", "partitions"} and 88 in errors_in(d.ours) - errors_in(d.kafka),
     ),
     Purpose("a group that is gone: the member joins again", "OffsetCommit", codes((69, 22), (69, 25), (25, 22))),
-    Purpose(FIRST_FAULT, "TxnOffsetCommit", lambda d: d.kafka in {3, 29}),
+    Purpose("a group that is gone: the member joins again", "TxnOffsetCommit", codes((25, 22))),
+    Purpose(FIRST_FAULT, "OffsetCommit", codes((12, 113))),
+    Purpose(FIRST_FAULT, "TxnOffsetCommit", codes((12, 22))),
+    Purpose(FIRST_FAULT, "TxnOffsetCommit", lambda d: d.member == "error_code" and d.kafka in {3, 29}),
     Purpose("a join that failed leaves no group", "DeleteGroups", codes((0, 69))),
     *(
         Purpose("a join that failed leaves no group", "DescribeGroups", is_it)
@@ -296,11 +363,6 @@ ON_PURPOSE = (
     Purpose("a join that failed leaves no group", "OffsetDelete", lambda d: d.ours in (69, [])),
     Purpose(
         "a group is described before its first record", "DescribeGroups", lambda d: d.row.get("group_state") == "Dead"
-    ),
-    Purpose(
-        "while members join, the last generation's assignment counts no more",
-        "DescribeGroups",
-        member("member_assignment"),
     ),
     Purpose(
         "Kafka takes the next leader from a hash map",
@@ -356,6 +418,10 @@ ON_PURPOSE = (
     ),
     Purpose("unknown settings are refused", "AlterConfigs", codes((0, 40))),
     Purpose("unknown operations are no error of the server", "IncrementalAlterConfigs", codes((-1, 40), (-1, 3))),
+    *(
+        Purpose("groups and client metrics have no settings", api, lambda d: d.row.get("resource_type") in {16, 32})
+        for api in ("AlterConfigs", "IncrementalAlterConfigs", "DescribeConfigs")
+    ),
     Purpose(
         "there are no loggers with levels",
         "ListConfigResources",
@@ -421,10 +487,6 @@ class Side:
         """Return True if a request of the client is open."""
         return any(ask.client == client for ask, _ in self._open.values())
 
-    def asked(self, number: int) -> Ask:
-        """An open request."""
-        return self._open[number][0]
-
     def take(self, number: int) -> tuple[Ask, Message]:
         """A request that is answered, and its answer, from which is learned."""
         ask, task = self._open.pop(number)
@@ -444,7 +506,10 @@ class Side:
                 client = self._clients[ask.client] = await RawClient.at(self._host, int(self._port))
                 if ask.client in self._passwords:
                     await log_in(client, ask.client, self._passwords[ask.client])
+            began = time.monotonic()
             answer = await client.call(ask.api, ask.version, message)
+            if ask.is_long_poll:
+                answer["has waited"] = (time.monotonic() - began) * 1000 >= message["max_wait_ms"] * WAITED
             if not errors_in(answer) & NOT_YET:
                 break
             await asyncio.sleep(RETRY_PAUSE_S)
@@ -498,7 +563,7 @@ async def first_difference(
             said.append(ask)
             for side in (one, other):
                 side.begin(number, ask)
-            ready = await settled(one, other, number, may_park=ask.api in PARKED)
+            ready = await settled(one, other, number, may_park=ask.may_park)
             if ask.pause_s:
                 await asyncio.sleep(ask.pause_s)
                 ready = await settled(one, other, number, may_park=True)
@@ -517,7 +582,8 @@ async def first_difference(
                         return None if purpose is not None else (each, said)
             for each in sorted(one.answered() ^ other.answered()):
                 is_theirs = each in one.answered()
-                late = Difference(one.asked(each), "is answered", is_theirs, not is_theirs, {}, one.given)
+                answered, answer = (one if is_theirs else other).take(each)
+                late = Difference(answered, "is answered", is_theirs, not is_theirs, answer, one.given)
                 return None if purpose_of(late) is not None else (late, said)
             await asyncio.sleep(pauses.get(ask.api, 0.0))
     return None

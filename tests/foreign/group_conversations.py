@@ -12,8 +12,8 @@ from minikafka.wire.kafka.codec import Message
 from tests.foreign.beside_kafka import Ask, Given, Learn, Own
 from tests.foreign.conversations import Draw, created, some, topic_id, version
 
-SHORT_MS, LONG_MS = 500, 30_000
-"""Rebalance timeouts: a conversation waits for the short one."""
+SHORT_MS, SESSION_MS, LONG_MS = 500, 800, 30_000
+"""Timeouts of rebalances and sessions: a conversation waits for the short ones, which do not end at the same time."""
 
 
 def _learn_joined(label: str) -> Learn:
@@ -35,12 +35,24 @@ def _learn_joined(label: str) -> Learn:
 # ---- members of a classic group ------------------------------------------------------------------------------------
 
 
-def members(random: Random, unique: str) -> Iterator[Ask]:
+def expiring(random: Random, unique: str) -> Iterator[Ask]:
+    """As :func:`members`, but sessions of some members expire, and more of them read several topics."""
+    return members(random, unique, are_expiring=True)
+
+
+def members(random: Random, unique: str, *, are_expiring: bool = False) -> Iterator[Ask]:
     """Members, some of them static, wait for each other in one group; tools look at it and delete from it."""
     names, group = [f"{letter}{unique}" for letter in "ij"], f"members{unique}"
     instances = {"a": None, "b": None, "c": None, "s": f"s{unique}", "s again": f"s{unique}", "t": f"t{unique}"}
-    clients = random.sample(list(instances), random.choice([2, 3, 4]))
+    if are_expiring:
+        instances |= {"d": None, "e": None}
+    clients = random.sample(list(instances), random.choice([3, 4, 5] if are_expiring else [2, 3, 4]))
     rebalance_ms = random.choice([LONG_MS, LONG_MS, SHORT_MS])
+    sessions_ms = {each: random.choice([LONG_MS, SESSION_MS]) if are_expiring else LONG_MS for each in clients}
+    # Those of one instance are one member.
+    sessions_ms["s again"] = sessions_ms.get("s", LONG_MS)
+    read = {each: some(random, names, (1, 2)) if are_expiring else names[:1] for each in clients}
+    read["s again"] = read.get("s", names[:1])
     yield created(random, *((name, 2, {}) for name in names))
     yield Ask("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": [group]})
 
@@ -61,10 +73,10 @@ def members(random: Random, unique: str) -> Iterator[Ask]:
     def joined(client: str) -> Ask:
         protocols = random.choice([["range"]] * 6 + [["range", "roundrobin"]] * 3 + [["roundrobin"]])
         # Ours rebalances when a static member comes back with another subscription, Kafka does not.
-        topics = some(random, names) if random.random() < 0.1 and not instances[client] else names[:1]
+        topics = some(random, names) if random.random() < 0.1 and not instances[client] else read[client]
         message = {
             "group_id": group,
-            "session_timeout_ms": LONG_MS,
+            "session_timeout_ms": sessions_ms[client],
             "rebalance_timeout_ms": rebalance_ms,
             "member_id": member(client),
             "group_instance_id": instances[client],
@@ -167,9 +179,18 @@ def members(random: Random, unique: str) -> Iterator[Ask]:
         topics = [{"name": name, "partitions": rows} for name in some(random, [*names, "nope"])]
         yield Ask("OffsetDelete", 0, {"group_id": group, "topics": topics})
 
+    def wait(_client: str) -> Iterator[Ask]:
+        """Time passes; some members are heard meanwhile."""
+        alive = some(random, clients, (0, 1, 2))
+        for _ in range(3):
+            yield described(pause_s=SESSION_MS / 1000 * 0.4)
+            for each in alive:
+                yield from heartbeat(each)
+
     kinds = (
         *(rebalance, rebalance, rebalance, join, join, sync, sync, heartbeat, heartbeat, leave, leave),
         *(commit, commit, commit_by_hand, fetch, look, look, delete, delete_offsets),
+        *((wait, wait, wait) if are_expiring else ()),
     )
     yield by_hand(group, names[0])
     while True:
@@ -208,7 +229,12 @@ def _learn_synced(label: str) -> Learn:
     return learn
 
 
-def consumers(random: Random, unique: str) -> Iterator[Ask]:
+def slow_consumers(random: Random, unique: str) -> Iterator[Ask]:
+    """As :func:`consumers`, but members that do not give up their partitions in time are removed."""
+    return consumers(random, unique, rebalance_ms=SHORT_MS)
+
+
+def consumers(random: Random, unique: str, *, rebalance_ms: int = LONG_MS) -> Iterator[Ask]:
     """Members of the consumer protocol (KIP-848), among them classic ones: the group changes its protocol and back."""
     names, group = [f"{letter}{unique}" for letter in "kl"], f"consumers{unique}"
     instances = {"a": None, "b": None, "c": None, "s": f"s{unique}", "s again": f"s{unique}"}
@@ -249,7 +275,7 @@ def consumers(random: Random, unique: str) -> Iterator[Ask]:
             if versions[client] and not instances[client] and random.random() < 0.3:
                 yield from match(client)
                 return
-        message = {"member_epoch": 0, "rebalance_timeout_ms": LONG_MS, "topic_partitions": [], **subscribed()}
+        message = {"member_epoch": 0, "rebalance_timeout_ms": rebalance_ms, "topic_partitions": [], **subscribed()}
         yield beat(client, {**message, "server_assignor": server_assignor, **wrong})
 
     def match(client: str) -> Iterator[Ask]:
@@ -257,7 +283,7 @@ def consumers(random: Random, unique: str) -> Iterator[Ask]:
         regexes = [f"k{unique}", f"(k|no){unique}", "no.*"]
         regex = random.choice(regexes if len(clients + classics) > 2 else [*regexes, f"[kl]{unique}", ".*" + unique])
         wanted = {"subscribed_topic_names": random.choice([[], names[:1]]), "subscribed_topic_regex": regex}
-        message = {"rebalance_timeout_ms": LONG_MS, "server_assignor": server_assignor, **wanted}
+        message = {"rebalance_timeout_ms": rebalance_ms, "server_assignor": server_assignor, **wanted}
         joining = {**message, "member_epoch": 0, "topic_partitions": []}
         staying = {**message, "member_epoch": Own("epoch", client, 77), "topic_partitions": Own("assigned", client, [])}
         vague = {"is_vague": True, "learn": _learn_beat(client, is_vague=True)}
@@ -270,7 +296,7 @@ def consumers(random: Random, unique: str) -> Iterator[Ask]:
             [Own("epoch", client, 77)] * 12 + [Own("epoch", client, 77, 1), Own("former epoch", client, 77)]
         )
         owned = random.choice([Own("assigned", client, [])] * 6 + [None, []])
-        more = random.choice([{}, {}, {"rebalance_timeout_ms": LONG_MS}, subscribed()])
+        more = random.choice([{}, {}, {"rebalance_timeout_ms": rebalance_ms}, subscribed()])
         yield beat(client, {"member_epoch": epoch, "rebalance_timeout_ms": -1, "topic_partitions": owned, **more})
 
     def settle(_client: str) -> Iterator[Ask]:
@@ -301,7 +327,7 @@ def consumers(random: Random, unique: str) -> Iterator[Ask]:
             message = {
                 "group_id": group,
                 "session_timeout_ms": LONG_MS,
-                "rebalance_timeout_ms": LONG_MS,
+                "rebalance_timeout_ms": rebalance_ms,
                 "member_id": Own("member", client, ""),
                 "protocol_type": "consumer",
                 "protocols": [{"name": assignor, "metadata": subscription(client)}],
@@ -374,6 +400,10 @@ def consumers(random: Random, unique: str) -> Iterator[Ask]:
         yield Ask("DescribeGroups", version(random, "DescribeGroups"), {"groups": [group]})
         yield listed(random, unique)
 
+    def wait(client: str) -> Iterator[Ask]:
+        for ask in look(client):
+            yield ask._replace(pause_s=SHORT_MS / 1000 * 0.5)
+
     def delete(_client: str) -> Iterator[Ask]:
         yield Ask("DeleteGroups", version(random, "DeleteGroups"), {"groups_names": [group]})
         yield by_hand(group, names[0])
@@ -386,6 +416,7 @@ def consumers(random: Random, unique: str) -> Iterator[Ask]:
         *(join, join, join, stay, stay, settle, settle, settle, leave, commit, fetch, look, look),
         delete,
         delete_offsets,
+        *((wait, wait) if rebalance_ms == SHORT_MS else ()),
     )
     of_classics = (rejoin_classics, rejoin_classics, stay_classic, stay_classic, leave_classic, commit, fetch)
     while True:
@@ -428,4 +459,9 @@ def listed(random: Random, unique: str) -> Ask:
     return Ask("ListGroups", version(random, "ListGroups"), message, only=unique)
 
 
-CONVERSATIONS: dict[str, Draw] = {"members": members, "consumers": consumers}
+CONVERSATIONS: dict[str, Draw] = {
+    "members": members,
+    "expiring": expiring,
+    "consumers": consumers,
+    "slow consumers": slow_consumers,
+}

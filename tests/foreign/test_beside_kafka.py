@@ -22,14 +22,18 @@ from tests.foreign.administration import ADMINISTRATION
 from tests.foreign.batches import BATCHES
 from tests.foreign.beside_kafka import Ask, first_difference
 from tests.foreign.kafka_brokers import kafka
+from tests.foreign.offsets import OFFSETS
+from tests.foreign.waits import WAITS
 
 pytestmark = [pytest.mark.java, pytest.mark.e2e, pytest.mark.slow]
 
-SETTINGS = {"group.initial.rebalance.delay.ms": "0", "log.retention.ms": "-1"}
-"""Retention would delete the records, whose times are long past, at times of its own."""
+SETTINGS = {"group.initial.rebalance.delay.ms": "0", "log.retention.ms": "-1", "group.min.session.timeout.ms": "100"}
+"""Retention would delete the records, whose times are long past, at times of its own. Sessions are short to expire."""
 KAFKA_SETTINGS = {"group.consumer.assignment.interval.ms": "0"}
 """Ours assigns at each change; Kafka collects them for a second by default."""
-CONVERSATIONS = conversations.CONVERSATIONS | group_conversations.CONVERSATIONS | BATCHES | ADMINISTRATION
+CONVERSATIONS = (
+    conversations.CONVERSATIONS | group_conversations.CONVERSATIONS | BATCHES | ADMINISTRATION | WAITS | OFFSETS
+)
 REQUESTS = dict.fromkeys(CONVERSATIONS, 40) | dict.fromkeys(group_conversations.CONVERSATIONS, 60)
 ATTEMPTS, SLOWER = 3, 4
 FRESH = random.SystemRandom().randrange(10**6, 10**9)
