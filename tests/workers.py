@@ -64,6 +64,7 @@ LONG_FILES = (
     "tests/e2e/test_fault_script.py",
     "tests/e2e/test_docs_search.py",
     "tests/foreign/test_beside_secured_kafka.py",
+    "tests/foreign/test_beside_expiring_kafka.py",
     "tests/foreign/test_transform.py",
     "tests/foreign/test_secured_listeners.py",
 )
