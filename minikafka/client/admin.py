@@ -15,7 +15,7 @@ from minikafka.client.admin_calls import raise_first
 from minikafka.client.group_operations import GroupOperations
 from minikafka.client.metadata import Leader
 from minikafka.client.operations import Operations
-from minikafka.client.routing import as_dict
+from minikafka.client.routing import as_dict, as_names
 from minikafka.client.security_operations import SecurityOperations
 from minikafka.client.structs import NewTopic
 from minikafka.client.transaction_operations import TransactionOperations
@@ -45,15 +45,16 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
         ``wait``: return when every partition has a leader that answers and all its brokers know the topic.
         """
         deadline = self._deadline(timeout_ms)
+        topics = [_new_topic(each) for each in new_topics]
         request = m.CreateTopicsRequest(
-            topics=tuple(_as_wire(each) for each in new_topics),
+            topics=tuple(_as_wire(each) for each in topics),
             timeout_ms=self._timeout_ms(timeout_ms),
             validate_only=validate_only,
         )
 
         async def happened() -> m.CreateTopicsResponse | None:
-            found = await self._witnessed([each.name for each in new_topics])
-            if any(topic.error_code for topic in found) or len(found) < len(new_topics):
+            found = await self._witnessed([each.name for each in topics])
+            if any(topic.error_code for topic in found) or len(found) < len(topics):
                 return None
             return m.CreateTopicsResponse(
                 topics=tuple(
@@ -73,7 +74,7 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
             response = await self._change(request, deadline, happened=happened, repeated=kafka.TopicAlreadyExists)
         raise_first(response.topics)
         if wait and not validate_only:
-            await self._wait_for([each.name for each in new_topics], response.metadata_offset, deadline)
+            await self._wait_for([each.name for each in topics], response.metadata_offset, deadline)
         return response.topics
 
     async def delete_topics(
@@ -81,7 +82,8 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
     ) -> tuple[m.DeletedTopic, ...]:
         """Delete topics; errors as :meth:`create_topics`. ``wait``: until every live broker has forgotten them."""
         deadline = self._deadline(timeout_ms)
-        request = m.DeleteTopicsRequest(topics=tuple(topics), timeout_ms=self._timeout_ms(timeout_ms))
+        topics = as_names(topics, "delete_topics")
+        request = m.DeleteTopicsRequest(topics=topics, timeout_ms=self._timeout_ms(timeout_ms))
 
         async def happened() -> m.DeleteTopicsResponse | None:
             found = await self._witnessed(topics)
@@ -174,8 +176,14 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
         return {TopicPartition(each.topic, each.partition): error_in(each) for each in response.partitions}
 
 
+def _new_topic(given: Any) -> NewTopic:
+    """A NewTopic, also of a plain tuple. InvalidRequest for a name alone, whose letters would be its members."""
+    if not isinstance(given, tuple):
+        raise kafka.InvalidRequest(f"create_topics takes NewTopic(name, num_partitions, ...), not {given!r:.80}")
+    return NewTopic(*given)
+
+
 def _as_wire(topic: NewTopic) -> m.NewTopic:
-    topic = NewTopic(*topic)
     return m.NewTopic(
         name=topic.name,
         num_partitions=topic.num_partitions,

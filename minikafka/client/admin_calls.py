@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from minikafka import errors as kafka
 from minikafka.client.caller import Attempts, Backoff, Caller, no_controller
 from minikafka.client.metadata import Metadata
-from minikafka.client.routing import GROUP_KEY, Coordinator, ErrorOf, Leaders, named
+from minikafka.client.routing import GROUP_KEY, Coordinator, ErrorOf, Leaders, as_names, named
 from minikafka.client.settings import AdminConfig
 from minikafka.invariant import invariant
 from minikafka.ports import World
@@ -74,7 +74,8 @@ class AdminCalls:
 
     async def describe_topics(self, topics: Sequence[str] | None = None) -> list[m.DescribedTopic]:
         """Partition states as the controller records them (S15); None: all. UnknownTopicOrPartition by name."""
-        described = await self._describe(tuple(topics) if topics is not None else None, self._deadline(None))
+        names = None if topics is None else as_names(topics, "describe_topics")
+        described = await self._describe(names, self._deadline(None))
         for topic in described:
             if topic.error_code:
                 error = error_in(topic)

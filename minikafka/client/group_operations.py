@@ -13,7 +13,7 @@ from typing import Any
 from minikafka import errors as kafka
 from minikafka.client.admin_calls import AdminCalls
 from minikafka.client.caller import accepted
-from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, as_dict, error_of_coordinator, error_within
+from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, as_dict, as_names, error_of_coordinator, error_within
 from minikafka.client.structs import OffsetAndMetadata, OffsetsPartlyChanged
 from minikafka.coordination.packing import by_topic
 from minikafka.groups.protocol import Subscription
@@ -51,7 +51,7 @@ class GroupOperations(AdminCalls):
         if include_authorized_operations:
             raise kafka.InvalidRequest("include_authorized_operations: there is no authorization to tell of")
         found: list[g.DescribedGroup] = []
-        for group in group_ids:
+        for group in as_names(group_ids, "describe_consumer_groups"):
             request = g.DescribeGroupsRequest(groups=(group,))
             response = await self._ask_coordinator(group, request, _error_of_groups)
             found.extend(accepted(response, _error_of_groups).groups)
@@ -147,7 +147,7 @@ class GroupOperations(AdminCalls):
 
         A retry that does not find the group counts as success if an earlier attempt may have deleted it.
         """
-        for group in group_ids:
+        for group in as_names(group_ids, "delete_consumer_groups"):
             response = await self._ask_coordinator(group, g.DeleteGroupsRequest(groups=(group,)), _error_of_groups)
             refusal = _error_of_groups(response)
             if refusal is not None and not (

@@ -11,6 +11,7 @@ Idempotence is on by default: a retry neither duplicates nor reorders. Without i
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from itertools import accumulate
@@ -287,7 +288,7 @@ class Producer:
             if accumulator.append(
                 queues[partition],
                 self._unwatched if waiting is None else waiting,
-                self._wall_ms() if timestamp_ms is None else timestamp_ms,
+                self._wall_ms() if timestamp_ms is None else operator.index(timestamp_ms),
                 key,
                 value,
                 headers,

@@ -174,6 +174,13 @@ def as_dict(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, None]:
     return {TopicPartition(*partition): None for partition in partitions}
 
 
+def as_names(names: Iterable[str], method: str) -> tuple[str, ...]:
+    """The names as a tuple. InvalidRequest for a single text: ``delete_topics("t1")`` would delete t, and 1."""
+    if isinstance(names, str):
+        raise kafka.InvalidRequest(f"{method} takes a list of names: [{names!r}]")
+    return tuple(names)
+
+
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 """What FindCoordinator looks up."""
 

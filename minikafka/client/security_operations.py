@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minikafka.client.admin_calls import AdminCalls, raise_first
+from minikafka.client.routing import as_names
 from minikafka.errors import InvalidRequest
 from minikafka.security.quotas import Entity
 from minikafka.security.scram import (
@@ -83,7 +84,8 @@ class SecurityOperations(AdminCalls):
         self, users: Sequence[str] | None = None, timeout_ms: int | None = None
     ) -> dict[str, dict[str, int]]:
         """Return iterations by mechanism of these users, or of all. The first error is raised."""
-        request = DescribeUserScramCredentialsRequest(users=None if users is None else tuple(users))
+        names = None if users is None else as_names(users, "describe_user_scram_credentials")
+        request = DescribeUserScramCredentialsRequest(users=names)
         response: DescribeUserScramCredentialsResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
         raise_first(response.results)
         return {

@@ -12,7 +12,7 @@ from minikafka import errors as kafka
 from minikafka.client.admin_calls import AdminCalls
 from minikafka.client.caller import accepted
 from minikafka.client.metadata import Leader
-from minikafka.client.routing import TRANSACTION_KEY, as_dict, error_within
+from minikafka.client.routing import TRANSACTION_KEY, as_dict, as_names, error_within
 from minikafka.transactions.hanging import OpenTransaction, still_open, suspects
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, TopicPartition
@@ -74,7 +74,7 @@ class TransactionOperations(AdminCalls):
     async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[t.DescribedTransaction]:
         """Return state, producer and partitions of each. Raises TransactionalIdNotFound for the first unknown one."""
         found = []
-        for name in transactional_ids:
+        for name in as_names(transactional_ids, "describe_transactions"):
             request = t.DescribeTransactionsRequest(transactional_ids=(name,))
             response = await self._ask_coordinator(name, request, _error_of_transactions, key_type=TRANSACTION_KEY)
             found.extend(accepted(response, _error_of_transactions).transactions)

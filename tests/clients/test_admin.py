@@ -479,6 +479,30 @@ def test_before_start_nothing_works():
 
 
 @pytest.mark.parametrize(
+    "method",
+    [
+        "create_topics",
+        "delete_topics",
+        "describe_topics",
+        "describe_consumer_groups",
+        "delete_consumer_groups",
+        "describe_transactions",
+        "describe_user_scram_credentials",
+    ],
+)
+def test_a_name_is_no_list_of_names(method: str):
+    """`delete_topics("ab")` deleted the topics a and b."""
+
+    async def story():
+        cluster = FakeCluster()
+        async with admin(cluster) as client:
+            with pytest.raises(InvalidRequest, match=f"{method} takes"):
+                await getattr(client, method)("ab")
+
+    play(story)
+
+
+@pytest.mark.parametrize(
     ("message", "told"),
     [
         ("orders-0: offset 9 is too far", "orders-0: offset 9 is too far"),

@@ -969,6 +969,7 @@ UNFIT = [
     ({"value": b"tea", "headers": {"a": b"b"}}, "headers: pairs"),
     ({"value": b"tea", "timestamp_ms": "now"}, "timestamp_ms: milliseconds since 1970 are needed, not 'now'"),
     ({"value": b"tea", "timestamp_ms": 2**70}, "timestamp_ms: milliseconds"),
+    ({"value": b"tea", "timestamp_ms": 1.5}, "timestamp_ms: milliseconds since 1970 are needed, not 1.5"),
     ({"value": b"tea", "partition": "0"}, "partition: a number is needed, not '0'"),
 ]
 
