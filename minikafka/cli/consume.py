@@ -51,7 +51,14 @@ from minikafka.cli.running import (
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
 from minikafka.client.settings import ASSIGNORS
 from minikafka.client.structs import ConsumerRecord
-from minikafka.errors import GroupIdNotFound, InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
+from minikafka.errors import (
+    GroupAuthorizationFailed,
+    GroupIdNotFound,
+    InvalidRequest,
+    OffsetOutOfRange,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment
 from minikafka.rest.records import moment_ms
@@ -445,6 +452,8 @@ class Reading:
             (group,) = await with_admin(self.bootstrap, lambda admin: admin.describe_consumer_groups([me.group_id]))
         except (CommitFailed, GroupIdNotFound):
             return False  # not a member yet, or no longer
+        except (GroupAuthorizationFailed, TopicAuthorizationFailed):
+            return False  # other members read topics that this user may not describe: it is not known
         numbers = consumer.partitions_for_topic(self.topic) or frozenset()
         partitions = {TopicPartition(self.topic, number) for number in numbers}
         return not consumer.assignment() and assigned_to_others(group, me.member_id, partitions)

@@ -187,7 +187,7 @@ class LocalCluster:
         if node not in self._nodes:
             if node not in self.node_ids:
                 brokers = ", ".join(map(str, self.node_ids))
-                raise BrokerNotAvailable(f"there is no broker {node}, only {brokers}")
+                raise BrokerNotAvailable(f"there is no broker {node!r}, only {brokers}")
             raise BrokerNotAvailable(f"broker {node} is not running")
         return self._nodes[node].broker
 

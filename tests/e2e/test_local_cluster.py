@@ -267,6 +267,8 @@ def test_what_cannot_work_is_told():
     with cluster:
         with pytest.raises(BrokerNotAvailable, match="kill or terminate it first"):
             cluster.restart(1)
+        with pytest.raises(BrokerNotAvailable, match="no broker '1', only 1"):
+            cluster.kill("1")
         with pytest.raises(BrokerNotAvailable, match="no broker 9, only 1"):
             cluster.restart(9)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
-from minikafka.cli.consume import Start, assigned_to_others, parse_start
-from minikafka.errors import OffsetOutOfRange
+from minikafka import GroupMetadata
+from minikafka.cli import consume
+from minikafka.cli.consume import BEGINNING, Reading, Start, assigned_to_others, parse_start
+from minikafka.errors import OffsetOutOfRange, TopicAuthorizationFailed
 from minikafka.groups.protocol import Assignment
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember
@@ -91,3 +96,19 @@ def test_a_member_is_at_its_end_when_the_others_have_all_partitions():
     foreign = DescribedMember(member_id="foreign", assignment=b"?")
     group = DescribedGroup(group_id="billing", state="Stable", members=(DescribedMember(member_id="me"), foreign))
     assert not assigned_to_others(group, "me", both)
+
+
+def test_a_member_that_may_not_describe_the_group_reads_on(monkeypatch: pytest.MonkeyPatch):
+    """Other members may read topics that its user may not describe."""
+
+    async def refuses(*_: object) -> None:
+        raise TopicAuthorizationFailed("secret")
+
+    monkeypatch.setattr(consume, "with_admin", refuses)
+    consumer = SimpleNamespace(
+        assignment=frozenset,
+        group_metadata=lambda: GroupMetadata("billing", 1, "me"),
+        partitions_for_topic=lambda _: {0},
+    )
+    reading = Reading("orders", "127.0.0.1:1", BEGINNING, (), bytes, {"group_id": "billing"}, None, True, None)
+    assert asyncio.run(reading._others_have_all(consumer)) is False
