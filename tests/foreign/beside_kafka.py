@@ -394,6 +394,16 @@ ON_PURPOSE = (
     Purpose("a group that is gone: the member joins again", "ConsumerGroupHeartbeat", codes((69, 25))),
     Purpose(FIRST_FAULT, "ConsumerGroupHeartbeat", codes((69, 42), (25, 42), (82, 42))),
     Purpose(
+        "another expression that matches the same topics is no reason for a new epoch",
+        "ConsumerGroupDescribe",
+        lambda d: (
+            d.member == "group_state"
+            and d.ours == "Stable"
+            and all(each["assignment"] == each["target_assignment"] for each in d.row["members"])
+        ),
+        is_end=True,
+    ),
+    Purpose(
         "each cluster has a metadata log of its own",
         "DescribeQuorum",
         member("leader_epoch", "high_watermark", "log_end_offset", "last_fetch_timestamp", "last_caught_up_timestamp"),
