@@ -359,6 +359,7 @@ STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --strong: #06c; }
 @media (prefers-color-scheme: dark) { :root { --strong: #6bf; } }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem; }
+body { background: Canvas; color: CanvasText; }
 h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
 code, pre { font: 13px/1.45 ui-monospace, monospace; }
 pre { background: var(--soft); padding: .6rem; overflow-x: auto; border-radius: 4px; }
@@ -367,7 +368,9 @@ details { border: 1px solid var(--line); border-radius: 6px; margin: .5rem 0; pa
 summary { cursor: pointer; padding: .3rem 0; } summary b { color: var(--strong); }
 summary span { opacity: .8; margin-left: .6rem; }
 table { border-collapse: collapse; width: 100%; margin: .5rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); }
+th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line);
+  overflow-wrap: anywhere; }
+code { overflow-wrap: anywhere; }
 nav a { margin-right: 1rem; } a { color: var(--strong); }
 """
 
@@ -378,7 +381,7 @@ def render(document: dict[str, Any], problems: Iterable[dict[str, Any]]) -> byte
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>minikafka {_text(document['info']['version'])}: /v1</title><style>{STYLE}</style></head><body>",
+        f"<title>minikafka {_text(document['info']['version'])}: /v1</title><style>{STYLE}</style></head><body><main>",
         f"<h1>minikafka {_text(document['info']['version'])}</h1>",
         *(f"<p>{_text(each)}</p>" for each in document["info"]["description"].split("\n\n")),
         "<nav>",
@@ -392,7 +395,7 @@ def render(document: dict[str, Any], problems: Iterable[dict[str, Any]]) -> byte
                 if tag["name"] in operation["tags"]:
                     parts.extend(_shown_operation(method.upper(), path, operation))
     parts.extend(_errors(problems))
-    parts.append("</body></html>\n")
+    parts.append("</main></body></html>\n")
     return "\n".join(parts).encode()
 
 

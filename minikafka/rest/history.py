@@ -120,6 +120,9 @@ class Span:
         if first > last:
             raise InvalidRequest(f"from={first} is later than to={last}; exchange them, or leave `to` out for now")
         start = host.history.start_ms or now
+        if start > now:
+            # The clock was set back: until it has caught up, this broker's own history lies in the future.
+            start = first
         return cls(start, min(max(first, start), last), last)
 
 
@@ -152,14 +155,13 @@ async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: 
 
 async def _history_of(host: Host, node: NodeId, request: m.ReadHistoryRequest) -> _Received | None:
     """None: the broker does not answer; a reader sees that it is not among ``brokers``."""
-    clock = host.world.clock
-    began = clock.wall_ms()
-    response: m.ReadHistoryResponse | None = await answer_of(host, node, request, clock.now() + 2 * PATIENCE_S)
+    response, ahead = await _answer_and_skew(host, node, request)
+    if response is not None and ahead:
+        # The times asked for were those of this broker's clock: another clock has other times for the same moments.
+        there = structs.replace(request, from_ms=max(0, request.from_ms + ahead), to_ms=request.to_ms + ahead)
+        response, _ = await _answer_and_skew(host, node, there)
     if response is None:
         return None
-    took = clock.wall_ms() - began
-    ahead = response.wall_ms - (began + took // 2)
-    ahead = 0 if abs(ahead) <= took + 1 else ahead
     return _Received(
         node,
         tuple(structs.replace(each, at_ms=each.at_ms - ahead) for each in response.samples)
@@ -170,8 +172,22 @@ async def _history_of(host: Host, node: NodeId, request: m.ReadHistoryRequest) -
             for each in response.events
         ),
         response.start_ms - ahead,
-        request.to_ms if response.end_ms >= request.to_ms else response.end_ms - ahead,
+        min(request.to_ms, response.end_ms - ahead),
     )
+
+
+async def _answer_and_skew(
+    host: Host, node: NodeId, request: m.ReadHistoryRequest
+) -> tuple[m.ReadHistoryResponse | None, int]:
+    """The response, and by how many milliseconds the clock of that broker is ahead, beyond what the request took."""
+    clock = host.world.clock
+    began = clock.wall_ms()
+    response: m.ReadHistoryResponse | None = await answer_of(host, node, request, clock.now() + 2 * PATIENCE_S)
+    if response is None:
+        return None, 0
+    took = clock.wall_ms() - began
+    ahead = response.wall_ms - (began + took // 2)
+    return response, 0 if abs(ahead) <= took + 1 else ahead
 
 
 # ---- states ----------------------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ def test_axe_finds_nothing_in_any_view_in_both_themes(browser: Browser, cluster:
         "#/e": "topic created",
         "#/lab": "data-loss",
         "#/lab/data-loss": "part at step",
+        "docs": "What curl can do to a minikafka broker",
     }
     wrong: list[Any] = []
     with watched_tab(browser, cluster) as page:
@@ -73,6 +74,15 @@ def test_axe_finds_nothing_in_any_view_in_both_themes(browser: Browser, cluster:
                 )
                 wrong += [(view, theme, *each) for each in found]
     assert wrong == []
+
+
+@pytest.mark.parametrize("width", [320, 420, 1280])
+def test_the_api_reference_does_not_scroll_sideways(page: Page, cluster: LocalCluster, width: int):
+    """Tables of parameters and errors wrap, on a phone too; only examples scroll, each by itself."""
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{url_of(cluster)}/docs")
+    page.evaluate("() => { for (const each of document.querySelectorAll('details')) each.open = true; }")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_a_dead_leader_and_its_return_are_told_in_events(page: Page, cluster: LocalCluster):

@@ -242,6 +242,29 @@ async def test_replay_page_is_exported(viewers: Viewers):
     assert "http://127" not in page
 
 
+@pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
+async def test_events_of_brokers_with_other_clocks_are_at_the_readers_times(ahead_ms: int):
+    """A calendar that is an hour off, at the broker whose events are read: they are in the last minute all the same."""
+    with LocalCluster(brokers=3, config=CONFIG) as skewed:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http:
+            viewers = Viewers(http, skewed)
+            await viewers.call("PUT", "/v1/machine?broker=3", {"calendar_ahead_ms": ahead_ms})
+            await viewers.call("POST", "/v1/topics", {"name": "skewed", "assignments": [[3, 1, 2]]})
+            path = "/v1/topics/skewed/partitions/0"
+            for _ in range(3):
+                await viewers.produce(path)
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    found = await viewers.call("GET", "/v1/history?scope=skewed-0")
+                    state = state_at(found, found["to"])
+                    if "partition" in state and high_watermarks(state) == [3] * 3:
+                        break
+                    await asyncio.sleep(0.2)
+            led = [each for each in found["steps"] if each["k"] == "became_leader"]
+            assert [each["n"] for each in led] == ["3"]
+            assert found["from"] <= led[0]["t"] <= found["to"]
+
+
 async def test_what_cannot_be_is_refused_with_the_reason(viewers: Viewers):
     """An end before the start, a missing partition, a partition without a history."""
     for query, status, words in (

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -25,6 +25,7 @@ from minikafka.wire.messages import CreateTopicsRequest, DescribeQuorumRequest, 
 from minikafka.world.clients import Asker
 from tests.e2e.conftest import EXPECT_TIMEOUT_MS
 from tests.e2e.haste import SHORT_SESSIONS
+from tools import build_console
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
@@ -222,6 +223,26 @@ def test_it_reads_in_light_and_in_dark(page: Page, simulated: tuple[Replay, Path
     assert min(inks) >= 4.5
     assert paper_light > 0.8
     assert paper_dark < 0.2
+
+
+@pytest.mark.web
+def test_axe_finds_nothing_at_either_width_in_both_themes(page: Page, simulated: tuple[Replay, Path]):
+    """The rules of axe-core, with contrast and landmarks, at a step with arrows and cells."""
+    build_console.install()
+    axe = (build_console.MODULES / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    opened(page, simulated[1])
+    page.keyboard.press("f")
+    page.evaluate(axe)
+    wrong: list[Any] = []
+    for width in (1280, 420):
+        page.set_viewport_size({"width": width, "height": 900})
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+            found = page.evaluate(
+                "axe.run().then(({ violations }) => violations.map((each) => [each.id, each.nodes[0].html]))"
+            )
+            wrong += [(width, theme, *each) for each in found]
+    assert wrong == []
 
 
 def test_a_broken_promise_is_shown_first(page: Page, tmp_path: Path):

@@ -280,9 +280,10 @@ def handle_read_history(
     events = history.events(name, request.from_ms - COPIES_MS if name is None else 0, end_ms)
     before = sum(each.at_ms < request.from_ms for each in events)
     if name is not None:
-        # Older than the history, and still in the partition history.
+        # Older than the history, and still in the partition history. After a clock was set back, both may have one.
         old = partition_history.of(TopicPartition(request.topic or "", request.partition)).entries
-        story = [*(each for each in old if each.at_ms < start_ms), *events[:before]]
+        older = [each for each in old if each.at_ms < start_ms and each not in events]
+        story = [*older, *events[:before]]
         events, before = [*story[-ENTRIES_MAX:], *events[before:]], min(len(story), ENTRIES_MAX)
     first = sum(each.at_ms <= request.from_ms for each in samples)
     for rows in ([each.at_ms for each in samples[first:]], [each.at_ms for each in events[before:]]):
