@@ -98,7 +98,8 @@ def copy(session: Any, *, bootstrap: str, source: str, into: str, checkpoint: st
 
 def main() -> None:
     """Copy in a session of its own."""
-    os.environ.update(JAVA_OPTIONS)
+    for name, value in JAVA_OPTIONS.items():
+        os.environ.setdefault(name, value)
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "source", "into", "checkpoint", "moment"):
         parser.add_argument(f"--{name}", required=True)
