@@ -76,6 +76,7 @@ def until(met: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not met():
         assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_lists_with_tabs_have_the_cells_of_the_tables(cluster: LocalCluster):
