@@ -36,6 +36,7 @@ from minikafka.broker.kafka_login import (
     LoginRules,
     answer_without_sasl,
 )
+from minikafka.broker.large_turns import LargeTurns
 from minikafka.config import INT_MAX
 from minikafka.errors import (
     BrokerNotAvailable,
@@ -86,7 +87,9 @@ MUTATION_KEYS = frozenset({19, 20, 37})
 """CreateTopics, DeleteTopics and CreatePartitions: the controller may throttle their clients."""
 
 LARGE_FRAME = 8 * 1024
-"""A larger frame of another API than Produce is decoded, handled and answered in separate turns of the loop."""
+"""A larger frame of another API than Produce is decoded, handled and answered in separate turns of the loop, and in
+each turn one of all connections (``large_turns.py``).
+"""
 
 Answering = Callable[[str, object, RequestContext], Any]
 """(our API, typed request, context) -> typed response, Begun, or an awaitable of either. Raises ProtocolError."""
@@ -109,9 +112,11 @@ class _Pending:
         "exchange",
         "frame",
         "has_begun",
+        "has_turn",
         "header",
         "is_done",
         "is_large",
+        "is_many",
         "message",
         "offer",
     )
@@ -121,8 +126,12 @@ class _Pending:
         self.frame = frame
         self.has_begun = False
         """Its effect on the logs is done: only its answer is awaited."""
+        self.has_turn = False
+        """A large frame: it is decoded now, or was."""
         self.is_done = False
         self.is_large = len(frame) > LARGE_FRAME and header.key != PRODUCE_KEY
+        self.is_many = False
+        """Several requests of ours are made of it: OffsetFetch names several groups."""
         self.clock_ns = 0
         """Time of the loop that it has used, while it waits; while it is being handled, subtracted from the present.
         Kept while there are quotas only.
@@ -273,6 +282,7 @@ class KafkaDoor:
         self.meters = meters
         self.image = image
         self.events = events
+        self.turns = LargeTurns()
         self.sessions: dict[KafkaSession, None] = {}
         """Of open connections, in the order in which they were opened."""
 
@@ -602,6 +612,10 @@ class KafkaSession:
         if self._login is not None and (why := self._login.refusal(header.key, self._now_ms())):
             self._fail(pending, None, IllegalSaslState(f"{_api_of(header)}: {why}"))
             return
+        if pending.is_large and not pending.has_turn:
+            pending.has_turn = True
+            self._door.turns.call(functools.partial(self._begin_in_turn, pending))
+            return
         try:
             if header.key == API_VERSIONS_KEY:
                 self._done(pending, self._api_versions(header, pending.frame))
@@ -621,9 +635,10 @@ class KafkaSession:
                 request = offer.request(pending.decoded(), exchange)
             if self._throttle is not None and self._throttle.quotas is not None and header.key == FETCH_KEY:
                 request = _within(request, self._throttle.fetch_bytes_max(context))
+            pending.is_many = isinstance(request, list)
             response = (
                 self._each(pending, offer.api, iter(request), context)
-                if isinstance(request, list)
+                if pending.is_many
                 else self._answer(pending, offer.api, request, context)
             )
         except BrokerNotAvailable:
@@ -644,6 +659,21 @@ class KafkaSession:
             self._start(pending, response)
         else:
             self._done(pending, self._encoded(pending, response))
+
+    def _begin_in_turn(self, pending: _Pending) -> None:
+        """The turn of a large frame has come."""
+        if self._is_closed or self._has_failed:
+            return
+        self._resume_clock(pending)
+        try:
+            self._begin(pending)
+        except Exception:
+            self._hang_up()
+            raise
+        self._resume_clock(pending)
+        if pending.is_done:
+            self._send()
+        self._advance()
 
     def _start(self, pending: _Pending, answer: Begun | Awaitable[Any]) -> None:
         """Wait for the answer in a task."""
@@ -687,7 +717,10 @@ class KafkaSession:
 
     async def _handled_in_a_turn(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
         """As :meth:`_handled`; other connections are served between decoding and handling it."""
-        await asyncio.sleep(0)
+        if pending.is_many:
+            await asyncio.sleep(0)  # each of them is small
+        else:
+            await self._door.turns.next()
         return await self._handled(pending, api, request, context)
 
     async def _handled(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
@@ -763,7 +796,7 @@ class KafkaSession:
         except ProtocolError as error:
             response = error_response(BY_NAME[pending.offer.api], error)
         if pending.is_large:
-            await asyncio.sleep(0)
+            await self._door.turns.next()
         self._resume_clock(pending)
         self._done(pending, self._encoded(pending, response))
 

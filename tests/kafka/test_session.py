@@ -15,6 +15,7 @@ from minikafka.broker.dispatch import Begun
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.kafka_login import LoginRules
 from minikafka.broker.kafka_session import LARGE_FRAME, PENDING_MAX, KafkaDoor, KafkaSession
+from minikafka.broker.large_turns import LargeTurns
 from minikafka.broker.meters import RequestMeters
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotCoordinator, NotLeaderOrFollower
 from minikafka.parked import Parked
@@ -526,7 +527,8 @@ async def test_contexts_of_long_client_ids_are_not_kept():
     line.prompt["Metadata"] = MetadataResponse()
     for client in (b"short", b"x" * 32_000, b"y" * 32_000):
         line.ask("Metadata", 1, {"topics": []}, client=client)
-        await settle()
+        for _ in range(3):
+            await settle()
     assert [context.client_id[:5] for _, _, context in line.asked] == ["short", "xxxxx", "yyyyy"]
     assert [client for _, client in line.session._contexts] == [b"short"]
 
@@ -604,7 +606,7 @@ async def test_thousands_of_requests_in_one_message_need_no_deep_stack():
     line.prompt["OffsetFetch"] = OffsetFetchResponse()
     groups = [{"group_id": f"g{number}", "topics": None} for number in range(3_000)]
     line.ask("OffsetFetch", 8, {"groups": groups}, 1)
-    for _ in range(2 * len(groups)):
+    for _ in range(2 * len(groups) + 10):
         await asyncio.sleep(0)
     assert [request.group_id for _, request, _ in line.asked] == [each["group_id"] for each in groups]
     answer = decode("OffsetFetch", "response", 8, memoryview(line.sent[0]), 9)
@@ -666,3 +668,61 @@ async def test_a_request_without_records_has_a_bounded_size():
     message = {"acks": 1, "timeout_ms": 1, "topic_data": [{"name": "t", "partition_data": [partition]}]}
     line.ask("Produce", 8, message)
     assert not line.is_closed
+
+
+async def test_large_frames_of_all_connections_take_turns():
+    """One is decoded, handled or answered in a turn of the loop: a hundred that came together held it for 11 s, and the
+    broker lost its session. Small requests of others are answered at once.
+    """
+    lines = [Line() for _ in range(10)]
+    turns = lines[0].door.turns
+    for line in lines:
+        line.door.turns = turns
+        line.prompt["DeleteGroups"] = DeleteGroupsResponse(groups=())
+        line.ask("DeleteGroups", 1, {"groups_names": ["g" * 9] * (LARGE_FRAME // 10)}, 1)
+    other = Line()
+    other.prompt["Heartbeat"] = HeartbeatResponse()
+    other.heartbeat(7)
+    assert other.answered == [7]
+    before = 0
+    for _ in range(80):
+        await asyncio.sleep(0)
+        handled = sum(len(line.asked) for line in lines)
+        assert handled - before <= 1
+        before = handled
+    assert all(line.answered == [1] for line in lines)
+
+
+async def test_a_large_frame_is_not_begun_after_its_connection_was_closed():
+    """Its turn comes later."""
+    line = Line()
+    line.ask("DeleteGroups", 1, {"groups_names": ["g" * 9] * (LARGE_FRAME // 10)}, 1)
+    line.session.cancel()
+    for _ in range(3):
+        await settle()
+    assert not line.asked
+
+
+async def test_a_large_frame_that_cannot_be_read_closes_the_connection_in_its_turn():
+    """And says why, as a small one."""
+    line = Line()
+    line.session.received(memoryview(struct.pack(">hhih", 42, 1, 1, -1) + b"\xff" * LARGE_FRAME))
+    for _ in range(3):
+        await settle()
+    assert line.is_closed
+    assert line.events[0][0] == "client_connection_refused"
+
+
+async def test_a_turn_that_nobody_awaits_any_more_ends():
+    """The task of a request may be cancelled while it waits; the next one has its turn all the same."""
+    turns, order = LargeTurns(), []
+    waiting = [asyncio.ensure_future(turns.next()) for _ in range(3)]
+    waiting[2].add_done_callback(lambda _: order.append("last"))
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.wait_for(waiting[2], 10)
+    await settle()
+    assert order == ["last"]
+    turns.call(lambda: order.append("again"))
+    await settle()
+    assert order == ["last", "again"]
