@@ -33,7 +33,7 @@ RULES: Final[Mapping[str, str]] = {
     "S14": "a replica without a session, or not caught up within replica.lag.time.max.ms, leaves the ISR",
     "S15": "a replica that has caught up again is let in; the ISR is what the controller has recorded",
     "S19": "the controller names the leader, and with it the ISR",
-    "S21": "a change of leader begins an epoch; a returning replica cuts its log where its epochs and the leader's part",
+    "S21": "a new leader begins an epoch; a returning replica cuts its log where its epochs and the leader's part",
     "HW-cut": "a returning replica cuts its log to its own HW (Kafka before KIP-101)",
     "range": "a follower that asks beyond its leader's log cuts its own to the leader's end",
     "disk": "a process starts with what its disk holds: log, and HW as last checkpointed",
