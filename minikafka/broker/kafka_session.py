@@ -86,6 +86,15 @@ PRODUCE_KEY, FETCH_KEY = 0, 1
 MUTATION_KEYS = frozenset({19, 20, 37})
 """CreateTopics, DeleteTopics and CreatePartitions: the controller may throttle their clients."""
 
+LISTING_KEYS = frozenset({15, 16, 32, 35, 46, 66, 69, 75})
+"""DescribeGroups, ListGroups, DescribeConfigs, DescribeLogDirs, ListPartitionReassignments, ListTransactions,
+ConsumerGroupDescribe and DescribeTopicPartitions: small requests that may have large responses. They take turns as
+large frames do.
+"""
+METADATA_KEY = 3
+WIDE_COUNT = 1_000
+"""Partitions of a cluster in which Metadata counts among them."""
+
 LARGE_FRAME = 8 * 1024
 """A larger frame of another API than Produce is decoded, handled and answered in separate turns of the loop, and in
 each turn one of all connections (``large_turns.py``).
@@ -129,7 +138,7 @@ class _Pending:
         self.has_turn = False
         """A large frame: it is decoded now, or was."""
         self.is_done = False
-        self.is_large = len(frame) > LARGE_FRAME and header.key != PRODUCE_KEY
+        self.is_large = (len(frame) > LARGE_FRAME and header.key != PRODUCE_KEY) or header.key in LISTING_KEYS
         self.is_many = False
         """Several requests of ours are made of it: OffsetFetch names several groups."""
         self.clock_ns = 0
@@ -285,6 +294,15 @@ class KafkaDoor:
         self.turns = LargeTurns()
         self.sessions: dict[KafkaSession, None] = {}
         """Of open connections, in the order in which they were opened."""
+        self._counted: tuple[object, bool] = (None, False)
+        """The topics that were counted last, and if they have many partitions."""
+
+    def is_wide(self) -> bool:
+        """Return True if the cluster has more than WIDE_COUNT partitions."""
+        topics = self.image().topics
+        if self._counted[0] is not topics:
+            self._counted = topics, sum(len(each.partitions) for each in topics.values()) > WIDE_COUNT
+        return self._counted[1]
 
     def software(self) -> Counter[str]:
         """Open connections by the name of the client's library, which is bounded: ``other`` for one that is not known
@@ -371,7 +389,10 @@ class KafkaSession:
             self.malformed(error)
             return
         self._last = header
-        self._pipeline.add(_Pending(header, frame))
+        pending = _Pending(header, frame)
+        if header.key == METADATA_KEY and self._door.is_wide():
+            pending.is_large = True
+        self._pipeline.add(pending)
         self._advance()
 
     def room(self, *, has_room: bool) -> None:

@@ -7,6 +7,7 @@ import gc
 import struct
 import warnings
 from collections.abc import Coroutine, Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,18 +15,35 @@ import pytest
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.kafka_login import LoginRules
-from minikafka.broker.kafka_session import LARGE_FRAME, PENDING_MAX, KafkaDoor, KafkaSession
+from minikafka.broker.kafka_session import (
+    LARGE_FRAME,
+    LISTING_KEYS,
+    METADATA_KEY,
+    PENDING_MAX,
+    WIDE_COUNT,
+    KafkaDoor,
+    KafkaSession,
+)
 from minikafka.broker.large_turns import LargeTurns
 from minikafka.broker.meters import RequestMeters
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotCoordinator, NotLeaderOrFollower
 from minikafka.parked import Parked
 from minikafka.ports import RequestContext
-from minikafka.quorum.image import MetadataImage
-from minikafka.wire.group_messages import DeleteGroupsResponse, HeartbeatResponse, OffsetFetchResponse
+from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
+from minikafka.wire.group_messages import (
+    DeleteGroupsResponse,
+    HeartbeatResponse,
+    ListGroupsResponse,
+    OffsetFetchResponse,
+)
 from minikafka.wire.kafka.codec import decode, encode
 from minikafka.wire.kafka.schema import api_named
 from minikafka.wire.kafka.translate.common import id_text
 from minikafka.wire.messages import MetadataResponse, ProducedPartition, ProduceResponse
+
+PARTITION = PartitionImage(
+    partition=0, leader=1, replicas=(1,), isr=(1,), leader_epoch=0, partition_epoch=0, controller_epoch=0
+)
 
 
 class Line:
@@ -726,3 +744,38 @@ async def test_a_turn_that_nobody_awaits_any_more_ends():
     turns.call(lambda: order.append("again"))
     await settle()
     assert order == ["last", "again"]
+
+
+@pytest.mark.parametrize("partitions", [WIDE_COUNT, WIDE_COUNT + 1])
+async def test_metadata_of_a_wide_cluster_takes_turns(partitions: int):
+    """A hundred clients that connected at the same moment held a broker of 2,500 partitions for 2 s, with 20 bytes each."""
+    line = Line()
+    line.prompt["Metadata"] = MetadataResponse()
+    topic = TopicImage(name="t", topic_id="AAECAwQFBgcICQoLDA0ODw", partitions=(PARTITION,) * partitions)
+    line.image = replace(line.image, topics={"t": topic})
+    line.ask("Metadata", 1, {"topics": None})
+    assert line.answered == ([1] if partitions == WIDE_COUNT else [])
+    for _ in range(3):
+        await settle()
+    assert line.answered == [1]
+
+
+async def test_lists_take_turns():
+    """The size of a response is not that of its request."""
+    line = Line()
+    line.prompt["ListGroups"] = ListGroupsResponse()
+    line.ask("ListGroups", 0, {})
+    assert line.answered == []
+    for _ in range(3):
+        await settle()
+    assert line.answered == [1]
+
+
+def test_requests_for_lists_are_named_by_their_keys():
+    """The table has numbers."""
+    names = """
+        DescribeGroups ListGroups DescribeConfigs DescribeLogDirs ListPartitionReassignments ListTransactions
+        ConsumerGroupDescribe DescribeTopicPartitions
+    """.split()
+    assert {api_named(name).key for name in names} == LISTING_KEYS
+    assert api_named("Metadata").key == METADATA_KEY
