@@ -7,7 +7,7 @@ import importlib.util
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,24 +71,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def jvm_options() -> Mapping[str, str]:
-    """Environment variables for JVMs that run Spark on this machine's Java."""
-    from minikafka.spark.session import java_home
-    from tests.spark.shared_classes import java_options
-
-    return java_options(java_home() or Path(os.environ["JAVA_HOME"]))
-
-
-@pytest.fixture(autouse=True)
-def use_shared_classes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the JVMs that a test starts as processes load Spark's classes from the archive."""
-    if {"spark", "kafka"} & set(request.fixturenames):
-        for name, value in request.getfixturevalue("jvm_options").items():
-            monkeypatch.setenv(name, value)
-
-
-@pytest.fixture(scope="session")
-def spark(home: Path, jvm_options: Mapping[str, str]) -> Iterator[Any]:
+def spark(home: Path) -> Iterator[Any]:
     """One session: local[2,4] retries a failed task three times."""
     from minikafka.spark.session import open_session
 
@@ -96,8 +79,7 @@ def spark(home: Path, jvm_options: Mapping[str, str]) -> Iterator[Any]:
     if why_no_connector() is None:
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**jvm_options, "SPARK_HOME": str(home)}.items():
-            patch.setenv(name, value)
+        patch.setenv("SPARK_HOME", str(home))
         session = open_session("tests", "local[2,4]", settings)
     # Errors are what these tests are about: the JVM need not print their stacks.
     session.sparkContext.setLogLevel("OFF")

@@ -224,7 +224,7 @@ class Rounds:
         command = [sys.executable, "-m", "tests.spark.copying", "--bootstrap", cluster.bootstrap, "--topic", TOPIC]
         command += ["--folder", str(folder), "--rows-per-batch", str(ROWS_PER_BATCH)]
         self.driver = Driver(
-            command, {**JAVA_OPTIONS, **os.environ, "SPARK_HOME": str(self.home)}, folder / "driver.log"
+            command, {**os.environ, **JAVA_OPTIONS, "SPARK_HOME": str(self.home)}, folder / "driver.log"
         )
 
     async def round(self, kind: str) -> None:

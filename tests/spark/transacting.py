@@ -98,8 +98,7 @@ def copy(session: Any, *, bootstrap: str, source: str, into: str, checkpoint: st
 
 def main() -> None:
     """Copy in a session of its own."""
-    for name, value in JAVA_OPTIONS.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(JAVA_OPTIONS)
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "source", "into", "checkpoint", "moment"):
         parser.add_argument(f"--{name}", required=True)
