@@ -445,6 +445,19 @@ def test_a_checkpointed_start_that_cannot_be_is_not_believed_after_a_clean_stop(
     assert values(on_disk(again.logs[OTHER])) == ["x"]
 
 
+def test_a_start_behind_that_of_the_first_leader_epoch_is_not_believed_whatever_epochs_follow():
+    """The first epoch that is known begins where the log does; later ones say nothing of its start."""
+    disk = MemoryDisk()
+    directory = opened(disk)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+    for epoch, name in enumerate("abcd"):
+        fill(log, name, epoch=epoch)
+    run(directory.close(broker_epoch=77))
+    disk.replace_file(STARTS, b"0\n1\norders 0 2\n")
+    again = opened(disk).logs[ORDERS]
+    assert (again.start_offset, values(on_disk(again))) == (0, list("abcd"))
+
+
 def test_a_rotten_batch_and_a_lost_checkpoint_do_not_keep_a_broker_from_starting():
     """Without the checkpointed watermark, or without a snapshot, producers are read from the batches. One that cannot be
     read fails who reads there, and nothing else.
@@ -486,6 +499,27 @@ def test_overlapping_publications_leave_the_latest():
     assert parse_offsets(disk.read_file(MARKS)) == {ORDERS: 2}
     assert parse_offsets(bytes(disk.durable_names[MARKS].content)) == {ORDERS: 2}
     assert not [name for name in disk.names("") if name.endswith(".tmp")]
+
+
+def test_a_recovery_point_that_is_still_being_published_stands_on_disk_for_the_log():
+    """A publication that is overtaken ends first, and says nothing of the one behind it: if the log is cut meanwhile, a
+    segment sealed unsynced below the later point would be believed after a power cut.
+    """
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    disk.held = True
+    earlier = directory.checkpoint_recovery_points()
+    earlier.send(None)
+    disk.held = False
+    run(orders.sync())
+    disk.held = True
+    later = directory.checkpoint_recovery_points()
+    later.send(None)
+    disk.held = False
+    run(earlier)
+    assert orders._store.disk_recovery_point == orders.end_offset
+    run(later)
+    assert parse_offsets(disk.read_file(POINTS))[ORDERS] == orders.end_offset
 
 
 def test_a_deleted_log_waits_under_another_name():
@@ -724,6 +758,30 @@ def test_a_start_that_was_being_saved_is_saved_again_when_a_topic_is_created_aga
     assert len(run(deletion)) > 0
     starts = parse_offsets(bytes(disk.durable_names[STARTS].content))
     assert starts == {OTHER: flights.start_offset}
+
+
+def test_a_start_that_equals_that_of_a_former_topic_is_saved_all_the_same():
+    """The former topic's was taken out of the file, so the file has to be written again though its content is known."""
+    disk = MemoryDisk()
+    directory = deleted(disk)
+    orders = directory.create(ORDERS, topic_id=SECOND_ID, config=SMALL)
+    fill(orders, *"ABCDEFGH")
+    orders.raise_start(6)
+    run(orders.sync())
+    assert parse_offsets(bytes(disk.durable_names[STARTS].content)) == {ORDERS: 6}
+
+
+def test_a_log_that_was_begun_again_below_its_saved_start_survives_kill_9():
+    """What was synced since would lie below the start that the checkpoint knows, and be dropped."""
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    orders.raise_start(6)
+    run(orders.sync())
+    orders.truncate_to(4)
+    fill(orders, "E")
+    run(orders.sync())
+    log = opened(disk).logs[ORDERS]
+    assert (log.start_offset, values(on_disk(log))) == (4, ["E"])
 
 
 def test_marks_of_logs_without_a_role_are_kept():

@@ -15,7 +15,7 @@ from minikafka.log.names import offset_name, offsets_in
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.recovery import MisfitLog
 from minikafka.wire.batch import split
-from tests.rules.log_words import SMALL, TOPIC_ID, everything, fill, on_disk, open_log, values
+from tests.rules.log_words import SMALL, TIME, TOPIC_ID, everything, fill, from_producer, on_disk, open_log, values
 from tests.rules.memory_disk import MemoryDisk, run
 
 NAMES = "abcdefghijklmnopqrst"
@@ -191,6 +191,43 @@ def test_nothing_beyond_the_recovery_point_is_known_to_be_synced():
     assert log.synced_end <= 7
     run(log.sync())
     assert log.synced_end == 20
+
+
+def test_of_a_segment_that_is_walked_nothing_is_known_to_be_synced():
+    """It may have been cut below the recovery point and written again, and kill -9 leaves both as they were."""
+    disk, _ = written()
+    log = open_log(disk)
+    run(log.sync())
+    log.truncate_to(16)
+    fill(log, "w", "x", "y", "z", epoch=4)
+    assert open_log(disk, recovery_point=20).synced_end == 15
+
+
+def test_stale_leader_epochs_of_segments_that_are_walked_are_not_believed():
+    """A power cut may bring back the checkpoint of a log that was cut since: its epochs would hide the true ones."""
+    disk, whole = written()
+    disk.replace_file("orders-0/leader-epoch-checkpoint", b"0\n2\n0 0\n7 16\n")
+    check_prefix(open_log(disk, recovery_point=8), whole)
+
+
+def test_a_producer_snapshot_of_segments_that_are_walked_is_not_believed():
+    """A power cut may bring back the one of a log that was cut since. By it a batch that was cut off would count as a
+    duplicate: its retry would be acknowledged, and be nowhere.
+    """
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for sequence in range(6):
+        log.append_as_leader(from_producer(7, sequence, NAMES[sequence]), leader_epoch=0, wall_ms=TIME)
+    snapshot = f"orders-0/{offset_name(5, '.snapshot')}"
+    former = disk.read_file(snapshot)
+    log.truncate_to(3)
+    for sequence in range(4):
+        log.append_as_leader(from_producer(8, sequence, NAMES[sequence]), leader_epoch=1, wall_ms=TIME)
+    assert disk.read_file(snapshot) != former
+    disk.replace_file(snapshot, former)
+    log = open_log(disk, recovery_point=3)
+    assert log.producers.last_sequences() == {7: (0, 2), 8: (0, 3)}
+    assert not log.append_as_leader(from_producer(7, 3, "d"), leader_epoch=1, wall_ms=TIME).duplicate
 
 
 def test_a_lost_or_stale_index_is_made_anew():

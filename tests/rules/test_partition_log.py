@@ -407,13 +407,13 @@ def test_what_changes_while_a_sync_runs_is_covered_by_the_next_one():
         fill(log, *"ab")
         run(log.sync())
         log.roll()
-        fill(log, *"c")
+        fill(log, "c", epoch=1)
         disk.held = True
         sync = log.sync()
         if not all(step(sync) for _ in range(points + 1)):
             break
         points += 1
-        fill(log, "d", epoch=1)
+        fill(log, "d", epoch=2)
         log.roll()
         while step(sync):
             pass
@@ -467,6 +467,28 @@ def test_the_recovery_point_waits_for_the_indexes_of_a_sealed_segment():
     assert log.recovery_point == 3
     fill(log, *"defgh")
     assert log.wants_sync
+    log._store.save_indexes(log._store.segments[0])  # as after compaction that was given up
+    assert log.recovery_point == 2
+    run(log.sync())
+    assert log.recovery_point == 8
+
+
+def test_a_start_that_moves_while_it_is_saved_is_saved_again():
+    """Segments below it go once it is durable; with the former start a power cut between them would leave a hole."""
+    saved: list[int] = []
+
+    async def save_start() -> None:
+        saved.append(log.start_offset)
+        if len(saved) == 1:
+            log.raise_start(2)
+
+    log = open_log(MemoryDisk(), save_start=save_start)
+    fill(log, *"abc")
+    log.raise_start(1)
+    run(log.sync())
+    assert not log._durability.start_is_saved
+    run(log.sync())
+    assert saved == [1, 2]
 
 
 def test_no_roll_below_a_recovery_point_that_stands_on_disk():
