@@ -774,7 +774,7 @@ def test_a_start_that_equals_that_of_a_former_topic_is_saved_all_the_same():
 def test_a_log_that_was_begun_again_below_its_saved_start_survives_kill_9():
     """What was synced since would lie below the start that the checkpoint knows, and be dropped."""
     disk = MemoryDisk()
-    directory, orders, _ = with_logs(disk)
+    _, orders, _ = with_logs(disk)
     orders.raise_start(6)
     run(orders.sync())
     orders.truncate_to(4)

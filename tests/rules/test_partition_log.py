@@ -453,6 +453,18 @@ def test_a_cut_lowers_the_promise_at_once():
     assert (log.synced_end, log.recovery_point) == (2, 2)
 
 
+def test_a_cut_is_durable_after_the_next_sync():
+    """A power cut would bring back what was cut off, though nothing was appended since."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *"abc")
+    run(log.sync())
+    log.truncate_to(2)
+    run(log.sync())
+    file = disk.inodes[f"orders-0/{offset_name(0, '.log')}"]
+    assert file.durable == file.content
+
+
 def test_the_recovery_point_waits_for_the_indexes_of_a_sealed_segment():
     """What is below it is believed without being walked, so the index files must be durable, too."""
     disk = MemoryDisk()

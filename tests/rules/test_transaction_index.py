@@ -327,3 +327,33 @@ def test_files_of_indexes_are_synced_before_the_recovery_point_passes_them():
     assert log.recovery_point == 3
     disk.power_cut(Random(1))
     assert disk.read_file(path(0, ".txnindex")) == index_of(AbortedTransaction(7, 0, 1, 2)).to_bytes()
+
+
+def test_missing_index_of_the_segment_in_front_of_the_recovery_point_is_rebuilt():
+    """The point may stand at the end of a segment that was sealed since, and whose index a power cut took. A missing
+    index is an empty one: the segment must be walked, or readers of committed records get aborted ones.
+    """
+    disk = MemoryDisk()
+    log = open_log(disk, LARGE)
+    write(log, 0)
+    abort(log)
+    run(log.sync())
+    assert log.recovery_point == 2
+    log.roll()
+    fill(log, "a")
+    assert log.recovery_point == 2
+    disk.remove(path(0, ".txnindex"))
+    again = open_log(disk, LARGE, recovery_point=2)
+    assert again.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 1, 2)]
+
+
+def test_a_cut_behind_a_snapshot_does_not_expose_a_transaction_whose_marker_is_not_committed():
+    """The replay begins with the snapshot, which says that nothing is open."""
+    log = open_log(MemoryDisk(), LARGE)
+    write(log, 0)
+    abort(log)
+    log.roll()
+    fill(log, "a", "b")
+    assert log.stable_end(1) == 0
+    log.truncate_to(3)
+    assert [log.stable_end(watermark) for watermark in (1, 2, 3)] == [0, 2, 3]
