@@ -10,7 +10,7 @@ from minikafka.client.metadata import Leader
 from minikafka.client.positions import NEVER, RECORDS_AT_ONCE, PartitionState, Positions
 from minikafka.client.structs import LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, InvalidTopic, NotLeaderOrFollower, OffsetOutOfRange
-from minikafka.types import TopicPartition
+from minikafka.types import NO_EPOCH, TopicPartition
 from minikafka.wire.batch import RecordBatch, from_offset, iterate, with_fields
 from minikafka.wire.markers import EndTransaction, marker_batch
 from minikafka.wire.messages import AbortedTransaction, EpochAnswer, FetchedPartition, ListedOffset
@@ -471,6 +471,17 @@ def test_a_new_leader_epoch_is_validated_before_the_next_fetch():
     )
     assert story.wanted().fetches[2][0].fetch_offset == 5
     assert story.values() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_committed_position_is_validated_before_the_first_fetch():
+    """KIP-320: the log may have been truncated since the commit; without an epoch there is nothing to compare."""
+    story = Story()
+    story.positions.begin_at(T0, 5, 1)
+    wanted = story.wanted()
+    assert (wanted.fetches, [state.fetch_epoch for state in wanted.validations[1]]) == ({}, [1])
+    story.positions.begin_at(T0, 5, NO_EPOCH)
+    wanted = story.wanted()
+    assert (wanted.validations, [state.fetch_offset for state in wanted.fetches[1]]) == ({}, [5])
 
 
 def test_truncation_of_what_was_not_read_goes_unnoticed():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minikafka.groups.consumer.group import ConsumerGroup
 from minikafka.groups.consumer.records import (
     Current,
     GroupEpoch,
@@ -97,3 +98,12 @@ def test_damaged_records_raise_one_error(kind: int, value: bytes):
     """Any bytes: a record, None, or ValueError."""
     with contextlib.suppress(ValueError):
         unpacked(b"\0" + bytes((kind,)) + b"\0\1g\0\1m", b"\0\0" + value)
+
+
+def test_a_partition_that_has_a_new_owner_is_not_released_by_the_former_one():
+    """KAFKA-19862: compaction may leave the former owner's last record behind that of the new one."""
+    group = ConsumerGroup("g")
+    group.apply(record("g", Current(epoch=1, previous_epoch=0, state=0, assigned={P0: 1}), "former"))
+    group.apply(record("g", Current(epoch=2, previous_epoch=0, state=0, assigned={P0: 2}), "present"))
+    group.apply(record("g", Current(epoch=2, previous_epoch=1, state=0), "former"))
+    assert group.owners == {P0: "present"}

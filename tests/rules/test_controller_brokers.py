@@ -525,6 +525,17 @@ def test_a_registration_comes_after_what_follows_from_it():
     assert records[1].broker_epoch is None
 
 
+def test_a_broker_is_fenced_after_its_leaders_have_moved():
+    """If only some of the records are committed, the next controller must find a session to end: it moves no leader of
+    a broker that is fenced already.
+    """
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    decision = cluster.controller.broker_lost(cluster.image, 1)
+    assert decision.divisible
+    assert [type(record).__name__ for record in decision.records] == ["PartitionChange", "BrokerRegistrationChange"]
+
+
 def test_a_broker_is_unfenced_after_its_lost_logs_have_been_recorded():
     """If the records do not fit one batch and only some are recorded, no partition rests on a log that is lost."""
     cluster = Cluster(3, elr=False)

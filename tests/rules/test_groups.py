@@ -393,6 +393,22 @@ def test_static_members_that_are_away_keep_their_places():
     assert [each.group_instance_id for each in desk.coordinator.describe("g").members] == []
 
 
+def test_a_static_member_that_comes_back_is_still_expected_to_sync_under_its_new_id():
+    """It was to sync when its process ended. The new process has the same time for that, and is dropped after it."""
+    desk = Desk()
+    ids = {}
+    for instance in ("a", "b"):
+        ticket = desk.join(instance=instance, session_ms=60_000, rebalance_ms=5_000)
+        if ids:
+            desk.join(ids["a"], instance="a", session_ms=60_000, rebalance_ms=5_000)
+        ids[instance] = desk.answers[ticket].member_id
+    desk.sync(ids["a"], generation_of(desk), {ids["a"]: assignment(0), ids["b"]: assignment(1)}, instance="a")
+    back = desk.answers[desk.join(instance="b", session_ms=60_000, rebalance_ms=5_000)]
+    assert (back.member_id != ids["b"], desk.state()) == (True, "Stable")
+    desk.pass_time(6)
+    assert [each.group_instance_id for each in desk.coordinator.describe("g").members] == ["a"]
+
+
 def test_a_new_coordinator_knows_members_and_assignments_and_restarts_sessions():
     """The log is the memory: nobody has to join again."""
     desk = Desk()

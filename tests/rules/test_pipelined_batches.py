@@ -90,6 +90,29 @@ def test_the_first_batch_of_an_epoch_goes_alone():
     assert [each.base_sequence for each in partition.drain()] == [1, 2]
 
 
+def test_an_acknowledgement_in_the_former_epoch_does_not_let_batches_of_the_next_one_follow():
+    """Nothing of the new epoch is at the leader yet: its first batch goes alone all the same."""
+    partition, (one, two) = steady(2, delivery_timeout_s=5.0)
+    partition.fail(one, lost())
+    partition.add(2, now=4.0)
+    assert partition.drain(now=6.0) == [], "the first one has timed out, the second one is in flight"
+    assert partition.queue.identity == Identity(7, 1)
+    partition.succeed(two)
+    (first,) = partition.drain(now=6.0)
+    assert (first.identity, first.base_sequence) == (Identity(7, 1), 0)
+    assert partition.drain(now=6.0) == []
+
+
+def test_no_batch_follows_one_whose_delivery_timeout_is_over():
+    """What became of it is settled first: its application has been answered, and its sequence may have to be given up."""
+    partition, (one,) = steady(1, delivery_timeout_s=5.0)
+    partition.add(now=4.0)
+    assert partition.drain(now=6.0) == []
+    assert one.reported
+    partition.succeed(one)
+    assert [each.base_sequence for each in partition.drain(now=6.0)] == [2]
+
+
 def test_at_most_so_many_batches_are_in_flight_and_all_but_the_first_follow():
     """The leader must still remember the oldest one when it is sent again (WINDOW_COUNT)."""
     partition, batches = steady(8)
