@@ -326,3 +326,10 @@ def test_the_old_rule_cuts_at_the_watermark_and_tells_no_epoch():
 def test_production_has_the_epoch_rule():
     """DESIGN, risks: truncation by watermark is a rule object handed in from outside, with no switch in the product."""
     assert isinstance(seat().truncation, TruncateByLeaderEpoch)
+
+
+def test_a_follower_notes_that_its_leaders_log_has_gaps():
+    """Offsets that compaction left out would be a hole in the log when it is opened under another cleanup.policy."""
+    role = follower()
+    role.on_response(FetchedPartition(topic="orders", partition=0, has_gaps=True), asked=0)
+    assert role.log.has_gaps

@@ -201,6 +201,22 @@ def test_resting_gives_up_the_role_but_not_the_watermark():
     assert partition.high_watermark == 1
 
 
+def test_a_replica_that_gave_up_its_role_takes_it_up_again_in_the_same_state():
+    """The state says what its role is, also when it is no news."""
+    partition, _ = leading(isr=(1,))
+    partition.rest()
+    assert given(partition, state(1, isr=(1,)))
+    assert isinstance(partition.role, LeaderReplica)
+
+
+def test_a_leader_that_stays_knows_which_replicas_are_being_added():
+    """They do not count for min.insync.replicas: a rise from 1 to 3 replicas must not stop the partition."""
+    partition, role = leading()
+    more = replace(state(1, version=1), replicas=(1, 2, 3, 4), adding=(4,))
+    assert not given(partition, more)
+    assert (role.replicas, role.adding) == ((1, 2, 3, 4), (4,))
+
+
 def test_a_replica_that_gave_up_its_role_names_no_leader():
     """S27: a client that is refused by a stopping leader must not be sent back to it."""
     partition, _ = leading(isr=(1,))

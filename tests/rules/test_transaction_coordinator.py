@@ -482,6 +482,23 @@ def test_complete_record_that_was_refused_is_written_again():
     assert desk.take() == {}
 
 
+def test_complete_record_of_unknown_outcome_is_not_written_again():
+    """Two of them would end the transaction twice, the second time when the next one may have begun."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0)
+    desk.end(producer)
+    desk.take()
+    desk.commits_at_once = False
+    desk.answer([A0])
+    desk.refuse(RequestTimedOut("late", outcome=UNKNOWN), keep=True)
+    desk.pass_time(1.0)
+    desk.commit()
+    assert desk.value().state is State.COMPLETE_COMMIT
+    desk.pass_time(1.0)
+    assert desk.in_flight == []
+
+
 # ---- takeovers ----
 
 
