@@ -249,11 +249,24 @@ def are_read(transactions: list[Message], row: Message) -> list[Message]:
     return [each for each in transactions if each["first_offset"] <= end]
 
 
+def has_enough(answer: Message, asked: Message) -> bool:
+    """Return True if a Fetch response has as many bytes as the request waits for.
+
+    A partition counts with its limit if its next batch may not have fitted.
+    """
+    sizes = [len(each["records"] or b"") for topic in answer["responses"] for each in topic["partitions"]]
+    limits = [each["partition_max_bytes"] for topic in asked["topics"] for each in topic["partitions"]]
+    most = sum(sizes) + sum(each for each in limits if each <= SMALL_BYTES)
+    return most >= min(asked["min_bytes"], asked["max_bytes"])
+
+
 def member(*names: str) -> Callable[[Difference], bool]:
     return lambda found: found.member in names
 
 
 CLOCKS_MS, LOGGER = 1000, 8
+SMALL_BYTES = 100
+"""Of a partition: a limit below the size of some batches."""
 MIN_ISR = "min.insync.replicas"
 FIRST_FAULT = "which of several faults is named first"
 
@@ -308,6 +321,12 @@ ON_PURPOSE = (
         "a wait ends when its offset is deleted, even if there is too little to read",
         "Fetch",
         lambda d: d.path == "is answered" and d.ours and 1 in errors_in(d.row),
+        is_end=True,
+    ),
+    Purpose(
+        "a batch counts with its size; in Kafka with partition_max_bytes at most if it comes while the fetch waits",
+        "Fetch",
+        lambda d: d.path == "is answered" and d.ours and has_enough(d.row, d.ask.message),
         is_end=True,
     ),
     Purpose(

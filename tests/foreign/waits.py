@@ -53,7 +53,7 @@ def waits(random: Random, unique: str) -> Iterator[Ask]:
 
         return learn
 
-    def row(name: str, number: int, client: str) -> Message:
+    def row(name: str, number: int, client: str, *, is_limited: bool = True) -> Message:
         place = f"{name}-{number}"
         end, beyond = Own("end", place, 0), Own("end", place, 0, 1)
         offsets = [end, end, end, end, 0, 1, beyond]
@@ -63,12 +63,16 @@ def waits(random: Random, unique: str) -> Iterator[Ask]:
             "partition": number,
             "current_leader_epoch": random.choice([-1] * 10 + [0, 0, 3]),
             "fetch_offset": random.choice(offsets),
-            "partition_max_bytes": random.choice([100_000, 100_000, 100_000, 100, 1]),
+            "partition_max_bytes": random.choice([100_000, 100_000, 100_000, 100, 1] if is_limited else [100_000]),
         }
 
-    def wanted(names: list[str], client: str) -> list[Message]:
-        numbers = {name: some(random, list(range(known[name]))) for name in names}
-        return [{**where(name), "partitions": [row(name, each, client) for each in numbers[name]]} for name in names]
+    def wanted(names: list[str], client: str, *, is_limited: bool = True) -> list[Message]:
+        """Partitions of these topics. ``is_limited``: some with room for less than the next batch."""
+
+        def rows(name: str) -> list[Message]:
+            return [row(name, each, client, is_limited=is_limited) for each in some(random, list(range(known[name])))]
+
+        return [{**where(name), "partitions": rows(name)} for name in names]
 
     def unknown(name: str, client: str) -> Message:
         return {**where(name), "partitions": [row(name, 9 if name in known else 0, client)]}
@@ -106,14 +110,14 @@ def waits(random: Random, unique: str) -> Iterator[Ask]:
         at = epochs[client] = random.choice([epochs[client] + 1] * 8 + [1]) if epochs[client] else 1
         if at == 1:
             # The first request of a session: all of it.
-            topics = wanted(some(random, list(known), (1, 2, 2)), client)
+            topics = wanted(some(random, list(known), (1, 2, 2)), client, is_limited=False)
 
             def learn(given: Given, answer: Message) -> None:
                 given.learn("session", client, answer["session_id"])
 
             yield asked(client, waiting(client, topics, session_id=0, session_epoch=0, max_wait_ms=0), learn)
             return
-        topics = wanted(some(random, list(known), (0, 0, 1, 2)), client)
+        topics = wanted(some(random, list(known), (0, 0, 1, 2)), client, is_limited=False)
         session = Own("session", client, 0)
         shorter = {"max_wait_ms": SHORT_MS} if lost else {}
         yield asked(client, waiting(client, topics, session_id=session, session_epoch=at - 1, **shorter))
