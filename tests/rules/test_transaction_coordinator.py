@@ -563,6 +563,19 @@ def test_idle_id_expires_and_an_open_one_does_not():
     assert desk.producer("idle") == (4002, 0)
 
 
+def test_an_id_with_a_change_under_way_does_not_expire():
+    """Its tombstone would follow the record of the change: the producer that the change admits would be forgotten."""
+    desk = Desk(TransactionSettings(id_expiration_ms=7_200_000))
+    desk.producer("idle")
+    desk.commits_at_once = False
+    desk.wall_ms += 7_200_000
+    desk.init("idle")
+    desk.pass_time(3601.0)
+    assert len(desk.in_flight) == 1
+    desk.commit()
+    assert set(desk.coordinator.values()) == {"idle"}
+
+
 def test_an_id_whose_expiration_was_refused_goes_on():
     """It is as it was: its producer is served, and it expires later."""
     desk = Desk(TransactionSettings(id_expiration_ms=7_200_000))

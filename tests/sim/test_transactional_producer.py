@@ -262,6 +262,28 @@ def test_failed_record_dooms_its_transaction(cluster: SimCluster):
     assert outcomes(cluster) == [False, True]
 
 
+def test_record_that_fails_while_its_commit_waits_dooms_its_transaction(cluster: SimCluster):
+    """Nothing is committed without it."""
+    cluster.create_topic("small", partitions=1, max_message_bytes="1000")
+    cluster.settle()
+    own = client(cluster)
+
+    async def work() -> None:
+        producer = own.producer
+        await producer.begin_transaction()
+        await send(producer, b"a")
+        failing = await producer.send("small", b"x" * 5000, partition=0)
+        with pytest.raises(TransactionAbortable, match="MESSAGE_TOO_LARGE"):
+            await producer.commit_transaction()
+        with pytest.raises(MessageTooLarge):
+            await failing
+        await producer.abort_transaction()
+
+    own.run(work())
+    until_state(cluster, "CompleteAbort")
+    assert outcomes(cluster) == [False]
+
+
 def test_transaction_over_its_timeout_cannot_be_committed(cluster: SimCluster):
     """The coordinator has aborted it."""
     own = client(cluster, transaction_timeout_ms=3_000)
@@ -393,6 +415,19 @@ def test_offsets_are_committed_with_the_records(cluster: SimCluster):
 
     assert own.run(work()) == (None, 3)
     assert outcomes(cluster, TopicPartition("out", 0)) == [False, True]
+
+
+def test_offsets_are_committed_without_records(cluster: SimCluster):
+    """A transaction that only reads moves its group as well."""
+    own = client(cluster)
+
+    async def work() -> Any:
+        async with own.producer.transaction():
+            await own.producer.send_offsets_to_transaction({FIRST: 1}, GroupMetadata("g"))
+        async with consumer(cluster, own) as reader:
+            return await reader.committed(FIRST)
+
+    assert own.run(work()) == 1
 
 
 @pytest.mark.parametrize(
