@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+from minikafka import errors
 from minikafka.broker import controller_driver
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.errors import Unreachable
@@ -103,7 +105,7 @@ REFUSAL_CLUSTERS = (
         name="a_reset_fences",
         story="a connection that is reset counts as one that is refused",
         caught_by=("fenced_while_listening",),
-        patches=[(controller_driver, "ConnectionRefused", Unreachable)],
+        patches=[(controller_driver, "kafka", SimpleNamespace(**{**vars(errors), "ConnectionRefused": Unreachable}))],
         make=with_resets,
         drawn="refused_connections",
         seed=1,
