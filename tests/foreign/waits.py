@@ -107,6 +107,10 @@ def waits(random: Random, unique: str) -> Iterator[Ask]:
 
     def fetch_in_session() -> Iterator[Ask]:
         client = random.choice(clients)
+        if not known:
+            # Without partitions ours has no session, Kafka an empty one.
+            yield from fetch()
+            return
         at = epochs[client] = random.choice([epochs[client] + 1] * 8 + [1]) if epochs[client] else 1
         if at == 1:
             # The first request of a session: all of it.
