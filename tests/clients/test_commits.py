@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,3 +181,27 @@ def test_a_commit_that_waits_for_another_one_fails_if_its_partitions_are_given_u
         assert member.generations == [4]
 
     play(story)
+
+
+def test_a_commit_in_several_requests_of_which_one_was_written_has_an_unknown_outcome(monkeypatch):
+    """The error speaks for all of its offsets; if the first request is refused, nothing was committed."""
+    monkeypatch.setattr("minikafka.client.caller.PARTITIONS_MAX", 1)
+    for written, outcome in ((0, NOT_WRITTEN), (1, UNKNOWN)):
+        attempts: list[TopicPartition] = []
+
+        async def attempt(
+            spots: dict[TopicPartition, Spot], _given_up: object, attempts=attempts, written=written
+        ) -> None:
+            attempts.extend(spots)
+            if len(attempts) > written:
+                raise CommitFailed("the group has gone on", outcome=NOT_WRITTEN)
+
+        async def commit(attempt=attempt) -> None:
+            offsets = GroupOffsets.__new__(GroupOffsets)
+            offsets._given_up, offsets._turn = Counter(), asyncio.Lock()
+            monkeypatch.setattr(offsets, "_commit", attempt, raising=False)
+            await offsets.commit({T0: Spot(7), TopicPartition("t", 1): Spot(8)})
+
+        with pytest.raises(CommitFailed) as caught:
+            asyncio.run(commit())
+        assert (caught.value.outcome, len(attempts)) == (outcome, written + 1)
