@@ -9,13 +9,16 @@ import pytest
 
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import IN_FLIGHT_MAX, Batch, Identity, is_success, record_size
+from minikafka.client.sender import Sender, Unwatched
 from minikafka.errors import (
+    UNKNOWN,
     InvalidRecord,
     MessageTooLarge,
     NetworkException,
     NotLeaderOrFollower,
     OutOfOrderSequenceNumber,
     ProtocolError,
+    RequestTimedOut,
 )
 from minikafka.log.producer_state import WINDOW_COUNT, Duplicate, ProducerState
 from minikafka.wire.batch import FOLLOWS, PIPELINED, RecordBatch, verify_client
@@ -405,3 +408,23 @@ def test_a_batch_that_follows_is_refused_by_a_leader_that_does_not_know_its_prod
     leader.append(bytes(one.data or b""), follows=False)
     leader.append(bytes(two.data or b""), follows=True)
     assert leader.values == [b"r1", b"r2"]
+
+
+def test_a_producer_that_ends_calls_no_record_not_written_that_was_once_of_unknown_outcome():
+    """It waits to be sent again and is not in flight, and yet an attempt may have written it."""
+    accumulator: Accumulator[Any] = Accumulator(
+        batch_size=100, linger_s=0.0, request_size_max=5000, delivery_timeout_s=10.0
+    )
+    accumulator.identity = Identity(7, 0)
+    queue = accumulator.queue("t", 0)
+    tally = Unwatched()
+    accumulator.append(queue, tally, 1000, None, b"a", (), record_size(None, b"a"), 0.0)
+    (call,) = accumulator.drain(0.0, lambda _topic, _partition: 1).calls
+    accumulator.call_ended(1)
+    accumulator.failed(call.batches[0], lost(), 0.0, 1.0)
+    sender = Sender.__new__(Sender)
+    sender._accumulator, sender._space, sender._flushes = accumulator, [], []
+    sender._fail_all("the producer was stopped")
+    with pytest.raises(RequestTimedOut) as caught:
+        tally.check()
+    assert caught.value.outcome == UNKNOWN
