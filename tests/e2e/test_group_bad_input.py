@@ -103,7 +103,7 @@ async def test_metadata_beside_an_offset_is_bounded(cluster):
     async with consumer(cluster, "metadata") as member:
         await joined(member)
         with pytest.raises(
-            OffsetMetadataTooLarge, match=r"5000 bytes, offset\.metadata\.max\.bytes is 4096: commit less"
+            OffsetMetadataTooLarge, match=r"5000 characters, offset\.metadata\.max\.bytes is 4096: commit less"
         ):
             await member.commit({T0: (1, "x" * 5000)})
         assert await member.committed(T0) is None
