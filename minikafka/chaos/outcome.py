@@ -405,7 +405,7 @@ class Outcome:
         p50, p99 = figures.recovery_s(0.5), figures.recovery_s(0.99)
         lines = []
         if p50 is not None and p99 is not None:
-            faults = f"{len(figures.recoveries)} faults, {figures.failovers} failovers"
+            faults = f"faults {len(figures.recoveries)}, failovers {figures.failovers}"
             lines.append(f"  {faults}; recovery p50 {p50:.2f} s, p99 {p99:.2f} s")
         if rates := figures.per_second():
             lines.append(f"  acknowledged per second, 0 to {max(rates):,}: {strip(rates)}")

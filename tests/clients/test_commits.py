@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,8 @@ class CommittingMember:
     positions: Positions = field(default_factory=lambda: Positions(reset_policy="earliest"))
     offsets: GroupOffsets = None  # type: ignore[assignment]
     error: ProtocolError | None = None
+    then: Callable[[CommittingMember], Awaitable[None]] | None = None
+    """What it does afterwards."""
 
     async def commit(self) -> None:
         cluster = FakeCluster()
@@ -70,6 +72,8 @@ class CommittingMember:
             await self.offsets.commit({T0: Spot(7)})
         except ProtocolError as error:
             self.error = error
+        if self.then is not None:
+            await self.then(self)
         await metadata.stop()
         assert not self.scripted
 
@@ -181,6 +185,23 @@ def test_a_commit_that_waits_for_another_one_fails_if_its_partitions_are_given_u
         assert member.generations == [4]
 
     play(story)
+
+
+@pytest.mark.parametrize(
+    ("step", "commits"), [(CommittingMember.stays, 1), (CommittingMember.has_it_again, 2)], ids=["kept", "owned_again"]
+)
+def test_an_automatic_commit_is_left_out_only_if_this_owner_has_committed_the_same(
+    step: Callable[[CommittingMember], None], commits: int
+):
+    """S34: who owned the partition in between may have committed something else."""
+
+    async def commits_by_itself(member: CommittingMember) -> None:
+        await member.offsets.commit_reached({T0: (7, -1)})
+
+    answers = [(DONE, step), (DONE, CommittingMember.stays)][:commits]
+    member = CommittingMember(answers, then=commits_by_itself)
+    play(member.commit)
+    assert (member.error, len(member.generations)) == (None, commits)
 
 
 def test_a_commit_in_several_requests_of_which_one_was_written_has_an_unknown_outcome(monkeypatch):
