@@ -28,6 +28,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from minikafka import errors as kafka
+from minikafka.broker.large_turns import LargeTurns
 from minikafka.config import KIB
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameSession, Handler, HttpLogin, OpenSession, RequestContext
@@ -147,6 +148,9 @@ LOOPBACK = "127.0.0.1"
 # A fetch of a thousand partitions fits; see rule 1.
 ALWAYS_ADMITTED_SIZE = 64 * KIB
 
+LARGE_BODY = 8 * KIB
+"""A larger body of a plain request of another API than Produce is handled in a turn of its own (``large_turns.py``)."""
+
 HURRY_S = 1.0
 """While frames wait for room, senders that have room and do not use it are closed this often."""
 
@@ -218,6 +222,7 @@ class HttpServer:
         idle_timeout_s: float,
     ) -> None:
         self.handler = handler
+        self._turns = LargeTurns()
         self._listener_name = listener
         self._sessions = sessions
         self.interpose = interpose
@@ -660,7 +665,13 @@ class HttpServer:
             handle = partial(answered, self.handler, head.api, body, context)
             client = {"protocol": RPC, "software": context.software}
             return self.interpose(source, head.api, (body,), handle, partial(refused, MSGPACK, head.api), client)
+        if len(body) > LARGE_BODY and head.api != "Produce":  # what many send at one moment must not hold the loop
+            return self._answered_in_a_turn(head.api, body, context)
         return self.answer_of(head.api, partial(self.handler, head.api, body, context))
+
+    async def _answered_in_a_turn(self, api: str, body: bytes | bytearray, context: RequestContext) -> Buffers:
+        await self._turns.next()
+        return await answered(self.handler, api, body, context)
 
     def answer_of(self, api: str, result: Result) -> Answer | Awaitable[Buffers]:
         """The answer that ``result`` computes, or the awaitable that it returns. Raises nothing."""

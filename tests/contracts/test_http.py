@@ -206,6 +206,34 @@ async def test_bytes_in_flight_are_admitted_before_they_are_read():
         assert await network.call(server.address, "Produce", [bytes(size)], deadline=deadline) == b"%d" % size
 
 
+async def test_large_requests_of_all_connections_take_turns():
+    """One is handled in a turn of the loop: a hundred fetches of 4,000 partitions each held a broker for 10 s. Small
+    requests are served in between, and records wait for nothing.
+    """
+    turn, large = 0, http_server.LARGE_BODY + 1
+    handled: dict[str, list[int]] = {"Metadata": [], "Heartbeat": [], "Produce": []}
+
+    def handler(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
+        handled[api].append(turn)
+        return [b"%d" % len(body)]
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with serving(handler) as (network, server):
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        counting = asyncio.ensure_future(count_turns())
+        sizes = [("Metadata", large)] * 30 + [("Heartbeat", 9), ("Produce", large)]
+        calls = [network.call(server.address, api, [bytes(size)], deadline=deadline) for api, size in sizes]
+        assert await asyncio.gather(*calls) == [b"%d" % size for _, size in sizes]
+        counting.cancel()
+    assert len(set(handled["Metadata"])) == 30
+    assert max(handled["Heartbeat"] + handled["Produce"]) < max(handled["Metadata"])
+
+
 async def test_a_chunked_body_is_admitted_as_it_comes():
     """Who announces no length is counted while it sends: any number of such bodies could fill the memory."""
     part, limit = http_server.ALWAYS_ADMITTED_SIZE, 3 * http_server.ALWAYS_ADMITTED_SIZE
