@@ -149,7 +149,14 @@ LATER = {
         "world/tls.py",
         "world/tls_listener.py",
     ),
-    "limits and lists of connections": ("broker/event_limiter.py", "cli/connections.py", "world/connections.py"),
+    "limits against hostile clients, lists of connections": (
+        "broker/event_limiter.py",
+        "broker/large_turns.py",
+        "broker/regex_turns.py",
+        "cli/connections.py",
+        "wire/response_room.py",
+        "world/connections.py",
+    ),
     "the console, live states, history": (
         "broker/group_history.py",
         "broker/history.py",
