@@ -373,15 +373,21 @@ def test_a_newcomer_that_never_joins_holds_up_a_rebalance_for_its_session_only()
     assert desk.answers[ticket].generation_id == 2
 
 
-def test_static_members_that_are_away_keep_their_places():
-    """KIP-345: within their session; nobody leaves for them on close."""
-    desk = Desk()
-    ids = {}
+def two_static_members(desk: Desk) -> dict[str, str]:
+    """The member ids of instances a and b, which have joined and are to sync."""
+    ids: dict[str, str] = {}
     for instance in ("a", "b"):
         ticket = desk.join(instance=instance, session_ms=60_000, rebalance_ms=5_000)
         if ids:
             desk.join(ids["a"], instance="a", session_ms=60_000, rebalance_ms=5_000)
         ids[instance] = desk.answers[ticket].member_id
+    return ids
+
+
+def test_static_members_that_are_away_keep_their_places():
+    """KIP-345: within their session; nobody leaves for them on close."""
+    desk = Desk()
+    ids = two_static_members(desk)
     generation = generation_of(desk)
     given = {ids["a"]: assignment(0), ids["b"]: assignment(1)}
     desk.sync(ids["a"], generation, given, instance="a")
@@ -396,12 +402,7 @@ def test_static_members_that_are_away_keep_their_places():
 def test_a_static_member_that_comes_back_is_still_expected_to_sync_under_its_new_id():
     """It was to sync when its process ended. The new process has the same time for that, and is dropped after it."""
     desk = Desk()
-    ids = {}
-    for instance in ("a", "b"):
-        ticket = desk.join(instance=instance, session_ms=60_000, rebalance_ms=5_000)
-        if ids:
-            desk.join(ids["a"], instance="a", session_ms=60_000, rebalance_ms=5_000)
-        ids[instance] = desk.answers[ticket].member_id
+    ids = two_static_members(desk)
     desk.sync(ids["a"], generation_of(desk), {ids["a"]: assignment(0), ids["b"]: assignment(1)}, instance="a")
     back = desk.answers[desk.join(instance="b", session_ms=60_000, rebalance_ms=5_000)]
     assert (back.member_id != ids["b"], desk.state()) == (True, "Stable")

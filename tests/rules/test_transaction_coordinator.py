@@ -465,8 +465,8 @@ def test_marker_that_a_partition_fences_holds_up_no_other_one(error: type[Protoc
     assert desk.value().state is State.COMPLETE_COMMIT
 
 
-def test_complete_record_that_was_refused_is_written_again():
-    """The markers are not sent a second time."""
+def completing() -> Desk:
+    """The markers are written, and the record that completes the transaction is not yet."""
     desk = Desk()
     producer = desk.producer()
     desk.add(producer, P0)
@@ -474,6 +474,12 @@ def test_complete_record_that_was_refused_is_written_again():
     desk.take()
     desk.commits_at_once = False
     desk.answer([A0])
+    return desk
+
+
+def test_complete_record_that_was_refused_is_written_again():
+    """The markers are not sent a second time."""
+    desk = completing()
     desk.refuse(NotEnoughReplicas("no"))
     assert desk.value().state is State.PREPARE_COMMIT
     desk.commits_at_once = True
@@ -484,13 +490,7 @@ def test_complete_record_that_was_refused_is_written_again():
 
 def test_complete_record_of_unknown_outcome_is_not_written_again():
     """Two of them would end the transaction twice, the second time when the next one may have begun."""
-    desk = Desk()
-    producer = desk.producer()
-    desk.add(producer, P0)
-    desk.end(producer)
-    desk.take()
-    desk.commits_at_once = False
-    desk.answer([A0])
+    desk = completing()
     desk.refuse(RequestTimedOut("late", outcome=UNKNOWN), keep=True)
     desk.pass_time(1.0)
     desk.commit()

@@ -16,7 +16,7 @@ from minikafka.types import TopicPartition
 A0 = TopicPartition("a", 0)
 
 
-class Told:
+class Reported:
     """What the brokers of a cluster say; any of it can be changed."""
 
     def __init__(self) -> None:
@@ -41,14 +41,14 @@ class Told:
         return dict.fromkeys(epochs, self.epoch_end)
 
 
-def stream(told, **options):
+def stream(reported, **options):
     given = {"kafka.bootstrap.servers": "127.0.0.1:9"} | options
     if "subscribePattern" not in given:
         given["subscribe"] = "a"
     source = MiniKafkaSource(given)
     schema = type("Schema", (), {"fieldNames": lambda _: [each.split()[0] for each in source.schema().split(", ")]})()
     reader = source.streamReader(schema)
-    reader._brokers = told
+    reader._brokers = reported
     return reader
 
 
@@ -59,8 +59,8 @@ def at(offset, epoch=3, **more):
 @pytest.mark.parametrize("available_now", [False, True])
 def test_no_batch_goes_back_in_the_same_log(available_now):
     """Exactly once: a leader that was replaced, and does not know it yet, tells an end that was passed long ago."""
-    told = Told()
-    reader = stream(told)
+    reported = Reported()
+    reader = stream(reported)
     if available_now:
         reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(at(100, 4), ReadAllAvailable()) == at(100, 4)
@@ -68,35 +68,35 @@ def test_no_batch_goes_back_in_the_same_log(available_now):
 
 def test_a_shorter_log_is_a_truncation():
     """KIP-101: where the position's epoch ends below it, the log was cut, and that is raised, or counted."""
-    told = Told()
-    told.end, told.epoch_end = (80, 5), 80
+    reported = Reported()
+    reported.end, reported.epoch_end = (80, 5), 80
     with pytest.raises(LogTruncated, match=r"at 100 of epoch 4.* at 80: 20 records"):
-        stream(told).latestOffset(at(100, 4), ReadAllAvailable())
-    end = stream(told, failOnDataLoss="false").latestOffset(at(100, 4), ReadAllAvailable())
+        stream(reported).latestOffset(at(100, 4), ReadAllAvailable())
+    end = stream(reported, failOnDataLoss="false").latestOffset(at(100, 4), ReadAllAvailable())
     assert end == at(80, 5, lost={"LogTruncated": {"a-0": 20}})
 
 
 def test_a_cut_log_that_grew_again_is_read_from_where_it_was_cut():
     """KIP-101: the offsets are there again, the records are others."""
-    told = Told()
-    told.end, told.epoch_end = (150, 5), 80
-    reader = stream(told, failOnDataLoss="false")
+    reported = Reported()
+    reported.end, reported.epoch_end = (150, 5), 80
+    reader = stream(reported, failOnDataLoss="false")
     end = reader.latestOffset(at(100, 4), ReadAllAvailable())
     assert end == at(150, 5, lost={"LogTruncated": {"a-0": 20}})
     wanted = [each.value for each in reader.partitions(at(100, 4), end)]
     assert [(each.start, each.end) for each in wanted] == [(80, 150)]
 
 
-def recreated(told: Told) -> None:
-    told.topic_id, told.end, told.epoch_end = "y", (500, 0), -1
+def recreated(reported: Reported) -> None:
+    reported.topic_id, reported.end, reported.epoch_end = "y", (500, 0), -1
 
 
-def cut(told: Told) -> None:
-    told.end, told.epoch_end = (500, 5), 80
+def cut(reported: Reported) -> None:
+    reported.end, reported.epoch_end = (500, 5), 80
 
 
-def deleted_up_to_150(told: Told) -> None:
-    told.start, told.end = 150, (500, 3)
+def deleted_up_to_150(reported: Reported) -> None:
+    reported.start, reported.end = 150, (500, 3)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def deleted_up_to_150(told: Told) -> None:
 )
 def test_a_limit_counts_from_where_the_batch_begins(change, start, end):
     """A query that stands at 100 read 120 records of a topic that was re-created, and none where 100 is gone."""
-    told = Told()
-    change(told)
-    reader = stream(told, failOnDataLoss="false", maxOffsetsPerTrigger="20")
+    reported = Reported()
+    change(reported)
+    reader = stream(reported, failOnDataLoss="false", maxOffsetsPerTrigger="20")
     until = reader.latestOffset(at(100, 3), ReadAllAvailable())
     wanted = [each.value for each in reader.partitions(at(100, 3), until)]
     assert [(each.start, each.end) for each in wanted] == [(start, end)]
@@ -114,34 +114,34 @@ def test_a_limit_counts_from_where_the_batch_begins(change, start, end):
 
 def test_a_short_topic_that_was_created_again_is_limited_and_waits_for_enough():
     """It ends below the offset where the query stands: it was read whole."""
-    told = Told()
-    recreated(told)
-    told.end = (60, 0)
-    reader = stream(told, failOnDataLoss="false", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="10")
+    reported = Reported()
+    recreated(reported)
+    reported.end = (60, 0)
+    reader = stream(reported, failOnDataLoss="false", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="10")
     until = reader.latestOffset(at(100, 3), ReadAllAvailable())
     assert [(each.value.start, each.value.end) for each in reader.partitions(at(100, 3), until)] == [(0, 20)]
-    told.end = (5, 0)
+    reported.end = (5, 0)
     assert reader.latestOffset(at(100, 3), ReadAllAvailable()) == at(100, 3)
 
 
 def test_a_start_beyond_the_end_is_refused():
     """Build 1: startingOffsets by hand that no record has reached would wait, or read again, without a word."""
-    reader = stream(Told(), startingOffsets='{"a":{"0":91}}')
+    reader = stream(Reported(), startingOffsets='{"a":{"0":91}}')
     with pytest.raises(OptionError, match="startingOffsets: a-0 ends at 90, not at 91"):
         reader.initialOffset()
 
 
 def test_a_cut_log_is_not_read_again_below_the_cut():
     """Its last stable offset may lie below: the marker of a transaction was cut off, and its records were read."""
-    told = Told()
-    told.end, told.epoch_end = (70, 5), 80
-    reader = stream(told, **{"failOnDataLoss": "false", "kafka.isolation.level": "read_committed"})
+    reported = Reported()
+    reported.end, reported.epoch_end = (70, 5), 80
+    reader = stream(reported, **{"failOnDataLoss": "false", "kafka.isolation.level": "read_committed"})
     end = reader.latestOffset(at(100, 4), ReadAllAvailable())
     assert end == at(80, 5, lost={"LogTruncated": {"a-0": 20}})
     assert [each.value for each in reader.partitions(at(100, 4), end)] == []
 
 
-class Empty(Told):
+class Empty(Reported):
     """No topic exists."""
 
     def topics(self, names, *, certain=False):
@@ -163,7 +163,7 @@ def test_a_topic_that_is_created_while_a_query_begins_is_not_gone():
     source = {"subscribePattern": "a"}
     reader = stream(Empty(), **source)
     reader.prepareForTriggerAvailableNow()
-    reader._brokers = Told()
+    reader._brokers = Reported()
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     assert [each.value for each in reader.partitions(start, end)] == []
