@@ -121,6 +121,16 @@ def parse_partition_metadata(data: bytes) -> TopicId:
     return topic_id
 
 
+def format_holes_end(offset: Offset) -> bytes:
+    """mk.gaps, our own: segments that begin above ``offset`` follow the one before them without a hole."""
+    return f"{offset}\n".encode()
+
+
+def parse_holes_end(data: bytes) -> Offset | None:
+    """None: nothing is known; the file is torn, or the empty one of earlier versions."""
+    return int(data) if data.endswith(b"\n") and data[:-1].isdigit() else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
     """The broker and cluster of the data directory."""

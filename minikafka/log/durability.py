@@ -138,17 +138,13 @@ class Durability:
         """Make everything durable that stands in the log now, up to ``end``. DiskFailed."""
         claim = _Claim(end)
         written = [(segment, segment.file, segment.writes) for segment in segments if segment.is_dirty]
-        small_files = list(self._small_files.items())
-        changes = self._changes
         self._claims.append(claim)
         try:
             await self.save_start()
             for segment, file, writes in written:
                 await file.sync()
                 segment.synced_writes = max(segment.synced_writes, writes)
-            for path, change in small_files:
-                await self._sync_small_file(path, change)
-            await self._sync_folders(changes)
+            await self.sync_small_files()
         except (DiskFailed, DiskFull):
             # The folder was renamed while its sync waited for the disk's thread, which did not find it.
             if not self._abandoned:
@@ -161,6 +157,13 @@ class Durability:
                 self._retired.clear()
         if not self._abandoned:
             self.synced_end = max(self.synced_end, claim.end)
+
+    async def sync_small_files(self) -> None:
+        """Make the small files durable, with their names; nothing is promised of segments. DiskFailed, DiskFull."""
+        small_files, changes = list(self._small_files.items()), self._changes
+        for path, change in small_files:
+            await self._sync_small_file(path, change)
+        await self._sync_folders(changes)
 
     async def _sync_small_file(self, path: str, change: int) -> None:
         if self._abandoned or self._small_files.get(path) != change or not self._disk.exists(path):

@@ -26,8 +26,9 @@ STRAY = ".stray"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 GAPS = "mk.gaps"
-"""Our own: an empty file that tells that compaction has left offsets out of this log, or of the one it was copied from
-(``cleanup.policy`` may have changed since, and is not known yet when logs are opened).
+"""Our own: compaction has left offsets out of this log, or of the one it was copied from (``cleanup.policy`` may have
+changed since, and is not known yet when logs are opened). It holds the offset up to which there are holes between
+segments; empty, as earlier versions wrote it, it says nothing of holes.
 """
 
 META_PROPERTIES = "meta.properties"

@@ -21,7 +21,12 @@ from minikafka.config import LONG_MAX, TopicConfig
 from minikafka.errors import CorruptMessage, DiskFailed, DiskFull, OffsetOutOfRange
 from minikafka.invariant import InvariantViolation, invariant
 from minikafka.log import compaction
-from minikafka.log.checkpoint import BadCheckpoint, format_partition_metadata, parse_partition_metadata
+from minikafka.log.checkpoint import (
+    BadCheckpoint,
+    format_holes_end,
+    format_partition_metadata,
+    parse_partition_metadata,
+)
 from minikafka.log.cleaner import Cleaned, Cleaner, Pause, settle
 from minikafka.log.compaction import DirtyRange
 from minikafka.log.disk_reader import DiskReader
@@ -29,7 +34,7 @@ from minikafka.log.durability import Durability, EpochCheckpoint, LogHealth
 from minikafka.log.limits import check_limits
 from minikafka.log.names import GAPS, LOG, PARTITION_METADATA
 from minikafka.log.recovery import LoadedLog, load, may_have_gaps
-from minikafka.log.segment import Segment
+from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.log.segment_store import SegmentAge, SegmentStore, expired_count
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
 from minikafka.log.transactions import AbortedTransaction
@@ -178,10 +183,10 @@ class PartitionLog:
             events=events,
             tail_size_max=tail_size_max,
         )
-        log._opened(is_new=is_new, wrote_metadata=known == NO_TOPIC_ID and topic_id is not None)
+        log._opened(loaded, is_new=is_new, wrote_metadata=known == NO_TOPIC_ID and topic_id is not None)
         return log
 
-    def _opened(self, *, is_new: bool, wrote_metadata: bool) -> None:
+    def _opened(self, loaded: LoadedLog, *, is_new: bool, wrote_metadata: bool) -> None:
         if is_new or not self.report.clean:
             self._durability.created()
         if not self._store.active.size:
@@ -192,14 +197,17 @@ class PartitionLog:
             self._durability.replaced(f"{self._folder}/{PARTITION_METADATA}")
         if self._store.restarted_at is not None:
             self._durability.start_moved()
-        if self.has_gaps and not self._disk.exists(f"{self._folder}/{GAPS}"):
-            self._mark_gaps()
+        if self.has_gaps and not loaded.marks_gaps:
+            self._mark_gaps(loaded.holes_end)
         if not self.report.clean:
             self._durability.folder_changed()
             if not self._epoch_checkpoint.is_right:
                 self._epoch_checkpoint.save()
             elif self.has_gaps:
                 self._epoch_checkpoint.must_be_synced()
+            if loaded.marks_gaps:
+                # Not written again: it may be durable, and the next power cut would tear it.
+                self._wait_for_gaps_marker()
             for segment in self._store.segments[:-1]:
                 if segment.is_dirty:
                     self._store.save_indexes(segment)
@@ -381,7 +389,9 @@ class PartitionLog:
                     self._write_set(pending, pending_size)
                     pending, pending_size = [], 0
                 if self._store.must_roll_for(self.config, batch, pending_size=0):
-                    self._roll(batch.base_offset)
+                    # At the end, not where the batch begins: a hole between segments is taken for a loss.
+                    is_near = batch.last_offset - self.end_offset <= RELATIVE_MAX
+                    self._roll(self.end_offset if is_near else batch.base_offset)
             pending.append(batch)
             pending_size += batch.size
         if pending:
@@ -403,11 +413,13 @@ class PartitionLog:
         except (DiskFull, DiskFailed) as error:
             raise self._health.failed("marker of gaps", error) from error
 
-    def _mark_gaps(self) -> None:
-        path = f"{self._folder}/{GAPS}"
-        self._disk.replace_file(path, b"")
-        self._durability.replaced(path)
-        self.has_gaps = True
+    def _mark_gaps(self, holes_end: Offset = 0) -> None:
+        self._disk.replace_file(f"{self._folder}/{GAPS}", format_holes_end(holes_end))
+        self._wait_for_gaps_marker()
+
+    def _wait_for_gaps_marker(self) -> None:
+        self._durability.replaced(f"{self._folder}/{GAPS}")
+        self.has_gaps = self._store.waits_for_gaps_marker = True
 
     def _write_set(self, batches: list[RecordBatch], size: int) -> None:
         is_first = self.end_offset == self.start_offset
@@ -726,7 +738,10 @@ class PartitionLog:
             with self._reader.reading():
                 if not self.has_gaps:
                     self._mark_gaps()
-                cleaned = await cleaner.clean(dirty, memory_bytes=memory_bytes)
+                if await self._has_durable_marker():
+                    cleaned = await cleaner.clean(dirty, memory_bytes=memory_bytes)
+                else:
+                    cleaned = Cleaned(was_interrupted=True)
         except DiskFull as error:
             # Nothing was replaced by what could not be written; deletions elsewhere may make room.
             self._events("compaction_put_off", partition=str(self.partition), why=str(error))
@@ -735,6 +750,14 @@ class PartitionLog:
         if not cleaned.was_interrupted and cleaned.end_offset != NO_OFFSET:
             self.clean_end = min(cleaned.end_offset, self.end_offset)
         return cleaned
+
+    async def _has_durable_marker(self) -> bool:
+        """Wait for the marker of gaps. Return False if the log was cut or closed meanwhile."""
+        cut_count = self._store.cut_count
+        if self._store.waits_for_gaps_marker:
+            await self._durability.sync_small_files()
+            self._store.waits_for_gaps_marker = False
+        return not self._store.is_closed and self._store.cut_count == cut_count
 
     def expire_producers(self, now_ms: int, *, high_watermark: Offset) -> int:
         """Forget producers idle for ``producer.id.expiration.ms``; how many. ``now_ms`` is of the monotonic clock."""
@@ -758,6 +781,7 @@ class PartitionLog:
             return
         if self._sync_failure is not None:
             raise DiskFailed(self._sync_failure)
+        marked_gaps = self.has_gaps
         try:
             await self._durability.sync(self.end_offset, self._store.segments)
         except (DiskFailed, DiskFull) as error:
@@ -767,6 +791,8 @@ class PartitionLog:
             return  # a new log may have its folder's name
         invariant(self.synced_end <= max(self.end_offset, 0), "nothing beyond the end is synced", log=self)
         self._store.roll_is_put_off = False
+        if marked_gaps:
+            self._store.waits_for_gaps_marker = False
         if self._durability.start_is_saved:
             self._store.remove_restart_marker()
 

@@ -9,12 +9,15 @@ Rules for this file:
    power: what comes after it is set aside as ``.stray`` files, unless what comes before it was already deleted by
    retention (the leader-epoch checkpoint then begins there, too), or a ``.start`` file says that the log was begun
    again there (after a kill -9 the checkpoint may not say so yet).
-3. A compacted log has gaps between offsets, and holes between segments. Kafka leaves no marker of that: a log in which
-   a gap is found gets one (``mk.gaps``), and has them from then on. Segments that compaction was replacing are
-   finished being replaced: a ``.log.swap`` takes its name, a segment below the end of the one before it goes
-   (``cleaner.py``).
-4. Where leader epochs fall, the log came from another cluster. It is not cut: MisfitLog, and its owner sets it aside.
-5. Everything dropped is in the ``RecoveryReport``, with the reason. Bytes are removed only where a batch is damaged.
+3. A compacted log has gaps between offsets; Kafka's has holes between segments as well, ours does not. Kafka leaves no
+   marker of that: a log in which a gap is found gets one (``mk.gaps``), and has them from then on. The marker says up
+   to where there are holes, and no segment with a gap is sealed before it is durable. So after an unclean stop a hole
+   above is a lost name or a torn end, as in any log. Without a marker a gap in a sealed segment shows that Kafka's
+   cleaner, or ours before it wrote this down, has left the hole.
+4. Segments that compaction was replacing are finished being replaced: a ``.log.swap`` takes its name, a segment below
+   the end of the one before it goes (``cleaner.py``).
+5. Where leader epochs fall, the log came from another cluster. It is not cut: MisfitLog, and its owner sets it aside.
+6. Everything dropped is in the ``RecoveryReport``, with the reason. Bytes are removed only where a batch is damaged.
    Where its checksum is right and only its offsets do not fit, the bytes from there on are kept in a ``.stray`` file.
 """
 
@@ -25,7 +28,7 @@ from dataclasses import dataclass, field
 
 from minikafka.config import LONG_MAX, TopicConfig
 from minikafka.errors import CorruptMessage, DiskFailed, DiskFull
-from minikafka.log.checkpoint import BadCheckpoint, parse_epochs
+from minikafka.log.checkpoint import BadCheckpoint, parse_epochs, parse_holes_end
 from minikafka.log.epochs import EpochCache
 from minikafka.log.names import (
     CLEANED,
@@ -113,7 +116,11 @@ class LoadedLog:
     restarted_at: Offset | None
     """The log begins where only a ``.start`` file says that it does."""
     has_gaps: bool
-    """Compaction has left offsets out, here or where it was copied from: a file says so."""
+    """Compaction has left offsets out, here or where it was copied from."""
+    holes_end: Offset
+    """Segments that begin above follow the one before them without a hole."""
+    marks_gaps: bool
+    """A file says these two."""
     report: RecoveryReport
 
 
@@ -169,6 +176,9 @@ class _Loader:
         self._bases: dict[str, list[Offset]] = {}
         """Their base offsets by suffix, ascending."""
         self.has_gaps = GAPS in self.names
+        marked_end = parse_holes_end(disk.read_file(f"{folder}/{GAPS}")) if self.has_gaps else None
+        self.marks_gaps = marked_end is not None
+        self.holes_end = marked_end or 0
         self.gaps = self.has_gaps or may_have_gaps(config)
         self.unfinished: set[Offset] = set()
         """Bases of segments whose transaction index was being swapped in."""
@@ -213,6 +223,8 @@ class _Loader:
             trusted_end=min(end, end if self.clean else self.trusted_end),
             restarted_at=self.restarted_at,
             has_gaps=self.has_gaps,
+            holes_end=self.holes_end,
+            marks_gaps=self.marks_gaps,
             report=self.report,
         )
 
@@ -446,9 +458,7 @@ class _Loader:
                 number, first_to_scan = 0, max(first_to_scan - removed, 0)
                 continue
             is_behind_hole = segment.base_offset > before
-            if is_behind_hole and not self.gaps and any(map(self._shows_gaps, self.segments[number:])):
-                self._note_gaps(before)
-            if segment.base_offset < before or (is_behind_hole and not self.gaps):
+            if segment.base_offset < before or (is_behind_hole and not self._is_left_out(before, number)):
                 reason = f"begins at {segment.base_offset}, the log before it ends at {before}"
                 self._drop(number, reason, keep=is_behind_hole)
                 return
@@ -463,6 +473,34 @@ class _Loader:
             if number + 1 < len(self.segments):
                 self._close(segment)
             number += 1
+
+    def _is_left_out(self, before: Offset, number: int) -> bool:
+        """Return True if compaction explains the hole from ``before`` to segment ``number``; rule 3."""
+        base = self.segments[number].base_offset
+        if self.marks_gaps:
+            found = self.clean or base <= self.holes_end or self._begins_far(number, before)
+        elif self.clean:
+            found = self.gaps or any(map(self._shows_gaps, self.segments[number:]))
+        else:
+            is_synced = base <= self.recovery_point
+            found = (self.gaps and is_synced) or any(map(self._shows_gaps, self.segments[:-1]))
+        if found:
+            self._note_gaps(before)
+            if not self.marks_gaps:
+                self.holes_end = base
+        return found
+
+    def _begins_far(self, number: int, before: Offset) -> bool:
+        """Return True if its first batch does not fit into a segment that begins at ``before``; a follower then names a
+        segment by the batch.
+        """
+        segment = self.segments[number]
+        try:
+            for _, header in headers(segment.file, 0, segment.file.size()):
+                return header.last_offset - before > RELATIVE_MAX
+        except CorruptMessage:
+            pass
+        return False
 
     def _note_gaps(self, offset: Offset) -> None:
         if not self.has_gaps:

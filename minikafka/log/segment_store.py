@@ -40,6 +40,8 @@ class SegmentStore:
         self.disk_recovery_point = disk_recovery_point
         """The largest recovery point that a checkpoint on disk may tell after a crash."""
         self.roll_is_put_off = False
+        self.waits_for_gaps_marker = False
+        """The marker of gaps is not durable yet: no segment that may have some is sealed (``recovery.py``)."""
         self.restarted_at = loaded.restarted_at
         """Where a ``.start`` file says that the log begins; None: no such file."""
         self.is_closed = False
@@ -148,12 +150,14 @@ class SegmentStore:
         ``size_max`` is the largest batch that may follow. KafkaStorageError when it can neither wait nor roll.
         """
         sealed = self.active
-        if self.disk_recovery_point > sealed.next_offset and self._durability.synced_end < sealed.next_offset:
-            # The log was cut below a recovery point that may still stand in the checkpoint on disk. If this segment
-            # were sealed before it is synced: 1. power cut; 2. the old point lies in a later segment; 3. this one is
-            # believed though it was never synced. So it stays the last, and is walked, until a sync has passed.
+        is_full = sealed.size + size_max > RELATIVE_MAX or base_offset - sealed.base_offset > RELATIVE_MAX // 2
+        # The log was cut below a recovery point that may still stand in the checkpoint on disk. If this segment were
+        # sealed before it is synced: 1. power cut; 2. the old point lies in a later segment; 3. this one is believed
+        # though it was never synced. So it stays the last, and is walked, until a sync has passed.
+        is_cut = self.disk_recovery_point > sealed.next_offset and self._durability.synced_end < sealed.next_offset
+        if is_cut or (self.waits_for_gaps_marker and not is_full):
             self.roll_is_put_off = True
-            if sealed.size + size_max > RELATIVE_MAX or base_offset - sealed.base_offset > RELATIVE_MAX // 2:
+            if is_full:
                 raise KafkaStorageError(f"{self._folder}: the segment is full and waits for a sync")
             return False
         if sealed.size:

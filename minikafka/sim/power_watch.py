@@ -7,6 +7,9 @@
 ``recovered_less_than_promised``
     The next start finds every batch that a kill -9 or a clean stop left, and after a power cut every batch below the
     synced end.
+``recovered_with_a_hole``
+    Nor does it leave out, below the end of the log that it opens, a record that was not synced. (Of a log with gaps;
+    one without cannot be opened with a hole.)
 
 A disk whose sync has failed shows pages that it has forgotten: claims of later processes on it are not checked. Neither
 are replicas that a fault has damaged.
@@ -26,15 +29,16 @@ from minikafka.log.names import LOG, SWAP, offset_name, offset_of
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.disk import SimDisk
-from minikafka.sim.log_invariants import Batch, latest, rows_of
+from minikafka.sim.log_invariants import Batch, latest, records_of, rows_of
 from minikafka.sim.replica_view import Report
 from minikafka.sim.world import Event
-from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import iterate
 
 NOT_DURABLE: Final = "synced_end_not_durable"
 UNCLEAN_MARKER: Final = "clean_marker_before_sync"
 LESS_FOUND: Final = "recovered_less_than_promised"
+HOLE_FOUND: Final = "recovered_with_a_hole"
 
 ENDS: Final = frozenset({"node_killed", "node_power_cut", "data_directory_closed"})
 
@@ -145,6 +149,8 @@ class PowerWatch:
                     self._compare(node, name, promise, logs.get(name))
 
     def _compare(self, node: NodeId, name: TopicPartition, promise: _Promise, log: PartitionLog | None) -> None:
+        if log is not None and promise.is_compacted:
+            self._look_for_a_hole(node, promise, log)
         if promise.end <= promise.start:
             return
         if log is None:
@@ -157,6 +163,18 @@ class PowerWatch:
         if log.end_offset < promise.end or not same:
             found_text = f"{log!r} holds {list(map(str, found))}"
             self._report(LESS_FOUND, f"{name} of broker {node}: {found_text}, promised were {list(map(str, held))}")
+
+    def _look_for_a_hole(self, node: NodeId, promise: _Promise, log: PartitionLog) -> None:
+        """Above what was synced, where nothing was compacted. What was cut off may come back, in its own epoch."""
+        start = max(promise.end, log.start_offset)
+        held = [row for row in promise.rows if start <= row.base_offset < log.end_offset and not row.is_tombstone]
+        if not held:
+            return
+        last = {row.key: row.base_offset for row in records_of(log, start, log.end_offset)}
+        for row in held:
+            is_same_log = log.epochs.epoch_at(row.base_offset) == row.epoch
+            if is_same_log and last.get(row.key, NO_OFFSET) < row.base_offset:
+                self._report(HOLE_FOUND, f"{log!r} of broker {node} lacks {row}, which it held")
 
 
 def _promise(log: PartitionLog) -> _Promise:

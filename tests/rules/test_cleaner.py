@@ -627,6 +627,7 @@ def test_what_a_killed_broker_knew_of_epochs_is_durable_after_the_next_sync(seed
     put(log, ("b", "1"), epoch=1)
     put(log, ("c", "1"), epoch=1)
     log.note_gaps()
+    run(log.sync())
     log.roll()
     put(log, ("d", "1"), epoch=1)
     run(log.sync())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minikafka.log import cleaner, compaction
+from minikafka.log import cleaner, compaction, recovery
 from minikafka.log.cleaner import SegmentSwap
 from minikafka.log.compaction import BatchFilter, CleanedTransactions, DirtyRange
 from minikafka.log.epochs import EpochCache
@@ -46,6 +46,12 @@ from tests.rules.test_cleaner_transactions import (
 )
 from tests.rules.test_cleaner_transactions import (
     test_nothing_at_or_above_the_last_stable_offset_is_cleaned as nothing_above_the_stable_offset,
+)
+from tests.rules.test_log_holes import (
+    test_a_lost_end_of_a_sealed_segment_is_no_gap as a_lost_end_is_no_gap,
+)
+from tests.rules.test_log_holes import (
+    test_no_segment_with_gaps_is_sealed_before_the_marker_is_durable as marker_is_durable_first,
 )
 from tests.sim.bug import Bug
 
@@ -94,6 +100,14 @@ def kept_snapshots(*_: object) -> None:
 
 def watermark_itself(_: PartitionLog, high_watermark: int) -> int:
     return high_watermark
+
+
+def any_hole_of_a_log_with_gaps(self: Any, before: int, number: int) -> bool:
+    return bool(self.gaps)
+
+
+def never_waits(self: PartitionLog) -> None:
+    self.has_gaps = True
 
 
 def header_of_nothing(batch: RecordBatch) -> bytes:
@@ -221,6 +235,18 @@ COMPACTION: tuple[Bug, ...] = (
         "a producer snapshot from before a removed marker is believed: the last stable offset never moves again",
         snapshot_does_not_bring_it_back,
         (SegmentStore, "remove_snapshots", kept_snapshots),
+    ),
+    _bug(
+        "lost_segment_looks_compacted",
+        "a log with gaps is opened behind a segment that the power took (ours, found by seed 950002627)",
+        a_lost_end_is_no_gap,
+        (recovery._Loader, "_is_left_out", any_hole_of_a_log_with_gaps),
+    ),
+    _bug(
+        "marker_of_gaps_not_awaited",
+        "a segment with gaps is sealed, and the power can take the marker that says where holes are explained",
+        marker_is_durable_first,
+        (PartitionLog, "_wait_for_gaps_marker", never_waits),
     ),
 )
 """Told by directed tests: a rule of the log plays alone."""

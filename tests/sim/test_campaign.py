@@ -21,9 +21,6 @@ from minikafka.sim.seeds import plan_of
 from tests.tidy.sources import product
 
 PLANS = sorted((Path(__file__).parent / "plans").glob("*.json"))
-OPEN = {"a_segment_lost_with_the_power_looks_compacted": "compaction_lost_record"}
-"""Plans of defects that are not mended yet (``open/``), and what breaks; docs/limits.md says who meets them."""
-
 SMALL = {"operations": 60, "faults": 6}
 """A hundred of these fit into a minute."""
 
@@ -188,13 +185,6 @@ def test_fresh_seeds() -> None:
 def test_kept_plans(path: Path) -> None:
     """Each failure that the simulator found in our code, shrunk and kept: it must pass now."""
     passed(run(Plan.from_json(path.read_text()), hashes_trace=False), f"python -m minikafka.sim run {path.name}")
-
-
-@pytest.mark.parametrize(("name", "broken"), OPEN.items(), ids=OPEN)
-def test_open_plans(name: str, broken: str) -> None:
-    """A defect that is known and not mended yet. When this fails the defect is gone: move the plan to ``plans/``."""
-    report = run(Plan.from_json((Path(__file__).parent / "open" / f"{name}.json").read_text()), hashes_trace=False)
-    assert [each.name for each in report.violations][:1] == [broken]
 
 
 def test_the_command_line_says_what_issue_3_asks_for() -> None:

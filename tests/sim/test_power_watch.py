@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from minikafka.sim.power_watch import _first_unsynced
+from minikafka.sim.cluster import SimCluster
+from minikafka.sim.power_watch import HOLE_FOUND, PowerWatch, _first_unsynced, _promise
 from minikafka.sim.world import SimWorld
 from minikafka.wire.batch import RecordBatch, stamped
-from tests.rules.log_words import client_batch
+from tests.rules.log_words import client_batch, open_log
+from tests.rules.memory_disk import MemoryDisk
+from tests.rules.test_cleaner import COMPACT, keyed, put
 
 FOLDER = "orders-0"
 LOG = f"{FOLDER}/00000000000000000000.log"
@@ -54,3 +57,29 @@ def test_a_batch_appended_after_the_sync_does_not_count_as_durable() -> None:
 
     with SimWorld(1) as sim:
         sim.run(story(sim))
+
+
+def test_a_record_that_recovery_leaves_out_is_a_hole() -> None:
+    """Not one that was cut off with all that followed, nor one of an epoch that the opened log has not."""
+    held = open_log(MemoryDisk(), COMPACT)
+    for key, epoch in (("a", 0), ("b", 0), ("c", 1)):
+        put(held, (key, "1"), epoch=epoch)
+    promise = _promise(held)
+    promise.end = 0
+
+    def broken(*batches: tuple[int, str, int]) -> list[str]:
+        found = open_log(MemoryDisk(), COMPACT)
+        for offset, key, epoch in batches:
+            held_batch = stamped(keyed((key, "1")), base_offset=offset, leader_epoch=epoch)
+            found.append_as_follower([RecordBatch.of(b"".join(held_batch))])
+        reported: list[str] = []
+        with SimWorld(1) as sim:
+            watch = PowerWatch(SimCluster(sim, brokers=1), lambda name, _: reported.append(name))
+            watch._look_for_a_hole(1, promise, found)
+        return reported
+
+    assert broken((0, "a", 0), (1, "b", 0), (2, "c", 1)) == []
+    assert broken((0, "a", 0), (1, "b", 0)) == []
+    assert broken((0, "a", 0), (2, "c", 1)) == [HOLE_FOUND]
+    assert broken((1, "b", 0), (2, "c", 1)) == [HOLE_FOUND]
+    assert broken((0, "a", 0), (1, "x", 2), (2, "y", 2)) == []
