@@ -11,7 +11,13 @@ from typing import Any
 
 from minikafka.config import LONG_MAX
 from minikafka.errors import ProtocolError
-from minikafka.log.checkpoint import BadCheckpoint, parse_epochs, parse_offsets, parse_partition_metadata
+from minikafka.log.checkpoint import (
+    BadCheckpoint,
+    parse_epochs,
+    parse_holes_end,
+    parse_offsets,
+    parse_partition_metadata,
+)
 from minikafka.log.epochs import EpochCache
 from minikafka.log.names import (
     GAPS,
@@ -292,12 +298,12 @@ class _LogVerifier:
         epoch = NO_EPOCH
         for base in bases:
             path = self._path(base, LOG)
-            if base < self.end_offset or (base > self.end_offset and not self.has_gaps(bases)):
+            batches: dict[int, RecordBatch] = {}
+            damage = self._read(path, base, epoch, batches)
+            if base < self.end_offset or (base > self.end_offset and not self._is_left_out(base, batches, bases)):
                 yield Finding(
                     path=path, position=0, what=f"begins at {base}, the segment before it ends at {self.end_offset}"
                 )
-            batches: dict[int, RecordBatch] = {}
-            damage = self._read(path, base, epoch, batches)
             if damage is not None:
                 yield damage
             for batch in batches.values():
@@ -307,10 +313,15 @@ class _LogVerifier:
         yield from self._check_epochs()
         yield from self._check_small_files(names)
 
-    def has_gaps(self, bases: list[Offset]) -> bool:
-        """Return True if compaction left offsets out of this log, so that there may be holes between segments, too."""
+    def _is_left_out(self, base: Offset, batches: dict[int, RecordBatch], bases: list[Offset]) -> bool:
+        """Return True if compaction explains the hole before segment ``base``, which holds ``batches``."""
+        marker = f"{self.folder}/{GAPS}"
+        holes_end = parse_holes_end(self.disk.read_file(marker)) if self.disk.exists(marker) else None
+        if holes_end is not None:
+            first = next(iter(batches.values()), None)
+            return base <= holes_end or (first is not None and first.last_offset - self.end_offset > RELATIVE_MAX)
         if self._gaps is None:
-            self._gaps = self.disk.exists(f"{self.folder}/{GAPS}") or any(map(self._shows_gaps, bases))
+            self._gaps = self.disk.exists(marker) or any(map(self._shows_gaps, bases))
         return self._gaps
 
     def _shows_gaps(self, base: Offset) -> bool:

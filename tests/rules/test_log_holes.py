@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from minikafka.log.inspect import verify_log
 from minikafka.log.names import GAPS, offset_name
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.segment import RELATIVE_MAX
@@ -209,3 +210,16 @@ def test_offsets_that_do_not_fit_into_one_segment_are_a_hole_that_is_explained()
     log = copied(disk, far, far + 5)
     assert segments(disk) == [0, far]
     assert offsets(open_log(disk, COMPACT, recovery_point=log.recovery_point)) == [0, 5, 10, far, far + 5]
+
+
+def test_log_verify_finds_the_lost_segment():
+    """Holes that the marker does not explain; those of a log whose marker says nothing may be Kafka's."""
+    disk = MemoryDisk()
+    log = copied(disk, 20, 30, 40, 50, 60, 70)
+    run(log.sync())
+    log.prepare_close()
+    assert list(verify_log(disk, str(ORDERS))) == []
+    disk.remove(f"{ORDERS}/{offset_name(11, '.log')}")
+    assert "begins at 41, the segment before it ends at 11" in [each.what for each in verify_log(disk, str(ORDERS))]
+    disk.replace_file(MARKER, b"")
+    assert "begins at 41, the segment before it ends at 11" not in [each.what for each in verify_log(disk, str(ORDERS))]
