@@ -1,14 +1,13 @@
-"""Reads a request's body: its size, its kind of text, whole within a time limit, and each member of its objects once.
+"""Reads a request's body: its size, its kind of text, and all of it within a time limit.
 
 A body has one of the kinds of :data:`KINDS`. JSON and msgpack have the same meaning; in msgpack, bytes stay bytes.
-Members that nothing has read are refused with the nearest name.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgpack
 from aiohttp import web
@@ -26,7 +25,7 @@ from minikafka.rest.host import (
 from minikafka.rest.json_text import Turns
 from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.problems import RETRY_AFTER_S, VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed
-from minikafka.wire.limits import Bounds, TooMuch, check_json, check_msgpack, shown
+from minikafka.wire.limits import Bounds, TooMuch, check_json, check_msgpack
 
 if TYPE_CHECKING:
     from minikafka.rest.route import Visit
@@ -47,65 +46,6 @@ def add_strangers(
     for name in unknown[:VALIDATION_ERROR_COUNT_MAX]:
         detail = f"{what}{did_you_mean(name, known, quoted=True)}"
         faults.append({"pointer": path + pointer(name), "detail": detail})
-
-
-Value = TypeVar("Value")
-
-
-class Members:
-    """The members of one JSON object; faults gather in the list that the caller shares between objects."""
-
-    def __init__(self, members: dict[str, Any], path: str, faults: list[Fault]) -> None:
-        self._members = members
-        self._path = path
-        self._faults = faults
-        self._read: list[str] = []
-
-    def wrong(self, name: str, detail: str) -> None:
-        """Note a fault of one member."""
-        self._faults.append({"pointer": self._path + pointer(name), "detail": detail})
-
-    def any(self, name: str) -> Any:
-        """The member as it came, or None."""
-        self._read.append(name)
-        return self._members.get(name)
-
-    def text(self, name: str, *, required: bool = False) -> str:
-        """A text; empty when it is missing."""
-        if required and name not in self._members:
-            self.wrong(name, "is missing")
-        return self._typed(name, str, "a text")
-
-    def _typed(self, name: str, kind: Callable[[], Value], what: str) -> Value:
-        value: Value = self.any(name)
-        if type(value) is kind:
-            return value
-        if name in self._members:
-            self.wrong(name, f"{what} is needed, not {shown(value)}")
-        return kind()
-
-    def integer(self, name: str, default: int, *, low: int, high: int) -> int:
-        """A whole number from ``low`` to ``high``, both included."""
-        if name not in self._members:
-            self._read.append(name)
-            return default
-        value = self.any(name)
-        if type(value) is not int or not low <= value <= high:
-            self.wrong(name, f"a whole number from {low} to {high} is needed, not {shown(value)}")
-            return default
-        return value
-
-    def object(self, name: str) -> dict[str, Any]:
-        """An object; empty when it is missing."""
-        return self._typed(name, dict, "an object")
-
-    def list(self, name: str) -> list[Any]:
-        """A list; empty when it is missing."""
-        return self._typed(name, list, "a list")
-
-    def done(self) -> None:
-        """Note the members that nobody read."""
-        add_strangers(self._members, self._read, self._path, self._faults)
 
 
 JSON_TYPE = "application/json"

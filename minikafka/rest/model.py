@@ -282,8 +282,8 @@ class Model:
         """Return the model of a JSON object that has no fault."""
         values = dict(document)
         for name, model, is_list in cls._inner:
-            if name in values:
-                value = values[name]
+            value = values.get(name)
+            if value is not None:
                 values[name] = [model.built(item) for item in value] if is_list else model.built(value)
         return cls(**values)
 
@@ -339,7 +339,9 @@ class _Check:
             schema = {**schema["anyOf"][0], "type": ["string", "null"]}
         self._schema = schema
         self._advice = advice or {}
-        self._kinds = schema["type"] if type(schema["type"]) is list else [schema["type"]]
+        kinds = schema.get("type", [])
+        self._kinds = kinds if type(kinds) is list else [kinds]
+        """Empty: it may be any JSON."""
         self._types = frozenset(each for kind in self._kinds for each in _TYPES[kind].types)
         self._low, self._high = schema.get("minimum", -INT64_MAX - 1), schema.get("maximum", INT64_MAX)
         self._above = schema.get("exclusiveMinimum")
@@ -352,6 +354,8 @@ class _Check:
     def __call__(self, value: Any, path: _Path, faults: list[Fault]) -> None:
         """Add every fault of a value to ``faults``."""
         kind = type(value)
+        if not self._kinds:
+            return
         if kind not in self._types:
             faults.append(_fault(path, f"{self._needed()} is needed, not {shown(value)}"))
         elif kind is int or (kind is float and "maximum" in self._schema):

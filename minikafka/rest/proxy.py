@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from minikafka.errors import InvalidRequest, ProtocolError, RecordListTooLarge, UnknownTopicOrPartition
 from minikafka.rest import json_text
-from minikafka.rest.body import RECORD_BOUNDS, Members, check_body, kind_of, parsed, pointer, read_body
+from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, read_body
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import check_known, partition_of
-from minikafka.rest.model import LEFT_OUT, Model, many_of, member, one
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
 from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
 from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Reply, Routes, Visit
-from minikafka.rest.schema import PartitionNumber, TopicName, many, nullable, ref
+from minikafka.rest.schema import PartitionNumber, TopicName, many, nullable, ref, text, whole
 from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON
@@ -68,6 +69,9 @@ CLUSTER_ID = Text(
 
 
 _NULL = {"type": "null"}
+_CHOSEN = nullable(
+    whole("The partition; without it Kafka's partitioner chooses.", minimum=0, maximum=INT32_MAX),
+)
 
 
 class _Offset(Model):
@@ -96,9 +100,7 @@ class _RecordV2(Model):
 
     key: Any = member("Base64 in the binary format, any JSON in the json format.", "YW5u", default=None)
     value: Any = member("As `key`; null makes a tombstone.", "dGVh", default=None)
-    partition: int | None = member(
-        "The partition; without it Kafka's partitioner chooses.", 2, default=LEFT_OUT, minimum=0
-    )
+    partition: int | None = member(_CHOSEN, 2, default=None)
 
 
 class _RecordsV2(Model):
@@ -130,35 +132,27 @@ async def post_topic(visit: Visit) -> Reply | Page:
     form = _embedded_format(visit)
     topic = check_known(visit, visit[TOPIC])
     document = await _object(visit, "json")
-    faults: list[Fault] = []
-    root = Members(document, "", faults)
     for name in ("key_schema", "key_schema_id", "value_schema", "value_schema_id"):
-        if root.any(name) is not None:
+        if document.get(name) is not None:
             raise malformed(f"/{name}: {NO_REGISTRY}", status=415)
-    listed = root.list("records")
-    root.done()
-    if not listed and not faults:
-        faults.append({"pointer": "/records", "detail": "at least one record is needed"})
-    if len(listed) > PRODUCE_RECORD_COUNT_MAX:
+    listed = document.get("records")
+    if type(listed) is list and len(listed) > PRODUCE_RECORD_COUNT_MAX:
         raise RecordListTooLarge(f"{len(listed)} records in one request, the limit is {PRODUCE_RECORD_COUNT_MAX}")
+    sent = _RecordsV2.read(document).records
+    await asyncio.sleep(0)
     now_ms = visit.host.world.clock.wall_ms()
-    records, chosen, turns = [], [], Turns()
-    for at, each in enumerate(listed):
-        path = f"/records/{at}"
-        if type(each) is not dict:
-            faults.append({"pointer": path, "detail": f"a record is an object, not {shown(each)}"})
-        else:
-            record = Members(each, path, faults)
-            key = _encoded(record.any("key"), form, f"{path}/key", faults)
-            value = _encoded(record.any("value"), form, f"{path}/value", faults)
-            chosen.append(_partition(record, "partition"))
-            record.done()
-            records.append(RecordIn(now_ms, key, value, []))
-            await turns.after(len(key or b"") + len(value or b""))
+    faults: list[Fault] = []
+    records, turns = [], Turns()
+    for at, each in enumerate(sent):
+        key = _encoded(each.key, form, f"/records/{at}/key", faults)
+        value = _encoded(each.value, form, f"/records/{at}/value", faults)
+        records.append(RecordIn(now_ms, key, value, []))
+        await turns.after(len(key or b"") + len(value or b""))
         if len(faults) >= VALIDATION_ERROR_COUNT_MAX:
             break
     if faults:
         raise unacceptable(faults)
+    chosen = [each.partition for each in sent]
     _check_partitions(visit, topic, {each for each in chosen if each is not None})
     written = await write(visit, topic, records, chosen)
     body = _Offsets(offsets=[_offset_out(each) for each in written], key_schema_id=None, value_schema_id=None).out()
@@ -221,19 +215,22 @@ class _HeaderIn(Model):
     """A header."""
 
     name: str = member("The name.")
-    value: str | None = member("Base64.", default=LEFT_OUT, format="byte")
+    value: str | None = member(nullable(text("Base64.", format="byte")), default=None)
 
 
 class _RecordV3(Model):
     """One record."""
 
-    partition_id: int | None = member(
-        "The partition; without it Kafka's partitioner chooses.", default=LEFT_OUT, minimum=0
-    )
+    partition_id: int | None = member(_CHOSEN, default=None)
     headers: list[Any] | None = member(nullable(many(_HeaderIn.schema(sent=True))), default=None)
     key: _DataIn | None = one(_DataIn, or_null=True, default=None)
     value: _DataIn | None = one(_DataIn, or_null=True, default=None)
-    timestamp: str | None = member("ISO 8601 with a time zone.", default=LEFT_OUT, format="date-time")
+    timestamp: Any = member(
+        "ISO 8601 with a time zone, or milliseconds since 1970.",
+        default=None,
+        type=["string", "integer", "null"],
+        format="date-time",
+    )
 
 
 _V3_MEMBERS: dict[str, Any] = {
@@ -267,22 +264,28 @@ async def post_cluster_topic_records(visit: Visit) -> Json:
         if refused.status != 400:
             raise
         raise malformed(f"{refused.error.message}; send one record per request, not a stream of records") from None
+    _check_needs_no_registry(document)
+    sent = _RecordV3.read(document)
     faults: list[Fault] = []
-    root = Members(document, "", faults)
-    types: dict[str, str] = {}
-    key = _data_in(root, "key", types, faults)
-    value = _data_in(root, "value", types, faults)
-    headers = _headers_in(root, faults)
-    given = root.any("timestamp")
-    timestamp = visit.host.world.clock.wall_ms() if given is None else timestamp_in(given, "/timestamp", faults)
+    parts = {name: part for name, part in (("key", sent.key), ("value", sent.value)) if part is not None}
+    data = {name: _encoded(part.data, part.type, f"/{name}/data", faults) for name, part in parts.items()}
+    headers = [
+        (each["name"], base64_in(each.get("value"), f"/headers/{at}/value", faults))
+        for at, each in enumerate(sent.headers or ())
+    ]
+    timestamp = visit.host.world.clock.wall_ms()
+    if sent.timestamp is not None:
+        timestamp = timestamp_in(sent.timestamp, "/timestamp", faults)
     if timestamp > _TIMESTAMP_MAX:
-        root.wrong("timestamp", "is after the year 9999, which the response cannot express")
-    partition = _partition(root, "partition_id")
-    root.done()
+        detail = "is after the year 9999, which the response cannot express"
+        faults.append({"pointer": "/timestamp", "detail": detail})
     if faults:
         raise unacceptable(faults)
+    partition = sent.partition_id
     _check_partitions(visit, topic, set() if partition is None else {partition})
-    (written,) = await write(visit, topic, [RecordIn(timestamp, key, value, headers)], [partition])
+    (written,) = await write(
+        visit, topic, [RecordIn(timestamp, data.get("key"), data.get("value"), headers)], [partition]
+    )
     if written.error is not None:
         # As in the proxy: what the broker refuses because of the record is 400.
         raise Refused(written.error, status=400 if status_of(written.error) in (413, 422) else None)
@@ -293,46 +296,18 @@ async def post_cluster_topic_records(visit: Visit) -> Json:
         partition_id=written.partition,
         offset=written.offset,
         timestamp=_moment(written.timestamp),
-        **{name: _Data(type=types[name], size=len({"key": key, "value": value}[name] or b"")) for name in types},
+        **{name: _Data(type=part.type, size=len(data[name] or b"")) for name, part in parts.items()},
     )
     return where.out()
 
 
-def _data_in(root: Members, name: str, types: dict[str, str], faults: list[Fault]) -> bytes | None:
-    """The bytes of ``key`` or ``value``; its type goes into ``types``."""
-    if root.any(name) is None:
-        return None
-    path = pointer(name)
-    part = Members(root.object(name), path, faults)
-    kind = part.any("type")
-    if kind in SCHEMA_FORMATS or any(part.any(each) is not None for each in SCHEMA_MEMBERS):
-        raise malformed(f"{path}: {NO_REGISTRY}; use type {', '.join(FORMATS)}", status=415)
-    data = part.any("data")
-    part.done()
-    if kind not in FORMATS:
-        faults.append(
-            {"pointer": f"{path}/type", "detail": f"one of {', '.join(FORMATS)} is needed, not {shown(kind)}"}
-        )
-        return None
-    types[name] = kind
-    return _encoded(data, kind, f"{path}/data", faults)
-
-
-def _headers_in(root: Members, faults: list[Fault]) -> list[tuple[str, bytes | None]]:
-    found: list[tuple[str, bytes | None]] = []
-    if root.any("headers") is None:
-        return found
-    for at, each in enumerate(root.list("headers")):
-        path = f"/headers/{at}"
-        if type(each) is not dict:
-            faults.append({"pointer": path, "detail": f"an object with name and value is needed, not {shown(each)}"})
-            continue
-        header = Members(each, path, faults)
-        found.append(
-            (header.text("name", required=True), base64_in(header.any("value"), f"{path}/value", faults)),
-        )
-        header.done()
-    return found
+def _check_needs_no_registry(document: Mapping[str, Any]) -> None:
+    for name in ("key", "value"):
+        part = document.get(name)
+        if type(part) is dict and (
+            part.get("type") in SCHEMA_FORMATS or any(part.get(each) is not None for each in SCHEMA_MEMBERS)
+        ):
+            raise malformed(f"/{name}: {NO_REGISTRY}; use type {', '.join(FORMATS)}", status=415)
 
 
 def _moment(timestamp_ms: int) -> str:
@@ -373,10 +348,6 @@ def _encoded(data: Any, form: str, path: str, faults: list[Fault]) -> bytes | No
         # Only msgpack can express values that JSON cannot.
         faults.append({"pointer": path, "detail": "cannot be written as JSON"})
         return None
-
-
-def _partition(members: Members, name: str) -> int | None:
-    return None if members.any(name) is None else members.integer(name, 0, low=0, high=INT32_MAX)
 
 
 def _check_partitions(visit: Visit, topic: str, partitions: set[int]) -> None:
