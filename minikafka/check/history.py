@@ -19,8 +19,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, get_args
+
+import msgspec
+from msgspec import Struct
 
 from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicPartition
 
@@ -75,135 +78,139 @@ class Expectations:
     """Topics that are compacted: of each key the last record is owed (see ``clients.py``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Line(Struct, frozen=True, kw_only=True):
+    """A line of a history."""
+
+    line: int = msgspec.field(default=0, name="(line)")
+    """Its number, from 1: no field of the format."""
+
+    @property
+    def type(self) -> str:
+        """What the line is, in the format's words."""
+        return str(self.__struct_config__.tag)
+
+
+class Send(Line, frozen=True, kw_only=True, tag="send"):
     """A record was handed to a producer."""
 
-    type: ClassVar[str] = "send"
     op: int
     """Names the send in its outcome; unique in the history."""
     time: float
     process: str
     topic: str
-    partition: int | None
+    partition: int | None = None
     """None when the partitioner decides; the outcome then names it."""
-    key: str | None
+    key: str | None = None
     value: str
-    sequence: int | None
+    sequence: int | None = None
     """Rises within process and key. Given: order is judged per process and key, for processes that send from several
     tasks. None: all sends of the process to a partition are expected in the order of their lines."""
-    line: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
+class Acknowledged(Line, frozen=True, kw_only=True, tag="ok"):
     """The send is in the log, on as many replicas as its acks asked for (acks=0 is never more than Unknown)."""
 
-    type: ClassVar[str] = "ok"
     op: int
     time: float
-    partition: int | None
+    partition: int | None = None
     """None: as in the send."""
-    offset: Offset | None
+    offset: Offset | None = None
     """None when the broker did not tell (an old duplicate)."""
-    leader_epoch: Epoch
-    line: int = 0
+    leader_epoch: Epoch | None = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(Line, frozen=True, kw_only=True, tag="failed"):
     """The send is definitely not in the log."""
 
-    type: ClassVar[str] = "failed"
     op: int
     time: float
     error: str
-    line: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class Unknown(Line, frozen=True, kw_only=True, tag="unknown"):
     """The outcome is unknown: the record may appear once, or never."""
 
-    type: ClassVar[str] = "unknown"
     op: int
     time: float
     error: str
-    line: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Poll:
+class Poll(Line, frozen=True, kw_only=True, tag="poll"):
     """A consumer was handed records of one partition (possibly none)."""
 
-    type: ClassVar[str] = "poll"
     time: float
     process: str
     topic: str
     partition: int
-    records: Sequence[tuple[Offset, str]]
-    position_before: Offset | None
-    position_after: Offset | None
-    high_watermark: Offset | None
+    records: tuple[tuple[Offset, str], ...]
+    position_before: Offset | None = None
+    position_after: Offset | None = None
+    high_watermark: Offset | None = None
     """As the fetch's answer gave it; None when not known."""
-    line: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assign:
+class Assign(Line, frozen=True, kw_only=True, tag="assign"):
     """The process's partitions were set: what it read before says nothing about what it reads next."""
 
-    type: ClassVar[str] = "assign"
     time: float
     process: str
-    partitions: Sequence[TopicPartition]
-    line: int = 0
+    partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seek:
+class Seek(Line, frozen=True, kw_only=True, tag="seek"):
     """The process's position was set by hand (or by auto.offset.reset)."""
 
-    type: ClassVar[str] = "seek"
     time: float
     process: str
     topic: str
     partition: int
     offset: Offset
-    line: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class Replica(Line, frozen=True, kw_only=True, tag="replica"):
     """What one replica holds at the end: by record (``rows``) or by batch (``batches``), of any one partition alike.
 
     A log may be spread over several lines in offset order; their ``high_watermark`` and ``log_start`` agree.
     """
 
-    type: ClassVar[str] = "replica"
     time: float
     node: NodeId
     topic: str
     partition: int
     high_watermark: Offset
     log_start: Offset
-    rows: Sequence[tuple[Offset, Epoch, str]] = ()
+    rows: tuple[tuple[Offset, Epoch, str], ...] = ()
     """(offset, leader epoch, value id)"""
-    batches: Sequence[tuple[Offset, Offset, Epoch, str]] = ()
+    batches: tuple[tuple[Offset, Offset, Epoch, str], ...] = ()
     """(base offset, end offset, leader epoch, digest of the batch's bytes)"""
-    line: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expect:
+class Expect(Line, frozen=True, kw_only=True, tag="expect"):
     """What the run promises, as its own history states it."""
 
-    type: ClassVar[str] = "expect"
     expectations: Expectations
-    line: int = 0
+
+
+class _Promises(Struct, tag="expect"):
+    """The line of an Expect."""
+
+    idempotent: bool = True
+    final_read_complete: bool = False
+    replicas_complete: bool = False
+    log_start: Sequence[tuple[str, int, Offset]] = ()
+    compacted: Sequence[tuple[str]] = ()
+
+
+class _Header(Struct, tag="history"):
+    """The first line."""
+
+    version: int
 
 
 Operation: TypeAlias = Send | Acknowledged | Failed | Unknown | Poll | Assign | Seek | Replica | Expect
+_Written: TypeAlias = _Header | Send | Acknowledged | Failed | Unknown | Poll | Assign | Seek | Replica | _Promises
+_DECODER = msgspec.json.Decoder(_Written)
+_TYPES = [each.__struct_config__.tag for each in get_args(_Written)]
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -219,158 +226,41 @@ def read_history(lines: Iterable[str | bytes]) -> Iterator[Operation]:
         if line.isspace() or not line:
             continue
         try:
-            row = json.loads(line)
-        except ValueError as problem:
+            operation: Any = _DECODER.decode(line)
+        except msgspec.ValidationError as problem:
+            known = f"; known types are {', '.join(_TYPES)}" if "type`" in str(problem) else ""
+            raise HistoryError(number, f"{problem}{known}") from problem
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
             if _is_cut(line) and next(rest, None) is None:
                 return
             raise HistoryError(number, f"not JSON: {problem}") from problem
-        if not isinstance(row, dict):
-            raise HistoryError(number, "not a JSON object")
-        kind = row.get("type")
-        parse = _PARSERS.get(kind) if isinstance(kind, str) else None
-        if parse is None:
-            raise HistoryError(number, f"unknown type {kind!r}; known are {', '.join(_PARSERS)}")
-        try:
-            operation = parse(_Row(row), number)
-        except KeyError as problem:
-            raise HistoryError(number, f"{kind} lacks the field {problem}") from problem
-        except (TypeError, ValueError) as problem:
-            raise HistoryError(number, f"{kind}: {problem}") from problem
-        if operation is not None:
-            yield operation
+        match operation:
+            case _Header(version=version):
+                if version != VERSION:
+                    raise HistoryError(number, f"version {version} is not known here, only {VERSION}")
+                if number != 1:
+                    raise HistoryError(number, "the header stands in the first line or nowhere")
+                continue
+            case _Promises():
+                operation = Expect(expectations=_expectations_of(operation))
+            case Replica() if operation.rows and operation.batches:
+                raise HistoryError(number, "a line lists rows or batches, not both")
+        msgspec.structs.force_setattr(operation, "line", number)
+        yield operation
 
 
 def _is_cut(line: str | bytes) -> bool:
     return line[:1] in {"{", b"{"} and line[-1:] not in {"\n", b"\n"}
 
 
-class _Row:
-    """One object of a history, read with the types that the format promises."""
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
-
-    def number(self, name: str) -> int:
-        return _integer(self._fields[name], name)
-
-    def number_or_none(self, name: str) -> int | None:
-        value = self._fields.get(name)
-        return None if value is None else _integer(value, name)
-
-    def text(self, name: str) -> str:
-        return _text(self._fields[name], name)
-
-    def text_or_none(self, name: str) -> str | None:
-        value = self._fields.get(name)
-        return None if value is None else _text(value, name)
-
-    def flag(self, name: str, default: bool) -> bool:  # noqa: FBT001 - the default of a flag is a flag
-        value = self._fields.get(name, default)
-        if type(value) is not bool:
-            raise TypeError(f"{name} is {value!r}, not true or false")
-        return value
-
-    def seconds(self, name: str) -> float:
-        value = self._fields[name]
-        if type(value) is not float and type(value) is not int:
-            raise TypeError(f"{name} is {value!r}, not seconds")
-        return float(value)
-
-    def table(self, name: str, *columns: type, required: bool = False) -> tuple[tuple[Any, ...], ...]:
-        """A list of rows with one type per column."""
-        rows = self._fields[name] if required else self._fields.get(name, [])
-        if not isinstance(rows, list):
-            raise TypeError(f"{name} is not a list")
-        result = []
-        for row in rows:
-            if not isinstance(row, list) or [type(cell) for cell in row] != list(columns):
-                wanted = ", ".join(column.__name__ for column in columns)
-                raise TypeError(f"{name} holds {row!r} where [{wanted}] belongs")
-            result.append(tuple(row))
-        return tuple(result)
-
-
-def _integer(value: object, name: str) -> int:
-    if type(value) is not int:  # bool is an int to isinstance
-        raise TypeError(f"{name} is {value!r}, not an integer")
-    return value
-
-
-def _text(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r}, not a string")
-    return value
-
-
-def _parse_header(row: _Row, line: int) -> None:
-    version = row.number("version")
-    if version != VERSION:
-        raise ValueError(f"version {version} is not known here, only {VERSION}")
-    if line != 1:
-        raise ValueError("the header stands in the first line or nowhere")
-
-
-def _leader_epoch(row: _Row, name: str) -> Epoch:
-    epoch = row.number_or_none(name)
-    return NO_EPOCH if epoch is None else epoch
-
-
-_READERS: dict[str, Callable[[_Row, str], Any]] = {
-    "float": _Row.seconds,
-    **dict.fromkeys(("int", "Offset", "NodeId"), _Row.number),
-    **dict.fromkeys(("int | None", "Offset | None"), _Row.number_or_none),
-    "str": _Row.text,
-    "str | None": _Row.text_or_none,
-    "Epoch": _leader_epoch,
-}
-"""By the type of a field in its class."""
-
-
-def _parser_of(kind: type[Any], **special: Callable[[_Row, str], Any]) -> Callable[[_Row, int], Any]:
-    """The parser of a class of operations; ``special`` reads fields that are tables."""
-    names = [each for each in fields(kind) if each.name != "line"]
-    readers = [(each.name, special.get(each.name) or _READERS[str(each.type)]) for each in names]
-
-    def parse(row: _Row, line: int) -> Any:
-        return kind(**{name: read(row, name) for name, read in readers}, line=line)
-
-    return parse
-
-
-def _partitions(row: _Row, name: str) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(*cells) for cells in row.table(name, str, int, required=True))
-
-
-def _batches(row: _Row, name: str) -> tuple[tuple[Any, ...], ...]:
-    batches = row.table(name, int, int, int, str)
-    if batches and row.table("rows", int, int, str):
-        raise ValueError("a line lists rows or batches, not both")
-    return batches
-
-
-def _parse_expect(row: _Row, line: int) -> Expect:
-    plain = Expectations()
-    starts = row.table("log_start", str, int, int)
-    expectations = Expectations(
-        idempotent=row.flag("idempotent", plain.idempotent),
-        final_read_complete=row.flag("final_read_complete", plain.final_read_complete),
-        replicas_complete=row.flag("replicas_complete", plain.replicas_complete),
-        log_start={TopicPartition(topic, partition): offset for topic, partition, offset in starts},
-        compacted=frozenset(topic for (topic,) in row.table("compacted", str)),
+def _expectations_of(promises: _Promises) -> Expectations:
+    return Expectations(
+        idempotent=promises.idempotent,
+        final_read_complete=promises.final_read_complete,
+        replicas_complete=promises.replicas_complete,
+        log_start={TopicPartition(topic, partition): offset for topic, partition, offset in promises.log_start},
+        compacted=frozenset(topic for (topic,) in promises.compacted),
     )
-    return Expect(expectations=expectations, line=line)
-
-
-_PARSERS: dict[str, Callable[[_Row, int], Operation | None]] = {
-    "history": _parse_header,
-    **{each.type: _parser_of(each) for each in (Send, Acknowledged, Failed, Unknown, Seek)},
-    Poll.type: _parser_of(Poll, records=lambda row, name: row.table(name, int, str, required=True)),
-    Assign.type: _parser_of(Assign, partitions=_partitions),
-    Replica.type: _parser_of(Replica, rows=lambda row, name: row.table(name, int, int, str), batches=_batches),
-    Expect.type: _parse_expect,
-}
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -530,9 +420,9 @@ def to_line(operation: Operation) -> str:
     if isinstance(operation, Expect):
         row |= _expectations_row(operation.expectations)
     else:
-        for name in _NAMES[type(operation)]:
+        for name in operation.__struct_fields__:
             value = getattr(operation, name)
-            if value is not None and (value != () or name in _NEVER_OMITTED):
+            if name != "line" and value is not None and (value != () or name in _NEVER_OMITTED):
                 row[name] = value
     return _encode(row) + "\n"
 
@@ -548,7 +438,3 @@ def _expectations_row(expectations: Expectations) -> dict[str, object]:
 
 
 _NEVER_OMITTED = frozenset({"records", "partitions"})
-_NAMES: dict[type, tuple[str, ...]] = {
-    kind: tuple(member.name for member in fields(kind) if member.name != "line")
-    for kind in (Send, Acknowledged, Failed, Unknown, Poll, Assign, Seek, Replica)
-}

@@ -12,10 +12,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from minikafka.addresses import parse_bootstrap
 from minikafka.blocking.brokers import CALL_TIMEOUT_S, Brokers, BrokersUnreachable
@@ -331,14 +332,12 @@ def _records(batch: RecordBatch) -> list[RecordView]:
 
 
 def _poll(name: TopicPartition, records: list[RecordView], high_watermark: Offset, after: Offset) -> Poll:
-    rows = [(record.offset, value_id(record.value)) for record in records]
     return Poll(
         time=0.0,
         process=READER,
         topic=name.topic,
         partition=name.partition,
-        records=rows,
-        position_before=None,
+        records=tuple((record.offset, value_id(record.value)) for record in records),
         position_after=min(after, high_watermark),
         high_watermark=high_watermark,
     )

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from minikafka.check import LogBatch, ReplicaBatches, compare_replicas
 from minikafka.check.history import Acknowledged, Expect, Expectations, Failed, Operation, Poll, Send, Unknown
@@ -278,7 +279,7 @@ def test_a_record_whose_offset_was_not_told_is_owed_unless_something_of_its_key_
 
     def of(key: str | None, value: str = "0") -> dict[str, int]:
         (old,) = tombstone("x", answer=None)
-        return history(sent, [0, 1], unanswered=[replace(old, key=key, value=value), nowhere])
+        return history(sent, [0, 1], unanswered=[structs.replace(old, key=key, value=value), nowhere])
 
     assert of("x") == {"lost-write": 1}
     assert of("a") == of(None) == of("x", "~null") == {}

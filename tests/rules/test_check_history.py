@@ -78,20 +78,29 @@ def test_a_file_may_be_read_as_bytes_with_blank_lines() -> None:
     ("line", "reason"),
     [
         ("{", "not JSON"),
-        ("[1]", "not a JSON object"),
+        ("[1]", "Expected `object`, got `array`"),
         ("\xff", "not JSON"),
-        ('{"op":1}', "unknown type None"),
-        ('{"type":["send"]}', "unknown type"),
-        ('{"type":"transaction"}', "unknown type 'transaction'"),
-        ('{"type":"ok","time":0}', "lacks the field 'op'"),
-        ('{"type":"ok","op":true,"time":0}', "op is True, not an integer"),
-        ('{"type":"failed","op":1,"time":"0","error":"X"}', "time is '0'"),
-        ('{"type":"failed","op":1,"time":0,"error":1}', "error is 1, not a string"),
-        ('{"type":"poll","time":0,"process":"c","topic":"t","partition":0}', "lacks the field 'records'"),
-        ('{"type":"poll","time":0,"process":"c","topic":"t","partition":0,"records":{}}', "records is not a list"),
-        ('{"type":"poll","time":0,"process":"c","topic":"t","partition":0,"records":[[1]]}', "[int, str] belongs"),
-        ('{"type":"assign","time":0,"process":"c","partitions":[["t","0"]]}', "[str, int] belongs"),
-        ('{"type":"expect","idempotent":1}', "idempotent is 1, not true or false"),
+        ('{"op":1}', "Object missing required field `type`; known types are history, send, ok,"),
+        ('{"type":["send"]}', "Expected `str` - at `$.type`; known types are"),
+        ('{"type":"transaction"}', "Invalid value 'transaction' - at `$.type`; known types are"),
+        ('{"type":"ok","time":0}', "missing required field `op`"),
+        ('{"type":"ok","op":true,"time":0}', "Expected `int`, got `bool` - at `$.op`"),
+        ('{"type":"failed","op":1,"time":"0","error":"X"}', "Expected `float`, got `str` - at `$.time`"),
+        ('{"type":"failed","op":1,"time":0,"error":1}', "Expected `str`, got `int` - at `$.error`"),
+        ('{"type":"poll","time":0,"process":"c","topic":"t","partition":0}', "missing required field `records`"),
+        (
+            '{"type":"poll","time":0,"process":"c","topic":"t","partition":0,"records":{}}',
+            "Expected `array`, got `object` - at `$.records`",
+        ),
+        (
+            '{"type":"poll","time":0,"process":"c","topic":"t","partition":0,"records":[[1]]}',
+            "Expected `array` of length 2 - at `$.records[0]`",
+        ),
+        (
+            '{"type":"assign","time":0,"process":"c","partitions":[["t","0"]]}',
+            "Expected `int`, got `str` - at `$.partitions[0][1]`",
+        ),
+        ('{"type":"expect","idempotent":1}', "Expected `bool`, got `int` - at `$.idempotent`"),
         ('{"type":"history","version":2}', "version 2 is not known"),
         ('{"type":"history","version":1}', "first line"),
         (
@@ -108,6 +117,12 @@ def test_a_bad_line_is_named(line: str, reason: str) -> None:
         list(read_history([good, line + "\n"]))
     assert caught.value.line == 2
     assert str(caught.value).startswith("line 2: ")
+
+
+def test_fields_that_the_format_does_not_have_are_ignored() -> None:
+    """Also one that is called as the number of a line, which operations have."""
+    (operation,) = read_history(['{"type":"ok","op":1,"time":0,"leader_epoch":null,"line":"x","host":1}'])
+    assert (operation.line, to_line(operation)) == (1, '{"type":"ok","op":1,"time":0.0}\n')
 
 
 def test_bytes_that_are_not_utf8_are_an_error_of_that_line() -> None:
