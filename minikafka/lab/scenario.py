@@ -24,7 +24,7 @@ Scenario files: a story in comments, commands, and what they print; and the libr
     step  what happened ...
 
 Each ``----`` begins one expected run; the words after it override options of ``cluster``. The library's files stand
-in ``scenarios/`` beside this one; ``python -m minikafka.lab rewrite`` rewrites the expectations: review the diff.
+in ``scenarios/`` beside this one; ``python -m tests.scenarios.rewrite`` rewrites the expectations: review the diff.
 
 A name on a command line is the file's below ``scenarios/`` without its ending; ``-`` may stand for ``_``, the number in
 front may be left out, and it may stand for all of the name where only one story has it. For an unknown name the error
@@ -337,17 +337,6 @@ def read(path: Path) -> Scenario:
 def library() -> list[Path]:
     """All files of the library, sorted."""
     return sorted(LIBRARY.rglob("*.txt"))
-
-
-def rewrite() -> list[Path]:
-    """Refresh the library's files; those that have changed."""
-    changed = []
-    for path in library():
-        text = read(path).refreshed()
-        if text != path.read_text(encoding="utf-8"):
-            path.write_text(text, encoding="utf-8")
-            changed.append(path)
-    return changed
 
 
 _NUMBER = re.compile(r"^s\d+_")

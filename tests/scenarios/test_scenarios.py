@@ -1,6 +1,6 @@
 """The library of scenarios: every file prints what it says it prints, and the stories end as the articles say.
 
-A change of a rule shows here as a diff of a table. ``python -m minikafka.lab rewrite`` refreshes the expectations: review
+A change of a rule shows here as a diff of a table. ``python -m tests.scenarios.rewrite`` refreshes the expectations: review
 what it wrote before committing it.
 """
 
@@ -36,7 +36,7 @@ def run_of(name: str, **options: str) -> Run:
 def test_a_scenario_prints_what_its_file_says(path: Path) -> None:
     """S11 to S23: the tables are the requirement, value by value."""
     scenario = read(path)
-    assert scenario.expected, "no expectation: run python -m minikafka.lab rewrite, and read what it wrote"
+    assert scenario.expected, "no expectation: run python -m tests.scenarios.rewrite, and read what it wrote"
     for expected in scenario.expected:
         assert rendered(scenario.play(expected.options)) == expected.text
 
