@@ -47,7 +47,7 @@ from minikafka.security.quotas import PRODUCE
 from minikafka.security.scram import ITERATIONS_MIN
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.log_invariants import stored_batches
-from minikafka.sim.plan import Fault, Operation, Plan
+from minikafka.sim.plan import Fault, Operation, Plan, fault_at
 from minikafka.sim.tenant_plans import GRANT, REVOKE, SECRETS, SET_PASSWORD, SET_QUOTA
 from minikafka.sim.workload import started
 from minikafka.types import NO_OFFSET, Offset, TopicPartition
@@ -75,23 +75,20 @@ def drawn_changes(
     """A few changes of one topic. ``may_move``: its replicas may leave brokers."""
     changes: list[Fault] = []
     for _ in range(random.randint(1, 3) if may_move else 0):
-        at_s, partition = _moment(random, duration_s), random.randrange(partitions)
+        at_s, partition = round(random.uniform(0.2, duration_s), 3), random.randrange(partitions)
         nodes = random.sample(range(1, brokers + 1), random.choice((2, 3, 3)))
         changes.append(Fault(at_s, REASSIGN, f"{topic}-{partition}={','.join(map(str, nodes))}"))
         if random.random() < 0.3:
             after_s = random.choice((0.01, 0.1, 0.5))
-            changes.append(Fault(round(at_s + after_s, 3), REASSIGN, f"{topic}-{partition}="))
+            changes.append(fault_at(at_s + after_s, REASSIGN, f"{topic}-{partition}="))
     for _ in range(random.choice((0, 1, 1))):
         count = partitions + random.choice((1, 2))
-        changes.append(Fault(_moment(random, duration_s), ADD_PARTITIONS, f"{topic}={count}"))
+        changes.append(fault_at(random.uniform(0.2, duration_s), ADD_PARTITIONS, f"{topic}={count}"))
     for _ in range(random.choice((0, 1, 2)) if changes else 2):
         name, values = random.choice(SETTINGS)
-        changes.append(Fault(_moment(random, duration_s), ALTER_TOPIC, f"{topic}:{name}={random.choice(values)}"))
+        at_s = random.uniform(0.2, duration_s)
+        changes.append(fault_at(at_s, ALTER_TOPIC, f"{topic}:{name}={random.choice(values)}"))
     return changes
-
-
-def _moment(random: Random, duration_s: float) -> float:
-    return round(random.uniform(0.2, duration_s), 3)
 
 
 RECORDS: Final = 6

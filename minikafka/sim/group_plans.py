@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from minikafka.coordination.rule import partition_of
 from minikafka.groups.records import OFFSETS_TOPIC
-from minikafka.sim.plan import AFTER, AUTO, CONSUMER, CYCLE, MIGRATING, Fault, PlannedGroup
+from minikafka.sim.plan import AFTER, AUTO, CONSUMER, CYCLE, MIGRATING, Fault, PlannedGroup, fault_at
 
 OFFSETS_PARTITIONS: Final = 2
 
@@ -121,8 +121,8 @@ def drawn_heartbeat_group(random: Random, duration_s: float, topic: str) -> Draw
     faults = _faults(random, duration_s, group)
     coordinator = coordinator_of(group)
     for _ in range(random.randint(1, 2)):
-        at_s, kind = round(random.uniform(0.5, duration_s), 3), random.choice(COORDINATOR_FAULTS)
-        faults.append(Fault(at_s, kind, coordinator, round(random.expovariate(1.0) + 0.1, 3)))
+        at_s, kind = random.uniform(0.5, duration_s), random.choice(COORDINATOR_FAULTS)
+        faults.append(fault_at(at_s, kind, coordinator, random.expovariate(1.0) + 0.1))
     brokers = {
         "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
         "group.consumer.session.timeout.ms": str(session_ms),
@@ -174,7 +174,7 @@ def drawn_migrating_group(random: Random, duration_s: float, topic: str) -> Draw
         # Most coordinators fail while the group is converted.
         at_s = random.choice(migrations) + random.expovariate(4.0)
         kind = random.choice(COORDINATOR_FAULTS)
-        faults.append(Fault(round(at_s, 3), kind, coordinator, round(random.expovariate(1.0) + 0.1, 3)))
+        faults.append(fault_at(at_s, kind, coordinator, random.expovariate(1.0) + 0.1))
     brokers = {
         **drawn.settings,
         "group.initial.rebalance.delay.ms": random.choice(("0", "200")),
@@ -186,13 +186,13 @@ def drawn_migrating_group(random: Random, duration_s: float, topic: str) -> Draw
 
 def _migration(random: Random, at_s: float, machine: str) -> Fault:
     is_killed = random.random() < 0.2
-    return Fault(round(at_s, 3), MIGRATE, machine, round(random.expovariate(3.0), 3), float(is_killed))
+    return fault_at(at_s, MIGRATE, machine, random.expovariate(3.0), float(is_killed))
 
 
 def _calm_faults(random: Random, duration_s: float, machines: Sequence[str]) -> list[Fault]:
     """Members leave in good order and come back."""
     return [
-        Fault(round(random.uniform(1.0, duration_s), 3), "stop_member", random.choice(machines), 0.5)
+        fault_at(random.uniform(1.0, duration_s), "stop_member", random.choice(machines), 0.5)
         for _ in range(random.randint(0, 3))
     ]
 
@@ -203,16 +203,16 @@ def _faults(random: Random, duration_s: float, group: PlannedGroup) -> list[Faul
     for _ in range(random.randint(1, 5) if kinds else 0):
         kind = random.choice(kinds)
         target = random.choice(group.static if kind == "twin_member" else group.machines)
-        lasts_s = round(random.choice((0.3, 1.0, 3.0)) * random.uniform(0.5, 1.5), 3)
-        faults.append(Fault(round(random.uniform(0.5, duration_s), 3), kind, target, lasts_s))
+        lasts_s = random.choice((0.3, 1.0, 3.0)) * random.uniform(0.5, 1.5)
+        faults.append(fault_at(random.uniform(0.5, duration_s), kind, target, lasts_s))
     coordinator = coordinator_of(group)
     for _ in range(random.randint(0, 3)):
-        at_s, kind = round(random.uniform(0.5, duration_s), 3), random.choice(COORDINATOR_FAULTS)
+        at_s, kind = random.uniform(0.5, duration_s), random.choice(COORDINATOR_FAULTS)
         target = random.choice((coordinator, coordinator, "controller"))
-        faults.append(Fault(at_s, kind, target, round(random.expovariate(1.0) + 0.1, 3)))
+        faults.append(fault_at(at_s, kind, target, random.expovariate(1.0) + 0.1))
     if group.static:
-        at_s, target = round(random.uniform(0.5, duration_s), 3), random.choice(group.static)
-        faults.append(Fault(at_s, "twin_member", target, round(random.uniform(0.3, 3.0), 3)))
+        at_s, target = random.uniform(0.5, duration_s), random.choice(group.static)
+        faults.append(fault_at(at_s, "twin_member", target, random.uniform(0.3, 3.0)))
     return faults
 
 
@@ -237,13 +237,13 @@ def drawn_failovers(random: Random, duration_s: float, group: PlannedGroup) -> l
         at_s, target = round(random.uniform(0.15, 0.35) * duration_s, 3), random.choice(group.machines)
         others = [each for each in group.machines if each != target] or [target]
         return [
-            Fault(at_s, "expel_member", target, 0.0),
-            Fault(round(at_s + 0.1, 3), "stop_member", random.choice(others), 0.5),
+            fault_at(at_s, "expel_member", target),
+            fault_at(at_s + 0.1, "stop_member", random.choice(others), 0.5),
         ]
     at_s = round(random.uniform(0.6, 0.9) * duration_s, 3)
-    crash = Fault(round(at_s + random.uniform(0.0, 0.2), 3), "crash", coordinator, round(random.uniform(0.5, 3.0), 3))
+    crash = fault_at(at_s + random.uniform(0.0, 0.2), "crash", coordinator, random.uniform(0.5, 3.0))
     if shape == "static":
-        back_s = round(random.uniform(0.2, 1.0), 3)
-        return [*(Fault(at_s, "kill_member", each, back_s) for each in group.static), crash]
+        back_s = random.uniform(0.2, 1.0)
+        return [*(fault_at(at_s, "kill_member", each, back_s) for each in group.static), crash]
     lost = random.sample(group.machines, random.randint(1, len(group.machines)))
-    return [*(Fault(at_s, "lose_member", each, 0.0) for each in sorted(lost)), crash]
+    return [*(fault_at(at_s, "lose_member", each) for each in sorted(lost)), crash]

@@ -15,7 +15,7 @@ from typing import Final
 
 from minikafka.faults import CLIENT, LEADER
 from minikafka.sim.message_faults import LATE, RESET
-from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic, fault_at
 
 TOMBSTONE: Final = "-"
 """A key that begins so is deleted by the record: it has no value."""
@@ -121,14 +121,5 @@ def _faults(plan: Plan, random: Random, machines: tuple[str, ...]) -> list[Fault
             )
         )
         at_s, lasts_s = random.uniform(0.2, plan.duration_s), random.expovariate(0.8) + 0.1
-        faults.append(
-            Fault(
-                at_s=round(at_s, 3),
-                kind=kind,
-                target=target,
-                lasts_s=round(lasts_s, 3),
-                value=value,
-                message=message,
-            )
-        )
+        faults.append(fault_at(at_s, kind, target, lasts_s, value, message))
     return faults

@@ -83,6 +83,11 @@ class Fault:
         return f"t={self.at_s:.2f} {self.kind} {self.target}{message}{value}{lasts}"
 
 
+def fault_at(at_s: float, kind: str, target: str, lasts_s: float = 0.0, value: float = 0.0, message: str = "") -> Fault:
+    """Return a fault with times in whole milliseconds: people read and edit plans."""
+    return Fault(round(at_s, 3), kind, target, round(lasts_s, 3), round(value, 4), message)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One record that a producer sends."""

@@ -25,7 +25,7 @@ from minikafka.sim.group_plans import (
 )
 from minikafka.sim.kafka_plans import TOMBSTONE, compacted, drawn_key, drawn_settings, with_kafka_clients
 from minikafka.sim.message_faults import DOUBLE, HOLD, KILL_GRANTING_VOTER, LATE, LOSE, RESET
-from minikafka.sim.plan import CONSUMER, VOTERS, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.plan import CONSUMER, VOTERS, Fault, Operation, Plan, PlannedTopic, fault_at
 from minikafka.sim.tenant_plans import TENANT_CHANGES
 from minikafka.sim.transactor_plans import with_loops, with_transactors
 
@@ -71,17 +71,17 @@ def isr_churn(plan: Plan, random: Random) -> Plan:
         at_s = random.uniform(0.3, max(0.4, plan.duration_s - 3.0))
         away_s = random.uniform(0.9, 1.4)
         kind, target = random.choice((("pause", "{}"), ("cut", "{}>{}"), ("cut_both", "{}>{}")))
-        faults.append(_fault(at_s, kind, target.format(*ends), away_s))
+        faults.append(fault_at(at_s, kind, target.format(*ends), away_s))
         trouble, value, part = random.choice(TROUBLES)
         starts_s = at_s + random.choice((0.0, 0.5, away_s - 0.1))
         lasts_s = random.uniform(1.0, 2.5)
-        faults.append(_fault(starts_s, trouble, EVERYWHERE, lasts_s, value, f"AlterPartition{part}"))
+        faults.append(fault_at(starts_s, trouble, EVERYWHERE, lasts_s, value, f"AlterPartition{part}"))
         if trouble == RESET or random.random() < 0.5:  # what the leader proposed stays open for longer
             link = f"{OTHERS}>{ends[1]}"
-            faults.append(_fault(starts_s, LATE, link, lasts_s, 0.3, f"{METADATA_FETCH} answer"))
+            faults.append(fault_at(starts_s, LATE, link, lasts_s, 0.3, f"{METADATA_FETCH} answer"))
         if random.random() < 0.5:
             again_s = at_s + away_s + random.uniform(0.1, 0.8)
-            faults.append(_fault(again_s, "pause", random.choice(ends), 0.6))
+            faults.append(fault_at(again_s, "pause", random.choice(ends), 0.6))
     settings = {**plan.settings, "replica.lag.time.max.ms": "800"}
     return plan.with_(settings=settings).with_faults(faults)
 
@@ -99,7 +99,7 @@ def late_fetches(plan: Plan, random: Random) -> Plan:
             )
         )
         dies_after_s = random.choice((0.01, 0.1))
-        faults.append(_fault(at_s, HOLD, link, random.uniform(1.2, 2.2), dies_after_s, f"Fetch {part}"))
+        faults.append(fault_at(at_s, HOLD, link, random.uniform(1.2, 2.2), dies_after_s, f"Fetch {part}"))
     settings = {**plan.settings, "broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "250"}
     return plan.with_(settings=settings).with_faults(faults)
 
@@ -118,11 +118,11 @@ def _split_votes(_plan: Plan, random: Random, at_s: float, election_s: float) ->
     late_s = random.choice((0.3, 0.6)) * election_s
     votes = float(random.randint(1, 3))
     return [
-        _fault(at_s, LATE, EVERYWHERE, lasts_s, late_s, "Vote"),
-        _fault(at_s, LOSE, EVERYWHERE, lasts_s, 0.7, "BeginQuorumEpoch"),
-        _fault(at_s, KILL_GRANTING_VOTER, ALL, random.choice((0.01, 0.05)), votes),
-        _fault(at_s + 0.1, "crash", CONTROLLER, random.choice((0.05, 0.1))),
-        _fault(at_s + 0.1 + 4 * election_s, "crash", CONTROLLER, random.choice((0.05, 0.1))),
+        fault_at(at_s, LATE, EVERYWHERE, lasts_s, late_s, "Vote"),
+        fault_at(at_s, LOSE, EVERYWHERE, lasts_s, 0.7, "BeginQuorumEpoch"),
+        fault_at(at_s, KILL_GRANTING_VOTER, ALL, random.choice((0.01, 0.05)), votes),
+        fault_at(at_s + 0.1, "crash", CONTROLLER, random.choice((0.05, 0.1))),
+        fault_at(at_s + 0.1 + 4 * election_s, "crash", CONTROLLER, random.choice((0.05, 0.1))),
     ]
 
 
@@ -131,10 +131,10 @@ def _long_tail(plan: Plan, random: Random, at_s: float, election_s: float) -> li
     settings = ";".join(f"{name}={value}" for name, value in TAIL_SETTINGS)
     cut_off_s, back_s = at_s + 1.8 * election_s, at_s + random.uniform(2.8, 4.0) * election_s
     return [
-        _fault(at_s, LOSE, f"{CONTROLLER}>{OTHERS}", 3 * election_s, 1.0, f"{METADATA_FETCH} answer"),
-        _fault(cut_off_s - random.uniform(0.05, 0.5) * election_s, ALTER_TOPIC, f"{plan.topics[0].name}:{settings}"),
-        _fault(cut_off_s, "isolate", CONTROLLER, back_s - cut_off_s),
-        _fault(back_s - random.choice((0.0, 0.02)), "crash", CONTROLLER, 2.5),
+        fault_at(at_s, LOSE, f"{CONTROLLER}>{OTHERS}", 3 * election_s, 1.0, f"{METADATA_FETCH} answer"),
+        fault_at(cut_off_s - random.uniform(0.05, 0.5) * election_s, ALTER_TOPIC, f"{plan.topics[0].name}:{settings}"),
+        fault_at(cut_off_s, "isolate", CONTROLLER, back_s - cut_off_s),
+        fault_at(back_s - random.choice((0.0, 0.02)), "crash", CONTROLLER, 2.5),
     ]
 
 
@@ -146,26 +146,15 @@ def snapshot_starts(plan: Plan, random: Random) -> Plan:
         name, values = random.choice(BROKER_SETTINGS)
         broker = random.choice(("", *map(str, range(1, plan.brokers + 1))))
         at_s = random.uniform(0.2, 0.8 * plan.duration_s)
-        faults.append(_fault(at_s, ALTER_BROKER, f"{broker}:{name}={random.choice(values)}"))
+        faults.append(fault_at(at_s, ALTER_BROKER, f"{broker}:{name}={random.choice(values)}"))
         node = random.randint(1, plan.brokers)
-        faults.append(_fault(at_s + random.uniform(0.5, 2.0), "crash", f"n{node}", random.choice((0.05, 0.5, 2.0))))
+        faults.append(fault_at(at_s + random.uniform(0.5, 2.0), "crash", f"n{node}", random.choice((0.05, 0.5, 2.0))))
     return plan.with_(settings=settings).with_faults(faults)
 
 
 def _partition(plan: Plan, random: Random) -> str:
     topic = plan.topics[0]
     return f"{topic.name}-{random.randrange(topic.partitions)}"
-
-
-def _fault(at_s: float, kind: str, target: str, lasts_s: float = 0.0, value: float = 0.0, message: str = "") -> Fault:
-    return Fault(
-        at_s=round(at_s, 3),
-        kind=kind,
-        target=target,
-        lasts_s=round(lasts_s, 3),
-        value=round(value, 4),
-        message=message,
-    )
 
 
 LOOSE: Final = "loose"
@@ -211,12 +200,12 @@ def dying_clients(plan: Plan, random: Random) -> Plan:
     producers = sorted({operation.client for operation in plan.operations})
     faults = []
     for at_s in _moments(plan, random, random.randint(1, 3)):
-        lasts_s = round(random.expovariate(2.0), 3)
+        lasts_s = random.expovariate(2.0)
         if random.random() < 0.6:
-            faults.append(Fault(at_s=at_s, kind="kill_producer", target=random.choice(producers), lasts_s=lasts_s))
+            faults.append(fault_at(at_s, "kill_producer", random.choice(producers), lasts_s))
         else:
             from_start = float(random.choice((0, 1)))
-            faults.append(Fault(at_s=at_s, kind="kill_reader", target="c1", lasts_s=lasts_s, value=from_start))
+            faults.append(fault_at(at_s, "kill_reader", "c1", lasts_s, from_start))
     return plan.with_faults(faults)
 
 
@@ -241,12 +230,7 @@ def short_logs(plan: Plan, random: Random) -> Plan:
     }
     topic = plan.topics[0]
     faults = [
-        Fault(
-            at_s=at_s,
-            kind="delete_records",
-            target=f"{topic.name}-{random.randrange(topic.partitions)}",
-            value=random.choice((0.3, 0.7, 1.0)),
-        )
+        fault_at(at_s, "delete_records", _partition(plan, random), value=random.choice((0.3, 0.7, 1.0)))
         for at_s in _moments(plan, random, random.randint(0 if configs else 1, 3))
     ]
     topics = (replace(topic, configs={**topic.configs, **configs}), *plan.topics[1:])
@@ -255,14 +239,9 @@ def short_logs(plan: Plan, random: Random) -> Plan:
 
 def topic_lives(plan: Plan, random: Random) -> Plan:
     """A topic that is deleted and created again under its name."""
-    lives = Fault(
-        at_s=round(random.uniform(0.2, 2.0), 3),
-        kind="topic_lives",
-        target=SCRATCH,
-        lasts_s=random.choice((0.0, 0.1, 1.0)),
-        value=random.choice((2, 3, 4)) + random.choice((0.0, 0.5)),
-    )
-    return plan.with_faults([lives])
+    at_s, lasts_s = random.uniform(0.2, 2.0), random.choice((0.0, 0.1, 1.0))
+    lives = random.choice((2, 3, 4)) + random.choice((0.0, 0.5))
+    return plan.with_faults([fault_at(at_s, "topic_lives", SCRATCH, lasts_s, lives)])
 
 
 def unclean_topic(plan: Plan, random: Random) -> Plan:
@@ -275,9 +254,9 @@ def unclean_topic(plan: Plan, random: Random) -> Plan:
     for at_s in _moments(plan, random, random.randint(1, 2)):
         # One follower is cut off until it has left the ISR; then the ISR dies as a whole, and that one is there again.
         alone_s = round(random.uniform(2.0, 4.5), 3)
-        faults.append(Fault(at_s=at_s, kind="isolate", target=f"{FOLLOWER}:{RISKY}-0", lasts_s=alone_s))
-        dies_s, lasts_s = round(at_s + alone_s - 0.2, 3), random.choice((0.5, 2.0, 4.0))
-        faults.append(Fault(at_s=dies_s, kind="crash", target=f"{ISR}:{RISKY}-0", lasts_s=lasts_s))
+        faults.append(fault_at(at_s, "isolate", f"{FOLLOWER}:{RISKY}-0", alone_s))
+        lasts_s = random.choice((0.5, 2.0, 4.0))
+        faults.append(fault_at(at_s + alone_s - 0.2, "crash", f"{ISR}:{RISKY}-0", lasts_s))
     return plan.with_(topics=(*plan.topics, RISKY_TOPIC), operations=operations).with_faults(faults)
 
 
@@ -302,16 +281,13 @@ def rotten_bits(plan: Plan, random: Random) -> Plan:
     topic = plan.topics[0]
     leader = f"{LEADER}:{topic.name}-{random.randrange(topic.partitions)}"
     target = random.choice((leader, leader, *(f"n{node}" for node in range(1, plan.brokers + 1))))
-    lasts_s, folder = round(random.uniform(1.0, 4.0), 3), float(random.choice((0, 1)))
-    faults = [
-        Fault(at_s=round(at_s + after_s, 3), kind="kill_reader", target="c1", lasts_s=0.1, value=1.0)
-        for after_s in (0.2, 0.8, 1.4)
-    ]
-    faults.append(Fault(at_s=at_s, kind="rot", target=target, lasts_s=lasts_s, value=folder))
+    lasts_s, folder = random.uniform(1.0, 4.0), float(random.choice((0, 1)))
+    faults = [fault_at(at_s + after_s, "kill_reader", "c1", 0.1, 1.0) for after_s in (0.2, 0.8, 1.4)]
+    faults.append(fault_at(at_s, "rot", target, lasts_s, folder))
     if random.random() < 0.6:
         victim = random.randint(1, plan.brokers)
         kind = "wipe" if victim > VOTERS else "power_cut"
-        faults.append(Fault(at_s=round(at_s + 1.0, 3), kind=kind, target=f"n{victim}", lasts_s=0.3))
+        faults.append(fault_at(at_s + 1.0, kind, f"n{victim}", 0.3))
     return files_only(plan.with_(faults=tuple(calm)), random).with_faults(faults)
 
 
@@ -326,9 +302,8 @@ def poor_links(plan: Plan, random: Random) -> Plan:
     for at_s in _moments(plan, random, random.randint(1, 3)):
         one, other = random.sample(range(1, plan.brokers + 1), 2)
         kind, values = random.choice(POOR_LINKS)
-        lasts_s = round(random.expovariate(0.7) + 0.2, 3)
-        target = f"n{one}>n{other}"
-        faults.append(Fault(at_s=at_s, kind=kind, target=target, lasts_s=lasts_s, value=random.choice(values)))
+        lasts_s = random.expovariate(0.7) + 0.2
+        faults.append(fault_at(at_s, kind, f"n{one}>n{other}", lasts_s, random.choice(values)))
     return plan.with_faults(faults)
 
 
@@ -358,11 +333,11 @@ def regrown_log(plan: Plan, random: Random) -> Plan:
     alone_s = round(random.uniform(2.5, 4.0), 3)
     dies_s = round(cut_s + alone_s - 0.2, 3)
     faults = [
-        Fault(at_s=cut_s, kind="isolate", target=f"{FOLLOWER}:{RISKY}-0", lasts_s=alone_s),
-        Fault(at_s=dies_s, kind="crash", target=f"{ISR}:{RISKY}-0", lasts_s=3.0),
+        fault_at(cut_s, "isolate", f"{FOLLOWER}:{RISKY}-0", alone_s),
+        fault_at(dies_s, "crash", f"{ISR}:{RISKY}-0", 3.0),
     ]
     if random.random() < 0.7:
-        faults.append(Fault(at_s=round(dies_s - 0.1, 3), kind="pause_reader", target="g1", lasts_s=3.5))
+        faults.append(fault_at(dies_s - 0.1, "pause_reader", "g1", 3.5))
     operations = list(plan.operations)
     moved = random.sample(range(len(operations)), len(operations) // 2)
     for number, index in enumerate(moved):
@@ -390,10 +365,10 @@ def elr_power_cut(plan: Plan, random: Random) -> Plan:
     at_s = round(random.uniform(0.5, plan.duration_s - 5.0), 3) if plan.duration_s > 5.5 else 0.5
     cut_s = round(at_s + 2.9, 3)
     faults = [
-        Fault(at_s=at_s, kind="isolate", target=f"{FOLLOWER}:{name}", lasts_s=5.5),
-        Fault(at_s=round(at_s + 1.4, 3), kind="isolate", target=f"{MATE}:{name}", lasts_s=2.0),
-        Fault(at_s=cut_s, kind="power_cut", target=f"{ELR}:{name}", lasts_s=0.3),
-        Fault(at_s=round(cut_s + 0.05, 3), kind="pause", target=f"{LEADER}:{name}", lasts_s=2.5),
+        fault_at(at_s, "isolate", f"{FOLLOWER}:{name}", 5.5),
+        fault_at(at_s + 1.4, "isolate", f"{MATE}:{name}", 2.0),
+        fault_at(cut_s, "power_cut", f"{ELR}:{name}", 0.3),
+        fault_at(cut_s + 0.05, "pause", f"{LEADER}:{name}", 2.5),
     ]
     calm = tuple(each for each in plan.faults if each.kind in CLIENT_FAULTS or not at_s - 1.0 < each.at_s < cut_s + 2.5)
     sessions = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "250", "min.insync.replicas": "2"}
@@ -449,11 +424,11 @@ def _struck_members(plan: Plan, random: Random) -> list[Fault]:
     for at_s in _moments(plan, random, random.choice((0, 1, 2, 3))):
         api, (kind, value, part) = random.choice(MEMBER_MESSAGES), random.choice(MEMBER_TROUBLES)
         links = {"request": (f"{CLIENT}>{ALL}",), "answer": (f"{ALL}>{CLIENT}",)}
-        lasts_s = round(random.uniform(0.5, 3.0), 3)
+        lasts_s = random.uniform(0.5, 3.0)
         if api == "OffsetCommit" and part == "request":
             continue  # nothing fences a commit that is overtaken by later ones of the same generation, as in Kafka
         faults += [
-            Fault(at_s=at_s, kind=kind, target=link, lasts_s=lasts_s, value=value, message=f"{api} {part}".strip())
+            fault_at(at_s, kind, link, lasts_s, value, f"{api} {part}".strip())
             for link in links.get(part, (f"{CLIENT}>{ALL}", f"{ALL}>{CLIENT}"))
         ]
     return faults

@@ -22,7 +22,7 @@ from typing import Any, Final
 from minikafka.faults import CONTROLLER, LEADER
 from minikafka.invariant import invariant
 from minikafka.sim.message_faults import LATE_BY_VALUE
-from minikafka.sim.plan import FSYNC, PAGE_CACHE, VOTERS, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.plan import FSYNC, PAGE_CACHE, VOTERS, Fault, Operation, Plan, PlannedTopic, fault_at
 from minikafka.sim.plan_features import heartbeat_group, migrating_group, with_features
 from minikafka.sim.tenant_plans import with_tenants
 from minikafka.sim.transactor_plans import (
@@ -288,7 +288,7 @@ def _faults(
 def _fault(
     random: Random, kind: str, at_s: float, lasts_mean_s: float, topics: Sequence[PlannedTopic], brokers: int
 ) -> Fault:
-    lasts_s = round(random.expovariate(1 / lasts_mean_s) + 0.05, 3)
+    lasts_s = random.expovariate(1 / lasts_mean_s) + 0.05
     value = 0.0
     if kind in LINK_FAULTS:
         one, other = random.sample(range(1, brokers + 1), 2)
@@ -305,7 +305,7 @@ def _fault(
         value = random.choice((-30.0, -2.0, 2.0, 30.0))
     elif kind == "slow_disk":
         value = random.choice((0.1, 0.5))
-    return Fault(at_s=round(at_s, 3), kind=kind, target=target, lasts_s=lasts_s, value=value)
+    return fault_at(at_s, kind, target, lasts_s, value)
 
 
 def _operations(random: Random, count: int, duration_s: float, topics: Sequence[PlannedTopic]) -> tuple[Operation, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from minikafka.sim.plan import Fault, Plan, PlannedTopic
+from minikafka.sim.plan import Plan, PlannedTopic, fault_at
 
 TENANTS: Final = ("s1", "s2")
 SECRETS: Final = "secrets"
@@ -31,7 +31,7 @@ def with_tenants(plan: Plan, random: Random) -> Plan:
     """Tenants, and changes of what they may do."""
     faults = []
     for _ in range(random.randint(12, 24)):
-        at_s, tenant = round(random.uniform(0.1, plan.duration_s), 3), random.choice(TENANTS)
+        at_s, tenant = random.uniform(0.1, plan.duration_s), random.choice(TENANTS)
         kind = random.choice((GRANT, GRANT, GRANT, REVOKE, REVOKE, SET_PASSWORD, SET_QUOTA))
         target = tenant
         if kind == GRANT:
@@ -40,7 +40,7 @@ def with_tenants(plan: Plan, random: Random) -> Plan:
             target = f"{tenant}:{random.randint(1, 9)}"
         elif kind == SET_QUOTA:
             target = f"{tenant}:{random.choice((500, 5000))}"
-        faults.append(Fault(at_s=at_s, kind=kind, target=target))
+        faults.append(fault_at(at_s, kind, target))
     return plan.with_(
         settings={**plan.settings, "authorizer.class.name": AUTHORIZER, "super.users": "User:admin"},
         topics=(*plan.topics, PlannedTopic(name=SECRETS, partitions=1, replication_factor=3)),

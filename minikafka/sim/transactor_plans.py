@@ -5,13 +5,12 @@ Rules for this file: it draws from a stream of its own, as ``plan_features.py`` 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Final
 
 from minikafka.faults import ALL, CLIENT, LEADER
 from minikafka.sim.message_faults import DOUBLE, LATE, LOSE, RESET
-from minikafka.sim.plan import Fault, Plan, PlannedTopic
+from minikafka.sim.plan import Fault, Plan, PlannedTopic, fault_at
 
 LEDGER: Final = "ledger"
 """The topic of the transactions."""
@@ -53,7 +52,7 @@ def with_transactors(plan: Plan, random: Random) -> Plan:
             )
         )
         at_s, lasts_s = random.uniform(0.5, plan.duration_s), random.expovariate(0.7) + 0.1
-        faults.append(Fault(at_s=round(at_s, 3), kind=kind, target=target, lasts_s=round(lasts_s, 3)))
+        faults.append(fault_at(at_s, kind, target, lasts_s))
     return plan.with_(
         transactors=transactors,
         settings={**plan.settings, **settings},
@@ -105,7 +104,7 @@ def with_loops(plan: Plan, random: Random) -> Plan:
             )
         )
         at_s, lasts_s = random.uniform(0.5, plan.duration_s), random.expovariate(0.7) + 0.1
-        faults.append(Fault(at_s=round(at_s, 3), kind=kind, target=target, lasts_s=round(lasts_s, 3)))
+        faults.append(fault_at(at_s, kind, target, lasts_s))
     brokers = {
         "offsets.topic.num.partitions": "1",
         "group.initial.rebalance.delay.ms": random.choice(("0", "200")),
@@ -133,11 +132,10 @@ def with_long_transactions(plan: Plan, random: Random) -> Plan:
         target = random.choice((f"{LEADER}:{LEDGER}-0", f"{LEADER}:{LEDGER}-0", f"{LEADER}:__transaction_state-0"))
         at_s, lasts_s = random.uniform(0.5, plan.duration_s), random.expovariate(1.0) + 0.1
         kind = random.choice(("crash", "crash", "isolate", "stop"))
-        faults.append(Fault(at_s=round(at_s, 3), kind=kind, target=target, lasts_s=round(lasts_s, 3)))
+        faults.append(fault_at(at_s, kind, target, lasts_s))
     if random.random() < 0.4:
         # The second copy of a marker arrives while the producer's next transaction is open (KAFKA-19446).
-        markers = {"message": "WriteTxnMarkers request", "target": f"{ALL}>{ALL}"}
-        faults.append(Fault(at_s=0.3, kind=DOUBLE, lasts_s=plan.duration_s, value=3.0, **markers))
+        faults.append(Fault(0.3, DOUBLE, f"{ALL}>{ALL}", plan.duration_s, 3.0, "WriteTxnMarkers request"))
     # Snapshots of producer state are taken when segments roll.
     settings = {**plan.settings, "log.segment.bytes": random.choice(("300", "1000"))}
     return plan.with_(transactors=transactors, settings=settings).with_faults(faults)
@@ -174,17 +172,10 @@ def with_struck_messages(plan: Plan, random: Random) -> Plan:
         links = {"request": (f"{source}>{ALL}",), "answer": (f"{ALL}>{source}",)}.get(
             part, tuple(dict.fromkeys((f"{source}>{ALL}", f"{ALL}>{source}")))
         )
-        struck = Fault(
-            at_s=round(at_s, 3),
-            kind=kind,
-            target="",
-            lasts_s=round(lasts_s, 3),
-            value=value,
-            message=f"{api} {part}".strip(),
-        )
-        faults += [replace(struck, target=link) for link in links]
+        message = f"{api} {part}".strip()
+        faults += [fault_at(at_s, kind, link, lasts_s, value, message) for link in links]
         if random.random() < 0.4:
             leader = random.choice((f"{LEADER}:{LEDGER}-0", f"{LEADER}:__transaction_state-0"))
             hit = random.choice(("crash", "isolate", "pause"))
-            faults.append(Fault(at_s=round(at_s + lasts_s / 2, 3), kind=hit, target=leader, lasts_s=1.0))
+            faults.append(fault_at(at_s + lasts_s / 2, hit, leader, 1.0))
     return plan.with_faults(faults)
