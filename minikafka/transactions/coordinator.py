@@ -281,7 +281,7 @@ class TransactionCoordinator:
 
     def _free(self, transaction: Transaction, step: Step) -> None:
         """No change of the transaction is under way any more: add what has waited for that."""
-        transaction.is_busy = False
+        transaction.is_busy, transaction.under_way = False, None
         name = transaction.transactional_id
         while not transaction.is_busy and (waiting := self._waiting.pop(name, None)):
             first = waiting[0]
@@ -458,7 +458,7 @@ class TransactionCoordinator:
         def answered(error: kafka.ProtocolError, then: Step) -> None:
             refused(as_coordinator(error), then)
 
-        transaction.is_busy = True
+        transaction.is_busy, transaction.under_way = True, target
         record = TransactionRecord(transactional_id=transaction.transactional_id, value=target)
         step.writes.append(Write((record,), advanced, answered))
 

@@ -56,6 +56,7 @@ class _Ruling(Enum):
     CONCURRENT = "the transaction is ending as requested"
     INVALID = "no such transaction"
     FENCED = "another producer or the coordinator has ended it"
+    UNMAPPED = "the producer id is not that of the transactional id"
 
 
 _P, _D, _C, _I, _F = _Ruling.PREPARE, _Ruling.DONE, _Ruling.CONCURRENT, _Ruling.INVALID, _Ruling.FENCED
@@ -92,6 +93,8 @@ class Transaction:
     epoch_max: int = EPOCH_MAX
     is_busy: bool = False
     """A record is being written, or markers are: every other request is rejected."""
+    under_way: TransactionValue | None = None
+    """The value that was written last while the id is busy; it may not be committed."""
     began_at: float = math.inf
     """Monotonic seconds at which the open transaction began or this coordinator loaded it."""
 
@@ -262,24 +265,20 @@ class Transaction:
         """EndTxn; None: the transaction has ended as requested.
 
         The order of the checks is Kafka's since 4.1: a busy id before the epoch (KAFKA-18464).
+
+        The outcome of a ConcurrentTransactions is unknown if the transaction is ending, or has ended, as requested. The
+        other copy or attempt of the request that did this may have no response, and the next attempt may be fenced: by
+        then nothing here says any more what became of the transaction.
         """
         value = self.value
-        has_rotated = (
-            version >= TRANSACTION_V2
-            and producer_id == value.previous_producer_id
-            and self._is_exhausted(epoch)
-            and value.producer_epoch == 0
-        )
-        if producer_id != value.producer_id and not has_rotated:
+        ruling = self._ruling(value, producer_id, epoch, is_commit=is_commit, version=version)
+        if ruling is _Ruling.UNMAPPED:
             raise self._mapping(producer_id)
-        self._check_idle()
+        if self.is_busy:
+            under_way = self.under_way or value
+            rulings = (ruling, self._ruling(under_way, producer_id, epoch, is_commit=is_commit, version=version))
+            raise self._concurrent(kafka.UNKNOWN if _D in rulings or _C in rulings else kafka.NOT_WRITTEN)
         self._check_not_reserved(producer_id, epoch)
-        if version < TRANSACTION_V2:
-            ruling = _END_V1[value.state][not is_commit] if epoch == value.producer_epoch else _F
-        else:
-            is_retry = has_rotated or epoch + 1 == value.producer_epoch
-            known = is_retry or epoch == value.producer_epoch
-            ruling = _END_V2[value.state][not is_commit][is_retry] if known else _F
         if ruling is _Ruling.DONE and version >= TRANSACTION_V2:
             # Its response names the epoch of the next transaction (KAFKA-20090).
             self._check_not_reserved(*next_producer(value))
@@ -291,8 +290,26 @@ class Transaction:
                 f"{'commit' if is_commit else 'abort'}"
             )
         if ruling is _Ruling.CONCURRENT:
-            raise self._concurrent()
+            raise self._concurrent(kafka.UNKNOWN)
         return None if ruling is _Ruling.DONE else self._prepared(is_commit, version, new_producer_id, now_ms)
+
+    def _ruling(
+        self, value: TransactionValue, producer_id: int, epoch: int, *, is_commit: bool, version: int
+    ) -> _Ruling:
+        """What EndTxn leads to if ``value`` is committed and nothing is under way."""
+        has_rotated = (
+            version >= TRANSACTION_V2
+            and producer_id == value.previous_producer_id
+            and self._is_exhausted(epoch)
+            and value.producer_epoch == 0
+        )
+        if producer_id != value.producer_id and not has_rotated:
+            return _Ruling.UNMAPPED
+        if version < TRANSACTION_V2:
+            return _END_V1[value.state][not is_commit] if epoch == value.producer_epoch else _F
+        is_retry = has_rotated or epoch + 1 == value.producer_epoch
+        is_known = is_retry or epoch == value.producer_epoch
+        return _END_V2[value.state][not is_commit][is_retry] if is_known else _F
 
     def _prepared(self, is_commit: bool, version: int, new_producer_id: int, now_ms: int) -> TransactionValue:  # noqa: FBT001 - a field of the request
         value = self.value
@@ -352,9 +369,10 @@ class Transaction:
             raise self._concurrent()
         return new_producer_id
 
-    def _concurrent(self) -> kafka.ProtocolError:
+    def _concurrent(self, outcome: kafka.Outcome = kafka.NOT_WRITTEN) -> kafka.ProtocolError:
         return kafka.ConcurrentTransactions(
-            f"{self.transactional_id} is {self.value.state.value}, and another change of it is under way: retry"
+            f"{self.transactional_id} is {self.value.state.value}, and another change of it is under way: retry",
+            outcome=outcome,
         )
 
     def _mapping(self, producer_id: int) -> kafka.ProtocolError:

@@ -193,6 +193,7 @@ SENDER = {"producer_id": 7, "producer_epoch": 3}
     ("first", "outcome", "status"),
     [
         (NetworkException("no answer", outcome=UNKNOWN), UNKNOWN, 504),
+        (ConcurrentTransactions("this one is being ended", outcome=UNKNOWN), UNKNOWN, 504),
         (ConcurrentTransactions("the last transaction is being ended"), NOT_WRITTEN, 409),
     ],
 )

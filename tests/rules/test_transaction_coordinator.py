@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka.errors import (
+    NOT_WRITTEN,
     UNKNOWN,
     ConcurrentTransactions,
     CoordinatorNotAvailable,
@@ -59,6 +60,55 @@ def test_transaction_from_init_to_the_last_marker(commit: bool, version: int):
     assert desk.is_idle
     assert desk.end(producer, commit=commit, version=version).error_code == 0
     assert desk.add(bumped, P0, version=version).error_code == 0
+
+
+@pytest.mark.parametrize("epoch_max", [EPOCH_MAX, 2])
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("commit", [True, False])
+def test_copy_of_an_end_under_way_has_an_unknown_outcome(commit: bool, version: int, epoch_max: int):
+    """Seed 950012472: the copy was answered first, with *not written*, and its retry was fenced by another producer."""
+    desk = Desk(TransactionSettings(epoch_max=epoch_max))
+    desk.producer()
+    producer = desk.producer()
+    desk.add(producer, P0, version=version)
+    desk.commits_at_once = False
+    assert desk.end(producer, commit=commit, version=version) is None
+    outcomes = []
+
+    def ask_again() -> None:
+        for is_commit in (commit, not commit):
+            with pytest.raises(ConcurrentTransactions) as busy:
+                desk.end(producer, commit=is_commit, version=version)
+            outcomes.append(busy.value.outcome)
+
+    ask_again()
+    desk.refuse(RequestTimedOut("late", outcome=UNKNOWN), keep=True)
+    ask_again()
+    desk.commit()
+    ask_again()
+    desk.take()
+    desk.answer([A0])
+    ask_again()
+    desk.commit()
+    assert desk.end(producer, commit=commit, version=version).error_code == 0
+    assert desk.init() is None
+    ask_again()
+    assert outcomes == [UNKNOWN, NOT_WRITTEN] * 5
+    desk.commit()
+
+
+def test_end_that_meets_another_change_was_not_written():
+    """The transaction's partitions, its fence: what is under way is not the end that the request asks for."""
+    desk = Desk(commits_at_once=False)
+    desk.init()
+    desk.commit()
+    producer = 4000, 0
+    for begin in (lambda: desk.add(producer, P0, version=2), desk.init):
+        assert begin() is None
+        with pytest.raises(ConcurrentTransactions) as busy:
+            desk.end(producer, version=2)
+        assert busy.value.outcome == NOT_WRITTEN
+        desk.commit()
 
 
 def test_every_request_is_answered_when_its_record_is_committed():
