@@ -421,7 +421,7 @@ class Producer:
         Raises:
             TransactionAbortable: A record or offsets failed, and nothing was committed: abort the transaction.
             ProducerFenced: Another producer has this transactional id, or the transaction timed out; nothing was
-                committed.
+                committed, unless the error's ``outcome`` is unknown.
             RequestTimedOut: The outcome is unknown: call this method again.
         """
         transactions = self._transactional()

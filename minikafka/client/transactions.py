@@ -83,6 +83,8 @@ class Transactions:
         self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._identity = Identity(-1, -1)
         self._has_offsets = False
+        self._commits: EarlierAttempts | None = None
+        """All attempts to commit the open transaction, of all calls; None: there was none."""
         self._why: kafka.ProtocolError | None = None
         """Why the transaction is doomed, or the producer dead."""
         self._on_doomed = on_doomed
@@ -96,9 +98,9 @@ class Transactions:
             return self.number
         raise self._refusal("records are sent within a transaction: call begin_transaction first")
 
-    def _refusal(self, advice: str) -> kafka.ProtocolError:
+    def _refusal(self, advice: str, outcome: kafka.Outcome = kafka.NOT_WRITTEN) -> kafka.ProtocolError:
         if self.state is State.DEAD and self._why is not None:
-            return type(self._why)(f"{self._named}: {self._why.message}; make a new producer")
+            return type(self._why)(f"{self._named}: {self._why.message}; make a new producer", outcome=outcome)
         if self.state is State.DOOMED and self._why is not None:
             return kafka.TransactionAbortable(
                 f"{self._named}: the transaction must be aborted, because of {self._why.name}: {self._why.message}"
@@ -133,6 +135,7 @@ class Transactions:
             raise self._refusal("end the transaction before the next one begins")
         self.number += 1
         self._has_offsets = False
+        self._commits = None
         self.state = State.OPEN
 
     async def commit(self) -> None:
@@ -141,11 +144,13 @@ class Transactions:
         Raises:
             TransactionAbortable: A record or the offsets failed; nothing was committed. Abort the transaction.
             ProducerFenced: Another producer has taken over, or the transaction timed out. Nothing was committed, unless
-                the error's ``outcome`` is unknown: then the response to an earlier attempt was lost.
+                the error's ``outcome`` is unknown: then an earlier attempt, of this or an earlier call, may have been.
             RequestTimedOut: The outcome is unknown; call ``commit_transaction`` again.
         """
         if self.state not in (State.OPEN, State.COMMITTING):
-            raise self._refusal("there is nothing to commit")
+            # A producer that was fenced by its last attempt to commit may have committed by an earlier one.
+            is_unknown = self._commits is not None and self._commits.may_have_written
+            raise self._refusal("there is nothing to commit", kafka.UNKNOWN if is_unknown else kafka.NOT_WRITTEN)
         before, self.state = self.state, State.COMMITTING
         try:
             await self._sender.flushed()
@@ -182,7 +187,10 @@ class Transactions:
             committed=is_commit,
             transaction_version=TRANSACTION_V2,
         )
-        response: t.EndTxnResponse = await self._asked(self._coordinator, request)
+        if is_commit and self._commits is None:
+            self._commits = EarlierAttempts(request)
+        earlier = self._commits if is_commit else None
+        response: t.EndTxnResponse = await self._asked(self._coordinator, request, earlier=earlier)
         error = error_in(response)
         if error is None:
             self._take_identity(response.producer_id, response.producer_epoch)
@@ -235,20 +243,32 @@ class Transactions:
         coordinator: Coordinator,
         request: object,
         error_of: Callable[[Any], kafka.ProtocolError | None] = error_in,
+        *,
+        earlier: EarlierAttempts | None = None,
     ) -> Any:
         """The response, once no other operation on the transaction is under way. RequestTimedOut.
 
         What is under way may be an earlier attempt of the same request, whose response was lost. If another producer
-        takes over before it has ended, the last attempt is fenced, and yet the transaction is committed.
+        takes over before it has ended, the last attempt is fenced, and yet the transaction is committed. ``earlier``
+        remembers that from one call to the next.
         """
         deadline = self._world.clock.now() + self._config.default_api_timeout_ms / 1000
-        earlier = EarlierAttempts(request)
+        earlier = EarlierAttempts(request) if earlier is None else earlier
         while True:
-            response = await coordinator.ask(request, deadline=deadline, error_of=error_of)
-            error = error_of(response)
+            try:
+                response = await coordinator.ask(request, deadline=deadline, error_of=error_of)
+            except kafka.ProtocolError as failure:
+                failure.outcome = earlier.outcome(failure)
+                earlier.note(failure)
+                raise
+            except BaseException:
+                earlier.give_up()
+                raise
+            error, answer = error_of(response), earlier.answer(response)
+            if error is not None:
+                earlier.note(response)
             if not isinstance(error, kafka.ConcurrentTransactions):
-                return earlier.answer(response)
-            earlier.note(response)
+                return answer
             if self._world.clock.now() + BUSY_PAUSE_S >= deadline:
                 raise kafka.RequestTimedOut(f"{self._named}: {error.message}", outcome=kafka.UNKNOWN)
             await asyncio.sleep(BUSY_PAUSE_S)

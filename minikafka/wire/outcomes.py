@@ -60,6 +60,10 @@ class EarlierAttempts:
         if self.is_change and outcome != NOT_WRITTEN:
             self.may_have_written = True
 
+    def give_up(self) -> None:
+        """Record an attempt whose caller waits no longer."""
+        self.may_have_written = self.may_have_written or self.is_change
+
     def outcome(self, error: ProtocolError) -> Outcome:
         """Return the outcome of all attempts, the last of which failed with ``error``."""
         return UNKNOWN if self.may_have_written and error.outcome == NOT_WRITTEN else error.outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from minikafka.client.settings import ConsumerConfig, ProducerConfig
 from minikafka.client.structs import GroupMetadata, OffsetAndMetadata
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import (
+    NOT_WRITTEN,
     UNKNOWN,
     ConcurrentTransactions,
     IllegalGeneration,
@@ -28,6 +30,7 @@ from minikafka.errors import (
     UnknownMemberId,
 )
 from minikafka.sim.cluster import SimCluster
+from minikafka.sim.verdicts import Deliver, Drop, matching
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import TopicPartition
 from minikafka.wire.transaction_messages import EndTxnResponse
@@ -58,6 +61,12 @@ async def send(producer: Producer, *values: bytes) -> None:
     for value in values:
         for place in (FIRST, SECOND):
             await producer.send_and_wait(place.topic, value, partition=place.partition)
+
+
+async def take_over(cluster: SimCluster) -> None:
+    """Another process initializes a producer with the transactional id."""
+    config = ProducerConfig(bootstrap_servers=cluster.bootstrap, transactional_id="tx")
+    await Producer(config, cluster.sim.of("new")).start()
 
 
 def outcomes(cluster: SimCluster, name: TopicPartition = FIRST) -> list[bool]:
@@ -201,8 +210,7 @@ def test_a_fenced_repetition_of_a_lost_commit_is_of_unknown_outcome(
     async def struck(request: Any, **options: Any) -> Any:
         asked.append(await ask(request, **options))
         if len(asked) == 1:
-            config = ProducerConfig(bootstrap_servers=cluster.bootstrap, transactional_id="tx")
-            await Producer(config, cluster.sim.of("new")).start()
+            await take_over(cluster)
             return EndTxnResponse(error_code=ConcurrentTransactions.code, outcome=UNKNOWN)
         return asked[-1]
 
@@ -219,6 +227,59 @@ def test_a_fenced_repetition_of_a_lost_commit_is_of_unknown_outcome(
     assert fenced.value.outcome == UNKNOWN
 
 
+def test_a_fenced_commit_of_which_a_copy_was_answered_is_of_unknown_outcome(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """Seed 950012472: a link doubled EndTxn. One copy committed; the other one's CONCURRENT_TRANSACTIONS came first."""
+    old = client(cluster, "old")
+    coordinator = old.producer._transactional()._coordinator
+    ask, asked = coordinator.ask, []
+    cluster.sim.network.rule(matching(Deliver(0.0, again_after_s=0.0), api="EndTxn", kind="request", count=1))
+
+    async def struck(request: Any, **options: Any) -> Any:
+        asked.append(await ask(request, **options))
+        if len(asked) == 1:
+            await take_over(cluster)
+        return asked[-1]
+
+    async def work() -> None:
+        await old.producer.begin_transaction()
+        await send(old.producer, b"a")
+        monkeypatch.setattr(coordinator, "ask", struck)
+        await old.producer.commit_transaction()
+
+    with pytest.raises(ProducerFenced) as fenced:
+        old.run(work())
+    assert [each.error_code for each in asked] == [ConcurrentTransactions.code, ProducerFenced.code]
+    assert outcomes(cluster) == [True]
+    assert fenced.value.outcome == UNKNOWN
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_fenced_commit_is_of_unknown_outcome_if_an_earlier_call_had_no_response(
+    cluster: SimCluster, *, is_cancelled: bool
+):
+    """The earlier call has committed: *not written* would have the application write its records again."""
+    old = client(cluster, "old", default_api_timeout_ms=20_000 if is_cancelled else 2_000)
+    undo = cluster.sim.network.rule(matching(Drop(), api="EndTxn", kind="answer"))
+
+    async def work() -> None:
+        await old.producer.begin_transaction()
+        await send(old.producer, b"a")
+        with pytest.raises(TimeoutError if is_cancelled else RequestTimedOut):
+            async with asyncio.timeout(5.0):
+                await old.producer.commit_transaction()
+        undo()
+        await take_over(cluster)
+        for _ in range(2):
+            with pytest.raises(ProducerFenced) as fenced:
+                await old.producer.commit_transaction()
+            assert fenced.value.outcome == UNKNOWN
+
+    old.run(work())
+    assert outcomes(cluster) == [True]
+
+
 def test_new_producer_fences_the_old_one(cluster: SimCluster):
     """The old one's transaction is aborted, and each of its calls fails for good."""
     old = client(cluster, "old")
@@ -226,8 +287,10 @@ def test_new_producer_fences_the_old_one(cluster: SimCluster):
     old.run(send(old.producer, b"old"))
     new = client(cluster, "new")
     assert outcomes(cluster) == [False]
-    with pytest.raises(ProducerFenced):
-        old.run(old.producer.commit_transaction())
+    for _ in range(2):
+        with pytest.raises(ProducerFenced) as fenced:
+            old.run(old.producer.commit_transaction())
+        assert fenced.value.outcome == NOT_WRITTEN
     with pytest.raises(ProducerFenced, match="make a new producer"):
         old.run(old.producer.begin_transaction())
     new.run(new.producer.begin_transaction())
