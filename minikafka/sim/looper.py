@@ -57,7 +57,7 @@ class Looper(Transactor):
         places: Sequence[TopicPartition],
         *,
         on_end: Callable[[Looper], None],
-        **names: str,
+        **names: Any,
     ) -> None:
         self.is_busy = False
         """A transaction is open, or its consumer has still to go back to what is committed."""

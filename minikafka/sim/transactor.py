@@ -15,21 +15,64 @@ from minikafka.check.transactions import ABORTED, COMMITTED, Process, Read, Writ
 from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
-from minikafka.errors import UNKNOWN, ProtocolError, RequestTimedOut, TransactionAbortable
+from minikafka.errors import (
+    UNKNOWN,
+    ConcurrentTransactions,
+    ProtocolError,
+    RequestTimedOut,
+    TransactionAbortable,
+)
 from minikafka.sim.cluster import SimCluster
+from minikafka.sim.network import SimNetwork
 from minikafka.sim.plan import Plan
 from minikafka.sim.transactor_plans import HOLD_MS
+from minikafka.sim.verdicts import Message
 from minikafka.sim.workload import POLL_MS, started
 from minikafka.types import Offset, TopicPartition
+from minikafka.wire.codec import decode_response
 
 COMMITS_MAX: Final = 6
 """How often a commit of unknown outcome is repeated before the process gives up."""
+
+END_TXN: Final = "EndTxn"
 
 PAUSE_S: Final = 0.2
 """Mean time between two transactions at pace 1."""
 
 PAUSE_BEFORE_LOOPS_S: Final = 0.6
 """The same in plans with loops, each of which makes several transactions of one."""
+
+
+class RefusedCopies:
+    """EndTxn requests that arrived twice, and whose caller received the refusal of one copy.
+
+    The other copy may have committed, and its response may be lost: what is said of the fenced one is true of it, and
+    no coordinator knows which of its responses is received. TCP doubles nothing (docs/limits.md).
+    CONCURRENT_TRANSACTIONS is no such refusal: its outcome says whether another copy is under way.
+    """
+
+    def __init__(self, network: SimNetwork) -> None:
+        self._doubled = network.doubled
+        self._refused: set[int] = set()
+        """Calls, by number."""
+
+    def on_answered(self, message: Message) -> None:
+        """Note a response that its caller has received."""
+        if message.api == END_TXN and _error_of_end(message) not in (0, ConcurrentTransactions.code):
+            self._refused.add(message.call)
+
+    @property
+    def count(self) -> int:
+        """How many requests have arrived twice."""
+        return len(self._doubled)
+
+    def of(self, machine: str, count: int) -> bool:
+        """Return True if a machine has received such a refusal since ``count`` requests had arrived twice."""
+        return any(each.source == machine and each.call in self._refused for each in self._doubled[count:])
+
+
+def _error_of_end(message: Message) -> int:
+    return int(decode_response(END_TXN, message.body).error_code)
 
 
 class Transactor:
@@ -44,6 +87,7 @@ class Transactor:
         machine: str,
         process: str,
         transactional_id: str,
+        copies: RefusedCopies,
     ) -> None:
         self.machine = machine
         self.process = process
@@ -54,6 +98,7 @@ class Transactor:
         self.has_ended = False
         self.died_of: ProtocolError | None = None
         """Why it could do nothing more."""
+        self._copies = copies
         self._plan = plan
         self._places = places
         self._random = Random(f"{plan.seed}/transactor/{process}")
@@ -110,18 +155,17 @@ class Transactor:
         future.add_done_callback(_noted)
 
     async def _commit(self, producer: Producer, written: Written) -> bool:
-        is_unsure = False
-        written.commit_s = self._world.clock.now()
+        written.commit_s, copies = self._world.clock.now(), self._copies.count
         for _ in range(COMMITS_MAX):
             try:
                 await producer.commit_transaction()
             except RequestTimedOut:
-                is_unsure = True
+                continue
             except TransactionAbortable:
                 # Nothing was committed, whatever became of earlier attempts: the state allows an abort only.
                 return await self._abort(producer, written)
             except ProtocolError as error:
-                if not is_unsure and error.outcome != UNKNOWN:
+                if error.outcome != UNKNOWN and not self._copies.of(self.machine, copies):
                     written.outcome = ABORTED
                 self.died_of = error
                 return False

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from minikafka.check.transactions import Process, anomalies, committed_rows, loop_anomalies
 from minikafka.coordination.rule import partition_of
@@ -31,7 +31,7 @@ from minikafka.sim.faults import At
 from minikafka.sim.log_invariants import stored_batches
 from minikafka.sim.looper import Looper, is_transformed
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.transactor import LedgerReader, Transactor
+from minikafka.sim.transactor import LedgerReader, RefusedCopies, Transactor
 from minikafka.sim.transactor_plans import LEDGER, LOOP_GROUP, OUTPUTS
 from minikafka.sim.workload import SUCCESSOR
 from minikafka.sim.world import Event
@@ -111,6 +111,7 @@ class Transactors:
             for number in range(each.partitions)
             if each.name in TRANSACTIONAL_TOPICS
         ]
+        self._copies = RefusedCopies(cluster.sim.network)
         self._at = at
         self._tell = tell
         self._report = report
@@ -131,6 +132,7 @@ class Transactors:
             self._come(name, name)
         if self._processes:
             self.cluster.sim.observers.append(self._on_event)
+            self.cluster.sim.network.answered.append(self._copies.on_answered)
             self._reader = LedgerReader(self.cluster, self.places, READER)
 
     def begin(self, fault: Fault) -> None:
@@ -190,7 +192,12 @@ class Transactors:
         held = self._processes[name]
         self._end_all_on(machine)
         process = machine if not held else f"{machine}{SUCCESSOR}{len(held) + 1}"
-        names = {"machine": machine, "process": process, "transactional_id": name}
+        names: dict[str, Any] = {
+            "machine": machine,
+            "process": process,
+            "transactional_id": name,
+            "copies": self._copies,
+        }
         if name in self.plan.loops:
             held.append(Looper(self.plan, self.cluster, self.places, on_end=self._looper_ended, **names))
         else:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from minikafka.check.transactions import Process, committed_rows
+from minikafka.check.transactions import ABORTED, UNSURE, Process, committed_rows
+from minikafka.errors import ProducerFenced
 from minikafka.sim import transactors
 from minikafka.sim.plan import Plan
 from minikafka.sim.replica_view import ReplicaView
@@ -21,9 +23,13 @@ from minikafka.sim.seeds import (
     transactor_plan_of,
 )
 from minikafka.sim.transaction_invariants import Spans, StableOffset
+from minikafka.sim.transactor import RefusedCopies, Transactor
 from minikafka.sim.transactor_plans import LEDGER, TRANSACTION_MESSAGES, TRANSACTOR_FAULTS
+from minikafka.sim.verdicts import Deliver, Drop, matching
+from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.markers import EndTransaction, marker_batch
+from tests.sim.cluster_kit import Client, simulated
 from tests.sim.test_transaction_markers import batch
 
 
@@ -84,6 +90,37 @@ def test_struck_messages_are_those_of_transactions():
     assert {fault.message.split()[0] for fault in struck} == {api for api, _ in TRANSACTION_MESSAGES}
     assert all("client" not in fault.target for fault in struck if fault.message.startswith("WriteTxnMarkers"))
     assert all("client" in fault.target for fault in struck if fault.message.startswith("EndTxn"))
+
+
+@pytest.mark.parametrize(
+    ("fate", "outcome"),
+    [
+        pytest.param(Deliver(0.0, again_after_s=2.0), UNSURE, id="a copy was fenced, the other one has committed"),
+        pytest.param(Deliver(2.0), ABORTED, id="the only one was fenced"),
+    ],
+)
+def test_a_fenced_copy_of_a_commit_proves_nothing(fate: Deliver, outcome: str):
+    """What a link doubles is excused; the word on a commit that arrived once is believed."""
+    is_doubled = fate.again_after_s is not None
+    with simulated(transaction_state_log_num_partitions="1", offsets_topic_num_partitions="1") as cluster:
+        cluster.create_topic(LEDGER)
+        cluster.settle()
+        network = cluster.sim.network
+        copies, plan = RefusedCopies(network), Plan(seed=1, transactors={"t1": {}})
+        network.answered.append(copies.on_answered)
+        network.rule(matching(fate, api="EndTxn", kind="request", source="t1", count=1))
+        if is_doubled:
+            network.rule(matching(Drop(), api="EndTxn", kind="answer", count=1))
+        names = {"machine": "t1", "process": "t1", "transactional_id": "t1"}
+        process = Transactor(plan, cluster, [TopicPartition(LEDGER, 0)], copies=copies, **names)
+        begun = process.known.transactions
+        cluster.until(lambda: any(each.commit_s < math.inf for each in begun), 10.0, "its first commit")
+        cluster.run_for(0.5)
+        Client(cluster, "z", transactional_id="t1")
+        cluster.until(lambda: process.has_ended, 10.0, "its end")
+    (written,) = begun
+    assert isinstance(process.died_of, ProducerFenced)
+    assert written.outcome == outcome
 
 
 def test_some_seeds_have_transactional_producers_and_their_faults():
