@@ -158,6 +158,7 @@ def is_https(text: str) -> bool:
     return any(part.strip().startswith("https://") for part in text.split(","))
 
 
+@functools.lru_cache
 def parse_bootstrap(text: str, *, https: bool = False) -> tuple[Address, ...]:
     """``host:port,host:port`` as addresses; ``http://`` may precede each, and with ``https`` also ``https://``.
 

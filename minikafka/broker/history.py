@@ -153,7 +153,7 @@ class History:
     def on_entry(self, entry: Entry) -> None:
         """An event of a partition, or of the broker."""
         if self.is_on and entry.at_ms >= 0:
-            size = _ROW_BYTES + sum(_VALUE_BYTES + _length(each) for each in entry.facts.values())
+            size = _ROW_BYTES + _VALUE_BYTES * len(entry.facts) + sum(map(_length, entry.facts.values()))
             self._events.append((entry, size))
             self._grow(entry.at_ms, size)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from minikafka.broker.flusher import Spawn
     from minikafka.broker.live_settings import LiveSettings
     from minikafka.broker.replica_manager import ReplicaManager
+    from minikafka.config import BrokerConfig
     from minikafka.replication.partition import Partition
 
 
@@ -47,18 +48,21 @@ class _Duty:
     """One kind of work."""
 
     name: str
-    interval_s: Callable[[], float]
-    """Asked whenever it counts: settings move at run time."""
+    interval_s: Callable[[BrokerConfig], float]
+    """By the settings, which move at run time."""
     work: Callable[[], Awaitable[None]]
     pause_max_s: float = math.inf
     """Of the pause before the first turn."""
     idle_since: float = 0.0
     """The end of the last turn, at first the start; on the loop's clock."""
     is_at_work: bool = False
+    due_at: float = math.inf
+    """When its next turn begins; never while one is under way."""
 
-    def due_at(self) -> float:
-        """When its next turn begins; never while one is under way."""
-        return math.inf if self.is_at_work else self.idle_since + min(self.interval_s(), self.pause_max_s)
+    def plan(self, settings: BrokerConfig) -> None:
+        """Find out when the next turn begins: the last one has ended, or a setting has moved."""
+        pause_s = min(self.interval_s(settings), self.pause_max_s)
+        self.due_at = math.inf if self.is_at_work else self.idle_since + pause_s
 
 
 class LogMaintenance:
@@ -76,50 +80,55 @@ class LogMaintenance:
         self._looked_at = replicas.clock.now()
         self._news = asyncio.Event()
         """A turn has ended, or a setting has moved."""
-        live.subscribe(lambda _: self._news.set())
-        config = live.started_with
-        unlink_s = max(0.001, config.log_segment_delete_delay_ms / 1000 / 2)
+        self._live = live
+        live.subscribe(self._on_settings)
+        unlink_s = max(0.001, live.started_with.log_segment_delete_delay_ms / 1000 / 2)
         self._duties = (
-            _Duty("isr-check", lambda: live.now.replica_lag_time_max_ms / 2000, self._shrink),
+            _Duty("isr-check", lambda now: now.replica_lag_time_max_ms / 2000, self._shrink),
             _Duty(
                 "hw-checkpoint",
-                lambda: config.replica_high_watermark_checkpoint_interval_ms / 1000,
+                lambda now: now.replica_high_watermark_checkpoint_interval_ms / 1000,
                 self.checkpoint_watermarks,
             ),
             _Duty(
                 "recovery-point-checkpoint",
-                lambda: config.log_flush_offset_checkpoint_interval_ms / 1000,
+                lambda now: now.log_flush_offset_checkpoint_interval_ms / 1000,
                 replicas.logs.checkpoint_recovery_points,
             ),
             _Duty(
                 "log-start-checkpoint",
-                lambda: config.log_flush_start_offset_checkpoint_interval_ms / 1000,
+                lambda now: now.log_flush_start_offset_checkpoint_interval_ms / 1000,
                 replicas.logs.checkpoint_start_offsets,
             ),
             _Duty(
                 "retention",
-                lambda: live.now.log_retention_check_interval_ms / 1000,
+                lambda now: now.log_retention_check_interval_ms / 1000,
                 self._retain,
                 pause_max_s=RETENTION_FIRST_S,
             ),
-            _Duty("flush", lambda: FLUSH_CHECK_S, self._sync),
-            _Duty("unlink", lambda: unlink_s, self._unlink),
+            _Duty("flush", lambda _: FLUSH_CHECK_S, self._sync),
+            _Duty("unlink", lambda _: unlink_s, self._unlink),
         )
+
+    def _on_settings(self, settings: BrokerConfig) -> None:
+        for duty in self._duties:
+            duty.plan(settings)
+        self._news.set()
 
     async def run(self) -> None:
         """Begin each turn when it is due, for as long as the broker runs."""
         loop = asyncio.get_running_loop()
         for duty in self._duties:
             duty.idle_since = loop.time()
+            duty.plan(self._live.now)
         while True:
             now, next_at = loop.time(), math.inf
             for duty in self._duties:
-                due_at = duty.due_at()
-                if due_at <= now:
-                    duty.is_at_work = True
+                if duty.due_at <= now:
+                    duty.is_at_work, duty.due_at = True, math.inf
                     self._spawn(self._take_turn(duty), duty.name)
-                elif due_at < next_at:
-                    next_at = due_at
+                elif duty.due_at < next_at:
+                    next_at = duty.due_at
             self._news.clear()
             alarm = None if next_at == math.inf else loop.call_at(next_at, self._news.set)
             try:
@@ -137,6 +146,7 @@ class LogMaintenance:
         duty.pause_max_s = math.inf
         duty.idle_since = asyncio.get_running_loop().time()
         duty.is_at_work = False
+        duty.plan(self._live.now)
         self._news.set()
 
     async def _shrink(self) -> None:

@@ -279,6 +279,8 @@ class SimLoop(_Base):  # type: ignore[misc]
         """As many as there may be at this instant."""
         self._closed = False
         self._interrupted = False
+        self._takes_signals = False
+        """Ctrl-C is taken by :meth:`interruptible`."""
         self.create_future = functools.partial(SimFuture, loop=self)
         """Make a future of this loop."""
 
@@ -485,34 +487,47 @@ class SimLoop(_Base):  # type: ignore[misc]
     def _running(self) -> Generator[None]:
         invariant(not self._closed, "the loop is closed")
         invariant(asyncio._get_running_loop() is None, "another event loop runs here")
-        hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(finalizer=self._finish_generator)
+        with self.interruptible():
+            hooks = sys.get_asyncgen_hooks()
+            sys.set_asyncgen_hooks(finalizer=self._finish_generator)
+            asyncio._set_running_loop(self)
+            if not self.lists_tasks:
+                _ALL_TASKS.add = _listed
+            try:
+                yield
+            finally:
+                if not self.lists_tasks:
+                    del _ALL_TASKS.add
+                asyncio._set_running_loop(None)
+                sys.set_asyncgen_hooks(*hooks)
+
+    @contextmanager
+    def interruptible(self) -> Generator[None]:
+        """Let Ctrl-C count between two turns: raised between a coroutine's birth and its task's, it would leave the
+        coroutine to the garbage collector, which complains on standard error. The second one counts at once.
+
+        Each run of the loop is such a block. Around many short runs, one block changes the signal's handler once.
+        """
         takes_signals = (
-            threading.current_thread() is threading.main_thread()
+            not self._takes_signals
+            and threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         )
-        if takes_signals:
-            signal.signal(signal.SIGINT, self._interrupt)
-        asyncio._set_running_loop(self)
-        if not self.lists_tasks:
-            _ALL_TASKS.add = _listed
+        if not takes_signals:
+            yield
+            return
+        self._takes_signals = True
+        signal.signal(signal.SIGINT, self._interrupt)
         try:
             yield
         finally:
-            if not self.lists_tasks:
-                del _ALL_TASKS.add
-            asyncio._set_running_loop(None)
-            sys.set_asyncgen_hooks(*hooks)
-            if takes_signals:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._takes_signals = False
         if self._interrupted:  # in the last turn
             self._interrupted = False
             raise KeyboardInterrupt
 
     def _interrupt(self, *_: object) -> None:
-        """Ctrl-C counts between two turns: raised between a coroutine's birth and its task's, it would leave the
-        coroutine to the garbage collector, which complains on standard error. The second one counts at once.
-        """
         if self._interrupted:
             raise KeyboardInterrupt
         self._interrupted = True

@@ -14,7 +14,6 @@ Rule for this file: virtual seconds and steps only; the same plan gives the same
 from __future__ import annotations
 
 import asyncio
-import gc
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -53,6 +52,7 @@ from minikafka.sim.world import SimWorld
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
+from minikafka.wire.garbage import without_collection
 from minikafka.wire.records import decode_batch
 
 
@@ -216,25 +216,30 @@ class Run:
 
     # ---- the phases --------------------------------------------------------------------------------------------------
 
+    @without_collection()
     def run(self) -> Report:
-        """All of it."""
-        with self._closing():
-            try:
-                self._boot()
-                self._safety()
-                self._liveness()
-                self._validate()
-            except Stopped:
-                pass
-            except NotReached as missed:
-                self.watch.report("not_reached", str(missed).split("\n", maxsplit=1)[0])
-            except Livelock as livelock:
-                self.watch.report("livelock", str(livelock))
+        """All of it; then the world is thrown away."""
+        try:
+            with self.sim.loop.interruptible():
+                self._play_through()
             self._sum_up()
+        finally:
+            self.sim.loop.failures.clear()  # they were looked at before
+            self.sim.loop.close()
         return self.report
 
-    def _closing(self) -> _Closing:
-        return _Closing(self)
+    def _play_through(self) -> None:
+        try:
+            self._boot()
+            self._safety()
+            self._liveness()
+            self._validate()
+        except Stopped:
+            pass
+        except NotReached as missed:
+            self.watch.report("not_reached", str(missed).split("\n", maxsplit=1)[0])
+        except Livelock as livelock:
+            self.watch.report("livelock", str(livelock))
 
     def _boot(self) -> None:
         profile = LinkProfile(delay_mean_s=self.plan.link.get("delay_mean_s", 0.001))
@@ -523,27 +528,6 @@ class Run:
             report.story = [str(event)[:220] for event in self.sim.journal[-STORY_EVENTS:]]
 
 
-class _Closing:
-    """Throws the world away; failures were looked at before.
-
-    Until then the garbage collector rests: when it comes is no part of the plan, and it would look at the whole world
-    again and again, in which nothing can be found before the end.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._collects = gc.isenabled()
-
-    def __enter__(self) -> None:
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        self._run.sim.loop.failures.clear()
-        self._run.sim.loop.close()
-        if self._collects:
-            gc.enable()
-
-
 def failure_name(error: BaseException | None) -> str:
     """What an unexpected exception is called: a broken invariant by its sentence."""
     if isinstance(error, InvariantViolation):
@@ -588,8 +572,12 @@ def _rows_of(batch: RecordBatch, read: dict[bytes, list[tuple[Offset, Epoch, str
     return rows
 
 
+@without_collection()
 def run(plan: Plan, *, hashes_trace: bool = True) -> Report:
     """Run a plan and report what came of it.
+
+    The garbage collector comes when the run is over and its world is out of reach: it then frees all of it at once.
+    Earlier it would look at the whole world again and again, and find nothing.
 
     Args:
         plan: The plan.

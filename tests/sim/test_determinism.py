@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from minikafka.sim.loop import SimLoop
 from minikafka.sim.plan import Plan
 from minikafka.sim.run import run
 from minikafka.sim.seeds import plan_of
@@ -58,6 +60,19 @@ def test_a_trace_is_hashed_when_it_is_asked_for() -> None:
     plan = plan_of(1, operations=20, faults=2)
     assert run(plan, hashes_trace=False).trace == ""
     assert len(run(plan).trace) == 64
+
+
+def test_a_collection_that_comes_as_soon_as_it_may_frees_the_world_of_a_run() -> None:
+    """Issue 13: a world that the collector has looked at too early stays until its tenth visit, which is as long."""
+    gc.collect()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1, 1_000, 1_000)
+    try:
+        run(plan_of(1, operations=20, faults=2), hashes_trace=False)
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect(0)
+    assert [each for each in gc.get_objects() if type(each) is SimLoop] == []
 
 
 def test_a_plan_survives_json() -> None:

@@ -443,6 +443,26 @@ def test_ctrl_c_counts_between_two_turns(turns: int):
     loop.close()
 
 
+def test_ctrl_c_between_two_runs_of_one_block_counts_at_the_next_turn():
+    """Around a thousand short runs, one block changes the signal's handler once."""
+    finished = []
+
+    async def story() -> None:
+        await asyncio.sleep(0)
+        finished.append("too much")
+
+    loop = SimLoop(1)
+    with loop.interruptible():
+        loop.run_until(1.0)
+        signal.raise_signal(signal.SIGINT)
+        finished.append("between")
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(story())
+    assert finished == ["between"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    loop.close()
+
+
 def test_a_second_ctrl_c_counts_at_once():
     """A turn may be endless."""
     finished = []
