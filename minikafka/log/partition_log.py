@@ -200,6 +200,8 @@ class PartitionLog:
         if self.has_gaps and not loaded.marks_gaps:
             self._mark_gaps(loaded.holes_end)
         if not self.report.clean:
+            # Its end may have been cut, here or by the process before, and that is not durable yet.
+            self._store.active.cut_write = self._store.active.writes if self._store.active.size else 0
             self._durability.folder_changed()
             if not self._epoch_checkpoint.is_right:
                 self._epoch_checkpoint.save()

@@ -17,6 +17,8 @@ Rules for this file:
 4. Segments that compaction was replacing are finished being replaced: a ``.log.swap`` takes its name, a segment below
    the end of the one before it goes (``cleaner.py``).
 5. Where leader epochs fall, the log came from another cluster. It is not cut: MisfitLog, and its owner sets it aside.
+   Unless they fall at the beginning of a segment, in a log of ours: that one had been cut off, and came back with the
+   power. A segment is not sealed before its own cut is durable (``segment_store.py``), so it cannot come back alone.
 6. Everything dropped is in the ``RecoveryReport``, with the reason. Bytes are removed only where a batch is damaged.
    Where its checksum is right and only its offsets do not fit, the bytes from there on are kept in a ``.stray`` file.
 """
@@ -164,6 +166,8 @@ class _Loader:
         self.report = RecoveryReport(clean=clean, recovery_point=self.recovery_point)
         self.epochs = EpochCache()
         self.epochs_are_from_file = False
+        self.is_foreign = False
+        """The checkpoint of epochs is sound, and knows nothing of the log's beginning: another cluster wrote that."""
         self.end_max: Offset = LONG_MAX
         """The log does not end behind this offset."""
         self.last_batch: RecordBatch | None = None
@@ -458,9 +462,15 @@ class _Loader:
                 number, first_to_scan = 0, max(first_to_scan - removed, 0)
                 continue
             is_behind_hole = segment.base_offset > before
+            reason, keep = "", is_behind_hole
             if segment.base_offset < before or (is_behind_hole and not self._is_left_out(before, number)):
                 reason = f"begins at {segment.base_offset}, the log before it ends at {before}"
-                self._drop(number, reason, keep=is_behind_hole)
+            elif number and self._has_come_back(segment):
+                reason, keep = f"was cut off at {segment.base_offset}, and came back with the power", True
+            if reason:
+                self._drop(number, reason, keep=keep)
+                if number <= first_to_scan and not self.clean:
+                    self._distrust(number - 1)
                 return
             believed = number < first_to_scan and self._believe(segment, number)
             if not believed and not self._rescan(segment, number):
@@ -473,6 +483,41 @@ class _Loader:
             if number + 1 < len(self.segments):
                 self._close(segment)
             number += 1
+            if number == first_to_scan and not self.clean:
+                self._check_believed_epochs()
+
+    def _has_come_back(self, segment: Segment) -> bool:
+        """Return True if its first batch has a lower leader epoch than the batch before the segment.
+
+        The log was cut, its removal was lost with the power, and what was written since, in a later epoch, ends just
+        where it begins. A log of another cluster has epochs that its checkpoint does not know: it goes as a whole.
+        """
+        if self.clean or self.is_foreign:
+            return False
+        first = self._first_batch(segment)
+        return first is not None and 0 <= first.leader_epoch < self.epochs.epoch_at(segment.base_offset - 1)
+
+    def _distrust(self, number: int) -> None:
+        """Walk a segment that was believed for the recovery point. What comes after it was no part of this log, so the
+        point was not of its end either.
+        """
+        segment = self.segments[number]
+        self.trusted_end = min(self.trusted_end, segment.base_offset)
+        self.epochs.truncate_from_end(self.trusted_end)
+        segment.synced_writes = 0
+        self._rescan(segment, number)
+
+    def _check_believed_epochs(self) -> None:
+        """The last batch that is believed shows whether the checkpoint of epochs is of this log: not if it was
+        written when the log was cut, and the power took the cut.
+        """
+        last = self.last_batch
+        if last is None or not self.epochs_are_from_file or last.leader_epoch in (NO_EPOCH, self.epochs.latest):
+            return
+        self.report.notes.append(f"leader epochs: {self.epochs.latest} is the last one, {last} was believed")
+        self.epochs.clear()
+        self._find_epochs()
+        self.epochs.truncate_from_end(self.trusted_end)
 
     def _is_left_out(self, before: Offset, number: int) -> bool:
         """Return True if compaction explains the hole from ``before`` to segment ``number``; rule 3."""
@@ -494,13 +539,8 @@ class _Loader:
         """Return True if its first batch does not fit into a segment that begins at ``before``; a follower then names a
         segment by the batch.
         """
-        segment = self.segments[number]
-        try:
-            for _, header in headers(segment.file, 0, segment.file.size()):
-                return header.last_offset - before > RELATIVE_MAX
-        except CorruptMessage:
-            pass
-        return False
+        first = self._first_batch(self.segments[number])
+        return first is not None and first.last_offset - before > RELATIVE_MAX
 
     def _note_gaps(self, offset: Offset) -> None:
         if not self.has_gaps:
@@ -701,7 +741,7 @@ class _Loader:
                 if self.epochs.epoch_at(first) != NO_EPOCH or not self.segments:
                     self.epochs_are_from_file = True
                     return
-                self.epochs.clear()
+                self.is_foreign = self.epochs.clear()
                 self.report.notes.append(f"{path}: nothing covers offset {first}")
         self._find_epochs()
 
@@ -719,11 +759,16 @@ class _Loader:
 
     def _first_epoch(self) -> Epoch:
         """Of the first batch; NO_EPOCH: there is none, it has none, or it is damaged."""
-        segment = self.segments[0]
+        first = self._first_batch(self.segments[0])
+        return NO_EPOCH if first is None else first.leader_epoch
+
+    @staticmethod
+    def _first_batch(segment: Segment) -> RecordBatch | None:
+        """Its header; None: there is none, or it is damaged."""
         try:
-            return next((header.leader_epoch for _, header in headers(segment.file, 0, segment.size)), NO_EPOCH)
+            return next((header for _, header in headers(segment.file, 0, segment.file.size())), None)
         except CorruptMessage:
-            return NO_EPOCH
+            return None
 
     def _load_producers(self, end: Offset) -> tuple[ProducerState, list[Offset]]:
         """From the newest snapshot that can be believed and the batches after it.

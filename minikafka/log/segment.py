@@ -241,6 +241,7 @@ class Segment:
         "_time_index",
         "base_offset",
         "bytes_since_index",
+        "cut_write",
         "folder",
         "next_offset",
         "size",
@@ -270,6 +271,8 @@ class Segment:
         self.writes = 1
         """Counts changes of the file's content; the creation is one."""
         self.synced_writes = 0
+        self.cut_write = 0
+        """The number, among its writes, of its latest cut, or of the latest that may have been one; 0: none."""
         self._first_timestamp: int | None = None
         self._newest_is_checked = False
 
@@ -517,6 +520,7 @@ class Segment:
         position, _ = found
         self.file.truncate(position)
         self.writes += 1
+        self.cut_write = self.writes
         self.size = position
         self.next_offset = self._end_before(position)
         self.index.truncate(end_offset=self.next_offset, size=self.size)

@@ -154,8 +154,11 @@ class SegmentStore:
         # The log was cut below a recovery point that may still stand in the checkpoint on disk. If this segment were
         # sealed before it is synced: 1. power cut; 2. the old point lies in a later segment; 3. this one is believed
         # though it was never synced. So it stays the last, and is walked, until a sync has passed.
-        is_cut = self.disk_recovery_point > sealed.next_offset and self._durability.synced_end < sealed.next_offset
-        if is_cut or (self.waits_for_gaps_marker and not is_full):
+        is_believed = self.disk_recovery_point > sealed.next_offset and self._durability.synced_end < sealed.next_offset
+        # Nor, if it can wait, before a cut of it is durable: the power may take the cut with what was written over it,
+        # and what was cut off may end just where the next segment begins.
+        waits = sealed.cut_write > sealed.synced_writes or self.waits_for_gaps_marker
+        if is_believed or (waits and not is_full):
             self.roll_is_put_off = True
             if is_full:
                 raise KafkaStorageError(f"{self._folder}: the segment is full and waits for a sync")

@@ -123,10 +123,11 @@ def test_a_damaged_end_of_a_segment_takes_no_later_segment_along(policy: str, is
                 harmed = copy.deepcopy(disk)
                 content = harmed.inodes[path].content
                 content[len(content) - size + at] ^= 1 << bit
+                last = bytes(content[-size:])
                 again = opened(harmed, config_of=lambda _: config)
                 log = again.logs[ORDERS]
-                is_up = int.from_bytes(content[len(content) - size :][:8], signed=True) > end - 1 or at >= 8
-                if end < 12 and is_up and content[len(content) - size + 23] < 0x80:
+                is_up = int.from_bytes(last[:8], signed=True) > end - 1 or at >= 8
+                if end < 12 and is_up and last[23] < 0x80:
                     assert (log.end_offset, log.segment_count) == (12, 3), (base, at, bit)
                     for offset in {*range(12)} - {end - 1}:
                         assert log.read(offset, max_bytes=100).first_offset == offset, (base, at, bit)

@@ -221,6 +221,7 @@ def test_a_producer_snapshot_of_segments_that_are_walked_is_not_believed():
     snapshot = f"orders-0/{offset_name(5, '.snapshot')}"
     former = disk.read_file(snapshot)
     log.truncate_to(3)
+    run(log.sync())
     for sequence in range(4):
         log.append_as_leader(from_producer(8, sequence, NAMES[sequence]), leader_epoch=1, wall_ms=TIME)
     assert disk.read_file(snapshot) != former

@@ -149,6 +149,7 @@ def test_a_segment_is_old_by_record_time():
         fill(log, "b", time=TIME + 1000)
         if reopen:
             log = open_log(disk, TopicConfig(segment_ms=1000))
+            run(log.sync())
         assert log.segment_count == 1
         fill(log, "c", time=TIME + 1001)
         assert log.segment_count == 2

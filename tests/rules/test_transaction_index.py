@@ -125,6 +125,7 @@ def test_cut_marker_takes_its_entry_along():
     assert log.stable_end(1) == 0
     assert log.aborted_transactions(0, 1) == []
     fill(log, "b")
+    run(log.sync())
     log.roll()
     assert not disk.exists(path(0, ".txnindex"))
     assert log.producers.transactions.open == {0: 7}

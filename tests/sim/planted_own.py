@@ -13,6 +13,7 @@ from minikafka.log.durability import Durability
 from minikafka.log.epochs import EpochCache
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import Duplicate, ProducerState
+from minikafka.log.segment import Segment
 from minikafka.log.segment_store import SegmentStore
 from minikafka.quorum import controller_brokers, roles, voting
 from minikafka.quorum.controller import Controller, under_policy
@@ -27,6 +28,12 @@ from minikafka.types import NO_NODE
 from minikafka.wire.batch import RecordBatch
 from tests.rules.test_controller_brokers import (
     test_a_second_incarnation_is_refused_while_the_first_is_heard as second_incarnation_is_refused,
+)
+from tests.rules.test_log_cuts import (
+    test_epochs_of_believed_segments_come_back_with_them as epochs_of_believed_segments,
+)
+from tests.rules.test_log_cuts import (
+    test_what_was_written_after_the_cut_is_walked_though_the_recovery_point_lies_behind_it as what_follows_is_walked,
 )
 from tests.rules.test_producer_state import (
     test_a_gap_is_refused_and_says_what_was_expected as gap_is_refused,
@@ -294,6 +301,18 @@ def _own(area: str, name: str, story: str, *patches: tuple[Any, str, Any], **whe
     return Bug(name=name, source="ours", area=area, story=story, patches=patches, **where)
 
 
+def cut_that_nothing_waits_for(original: Callable[..., None]) -> Callable[..., None]:
+    def truncate(self: Segment, offset: int) -> None:
+        original(self, offset)
+        self.cut_write = 0
+
+    return truncate
+
+
+def not_looked_at(*_: object) -> None:
+    return None
+
+
 OWN = (
     _own(
         "log recovery",
@@ -343,6 +362,32 @@ OWN = (
         ground="log",
         caught_by=("epochs_differ",),
         budget=20,
+    ),
+    _own(
+        "log recovery",
+        "sealed_before_its_cut",
+        "a segment is sealed while the power can still undo a cut of it (found by this ground's seeds)",
+        (Segment, "truncate", cut_that_nothing_waits_for(Segment.truncate)),
+        ground="log",
+        caught_by=(*LOG, "good_batch_refused"),
+        seed=641,
+        budget=1900,
+    ),
+    _own(
+        "log recovery",
+        "believed_behind_a_cut",
+        "what a recovery point of a log that was cut lets believe is not walked (found by this ground's seeds)",
+        (recovery._Loader, "_distrust", not_looked_at),
+        ground="drill",
+        told_in=what_follows_is_walked,
+    ),
+    _own(
+        "log recovery",
+        "epochs_of_a_cut_log_believed",
+        "the power undoes a cut, and leader epochs are those of the log that was cut (found by this ground's seeds)",
+        (recovery._Loader, "_check_believed_epochs", not_looked_at),
+        ground="drill",
+        told_in=epochs_of_believed_segments,
     ),
     _own(
         "idempotence",

@@ -1,0 +1,115 @@
+"""A log that was cut, and a power failure before the cut was durable: what was cut off may come back (S1, S21).
+
+Files keep a beginning of what was done to each, and names any combination: the cut may be gone and what was written
+later there, or the other way round. Found by ``tests/sim/log_histories.py`` and ``compacted_replicas.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.log.checkpoint import format_epochs
+from minikafka.log.names import offset_name
+from minikafka.log.partition_log import PartitionLog
+from minikafka.log.recovery import MisfitLog
+from tests.rules.log_words import ORDERS, fill, open_log, values
+from tests.rules.memory_disk import Inode, MemoryDisk, run
+
+EPOCHS = f"{ORDERS}/leader-epoch-checkpoint"
+
+
+def path(base: int) -> str:
+    return f"{ORDERS}/{offset_name(base, '.log')}"
+
+
+def bases(log: PartitionLog) -> list[int]:
+    return [segment.base_offset for segment in log._store.segments]
+
+
+def come_back() -> tuple[MemoryDisk, PartitionLog]:
+    """Segments 0 to 5 and 5 to 10 of epoch 1 were synced. The log was cut at 3, and two records of epoch 2 followed; but
+    the removal of the second segment is not durable, and the power has gone.
+    """
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *"abcdefghij", epoch=1)
+    assert bases(log) == [0, 5]
+    run(log.sync())
+    stale = disk.inodes[path(5)]
+    log.truncate_to(3)
+    log.assign_epoch(2, 3)
+    fill(log, "x", "y", epoch=2)
+    disk.inodes[path(5)] = stale
+    return disk, log
+
+
+@pytest.mark.parametrize("recovery_point", [0, 3, 10, None])
+def test_a_segment_that_comes_back_behind_a_later_epoch_is_set_aside(recovery_point: int | None):
+    """The log before it ends just where it begins. The whole log was set aside for that, as one of another cluster."""
+    disk, _ = come_back()
+    log = open_log(disk, recovery_point=recovery_point)
+    assert (values(log), log.epochs.entries) == ([*"abcxy"], [(1, 0), (2, 3)])
+    assert disk.exists(path(5) + ".stray")
+    assert [dropped.reason for dropped in log.report.dropped] == ["was cut off at 5, and came back with the power"]
+
+
+@pytest.mark.parametrize("checkpoint", [b"", b"0\n1\n1 0\n"], ids=["torn", "old"])
+def test_the_checkpoint_of_epochs_may_be_lost_with_the_cut(checkpoint: bytes):
+    """It is replaced with each cut and each epoch, and not synced at once."""
+    disk, _ = come_back()
+    disk.replace_file(EPOCHS, checkpoint)
+    log = open_log(disk, recovery_point=3)
+    assert (values(log), log.epochs.entries) == ([*"abcxy"], [(1, 0), (2, 3)])
+
+
+def test_what_was_written_after_the_cut_is_walked_though_the_recovery_point_lies_behind_it():
+    """The point is of the log that was cut, and the segment before the one that came back was believed for it."""
+    disk, _ = come_back()
+    disk.inodes[path(0)].content[-10:] = bytes(10)
+    log = open_log(disk, recovery_point=10)
+    assert values(log) == [*"abcx"]
+
+
+def test_a_log_of_another_cluster_is_set_aside_in_whole_also_where_its_epochs_fall_between_segments():
+    """Its checkpoint was written when a leader of this cluster began there, and knows nothing of its beginning."""
+    disk, _ = come_back()
+    disk.replace_file(EPOCHS, format_epochs([(1, 5)]))
+    with pytest.raises(MisfitLog, match="offset 5 has leader epoch 1 after 2"):
+        open_log(disk)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_segment_is_not_sealed_before_its_cut_is_durable(is_killed: bool):
+    """1. The log is cut, and written on. 2. A next segment begins. 3. The power goes, and the first segment is as it was
+    before the cut. Where what was cut off ends just where the next segment begins, nothing shows the exchange.
+    """
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *"abcde", epoch=1)
+    run(log.sync())
+    log.truncate_to(3)
+    log.assign_epoch(2, 3)
+    fill(log, "x", epoch=2)
+    if is_killed:
+        log = open_log(disk, recovery_point=3)
+    fill(log, *"yz", epoch=2)
+    assert (bases(log), log.wants_sync) == ([0], True)
+    run(log.sync())
+    fill(log, "w", epoch=2)
+    assert (bases(log), values(log)) == ([0, 6], [*"abcxyzw"])
+
+
+def test_epochs_of_believed_segments_come_back_with_them():
+    """Only the checkpoint of epochs had heard of the cut. By it a follower's epoch would end later than it did (S21)."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *"abc", epoch=0)
+    fill(log, *"defghij", epoch=6)
+    run(log.sync())
+    whole: dict[str, Inode] = {name: disk.inodes[name] for name in (path(0), path(5))}
+    contents = {name: bytes(inode.content) for name, inode in whole.items()}
+    log.truncate_to(2)
+    disk.inodes.update(whole)
+    for name, content in contents.items():
+        disk.inodes[name].content[:] = content
+    assert open_log(disk, recovery_point=10).epochs.entries == [(0, 0), (6, 3)]
