@@ -183,7 +183,10 @@ class CompactedReplicas:
 
     def change_leader(self) -> None:
         """To a replica with all that is committed."""
-        if self.follower.log.end_offset < self.committed_end or self.follower.log.start_offset < self.leader.log.start_offset:
+        if (
+            self.follower.log.end_offset < self.committed_end
+            or self.follower.log.start_offset < self.leader.log.start_offset
+        ):
             return
         self.leader, self.follower = self.follower, self.leader
         self.epoch += 1
