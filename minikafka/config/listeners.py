@@ -90,7 +90,7 @@ def sasl_listener(mechanisms: str, lifetime_ms: int, overrides: tuple[Override, 
         elif each.setting == LIFETIME:
             lifetime_ms = _milliseconds(each)
         elif each.setting in _JAAS:
-            users, found = _jaas(each.name, each.text, _JAAS[each.setting])
+            users, found = jaas_users(each.name, each.text, _JAAS[each.setting])
             if _JAAS[each.setting] == "PLAIN":
                 passwords, own = users, found
     enabled = _mechanisms(name, mechanisms)
@@ -135,17 +135,12 @@ def _number(override: Override, high: int) -> int:
 _OPTION = re.compile(r'\s+([A-Za-z0-9_.@-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";=]+))', re.DOTALL)
 
 
-def jaas_users(name: str, text: str, mechanism: str) -> dict[str, str]:
-    r"""Passwords by user of a JAAS text: ``MODULE required user_ann="secret" user_bob="x";``.
+def jaas_users(name: str, text: str, mechanism: str) -> tuple[dict[str, str], OwnLogin | None]:
+    r"""Passwords by user of a JAAS text, and with which name and password the broker logs in.
 
-    ``\"`` and ``\\`` stand for themselves in quotes. ``username`` and ``password`` are the broker's own. Raises
-    InvalidConfig, which shows no value.
+    The text is ``MODULE required username="admin" password="y" user_ann="secret" user_bob="x";``, in which ``\"`` and
+    ``\\`` stand for themselves in quotes. Raises InvalidConfig, which shows no value.
     """
-    return _jaas(name, text, mechanism)[0]
-
-
-def _jaas(name: str, text: str, mechanism: str) -> tuple[dict[str, str], OwnLogin | None]:
-    """As :func:`jaas_users`, and with which name and password the broker logs in."""
     module = _LOGIN_MODULES[mechanism]
     beginning = re.match(rf"\s*{re.escape(module)}\s+required(?=[\s;])", text)
     if beginning is None:

@@ -58,8 +58,9 @@ class Assignor(Protocol):
     def rebalance(self) -> str:
         """``EAGER`` or ``COOPERATIVE``."""
 
-    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
+    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:  # noqa: ARG002 - no memory
         """What a member adds to its subscription when it joins after having had ``owned`` in ``generation``."""
+        return None
 
     def assign(self, partitions: Mapping[str, int], members: Sequence[GroupMember]) -> Assigned:
         """Deal all partitions of the topics (name to count) to the members that subscribe to them."""
@@ -77,7 +78,7 @@ def all_partitions(partitions: Mapping[str, int], members: Sequence[GroupMember]
 
 
 @dataclass(frozen=True, slots=True)
-class RangeAssignor:
+class RangeAssignor(Assignor):
     """Each topic by itself: n partitions and m members, n // m in a row to each and one more to the first n % m.
 
     Two topics of 10 partitions and 3 members: the first member has eight, the others six each (the known skew).
@@ -85,9 +86,6 @@ class RangeAssignor:
 
     name: str = field(default="range", init=False)
     rebalance: str = field(default=EAGER, init=False)
-
-    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:  # noqa: ARG002 - no memory
-        return None
 
     def assign(self, partitions: Mapping[str, int], members: Sequence[GroupMember]) -> Assigned:
         assigned: Assigned = {member.member_id: [] for member in members}
@@ -104,14 +102,11 @@ class RangeAssignor:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundRobinAssignor:
+class RoundRobinAssignor(Assignor):
     """All partitions of all topics in one list, dealt in turn; who does not subscribe to a topic is passed over."""
 
     name: str = field(default="roundrobin", init=False)
     rebalance: str = field(default=EAGER, init=False)
-
-    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:  # noqa: ARG002 - no memory
-        return None
 
     def assign(self, partitions: Mapping[str, int], members: Sequence[GroupMember]) -> Assigned:
         assigned: Assigned = {member.member_id: [] for member in members}
@@ -134,7 +129,7 @@ Claims = dict[str, list[TopicPartition]]
 
 
 @dataclass(frozen=True, slots=True)
-class StickyAssignor:
+class StickyAssignor(Assignor):
     """Eager: members give up everything before they join and tell in their user data what they had."""
 
     name: str = field(default="sticky", init=False)
@@ -155,15 +150,14 @@ class StickyAssignor:
 
 
 @dataclass(frozen=True, slots=True)
-class CooperativeStickyAssignor:
-    """Members keep their partitions while they join, and give up only what another member gets."""
+class CooperativeStickyAssignor(Assignor):
+    """Members keep their partitions while they join, and give up only what another member gets.
+
+    It adds nothing to the subscription, which itself has what was owned, and in which generation.
+    """
 
     name: str = field(default="cooperative-sticky", init=False)
     rebalance: str = field(default=COOPERATIVE, init=False)
-
-    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:  # noqa: ARG002
-        """Nothing: the subscription itself has both."""
-        return None
 
     def assign(self, partitions: Mapping[str, int], members: Sequence[GroupMember]) -> Assigned:
         owned = {member.member_id: (member.subscription.generation, member.subscription.owned) for member in members}

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from minikafka import errors as kafka
 from minikafka.addresses import is_number
@@ -42,6 +43,8 @@ from minikafka.quorum.elections import change_of, election_for
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import ConfigRecord, MetadataRecord, PartitionChange
 from minikafka.wire import admin as a
+
+Response = TypeVar("Response")
 
 LISTS = frozenset(
     {
@@ -119,38 +122,30 @@ def incremental_alter_configs(
     policy: ClusterPolicy, image: MetadataImage, request: a.IncrementalAlterConfigsRequest
 ) -> Decision[a.IncrementalAlterConfigsResponse]:
     """Set, delete, append or subtract single settings. Each resource is changed as a whole or not at all."""
-    records, answers = _altered(policy, image, request.resources, _increments)
-    return Decision(
-        records=() if request.validate_only else records,
-        response=a.IncrementalAlterConfigsResponse(responses=answers),
-        cause="settings were altered",
-    )
+    return _altered(policy, image, request, _increments, a.IncrementalAlterConfigsResponse, "settings were altered")
 
 
 def alter_configs(
     policy: ClusterPolicy, image: MetadataImage, request: a.AlterConfigsRequest
 ) -> Decision[a.AlterConfigsResponse]:
     """The older form: the resource then has these settings and no others."""
-    records, answers = _altered(policy, image, request.resources, _replacement)
-    return Decision(
-        records=() if request.validate_only else records,
-        response=a.AlterConfigsResponse(responses=answers),
-        cause="settings were replaced",
-    )
+    return _altered(policy, image, request, _replacement, a.AlterConfigsResponse, "settings were replaced")
 
 
 def _altered(
     policy: ClusterPolicy,
     image: MetadataImage,
-    resources: tuple[a.AlterConfigsResource, ...],
+    request: a.IncrementalAlterConfigsRequest | a.AlterConfigsRequest,
     wanted_of: Callable[[_Resource, a.AlterConfigsResource], dict[str, str]],
-) -> tuple[tuple[MetadataRecord, ...], tuple[a.AlteredConfigs, ...]]:
+    respond: Callable[..., Response],
+    cause: str,
+) -> Decision[Response]:
     """The records for all resources, in order, and an answer for each."""
     records: list[MetadataRecord] = []
     answers: list[a.AlteredConfigs] = []
-    times = Counter((each.resource_type, each.resource_name) for each in resources)
+    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
     staged = image
-    for asked in resources:
+    for asked in request.resources:
         try:
             if times[asked.resource_type, asked.resource_name] > 1:
                 raise kafka.InvalidRequest(f"{asked.resource_name!r} is named more than once in one request")
@@ -169,7 +164,8 @@ def _altered(
         changed.extend(_consequences(policy, staged, after, names))
         records.extend(changed)
         staged = staged.staged(changed)
-    return tuple(records), tuple(answers)
+    written = () if request.validate_only else tuple(records)
+    return Decision(records=written, response=respond(responses=tuple(answers)), cause=cause)
 
 
 def _resource(policy: ClusterPolicy, image: MetadataImage, asked: a.AlterConfigsResource) -> _Resource:

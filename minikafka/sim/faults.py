@@ -11,10 +11,10 @@ the end of the safety phase everything is put right at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from minikafka.faults import CLIENT, CLIENT_END, End, Standing, View, links_of, nodes_of, with_any_client
 from minikafka.groups.records import OFFSETS_TOPIC
@@ -29,6 +29,7 @@ from minikafka.sim.world import Event
 from minikafka.types import NodeId, TopicPartition
 
 At = Callable[[float, Callable[[], None]], None]
+Item = TypeVar("Item")
 
 DISK_LEFT_BYTES = 200
 """On a full disk: some small writes still fit, which is worse than none."""
@@ -172,6 +173,13 @@ class Faults:
     def _later(self, fault: Fault, do: Callable[[], None]) -> None:
         self._at(self._cluster.sim.loop.time() + fault.lasts_s, do)
 
+    def _later_for_each(self, fault: Fault, do: Callable[[Item], None], items: Sequence[Item]) -> None:
+        def do_all() -> None:
+            for each in items:
+                do(each)
+
+        self._later(fault, do_all)
+
     # ---- processes and machines --------------------------------------------------------------------------------------
 
     def _crash(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
@@ -213,11 +221,7 @@ class Faults:
         self._tell(f"  {mark}: {what}")
 
     def _restart_later(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        def restart() -> None:
-            for node in nodes:
-                self.restart_if_stopped(node)
-
-        self._later(fault, restart)
+        self._later_for_each(fault, self.restart_if_stopped, nodes)
 
     def _power_cut(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         forgetful = tuple(node for node in nodes if self._has_forgotten(node))
@@ -320,12 +324,7 @@ class Faults:
     def _pause(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         for node in nodes:
             self._cluster.pause(node)
-
-        def resume() -> None:
-            for node in nodes:
-                self._cluster.resume(node)
-
-        self._later(fault, resume)
+        self._later_for_each(fault, self._cluster.resume, nodes)
 
     def _stop(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         """SIGTERM; a process that has not ended when its time is up, which is longer than it may take, is killed."""
@@ -392,12 +391,7 @@ class Faults:
     def _isolate(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         for node in nodes:
             self._cluster.cut_off(node)
-
-        def heal() -> None:
-            for node in nodes:
-                self._cluster.sim.network.heal(node_name(node))
-
-        self._later(fault, heal)
+        self._later_for_each(fault, self._cluster.sim.network.heal, list(map(node_name, nodes)))
 
     def _cut(self, fault: Fault, _: tuple[NodeId, ...]) -> None:
         links = self._links(fault)
@@ -442,24 +436,18 @@ class Faults:
             network.shape(*link, replace(network.profile, **{SHAPES[fault.kind]: fault.value}))
             self._shaped[link] = None
 
-        def as_others() -> None:
-            for link in links:
-                self._shaped.pop(link, None)
-                network.shape(*link, None)
+        def as_others(link: tuple[str, str]) -> None:
+            self._shaped.pop(link, None)
+            network.shape(*link, None)
 
-        self._later(fault, as_others)
+        self._later_for_each(fault, as_others, links)
 
     def _clog(self, fault: Fault, _: tuple[NodeId, ...]) -> None:
         network = self._cluster.sim.network
         links = [link for link in self._links(fault) if CLIENT not in link]
-
-        def release() -> None:
-            for link in links:
-                network.release(*link)
-
         for link in links:
             network.clog(*link)
-        self._later(fault, release)
+        self._later_for_each(fault, lambda link: network.release(*link), links)
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
