@@ -1,6 +1,7 @@
 """A scenario as data, and the strikes that a seed makes of it.
 
-A scenario as data: frozen, complete, checked. ``reading.py`` makes one from a file.
+A scenario as data: frozen, complete, checked. Its classes are the tables of a file, with the types and limits of their
+fields; ``reading.py`` reads one and checks what no type says.
 
 Rule for this file: times are seconds; a span is drawn from by the seed, a single time is a span of no width.
 
@@ -14,11 +15,13 @@ Rules for this file: one stream of draws per step; a longer duration only append
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct, field
 
 from minikafka.faults import (
     CLIENT,
@@ -36,7 +39,7 @@ from minikafka.faults import (
     nodes_of,
 )
 from minikafka.types import NodeId, TopicPartition
-from minikafka.world.faults import EVERY_API, FaultSpec
+from minikafka.world.faults import COUNT_MAX, EVERY_API, FaultSpec
 
 SHORT_SESSIONS: Final = {
     "broker.session.timeout.ms": "2000",
@@ -56,40 +59,68 @@ FLUSH_EACH: Final = "log.flush.interval.messages"
 UNCLEAN: Final = "unclean.leader.election.enable"
 
 
-class Span(NamedTuple):
-    """Seconds, from ``low`` to ``high``."""
+BROKERS_MAX: Final = 9
+"""Each is a process of some 60 MB; more brokers make no more kinds of fault."""
 
-    low: float
-    high: float
+
+NO_FIELD: Final = "(no field)"
+"""Name of what a file cannot have."""
+
+
+class Seconds(float):
+    """A time; in a file with its unit, as ``200ms``."""
+
+
+class Jump(Seconds):
+    """A time that may be negative."""
+
+
+class Span:
+    """Seconds, from ``low`` to ``high``; in a file ``2s..6s``, or one time."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
 
     def draw(self, random: Random) -> float:
         """One of them, to a millisecond."""
         return self.low if self.low == self.high else round(random.uniform(self.low, self.high), 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class Words(tuple[str, ...]):
+    """Texts; in a file a list of them, or a single one."""
+
+    __slots__ = ()
+
+
+class Settings(dict[str, str]):
+    """Settings by Kafka's names; in a file values may also be numbers and flags."""
+
+
+class Table(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """A table of the file."""
+
+
+class Topic(Table, frozen=True, kw_only=True):
     """A topic that exists from the start."""
 
     name: str
-    partitions: int = 3
-    replication_factor: int = 3
-    configs: Mapping[str, str] = field(default_factory=dict)
+    partitions: Annotated[int, Meta(ge=1, le=100)] = 3
+    replication_factor: Annotated[int, Meta(ge=1, le=BROKERS_MAX)] = 3
+    configs: Settings = field(default_factory=Settings)
 
     def names(self) -> tuple[TopicPartition, ...]:
         return tuple(TopicPartition(self.name, number) for number in range(self.partitions))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Table, frozen=True, kw_only=True):
     """What is started."""
 
-    brokers: int = 3
+    brokers: Annotated[int, Meta(ge=1, le=BROKERS_MAX)] = 3
     security_protocol: str = "PLAINTEXT"
     """How clients connect, as ``LocalCluster`` has it."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
     """All that differ from Kafka's defaults, SHORT_SESSIONS included."""
-    topics: tuple[Topic, ...] = (Topic(name="orders"),)
+    topics: tuple[Topic, ...] = ()
 
     def names(self) -> tuple[TopicPartition, ...]:
         """All partitions, in the order of the file."""
@@ -101,16 +132,15 @@ class Cluster:
         return self.settings.get(FLUSH_EACH) == "1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Producers:
+class Producers(Table, frozen=True, kw_only=True):
     """``count`` producers alike, each with a ledger."""
 
     name: str = "p"
     """They are p1, p2 and so on."""
-    count: int = 1
+    count: Annotated[int, Meta(ge=1, le=100)] = 1
     acks: str = "all"
     """``all``, ``1`` or ``0``."""
-    rate: float = 50.0
+    rate: Annotated[float, Meta(ge=0.1, le=20_000.0)] = 50.0
     """Records a second, of each."""
     topic: str = "orders"
 
@@ -118,69 +148,83 @@ class Producers:
         return tuple(f"{self.name}{number}" for number in range(1, self.count + 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Table, frozen=True, kw_only=True):
     """A consumer group that reads along."""
 
     name: str
-    members: int = 1
+    members: Annotated[int, Meta(ge=1, le=50)] = 1
     topic: str = "orders"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(Table, frozen=True, kw_only=True):
     """What runs beside the faults."""
 
-    duration_s: float = 20.0
-    producers: tuple[Producers, ...] = (Producers(),)
+    duration_s: Seconds = field(default=Seconds(20.0), name="duration")
+    producers: tuple[Producers, ...] = ()
     groups: tuple[Group, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Table, frozen=True, kw_only=True):
     """One line of the plan of faults. Several words for ``what`` or ``whom``: the seed draws each time."""
 
-    what: tuple[str, ...]
-    whom: tuple[str, ...]
+    what: Words
+    whom: Words = Words()
     to: str = ""
     """Of link faults: the other end."""
     at: Span | None = None
     every: Span | None = None
     """Again and again until the load ends; the first time at ``at``, or after one such pause."""
-    lasts: Span | None = None
-    """``for``. None: until the load ends."""
+    lasts: Span | None = field(default=None, name="for")
+    """None: until the load ends."""
     clients: bool = False
-    delay_s: float = 0.0
-    jitter_s: float = 0.0
-    share: float = 0.0
-    by_s: float = 0.0
-    messages: FaultSpec | None = None
-    """Of ``messages``: the fault, on a link that is not known yet."""
+    delay_s: Seconds = field(default=Seconds(0.0), name="delay")
+    jitter_s: Seconds = field(default=Seconds(0.0), name="jitter")
+    share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    by_s: Jump = field(default=Jump(0.0), name="by")
+    kind: str = ""
+    """Of ``messages``, as are the next four: what happens to which of them."""
+    api: str = EVERY_API
+    message: str = ""
+    count: Annotated[int, Meta(ge=1, le=COUNT_MAX)] | None = None
+    error: str = ""
+
+    def fault_of_messages(self) -> FaultSpec:
+        """The fault of ``messages``, on a link that is not known yet. InvalidRequest."""
+        return FaultSpec(
+            kind=self.kind,  # type: ignore[arg-type]  # one of KINDS
+            link="*>*",
+            api=self.api,
+            message=self.message or None,  # type: ignore[arg-type]  # checked by FaultSpec
+            count=self.count,
+            delay_ms=self.delay_s * 1000,
+            jitter_ms=self.jitter_s * 1000,
+            probability=self.share or 1.0,
+            error=self.error or None,
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
+class Expectation(Table, frozen=True, kw_only=True):
     """What may come of it. Nothing said: no promise is broken."""
 
-    loss: tuple[str, ...] = ()
+    loss: Words = Words()
     """Reasons, of losses.REASONS, for which the settings allow to lose what was acknowledged."""
-    converge_s: float = 60.0
+    converge_s: Seconds = field(default=Seconds(60.0), name="converge")
     """So long may it take, after the last fault is put right, until every replica is in sync."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Table, frozen=True, kw_only=True):
     """One file."""
 
     name: str
     teaches: str
-    cluster: Cluster
-    load: Load
-    steps: tuple[Step, ...]
+    cluster: Cluster = Cluster()
+    load: Load = Load()
+    steps: tuple[Step, ...] = ()
     expect: Expectation = Expectation()
     source: str = ""
     """Where the story comes from."""
-    path: Path = Path()
+    path: Path = field(default=Path(), name=NO_FIELD)
+    """The file."""
 
     def faults(self) -> tuple[str, ...]:
         """Every fault that it may need, each once, in order."""
@@ -314,7 +358,7 @@ def _strike(step: Step, at_s: float, random: Random, brokers: int) -> Strike:
         jitter_s=step.jitter_s if "jitter" in word.takes else 0.0,
         share=step.share if "share" in word.takes else 0.0,
         by_s=step.by_s if "by" in word.takes else 0.0,
-        messages=step.messages if what == MESSAGES else None,
+        messages=step.fault_of_messages() if what == MESSAGES else None,
     )
 
 

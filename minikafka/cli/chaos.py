@@ -19,13 +19,13 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count as counting
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeAlias
 
 import click
+from msgspec.structs import replace
 
 from minikafka.chaos.machine import run as command_output
 from minikafka.chaos.outcome import CLEAN

@@ -42,7 +42,7 @@ FAULT_S_MIN: Final = 0.1
 BROKERS_MAX: Final = 9
 PARTITIONS_MAX: Final = 100
 DELAY_MS_MAX: Final = 60_000.0
-"""Limits of a scenario (``chaos/reading.py``)."""
+"""Limits of a scenario (``chaos/scenario.py``, ``chaos/reading.py``)."""
 NAME: Final = "injected"
 
 

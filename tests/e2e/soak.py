@@ -17,10 +17,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import uvloop
+from msgspec.structs import replace
 
 from minikafka.chaos.outcome import CLEAN, COUNTED_AS, Outcome, quantile
 from minikafka.chaos.reading import find, library, read

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import javaproperties
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from minikafka.chaos.machine import run
 from minikafka.chaos.netns import NetnsTarget

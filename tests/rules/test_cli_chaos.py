@@ -32,6 +32,12 @@ def test_the_list_tells_what_each_teaches_and_where_it_can_be_played():
     assert "zombie-leader" in told("list").stdout
 
 
+def test_a_protocol_that_the_target_cannot_use_is_refused_before_anything_starts():
+    """The option takes the place of the scenario's own `security-protocol`."""
+    result = told("run", "kill-loop", "--target", "processes", "--security-protocol", "SASL_SSL", code=2)
+    assert "processes cannot use SASL_SSL: only netns can" in result.stderr
+
+
 @pytest.mark.parametrize(
     "names", [("journal.jsonl",), ("broker-1/journal.jsonl", "broker-2/journal.jsonl"), ("plan.json",)]
 )

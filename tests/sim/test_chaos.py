@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from minikafka.chaos.reading import find, library, read
 from minikafka.chaos.simulator import plan_of, play
