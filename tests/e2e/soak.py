@@ -30,12 +30,13 @@ from minikafka.chaos.target import lacks
 from minikafka.sim.run import run
 from minikafka.sim.seeds import plan_of
 from tests.fuzz.run import Counts, fuzz
+from tests.sim.histories import HISTORIES
 from tests.sim.planted_table import Hunt
 
 CYCLE_MINUTES = 20.0
 """A turn of all parts: a failure is found within that time, and a cluster's history does not grow with the hours."""
 
-SHARES = {"chaos": 0.35, "seeds": 0.35, "fuzz": 0.1, "hunt": 0.2}
+SHARES = {"chaos": 0.35, "seeds": 0.3, "histories": 0.1, "fuzz": 0.1, "hunt": 0.15}
 STORM = "storm"
 STORM_S_MIN = 20.0
 """However short the turn: some faults happen."""
@@ -106,6 +107,7 @@ class Soak:
         self.virtual_s = 0.0
         self.outcomes: Counter[str] = Counter()
         self.marks: Counter[str] = Counter()
+        self.histories: Counter[str] = Counter()
         self.fuzzed: list[Counts] = []
         self.hunt = Hunt(say)
         self.hunted = 0
@@ -115,6 +117,7 @@ class Soak:
         """Each part for its share."""
         self.real_chaos(minutes * SHARES["chaos"])
         self.fresh_seeds(minutes * SHARES["seeds"])
+        self.random_histories(minutes * SHARES["histories"])
         self.hostile_requests(minutes * SHARES["fuzz"])
         self.planted_bugs(minutes * SHARES["hunt"])
 
@@ -176,6 +179,20 @@ class Soak:
                 self._failed(f"simulator, seed {report.plan.seed}: {report.violations[0].name}")
         say(f"{self.runs} seeds so far, {self.virtual_s:,.0f} virtual seconds")
 
+    def random_histories(self, minutes: float) -> None:
+        """Small parts alone, in turn."""
+        say("random histories of small parts")
+        for name, (play_seed, _) in HISTORIES.items():
+            ends_at = time.monotonic() + 60 * minutes / len(HISTORIES)
+            while time.monotonic() < ends_at:
+                seed = self.first_seed + self.histories[name]
+                self.histories[name] += 1
+                try:
+                    play_seed(seed)
+                except Exception as error:
+                    self._failed(f"python -m tests.sim.histories {name} {seed}: {type(error).__name__}: {error}")
+        say(", ".join(f"{count:,} of {name}" for name, count in self.histories.items()))
+
     def hostile_requests(self, minutes: float) -> None:
         """Generated requests against one broker process."""
         seed = self.first_seed + len(self.fuzzed)
@@ -203,6 +220,7 @@ class Soak:
         lines = [
             f"chaos on real processes: {self.chaos}",
             f"simulator: {self.runs} seeds from {self.first_seed} on, {self.virtual_s:,.0f} virtual seconds; {outcomes}",
+            "random histories: " + ", ".join(f"{name} {count:,}" for name, count in self.histories.items()),
             (
                 f"hostile requests: {sum(each.requests for each in self.fuzzed):,}, "
                 f"longest hold {1000 * max((each.longest_hold_s for each in self.fuzzed), default=0.0):.1f} ms of CPU"

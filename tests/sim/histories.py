@@ -1,0 +1,42 @@
+"""Random histories of small parts, by name: a seed is a history, and one that fails raises (CI, and soak for longer).
+
+They meet what whole clusters meet too rarely: each step strikes just this part. A failure is replayed with
+``python -m tests.sim.histories NAME SEED``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tests.rules.compacted_replicas import CompactedReplicas
+from tests.rules.test_transaction_machine import walked
+from tests.sim.grounds import LOG_STEPS
+from tests.sim.log_histories import LogHistory
+
+HISTORIES: Final[Mapping[str, tuple[Callable[[int], None], int]]] = {
+    "log": (lambda seed: LogHistory(seed).play(LOG_STEPS), 200),
+    "compacted-replicas": (lambda seed: CompactedReplicas(seed).play(80), 60),
+    "transactions": (walked, 20),
+}
+"""What plays a seed, and how many of them CI plays: some seconds of each."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.histories", description=__doc__)
+    parser.add_argument("name", choices=HISTORIES)
+    parser.add_argument("seed", type=int, help="the first one")
+    parser.add_argument("--count", type=int, default=1, help="seeds to play")
+    options = parser.parse_args()
+    play, _ = HISTORIES[options.name]
+    for seed in range(options.seed, options.seed + options.count):
+        try:
+            play(seed)
+        except Exception as error:
+            error.add_note(f"python -m tests.sim.histories {options.name} {seed}")
+            raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Random histories of small parts: seeds that failed once, and fresh ones (S1, S9, S21)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.histories import HISTORIES
+from tests.sim.test_campaign import drawn_by_the_tree
+
+
+@pytest.mark.parametrize("seed", [396, 641, 713, 1112, 1467])
+def test_logs_of_which_a_cut_came_back_with_the_power(seed: int) -> None:
+    """Five of the first 1,500 failed: a record that was synced was exchanged for one that had been cut off, and epochs
+    were of a log that was gone (``tests/rules/test_log_cuts.py``).
+    """
+    play, _ = HISTORIES["log"]
+    play(seed)
+
+
+def test_a_replica_in_which_what_was_cut_off_stood_between_later_records() -> None:
+    """It kept the records of a former leader (``tests/rules/test_log_cuts.py``)."""
+    play, _ = HISTORIES["compacted-replicas"]
+    play(64)
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_fresh_histories(name: str) -> None:
+    """Others with each change of the product."""
+    play, count = HISTORIES[name]
+    first = drawn_by_the_tree()
+    for seed in range(first, first + count):
+        print(f"python -m tests.sim.histories {name} {seed}")  # noqa: T201 - a failure in CI must be replayed
+        play(seed)
