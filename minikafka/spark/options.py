@@ -24,6 +24,7 @@ from minikafka.wire.batch import CODEC_NAMES
 from minikafka.wire.messages import READ_COMMITTED, READ_UNCOMMITTED
 
 Value = TypeVar("Value")
+Default = TypeVar("Default")
 
 EARLIEST_WORD, LATEST_WORD, COMMITTED_WORD = "earliest", "latest", "committed"
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
@@ -247,27 +248,27 @@ class _Given:
         value = self._values.get(name.lower())
         return None if value is None else value.strip()
 
-    def parsed(self, name: str, parse: Callable[[str], Value], wanted: str) -> Value | None:
+    def parsed(self, name: str, parse: Callable[[str], Value], wanted: str, default: Default) -> Value | Default:
+        """What an option says; ``default`` if it is not given, and OptionError with what is ``wanted``."""
         value = self.text(name)
         if value is None:
-            return None
+            return default
         try:
             return parse(value)
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # AttributeError: another JSON
             raise OptionError(f"option {name} is {value!r}, {wanted} is needed") from error
 
     def flag(self, name: str, *, default: bool) -> bool:
-        value = self.parsed(name, lambda text: {"true": True, "false": False}[text.lower()], "true or false")
-        return default if value is None else value
+        return self.parsed(name, lambda text: {"true": True, "false": False}[text.lower()], "true or false", default)
 
-    def count(self, name: str, least: int = 1) -> int | None:
+    def count(self, name: str, default: Default, *, least: int = 1) -> int | Default:
         def parse(text: str) -> int:
             number = int(text)
             if number < least:
                 raise ValueError(number)
             return number
 
-        return self.parsed(name, parse, f"a whole number of {least} or more")
+        return self.parsed(name, parse, f"a whole number of {least} or more", default)
 
     def bootstrap(self) -> tuple[Address, ...]:
         value = self.text("kafka.bootstrap.servers")
@@ -300,9 +301,7 @@ class _Given:
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """All options of a reader. Raises OptionError."""
     given = _Given(options, SOURCE_NAMES)
-    interval_ms = given.count("fetchOffset.retryIntervalMs", 0)
-    retries = given.count("fetchOffset.numRetries", 0)
-    least, most = given.count("minOffsetsPerTrigger"), given.count("maxOffsetsPerTrigger")
+    least, most = given.count("minOffsetsPerTrigger", None), given.count("maxOffsetsPerTrigger", None)
     if least is not None and most is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
     prefix = "spark-kafka-source" if streaming else "spark-kafka-relation"
@@ -315,26 +314,24 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,
-        max_trigger_delay_s=_or(
-            given.parsed("maxTriggerDelay", parse_duration_ms, "a time such as 15m"), MAX_TRIGGER_DELAY_MS
+        max_trigger_delay_s=given.parsed(
+            "maxTriggerDelay", parse_duration_ms, "a time such as 15m", MAX_TRIGGER_DELAY_MS
         )
         / 1000,
-        min_partitions=given.count("minPartitions"),
-        max_records_per_partition=given.count("maxRecordsPerPartition"),
+        min_partitions=given.count("minPartitions", None),
+        max_records_per_partition=given.count("maxRecordsPerPartition", None),
         include_headers=given.flag("includeHeaders", default=False),
         group_id_prefix=given.text("kafka.group.id") or given.text("groupIdPrefix") or prefix,
-        poll_timeout_s=_or(given.count("kafkaConsumer.pollTimeoutMs"), POLL_TIMEOUT_MS) / 1000,
-        retry_count=_or(retries, RETRY_COUNT),
-        retry_interval_s=_or(interval_ms, RETRY_INTERVAL_MS) / 1000,
-        api_timeout_s=_or(given.count("kafka.default.api.timeout.ms"), DEFAULT_API_TIMEOUT_MS) / 1000,
-        fetch_size=_or(given.count("kafka.max.partition.fetch.bytes"), FETCH_SIZE),
+        poll_timeout_s=given.count("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS) / 1000,
+        retry_count=given.count("fetchOffset.numRetries", RETRY_COUNT, least=0),
+        retry_interval_s=given.count("fetchOffset.retryIntervalMs", RETRY_INTERVAL_MS, least=0) / 1000,
+        api_timeout_s=given.count("kafka.default.api.timeout.ms", DEFAULT_API_TIMEOUT_MS) / 1000,
+        fetch_size=given.count("kafka.max.partition.fetch.bytes", FETCH_SIZE),
         push_filters=given.flag("pushFilters", default=False),
-        isolation_level=_or(
-            given.parsed(
-                "kafka.isolation.level",
-                lambda text: ISOLATION_LEVELS[text.lower()],
-                " or ".join(ISOLATION_LEVELS),
-            ),
+        isolation_level=given.parsed(
+            "kafka.isolation.level",
+            lambda text: ISOLATION_LEVELS[text.lower()],
+            " or ".join(ISOLATION_LEVELS),
             READ_UNCOMMITTED,
         ),
         commit_group=_commit_group(given, streaming=streaming),
@@ -352,7 +349,6 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             f"exactlyOnce={given.text('exactlyOnce')}: a Python sink cannot see whether a task that is run again gets "
             "the same rows: use minikafka.spark.sink.exactly_once(df), which looks at the query"
         )
-    timeout_ms = given.count("kafka.transaction.timeout.ms")
     compression = given.text("kafka.compression.type") or "none"
     if compression not in CODEC_NAMES:
         raise OptionError(f"option kafka.compression.type is {compression!r}, {', '.join(CODEC_NAMES)} are known")
@@ -363,10 +359,10 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         include_headers=given.flag("includeHeaders", default=False),
         guarantee=guarantee,
         plan=plan,
-        transaction_timeout_ms=_or(timeout_ms, TRANSACTION_TIMEOUT_MS),
-        api_timeout_s=_or(given.count("kafka.default.api.timeout.ms"), DEFAULT_API_TIMEOUT_MS) / 1000,
+        transaction_timeout_ms=given.count("kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
+        api_timeout_s=given.count("kafka.default.api.timeout.ms", DEFAULT_API_TIMEOUT_MS) / 1000,
         compression=compression,
-        batch_size=_or(given.count("kafka.batch.size"), 256 * 1024),
+        batch_size=given.count("kafka.batch.size", 256 * 1024),
     )
 
 
@@ -376,8 +372,9 @@ def _guarantee(given: _Given, *, streaming: bool) -> Guarantee:
         "true": Guarantee.EXACTLY_ONCE,
         "sequences": Guarantee.SEQUENCES,
     }
-    found = given.parsed("exactlyOnce", lambda text: words[text.lower()], "true, sequences or false")
-    guarantee = Guarantee.AT_LEAST_ONCE if found is None else found
+    guarantee = given.parsed(
+        "exactlyOnce", lambda text: words[text.lower()], "true, sequences or false", Guarantee.AT_LEAST_ONCE
+    )
     transactional = given.flag("transactional", default=False)
     if not streaming:
         if guarantee is not Guarantee.AT_LEAST_ONCE:
@@ -389,10 +386,6 @@ def _guarantee(given: _Given, *, streaming: bool) -> Guarantee:
     if transactional:
         raise OptionError("transactional=true is for batch writes; a streaming query takes exactlyOnce=true")
     return guarantee
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
 
 
 def parse_duration_ms(text: str) -> int:
@@ -419,8 +412,7 @@ def _selection(given: _Given) -> Selection:
     if not text:
         raise OptionError(f"option {names[0]} is empty")
     if names[0] == "assign":
-        partitions = given.parsed("assign", _parse_assign, 'JSON such as {"orders":[0,1]}')
-        return Selection(assign=partitions)
+        return Selection(assign=given.parsed("assign", _parse_assign, 'JSON such as {"orders":[0,1]}', None))
     if names[0] == "subscribe":
         topics = sorted({topic.strip() for topic in text.split(",") if topic.strip()})
         if not topics:
@@ -524,11 +516,11 @@ def _ending(given: _Given, *, streaming: bool) -> Place:
 
 
 def _timed(given: _Given, side: str, *, latest_if_none: bool) -> ByTimestamp | None:
-    everywhere = given.count(f"{side}Timestamp", 0)
+    everywhere = given.count(f"{side}Timestamp", None, least=0)
     if everywhere is not None:
         return ByTimestamp(everywhere_ms=everywhere, latest_if_none=latest_if_none)
     wanted = 'JSON such as {"orders":{"0":1700000000000}}'
-    each = given.parsed(f"{side}OffsetsByTimestamp", parse_partition_numbers, wanted)
+    each = given.parsed(f"{side}OffsetsByTimestamp", parse_partition_numbers, wanted, None)
     return None if each is None else ByTimestamp(partitions_ms=each, latest_if_none=latest_if_none)
 
 
@@ -539,7 +531,7 @@ def _worded(given: _Given, name: str, default: str) -> Place:
     if text.lower() in {EARLIEST_WORD, LATEST_WORD}:
         return ByWord(word=text.lower())
     wanted = 'earliest, latest or JSON such as {"orders":{"0":23,"1":-2}}'
-    offsets = given.parsed(name, parse_partition_numbers, wanted) or {}
+    offsets = given.parsed(name, parse_partition_numbers, wanted, {})
     bad = sorted(partition for partition, offset in offsets.items() if offset < EARLIEST_OFFSET)
     if bad:
         raise OptionError(f"option {name}: the offset of {bad[0]} is {offsets[bad[0]]}")
