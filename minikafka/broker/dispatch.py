@@ -62,7 +62,7 @@ async def settled(answer: Any) -> Any:
 
 def _is_awaitable(answer: Any) -> bool:
     """As ``isinstance(answer, Awaitable)``. What handlers return as a rule is recognized without the abstract class."""
-    return not isinstance(answer, Failed) and isinstance(answer, (CoroutineType, Awaitable))
+    return not isinstance(answer, Failed) and isinstance(answer, (CoroutineType, Parked, Awaitable))
 
 
 Screen: TypeAlias = Callable[[str, Any, RequestContext], "Screened | None"]

@@ -427,7 +427,7 @@ class Progress:
     name = "no_progress"
 
     def __init__(self) -> None:
-        self._responses: dict[str, Counter[str]] = {}
+        self._responses: dict[str, dict[str, int]] = {}
         """Fetcher -> by leader, how many responses since the fetcher made progress."""
         self._cuts: Counter[tuple[object, ...]] = Counter()
 
@@ -445,11 +445,9 @@ class Progress:
 
     def on_message(self, message: Message, report: Report) -> None:
         """The response to a fetch was sent to a broker."""
-        responses = self._responses.get(message.target)
-        if responses is None:
-            responses = self._responses[message.target] = Counter()
-        responses[message.source] += 1
-        if responses[message.source] >= FETCHES_MAX:
+        responses = self._responses.setdefault(message.target, {})
+        responses[message.source] = count = responses.get(message.source, 0) + 1
+        if count >= FETCHES_MAX:
             responses[message.source] = 0
             if not _is_refused(message.body):
                 loop = f"{FETCHES_MAX} responses of {message.source} to fetches of {message.target} without progress"
