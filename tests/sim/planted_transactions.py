@@ -266,7 +266,7 @@ TRANSACTION_CLUSTERS = (
     family(
         name="commits_do_not_wait_for_records",
         story="a producer commits a transaction whose records are not acknowledged",
-        caught_by=("a_producer_s_identity_changed_while_its_batches_were_under_way",),
+        caught_by=("a_producer_s_identity_changed_while_its_batches_were_under_way", "transaction_torn"),
         patches=[(Sender, "flushed", not_awaited)],
     ),
 )
