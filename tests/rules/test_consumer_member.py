@@ -16,6 +16,7 @@ from minikafka.wire.group_messages import (
 )
 from minikafka.wire.outcomes import error_in
 from tests.rules.test_consumer_groups import TOPIC_ID, ConsumerDesk
+from tests.sim.test_campaign import drawn_by_the_tree
 
 
 def member(name: str = "m", **fields) -> ConsumerMember:
@@ -112,6 +113,26 @@ def test_what_was_taken_back_before_it_was_taken_is_acknowledged():
     assert one.request().topic_partitions == (TopicIdPartitions(topic_id=TOPIC_ID, partitions=(0,)),)
 
 
+def test_what_is_assigned_and_not_taken_yet_is_listed_as_owned():
+    """Its former heartbeat without response said that it owns nothing: the coordinator gave the partitions to another
+    member, and this one took them after that (seed 7000116 of the histories below).
+    """
+    one = member()
+    one.request()
+    one.answered(response(1, 0, 1, 2))
+    one.request()
+    one.unanswered()
+    again = one.request()
+    assert again.topic_partitions == (TopicIdPartitions(topic_id=TOPIC_ID, partitions=(0, 1, 2)),)
+    one.taken(numbers(0))
+    one.answered(response(1, 0, 1))
+    assert one.is_due, "the coordinator waits to hear that partition 2 is not owned"
+    assert one.request().topic_partitions == (TopicIdPartitions(topic_id=TOPIC_ID, partitions=(0, 1)),)
+    one.answered(response(2, None))
+    assert one.to_take == numbers(1)
+    assert not one.is_due
+
+
 def test_after_a_request_without_response_everything_is_sent_again():
     """Kafka's client resets what it has sent: nobody knows what the coordinator heard."""
     one = member(assignor="uniform")
@@ -166,7 +187,10 @@ def test_leaving():
     assert one.may_be_known, "the coordinator may have heard the join"
 
 
-@pytest.mark.parametrize("seed", range(60))
+FRESH = drawn_by_the_tree()
+
+
+@pytest.mark.parametrize("seed", [*range(40), 7000116, *range(FRESH, FRESH + 20)])
 def test_members_and_coordinator_never_share_a_partition_and_come_to_rest(seed):
     """Random turns: lost requests and responses, sessions that end, members that come and leave, topics that change."""
     random_ = random.Random(seed)

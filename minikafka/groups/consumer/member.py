@@ -12,7 +12,9 @@ a time, and reports what became of it.
 
 - What must be revoked is owned until :meth:`ConsumerMember.revoked` says that the application is done with it; only the
   heartbeat after that confirms it. So the coordinator never gives a partition away that is still read.
-- What is added is owned when :meth:`ConsumerMember.taken` says so, and only if it is still assigned then.
+- What is added is owned when :meth:`ConsumerMember.taken` says so, and only if it is still assigned then. A heartbeat
+  that lists partitions lists these as well: for the coordinator, a partition that is not listed is given up. It would
+  assign it to another member, and if its response is lost or slow, this one takes it, too.
 - Fields are sent when they have changed, and all of them after a request without a response: nobody knows what the
   coordinator has heard.
 - Each time the member is outside of the group, a new ``life`` begins: what was begun in an earlier one changes nothing.
@@ -116,7 +118,7 @@ class ConsumerMember:
             # An empty one takes the former expression back.
             subscribed_topic_regex=(self._wishes.regex or "") if wishes_are_new else None,
             server_assignor=self._assignor if is_full else None,
-            topic_partitions=flat(self.owned) if owned_is_new else None,
+            topic_partitions=flat(self.owned | self.assigned) if owned_is_new else None,
             client_id=self._client_id,
         )
         self._in_flight = request, self._wishes, self.owned
@@ -135,7 +137,7 @@ class ConsumerMember:
         if response.assignment is None:
             return
         before, self.assigned = self.assigned, unflat(response.assignment)
-        if self.assigned != before and not self.to_revoke and not self.to_take:
+        if self.assigned != before and not self.to_revoke and (not self.to_take or before - self.assigned):
             # Something was taken back before it was taken: the coordinator waits to hear that it is not owned.
             self._heard = wishes, None
 
