@@ -154,7 +154,8 @@ class NameChange(Struct, frozen=True):
 
     def moved(self, source: str, target: str) -> NameChange:
         """The same change, after the folder it happened in was renamed."""
-        return replace(self, path=target + self.path[len(source) :])
+        former = target + self.source[len(source) :] if self.source.startswith(f"{source}/") else self.source
+        return replace(self, path=target + self.path[len(source) :], source=former)
 
 
 def any_subset(changes: Sequence[NameChange], random: Random) -> list[NameChange]:
@@ -237,6 +238,10 @@ class SimDisk:
                 self.marks["disk_names_lost_out_of_order"] += kept != changes[: len(kept)]
             for change in kept:
                 change.apply(self._durable_names)
+            new_folders = {change.path for change in changes if change.entry is FOLDER and change not in kept}
+            for path in new_folders:
+                # Another folder may have its name: they are no names of that one.
+                self._name_changes[path] = []
             self.marks["disk_names_lost"] += len(changes) - len(kept)
         self._name_changes.clear()
         self._names = {path: entry for path, entry in self._durable_names.items() if self._reachable(path)}

@@ -122,6 +122,11 @@ class MemoryDisk:
             chosen = now if now is then else random.choice([now, then])
             if chosen is not None:
                 survivors[path] = chosen
+        # A file that was renamed has its former name or the new one, never none.
+        left, there = set(map(id, survivors.values())), set(map(id, self.inodes.values()))
+        for path, inode in self.durable_names.items():
+            if id(inode) in there and id(inode) not in left:
+                survivors.setdefault(path, inode)
         for inode in {id(inode): inode for inode in survivors.values()}.values():
             self._lose(inode, random)
         self.inodes = survivors

@@ -200,6 +200,46 @@ def test_a_name_of_a_removed_folder_does_not_come_back_in_a_new_one():
     run(story)
 
 
+def test_a_renamed_file_of_a_renamed_folder_does_not_take_the_file_of_a_new_folder():
+    """1. A file is renamed, and its folder after it. 2. A new folder has the former name, and a file of the former name in
+    it, both durable. 3. The power goes: whatever becomes of the first folder, the new one keeps its file.
+    """
+
+    async def story(sim: SimWorld) -> dict[str, bytes]:
+        world = sim.of("n1")
+        world.disk.open("log/a").append([b"old"])
+        await world.disk.sync_folder("log")
+        world.disk.replace("log/a", "log/a.stray")
+        world.disk.replace("log", "aside")
+        file = world.disk.open("log/a")
+        file.append([b"new"])
+        await file.sync()
+        await world.disk.sync_folder("log")
+        sim.power_cut("n1")
+        return sim.disk("n1").files()
+
+    for seed in range(20):
+        assert run(story, seed)["log/a"] == b"new"
+
+
+def test_names_in_a_new_folder_do_not_come_into_the_old_one_of_that_name():
+    """The power takes the removal of the old folder, and with it the new one."""
+
+    async def story(sim: SimWorld) -> list[str]:
+        world = sim.of("n1")
+        world.disk.open("log/old")
+        await world.disk.sync_folder("log")
+        world.disk.replace("log", "aside")
+        world.disk.open("log/new")
+        sim.power_cut("n1")
+        return sim.of("n1").disk.names("log")
+
+    found = [run(story, seed) for seed in range(40)]
+    assert ["old", "new"] not in found
+    assert ["new", "old"] not in found
+    assert {tuple(each) for each in found} == {(), ("new",), ("old",)}
+
+
 def test_a_failed_sync_loses_what_it_was_to_keep():
     """After a failed fsync the kernel has dropped the pages: the cache shows them, a power cut does not."""
 
