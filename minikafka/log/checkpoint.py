@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from javaproperties.reading import loads
 
@@ -101,14 +101,31 @@ def parse_epochs(data: bytes) -> list[tuple[Epoch, Offset]]:
     return entries
 
 
-def format_partition_metadata(topic_id: TopicId) -> bytes:
-    """partition.metadata; no line end after the id, as Kafka."""
-    return f"version: 0\ntopic_id: {topic_id}".encode()
+_FORMER: Final = "mk.former"
+
+
+def format_partition_metadata(topic_id: TopicId, *, has_former: bool = False) -> bytes:
+    """partition.metadata; no line end after the id, as Kafka.
+
+    ``has_former`` is our own: checkpoints on disk may name the partition for a log that had its folder before. The line
+    stands before the id: what a power failure left of the file without it has no id either.
+    """
+    former = f"{_FORMER}: true\n" if has_former else ""
+    return f"version: 0\n{former}topic_id: {topic_id}".encode()
+
+
+def names_former(data: bytes) -> bool:
+    """Return True if the content of partition.metadata says that checkpoints may name a former log."""
+    return _members(data).get(_FORMER) == "true"
+
+
+def _members(data: bytes) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in data.decode(errors="replace").splitlines() if ": " in line)
 
 
 def parse_partition_metadata(data: bytes) -> TopicId:
     """Raises BadCheckpoint, also for the zero UUID."""
-    found = dict(line.split(": ", 1) for line in data.decode(errors="replace").splitlines() if ": " in line)
+    found = _members(data)
     if found.get("version") != "0":
         raise BadCheckpoint(f"version {found.get('version')!r}, only 0 is understood")
     topic_id = found.get("topic_id", "").strip()

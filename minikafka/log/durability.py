@@ -106,6 +106,15 @@ class Durability:
         return not self._small_files
 
     @property
+    def changes(self) -> int:
+        """The number of the latest change of a name or small file."""
+        return self._changes
+
+    def is_folder_synced(self, change: int) -> bool:
+        """Return True if the names in the folder are durable, up to this change."""
+        return self._folder_synced_changes >= change
+
+    @property
     def all_names_synced(self) -> bool:
         """Return True if every small file is durable, with its name."""
         return not self._small_files and self._folder_synced_changes == self._changes

@@ -8,6 +8,8 @@ Rules for this file:
 3. A format newer than ours is refused with a sentence.
 4. Checkpoints name partitions, not topic ids: before a log is created under a name that had another log, that name is
    taken out of them. Else the new log would have the old one's start, watermark and recovery point after a kill -9.
+   A power failure may bring the name back: until it is durable that it is gone, the new log's folder says that no
+   checkpoint is its own, and no checkpoint names it.
 5. A clean stop has named every log in its recovery points. A broker that then comes back without one of them, or with
    one that had to be cut, has lost records: to the controller that is an unclean stop.
 """
@@ -49,7 +51,7 @@ from minikafka.log.names import (
     partition_of,
     retired_folder,
 )
-from minikafka.log.partition_log import PartitionLog, topic_id_of
+from minikafka.log.partition_log import PartitionLog, has_former_log, topic_id_of
 from minikafka.log.recovery import MisfitLog, UnsyncedCopy
 from minikafka.ports import Disk, Events, no_events
 from minikafka.types import METADATA_PARTITION, NodeId, Offset, TopicId, TopicPartition
@@ -93,6 +95,10 @@ class LogDirectory:
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._former: dict[TopicPartition, None] = {}
         """Partitions that checkpoints may name though their log is gone."""
+        self._with_former: list[PartitionLog] = []
+        """Logs whose folder says that checkpoints may name a former log."""
+        self._is_root_durable = False
+        """No name in the data directory is older than the process, and not durable."""
         self._taken_out = 0
         """How often the name of a former log was taken out of the checkpoints."""
         self._publications = 0
@@ -138,6 +144,7 @@ class LogDirectory:
         starts = self._read_offsets(LOG_START_OFFSET_CHECKPOINT)
         self._high_watermarks = self._read_offsets(REPLICATION_OFFSET_CHECKPOINT) or {}
         clean_ends = self._read_offsets(CLEANER_OFFSET_CHECKPOINT) or {}
+        self._is_root_durable = self.was_clean
         names = self._disk.names("")
         for name in names:
             if is_deleted_folder(name) or name.endswith(TEMPORARY):
@@ -147,12 +154,19 @@ class LogDirectory:
                 # After kill -9 the name may be in the page cache only. Opening the log finishes the swap, and the
                 # removal of the old segments must not reach the disk before this name does.
                 await self._disk.sync_folder(str(partition))
+            has_former = not self.was_clean and has_former_log(self._disk, partition)
+            if has_former:
+                self._take_out_of_checkpoints(partition)
+                for offsets in (points or {}, starts or {}, clean_ends):
+                    offsets.pop(partition, None)
             try:
                 self._logs[partition] = await self._opened(partition, points, starts)
             except MisfitLog as error:
                 await self._set_aside(partition, str(error))
                 continue
             self._logs[partition].clean_end = clean_ends.get(partition)
+            if has_former:
+                self._with_former.append(self._logs[partition])
             if pause is not None:
                 await pause()
         self._look_for_lost_logs(points)
@@ -266,6 +280,7 @@ class LogDirectory:
     ) -> PartitionLog:
         """A new, empty log. Raises DiskFailed or KafkaStorageError when the disk does."""
         invariant(partition not in self._logs, "a log is created once", partition=partition)
+        has_former = partition in self._former or not self._is_root_durable
         if partition in self._former:
             self._take_out_of_checkpoints(partition)
         log = PartitionLog.open(
@@ -274,10 +289,13 @@ class LogDirectory:
             config,
             start_offset=start_offset,
             topic_id=topic_id,
+            has_former=has_former,
             events=self._events,
             save_start=self.checkpoint_start_offsets,
         )
         self._logs[partition] = log
+        if has_former:
+            self._with_former.append(log)
         self._share_tails(log)
         return log
 
@@ -322,12 +340,17 @@ class LogDirectory:
 
         A log that is not among ``high_watermarks`` keeps its own: before the metadata comes no log has a role.
         """
+        logs = {name: self._logs.get(name) for name in high_watermarks}
+        await self._forget_former()
         kept = {name: mark for name, mark in self._high_watermarks.items() if name in self._logs}
-        self._high_watermarks = {**kept, **high_watermarks}
+        # A topic may be created again meanwhile.
+        marks = {name: mark for name, mark in high_watermarks.items() if self._logs.get(name) is logs[name]}
+        self._high_watermarks = {**kept, **marks}
         await self._publish(REPLICATION_OFFSET_CHECKPOINT, format_offsets(self._high_watermarks))
 
     async def checkpoint_recovery_points(self) -> None:
         """recovery-point-offset-checkpoint: from where each log is walked after a crash."""
+        await self._forget_former()
         points = {partition: log.recovery_point for partition, log in self._logs.items()}
         logs = [(self._logs[partition], point) for partition, point in points.items()]
         for log, point in logs:
@@ -340,14 +363,28 @@ class LogDirectory:
         """log-start-offset-checkpoint of all logs that do not begin at 0; durable when this returns."""
         taken_out = -1
         while taken_out != self._taken_out:  # else what was published is not there, or not durable
+            await self._forget_former()
             taken_out = self._taken_out
             starts = {partition: log.start_offset for partition, log in self._logs.items() if log.start_offset > 0}
             await self._publish(LOG_START_OFFSET_CHECKPOINT, format_offsets(starts))
 
     async def checkpoint_clean_ends(self) -> None:
         """cleaner-offset-checkpoint: where compaction goes on; a lost one costs reading the logs once more."""
+        await self._forget_former()
         ends = {partition: log.clean_end for partition, log in self._logs.items() if log.clean_end is not None}
         await self._publish(CLEANER_OFFSET_CHECKPOINT, format_offsets(ends))
+
+    async def _forget_former(self) -> None:
+        """Make it durable that no checkpoint names a former log, then that the folders of the new logs do not say so.
+
+        Before each checkpoint that names logs.
+        """
+        while self._with_former:
+            logs = list(self._with_former)
+            await self._disk.sync_folder("")
+            for log in logs:
+                await log.forget_former()
+            self._with_former = [log for log in self._with_former if log not in logs]
 
     def _take_out_of_checkpoints(self, partition: TopicPartition) -> None:
         """The files as they would be without it, at once: no kill -9 may come between this and the new log's folder.
@@ -369,7 +406,7 @@ class LogDirectory:
                 self._durable.pop(name, None)
                 self._disk.replace_file(name, format_offsets(offsets))
         self._high_watermarks.pop(partition, None)
-        del self._former[partition]
+        self._former.pop(partition, None)
 
     async def _publish(self, name: str, data: bytes) -> bool:
         """Make ``data`` the durable content of ``name``, if it is not already; False when a later publication was begun
@@ -388,6 +425,7 @@ class LogDirectory:
         else:
             self._disk.remove(temporary)
         await self._disk.sync_folder("")
+        self._is_root_durable = True
         if number != self._newest[name]:
             return False
         self._durable[name] = data

@@ -25,6 +25,7 @@ from minikafka.log.checkpoint import (
     BadCheckpoint,
     format_holes_end,
     format_partition_metadata,
+    names_former,
     parse_partition_metadata,
 )
 from minikafka.log.cleaner import Cleaned, Cleaner, Pause, settle
@@ -32,7 +33,7 @@ from minikafka.log.compaction import DirtyRange
 from minikafka.log.disk_reader import DiskReader
 from minikafka.log.durability import Durability, EpochCheckpoint, LogHealth
 from minikafka.log.limits import check_limits
-from minikafka.log.names import GAPS, LOG, PARTITION_METADATA
+from minikafka.log.names import GAPS, LOG, PARTITION_METADATA, TEMPORARY
 from minikafka.log.recovery import LoadedLog, load, may_have_gaps
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.log.segment_store import SegmentAge, SegmentStore, expired_count
@@ -128,6 +129,7 @@ class PartitionLog:
         self._reader = DiskReader(partition, store, self._health, events)
         self._epoch_checkpoint = EpochCheckpoint(disk, self._folder, loaded.epochs, durability, self._health)
         self._sync_failure: str | None = None
+        self._rewrites = 0
 
     @classmethod
     def open(
@@ -141,6 +143,7 @@ class PartitionLog:
         start_offset: Offset = 0,
         high_watermark: Offset | None = None,
         topic_id: TopicId | None = None,
+        has_former: bool = False,
         events: Events = no_events,
         save_start: Callable[[], Awaitable[None]] | None = None,
         tail_size_max: int = TAIL_SIZE_MAX,
@@ -149,15 +152,16 @@ class PartitionLog:
         """Open or create the log in folder ``<topic>-<partition>``; see ``recovery.py`` for what is believed.
 
         ``high_watermark`` is the checkpointed one: transactions that ended at or above it may still be undone; None:
-        there are no such. ``topic_id`` is written to partition.metadata of a new log, before its first record. Raises
-        MisfitLog, DiskFailed, and with ``copies`` UnsyncedCopy (see ``recovery.load``).
+        there are no such. ``topic_id`` is written to partition.metadata of a new log, before its first record, and with
+        it ``has_former``: checkpoints on disk may name the partition for another log. Raises MisfitLog, DiskFailed, and
+        with ``copies`` UnsyncedCopy (see ``recovery.load``).
         """
         folder = str(partition)
         is_new = not disk.exists(folder)
         path = f"{folder}/{PARTITION_METADATA}"
         known = topic_id_of(disk, partition)
         if known == NO_TOPIC_ID and topic_id is not None:
-            disk.replace_file(path, format_partition_metadata(topic_id))
+            disk.replace_file(path, format_partition_metadata(topic_id, has_former=has_former))
         loaded = load(
             disk,
             folder,
@@ -203,6 +207,8 @@ class PartitionLog:
             # Its end may have been cut, here or by the process before, and that is not durable yet.
             self._store.active.cut_write = self._store.active.writes if self._store.active.size else 0
             self._durability.folder_changed()
+            if not is_new:
+                self._store.note_removal()
             if not self._epoch_checkpoint.is_right:
                 self._epoch_checkpoint.save()
             elif self.has_gaps:
@@ -798,6 +804,31 @@ class PartitionLog:
         if self._durability.start_is_saved:
             self._store.remove_restart_marker()
 
+    async def forget_former(self) -> None:
+        """No checkpoint on disk names a former log of this partition any more: durably say no longer that one may.
+
+        Names change on the loop only, and only while the folder is this log's: it may be renamed at any await.
+        """
+        path = f"{self._folder}/{PARTITION_METADATA}"
+        if self.is_closed:
+            return
+        self._rewrites += 1  # several may do this at once
+        temporary = f"{path}.{self._rewrites}{TEMPORARY}"
+        self._disk.replace_file(temporary, format_partition_metadata(self.topic_id))
+        file = self._disk.open(temporary)
+        try:
+            await file.sync()
+        finally:
+            file.close()
+        if self._health.is_closed:
+            return
+        self._disk.replace(temporary, path)
+        try:
+            await self._disk.sync_folder(self._folder)
+        except DiskFailed:
+            if not self._health.is_closed:
+                raise
+
     def recovery_point_checkpointed(self, offset: Offset, *, done: bool) -> None:
         """The checkpoint on disk may say ``offset`` from now on; with ``done`` it says nothing else any more."""
         self._store.disk_recovery_point = offset if done else max(offset, self._store.disk_recovery_point)
@@ -850,3 +881,11 @@ def topic_id_of(disk: Disk, partition: TopicPartition) -> TopicId:
         return parse_partition_metadata(disk.read_file(f"{partition}/{PARTITION_METADATA}"))
     except (FileNotFoundError, BadCheckpoint):
         return NO_TOPIC_ID
+
+
+def has_former_log(disk: Disk, partition: TopicPartition) -> bool:
+    """Return True if checkpoints may name the partition for a log that had its folder before."""
+    try:
+        return names_former(disk.read_file(f"{partition}/{PARTITION_METADATA}"))
+    except FileNotFoundError:
+        return False

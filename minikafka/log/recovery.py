@@ -615,11 +615,23 @@ class _Loader:
             return self._believe_end(segment)
         following = self.segments[number + 1].base_offset
         if segment.next_offset > following and (self.clean or not self.gaps):
+            if not self.clean and self._is_sound(segment):
+                # What follows was cut off, and came back with the power.
+                return False
             # What follows was synced there. Its last batch is damaged, and who reads there gets an error; else all that
             # follows would be dropped.
             self.report.notes.append(f"{segment.path(LOG)}: ends at {segment.next_offset}, {following} follows")
             segment.next_offset = following
         segment.synced_writes = segment.writes
+        return True
+
+    def _is_sound(self, segment: Segment) -> bool:
+        """Return True if all batches have right checksums, and follow one another."""
+        try:
+            for _ in self._scan(segment, epoch=NO_EPOCH, gaps=False):
+                pass
+        except Damage:
+            return False
         return True
 
     def _believe_end(self, segment: Segment) -> bool:

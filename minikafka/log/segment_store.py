@@ -42,6 +42,8 @@ class SegmentStore:
         self.roll_is_put_off = False
         self.waits_for_gaps_marker = False
         """The marker of gaps is not durable yet: no segment that may have some is sealed (``recovery.py``)."""
+        self._removal = 0
+        """The latest change of a name, in the count of ``durability``, that removed segments which were cut off."""
         self.restarted_at = loaded.restarted_at
         """Where a ``.start`` file says that the log begins; None: no such file."""
         self.is_closed = False
@@ -155,9 +157,10 @@ class SegmentStore:
         # sealed before it is synced: 1. power cut; 2. the old point lies in a later segment; 3. this one is believed
         # though it was never synced. So it stays the last, and is walked, until a sync has passed.
         is_believed = self.disk_recovery_point > sealed.next_offset and self._durability.synced_end < sealed.next_offset
-        # Nor, if it can wait, before a cut of it is durable: the power may take the cut with what was written over it,
-        # and what was cut off may end just where the next segment begins.
-        waits = sealed.cut_write > sealed.synced_writes or self.waits_for_gaps_marker
+        # Nor, if it can wait, before a cut is durable: the power may take the cut with what was written over it, and
+        # what was cut off may end just where the next segment begins. So may a removed segment of the same name.
+        is_cut = sealed.cut_write > sealed.synced_writes or not self._durability.is_folder_synced(self._removal)
+        waits = is_cut or self.waits_for_gaps_marker
         if is_believed or (waits and not is_full):
             self.roll_is_put_off = True
             if is_full:
@@ -230,6 +233,7 @@ class SegmentStore:
             number = self._last_below(offset)
         for segment in self.segments[number + 1 :]:
             self._remove_segment(segment)
+            self.note_removal()
         del self.segments[number + 1 :]
         self.active.truncate(offset)
         self._durability.cut(self.end_offset)
@@ -238,6 +242,10 @@ class SegmentStore:
         ended = transactions.ended_below(self.end_offset)
         replay_producers(self._disk, self._folder, self.segments, self.producers, self._snapshots, end=self.end_offset)
         transactions.restore_ended(ended)
+
+    def note_removal(self) -> None:
+        """Segments were cut off, here or maybe by the process before, and their names may come back with the power."""
+        self._removal = self._durability.changes
 
     def _last_below(self, offset: Offset) -> int:
         """Number of the segment that is the last one once the log is cut at ``offset``."""
@@ -253,6 +261,7 @@ class SegmentStore:
         self.restarted_at = offset
         for segment in self.segments:
             self._remove_segment(segment)
+        self.note_removal()
         self._keep_snapshots([])
         self.segments[:] = [self._new_segment(offset)]
         self.producers.clear()

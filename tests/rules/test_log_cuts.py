@@ -70,6 +70,25 @@ def test_what_was_written_after_the_cut_is_walked_though_the_recovery_point_lies
     assert values(log) == [*"abcx"]
 
 
+def test_what_was_written_after_the_cut_may_end_behind_the_beginning_of_what_comes_back():
+    """A sound segment was believed to end where the removed one begins, for the recovery point of the log that was cut
+    (``LogHistory(1200673)``).
+    """
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *"abcdefghij", epoch=1)
+    run(log.sync())
+    stale = disk.inodes[path(5)]
+    log.truncate_to(5)
+    fill(log, *"xyz", epoch=2)
+    assert bases(log) == [0]
+    disk.inodes[path(5)] = stale
+    for suffix in (".index", ".timeindex"):
+        disk.replace_file(path(5).replace(".log", suffix), b"")
+    log = open_log(disk, recovery_point=10)
+    assert (bases(log), values(log), log.epochs.entries) == ([0], [*"abcdexyz"], [(1, 0), (2, 5)])
+
+
 def test_a_log_of_another_cluster_is_set_aside_in_whole_also_where_its_epochs_fall_between_segments():
     """Its checkpoint was written when a leader of this cluster began there, and knows nothing of its beginning."""
     disk, _ = come_back()
@@ -97,6 +116,34 @@ def test_a_segment_is_not_sealed_before_its_cut_is_durable(is_killed: bool):
     run(log.sync())
     fill(log, "w", epoch=2)
     assert (bases(log), values(log)) == ([0, 6], [*"abcxyzw"])
+
+
+@pytest.mark.parametrize("how", ["cut", "killed", "restarted"])
+def test_no_segment_takes_the_name_of_a_removed_one_and_is_sealed_before_the_removal_is_durable(how: str):
+    """1. The log is cut between two segments. 2. Records of a later epoch fill a segment that has the name of the removed
+    one, and a next one begins. 3. The power goes, and the name means the removed segment again. Where that ends just
+    where the next one begins, a former leader's records stand between later ones (``CompactedReplicas(1100383)``).
+    """
+    disk = MemoryDisk()
+    log = open_log(disk, start_offset=5 if how == "restarted" else 0)
+    if how != "restarted":
+        fill(log, *"abcde", epoch=1)
+    fill(log, *"fghij", epoch=1)
+    run(log.sync())
+    stale = disk.inodes[path(5)]
+    log.truncate_to(5)
+    log.assign_epoch(2, 5)
+    if how == "killed":
+        log = open_log(disk, recovery_point=5)
+    fill(log, *"FGHIJK", epoch=2)
+    if path(10) in disk.inodes:
+        disk.inodes[path(5)] = stale
+        log = open_log(disk, recovery_point=5)
+    assert values(log)[-6:] == [*"FGHIJK"]
+    assert log.wants_sync
+    run(log.sync())
+    fill(log, *"LMNOPQ", epoch=2)
+    assert bases(log)[-1] > 10
 
 
 def test_epochs_of_believed_segments_come_back_with_them():

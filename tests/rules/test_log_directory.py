@@ -799,17 +799,62 @@ def test_marks_of_logs_without_a_role_are_kept():
     assert parse_offsets(disk.read_file(MARKS)) == {ORDERS: 5}
 
 
-@given(st.integers(0, 200))
-def test_a_power_cut_after_a_topic_was_created_anew(seed: int):
-    """Whatever the disk keeps: of the new log a prefix, and of the other what was synced."""
+@pytest.mark.parametrize("kills", [0, 1, 2])
+def test_checkpoints_that_come_back_with_the_power_are_not_believed_of_a_topic_that_was_created_again(kills: int):
+    """1. A topic is deleted and created again; its name is taken out of the checkpoints. 2. Power failure: the new folder
+    is there, and the checkpoints as they were. The recovery point, beyond which the first segment began, let believe
+    that the log begins there, without the records before; high watermark and start were the former log's as well.
+    """
     disk = MemoryDisk()
-    created_anew(disk)
-    disk.power_cut(Random(seed))
+    directory = deleted(disk)
+    former = {name: disk.durable_names[name] for name in (POINTS, STARTS, MARKS)}
+    assert parse_offsets(bytes(former[POINTS].content))[ORDERS] == 8
+    fill(directory.create(ORDERS, topic_id=SECOND_ID, config=SMALL), *"ABCDEFG")
+    disk.inodes.update(former)
+    for _ in range(kills):
+        directory = opened(disk)
+    disk.remove(f"{ORDERS}/{offset_name(0, '.log')}")
     again = opened(disk)
-    if ORDERS in again.logs:
-        kept = values(on_disk(again.logs[ORDERS]))
-        assert kept == ["A", "B"][: len(kept)] or again.logs[ORDERS].topic_id != SECOND_ID
-        assert again.checkpointed_high_watermark(ORDERS) == 0 or again.logs[ORDERS].topic_id != SECOND_ID
+    log = again.logs[ORDERS]
+    assert (log.start_offset, log.end_offset, log.synced_end, again.checkpointed_high_watermark(ORDERS)) == (0, 0, 0, 0)
+    assert ORDERS not in parse_offsets(disk.read_file(MARKS)), "another checkpoint may be written alone"
+    fill(log, *"ABC")
+    log.raise_start(2)
+    run(log.sync())
+    run(again.checkpoint_recovery_points())
+    disk.power_cut(Random(1))
+    log = opened(disk).logs[ORDERS]
+    assert (log.topic_id, log.start_offset, log.report.recovery_point, values(on_disk(log))) == (SECOND_ID, 2, 3, ["C"])
+
+
+def test_a_checkpoint_names_no_log_while_a_former_log_may_be_meant():
+    """A log that says so in its folder gets its own recovery point and start only when it no longer does."""
+    disk = MemoryDisk()
+    directory = created_anew(disk)
+    assert b"mk.former" in disk.read_file(f"{ORDERS}/partition.metadata")
+    disk.held = True
+    waiting = directory.checkpoint_recovery_points()
+    while ORDERS not in parse_offsets(disk.read_file(POINTS)):
+        waiting.send(None)
+    metadata = disk.durable_names[f"{ORDERS}/partition.metadata"]
+    assert metadata.durable == f"version: 0\ntopic_id: {SECOND_ID}".encode()
+    waiting.close()
+
+
+def test_a_topic_that_is_created_again_meanwhile_keeps_its_folder_and_gets_no_marks_of_the_former_one():
+    """What rewrites partition.metadata waits for the disk; then the folder may be another log's."""
+    disk = MemoryDisk()
+    directory = created_anew(disk)
+    disk.held = True
+    waiting = directory.checkpoint_high_watermarks({ORDERS: 2})
+    for _ in range(3):
+        waiting.send(None)
+    directory.delete(ORDERS)
+    fill(directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL), "x")
+    disk.held = False
+    run(waiting)
+    again = opened(disk)
+    assert (again.logs[ORDERS].topic_id, again.checkpointed_high_watermark(ORDERS)) == (TOPIC_ID, 0)
 
 
 class RemovalsWatched(MemoryDisk):

@@ -8,7 +8,7 @@ from tests.sim.histories import HISTORIES
 from tests.sim.test_campaign import drawn_by_the_tree
 
 
-@pytest.mark.parametrize("seed", [396, 641, 713, 1112, 1467])
+@pytest.mark.parametrize("seed", [396, 641, 713, 1112, 1467, 1200590, 1200673])
 def test_logs_of_which_a_cut_came_back_with_the_power(seed: int) -> None:
     """Five of the first 1,500 failed: a record that was synced was exchanged for one that had been cut off, and epochs
     were of a log that was gone (``tests/rules/test_log_cuts.py``).
@@ -17,10 +17,18 @@ def test_logs_of_which_a_cut_came_back_with_the_power(seed: int) -> None:
     play(seed)
 
 
-def test_a_replica_in_which_what_was_cut_off_stood_between_later_records() -> None:
+@pytest.mark.parametrize("seed", [64, 1100383])
+def test_a_replica_in_which_what_was_cut_off_stood_between_later_records(seed: int) -> None:
     """It kept the records of a former leader (``tests/rules/test_log_cuts.py``)."""
     play, _ = HISTORIES["compacted-replicas"]
-    play(64)
+    play(seed)
+
+
+@pytest.mark.parametrize("seed", [23, 348, 459, 2752])
+def test_data_directories_in_which_a_former_topics_checkpoints_came_back(seed: int) -> None:
+    """A log had the recovery point or high watermark of the topic that had its name before (``test_log_directory.py``)."""
+    play, _ = HISTORIES["data-directory"]
+    play(seed)
 
 
 @pytest.mark.parametrize("name", HISTORIES)
