@@ -220,6 +220,8 @@ class CompactedReplicas:
 
     def check(self, replica: Replica) -> None:
         log, found = replica.log, replica.entries()
+        if log.end_offset < self.leader.log.start_offset:
+            return  # it will begin again at the leader's start
         strangers = set(found) - set(self.line)
         assert not strangers, (replica, strangers)
         start = max(log.start_offset, self.leader.log.start_offset)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from dataclasses import replace as with_changes
 from random import Random
-from typing import Any
 
 from minikafka.config import TopicConfig
 from minikafka.errors import KafkaStorageError
@@ -145,7 +145,8 @@ class DirectoryHistory:
         """A clean stop, maybe interrupted; the power may go after it."""
         marks = {name: topic.high_watermark for name, topic in self.current.items() if topic.is_hosted}
         covered = {topic.topic_id: dict(topic.held) for topic in self.current.values() if topic.is_hosted}
-        closing = self.sim.spawn(NODE, self.directory.close(broker_epoch=7, high_watermarks=marks))
+        directory = self.directory
+        closing = self.sim.spawn(NODE, directory.close(broker_epoch=7, high_watermarks=marks, together=asyncio.gather))
         await asyncio.wait({closing}, timeout=self.random.choice((0.01, 0.05, 5.0)))
         self.was_stopped = closing.done()
         if self.was_stopped:
@@ -252,12 +253,12 @@ class DirectoryHistory:
         topic.marks.add(topic.start)
         topic.high_watermark = max(topic.high_watermark, topic.start)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Callable[..., Awaitable[object]], *args: object) -> None:
         """Begin what takes time. A log may be closed meanwhile."""
 
         async def run() -> None:
             try:
-                await work
+                await work(*args)
             except KafkaStorageError as error:
                 if not re.search("set aside|No such file", str(error)):
                     raise
@@ -267,7 +268,7 @@ class DirectoryHistory:
     def sync(self) -> None:
         topic = self.drawn()
         if topic is not None:
-            self._spawn(self._sync(topic, self.log(topic)))
+            self._spawn(self._sync, topic, self.log(topic))
 
     async def _sync(self, topic: Topic, log: PartitionLog) -> None:
         covered = dict(topic.held)
@@ -279,7 +280,7 @@ class DirectoryHistory:
         """Retention."""
         topic = self.drawn()
         if topic is not None:
-            self._spawn(self._delete_old(topic, self.log(topic)))
+            self._spawn(self._delete_old, topic, self.log(topic))
 
     async def _delete_old(self, topic: Topic, log: PartitionLog) -> None:
         def note() -> bool:
@@ -296,7 +297,7 @@ class DirectoryHistory:
     def compact(self) -> None:
         topic = self.current.get(NAMES[0])
         if topic is not None and topic.is_hosted:
-            self._spawn(self._compact(topic, self.log(topic)))
+            self._spawn(self._compact, topic, self.log(topic))
 
     async def _compact(self, topic: Topic, log: PartitionLog) -> None:
         if id(log) in self.cleaning:
@@ -322,7 +323,7 @@ class DirectoryHistory:
                     directory.checkpoint_clean_ends,
                     high_watermarks,
                 )
-            )()
+            )
         )
 
     async def wait(self) -> None:
