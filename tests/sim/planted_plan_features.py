@@ -88,7 +88,7 @@ def for_any_membership(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def names_stay(self: LogDirectory, partition: TopicPartition) -> None:
-    del self._former[partition]
+    self._former.pop(partition, None)
 
 
 def up_to_the_end(original: Callable[..., Any]) -> Callable[..., Any]:
