@@ -639,13 +639,25 @@ class GroupCoordinator:
                 self._erase(group, gone, step, with_group=False)
 
     def _erase_orphans(self, step: Step) -> None:
-        """Forget what was committed for topics that are gone, also if others were created under their names."""
+        """Forget what was committed for topics that are gone, also if others were created under their names.
+
+        A tombstone erases all that stands before it, in open transactions as well. So nothing is written where the
+        present topic has an offset, or may have: what is under way was accepted for it. The others are not returned,
+        and the next look finds them.
+        """
         for group in list(self._groups.values()):
             name = group.group_id
-            values = [*self._offsets.of(name).items(), *self._offsets.transactional.values(name)]
-            gone = sorted(dict.fromkeys(each for each, value in values if self._is_orphan(each, value)))
+            values = self._values(name)
+            kept = {each for each, value in values if not self._is_orphan(each, value)}
+            gone = sorted(
+                each for each in {each for each, _ in values} - kept if not self._offsets.is_in_flight(name, each)
+            )
             if gone:
                 self._erase(group, gone, step, with_group=False)
+
+    def _values(self, group: str) -> list[tuple[TopicPartition, CommittedOffset]]:
+        """What is committed, for good or in an open transaction."""
+        return [*self._offsets.of(group).items(), *self._offsets.transactional.values(group)]
 
     def _is_orphan(self, partition: TopicPartition, value: CommittedOffset) -> bool:
         return not self._topic_exists(partition.topic) or self._is_of_another_topic(partition, value)

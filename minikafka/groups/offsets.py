@@ -90,9 +90,13 @@ class TransactionalOffsets:
 
     def is_pending(self, group: str, partition: TopicPartition) -> bool:
         """Return True if a transaction may still change the partition's committed offset."""
-        return self._appended[group, partition] > 0 or any(
+        return self.is_in_flight(group, partition) or any(
             partition in self._pending[each][group] for each in self._producers.get(group, ())
         )
+
+    def is_in_flight(self, group: str, partition: TopicPartition) -> bool:
+        """Return True if a record of a transaction is appended and not committed yet."""
+        return self._appended[group, partition] > 0
 
     def partitions(self, group: str) -> frozenset[TopicPartition]:
         """Partitions with a pending offset."""
@@ -159,8 +163,12 @@ class CommittedOffsets:
         return sorted(self.of(group).keys() | pending)
 
     def is_pending(self, group: str, partition: TopicPartition) -> bool:
-        in_flight = self._pending.get(group, Counter())[partition] > 0
-        return in_flight or self.transactional.is_pending(group, partition)
+        return self.is_in_flight(group, partition) or self.transactional.is_pending(group, partition)
+
+    def is_in_flight(self, group: str, partition: TopicPartition) -> bool:
+        """Return True if a record of the partition is appended and not committed yet."""
+        plain = self._pending.get(group, Counter())[partition] > 0
+        return plain or self.transactional.is_in_flight(group, partition)
 
     # ---- changes ----
 

@@ -333,6 +333,43 @@ def test_offsets_of_a_topic_that_was_created_again_are_not_returned_until_they_a
     assert desk.committed() == -1
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_an_offset_of_the_present_topic_under_way_is_not_erased_with_the_former_ones(*, is_committed: bool):
+    """The tombstones for the former topic were refused. Those of the next look would stand behind a commit that is
+    acknowledged a moment later (seed 1002 of the offset histories).
+    """
+    desk = Desk(topics=topic_named("t", FORMER))
+    desk.commit(5)
+    desk.commits_at_once = False
+    desk.topics = topic_named("t", PRESENT)
+    if is_committed:
+        desk.commit(1)
+    else:
+        desk.commit_in_transaction(1)
+    desk.pass_time(desk.settings.expiry_interval_ms / 1000)
+    desk.commits_at_once = True
+    desk.commit_all()
+    desk.end_transaction(7)
+    assert desk.committed() == 1
+
+
+@pytest.mark.parametrize("is_former_in_transaction", [True, False])
+def test_an_offset_of_the_present_topic_stays_though_one_of_the_former_is_there(*, is_former_in_transaction: bool):
+    """One of them waits for the end of a transaction (seeds 1496 and 1596 of the offset histories)."""
+    desk = Desk(topics=topic_named("t", FORMER))
+    commits = [desk.commit_in_transaction, desk.commit]
+    if not is_former_in_transaction:
+        commits.reverse()
+    commits[0](5)
+    desk.topics = topic_named("t", PRESENT)
+    commits[1](1)
+    desk.pass_time(desk.settings.expiry_interval_ms / 1000)
+    desk.end_transaction(7)
+    assert desk.committed() == 1
+    desk.take_over()
+    assert desk.committed() == 1
+
+
 @pytest.mark.parametrize("is_created_again", [False, True])
 def test_transactional_offsets_of_a_deleted_topic_do_not_count_when_the_transaction_commits(is_created_again: bool):
     """Issue 13: the coordinator that heard of the deletion died before it had written that they are gone."""
