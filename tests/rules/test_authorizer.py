@@ -133,8 +133,9 @@ def test_authorize_by_type_is_true_only_if_some_resource_is_allowed(
     acls: list[Acl], caller: Caller, operation: AclOperation, resource_type: ResourceType
 ):
     """Every name that an entry gives, a name below each prefix, and a name that no entry has are tried."""
-    names = {each.resource_name for each in acls} - {"*"}
+    names = {each.resource_name for each in acls}
     names |= {f"{name}{suffix}" for name in names for suffix in ("~", "~~")} | {"hardcode"}
+    names.discard("*")  # an entry for it is for all names, but a prefix may be just that
     index = AclIndex(acls)
     some = any(
         NO_SUPER_USERS.authorize(index, caller, Action(operation, resource_type, name)).is_allowed for name in names
