@@ -60,6 +60,12 @@ TAIL_BUDGET_BYTES = 64 * 1024 * 1024
 """Memory tails of all logs together: the default heap of a small broker, shared out evenly; 0 is none at all."""
 LOGS_SYNCED_AT_ONCE = 8
 """When a broker stops: a file system writes what several syncs wait for in one go."""
+_OFFSETS = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
 _TAIL_SIZE_MIN = 64 * 1024
 _TAIL_SIZE_MAX = 4 * 1024 * 1024
 
@@ -160,7 +166,8 @@ class LogDirectory:
                 for offsets in (points or {}, starts or {}, clean_ends):
                     offsets.pop(partition, None)
             try:
-                self._logs[partition] = await self._opened(partition, points, starts)
+                known = ({}, {}) if has_former else (points, starts)
+                self._logs[partition] = await self._opened(partition, *known)
             except MisfitLog as error:
                 await self._set_aside(partition, str(error))
                 continue
@@ -381,6 +388,13 @@ class LogDirectory:
         """
         while self._with_former:
             logs = list(self._with_former)
+            # One that is torn by a power failure counts as lost, and then a log may begin anywhere.
+            for name in filter(self._disk.exists, _OFFSETS):
+                file = self._disk.open(name)
+                try:
+                    await file.sync()
+                finally:
+                    file.close()
             await self._disk.sync_folder("")
             for log in logs:
                 await log.forget_former()
@@ -392,12 +406,7 @@ class LogDirectory:
         A power cut may leave one torn, which counts as lost. Publications under way were begun before: they come late.
         """
         self._taken_out += 1
-        for name in (
-            RECOVERY_POINT_CHECKPOINT,
-            LOG_START_OFFSET_CHECKPOINT,
-            REPLICATION_OFFSET_CHECKPOINT,
-            CLEANER_OFFSET_CHECKPOINT,
-        ):
+        for name in _OFFSETS:
             self._publications += 1
             self._newest[name] = self._published[name] = self._publications
             offsets = self._read_offsets(name)

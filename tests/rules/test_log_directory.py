@@ -827,6 +827,17 @@ def test_checkpoints_that_come_back_with_the_power_are_not_believed_of_a_topic_t
     assert (log.topic_id, log.start_offset, log.report.recovery_point, values(on_disk(log))) == (SECOND_ID, 2, 3, ["C"])
 
 
+def test_a_checkpoint_that_was_torn_when_a_name_was_taken_out_of_it_says_nothing_of_the_new_log():
+    """A lost checkpoint lets a log begin at its first segment, for the start may have been saved there."""
+    disk = MemoryDisk()
+    fill(deleted(disk).create(ORDERS, topic_id=SECOND_ID, config=SMALL), *"ABCDEFG")
+    for name in (POINTS, STARTS):
+        disk.replace_file(name, b"")
+    disk.remove(f"{ORDERS}/{offset_name(0, '.log')}")
+    log = opened(disk).logs[ORDERS]
+    assert (log.start_offset, log.end_offset) == (0, 0)
+
+
 def test_a_checkpoint_names_no_log_while_a_former_log_may_be_meant():
     """A log that says so in its folder gets its own recovery point and start only when it no longer does."""
     disk = MemoryDisk()

@@ -24,7 +24,7 @@ def test_a_replica_in_which_what_was_cut_off_stood_between_later_records(seed: i
     play(seed)
 
 
-@pytest.mark.parametrize("seed", [23, 459, 663])
+@pytest.mark.parametrize("seed", [23, 459, 663, 50892])
 def test_data_directories_in_which_a_former_topics_checkpoints_came_back(seed: int) -> None:
     """A log had the recovery point or high watermark of the topic that had its name before (``test_log_directory.py``)."""
     play, _ = HISTORIES["data-directory"]
