@@ -82,7 +82,8 @@ class ConsumerMember:
         self._wishes = Wishes()
         self._heard: tuple[Wishes, Owned | None] | None = None
         """What the coordinator is known to have heard; None: send everything."""
-        self._in_flight: tuple[ConsumerGroupHeartbeatRequest, Wishes, Owned] | None = None
+        self._in_flight: tuple[Wishes, Owned | None] | None = None
+        """What the coordinator will have heard when it responds."""
 
     @property
     def is_outside(self) -> bool:
@@ -121,7 +122,9 @@ class ConsumerMember:
             topic_partitions=flat(self.owned | self.assigned) if owned_is_new else None,
             client_id=self._client_id,
         )
-        self._in_flight = request, self._wishes, self.owned
+        # A coordinator that knows the member takes a join for a late copy: it confirms no revocation.
+        is_join_of_known = self.is_outside and self.may_be_known
+        self._in_flight = self._wishes, None if is_join_of_known else self.owned
         self.may_be_known = True
         return request
 
@@ -129,7 +132,7 @@ class ConsumerMember:
         """Take a response without an error to the request in flight."""
         if self._in_flight is None:
             return  # fenced or left meanwhile
-        _, wishes, owned = self._in_flight
+        wishes, owned = self._in_flight
         self._in_flight = None
         self._heard = wishes, owned
         self.epoch = response.member_epoch
