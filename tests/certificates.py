@@ -24,7 +24,9 @@ def authority(folder: Path, name: str) -> None:
 
 def signed(folder: Path, name: str, *, by: str) -> Path:
     """A file with a key and its certificate, valid for localhost (not for 127.0.0.1)."""
-    (folder / f"{name}.ext").write_text("subjectAltName=DNS:localhost\nauthorityKeyIdentifier=keyid\n", encoding="ascii")
+    (folder / f"{name}.ext").write_text(
+        "subjectAltName=DNS:localhost\nauthorityKeyIdentifier=keyid\n", encoding="ascii"
+    )
     openssl(folder, "req", "-new", *new_key(name), "-out", f"{name}.csr", "-subj", f"/CN={name}")
     openssl(
         folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{by}.pem", "-CAkey", f"{by}.key", "-CAcreateserial",
