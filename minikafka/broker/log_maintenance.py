@@ -194,8 +194,10 @@ class LogMaintenance:
         """
         now = self.replicas.clock.now()
         unsynced: dict[TopicPartition, float] = {}
+        wants_checkpoint = False
         for name, partition in list(self.replicas.partitions.items()):
             log = partition.log
+            wants_checkpoint |= log.wants_checkpoint and not partition.failed
             if partition.failed or log.synced_end >= log.end_offset:
                 continue
             self.replicas.sync_if_due(partition)
@@ -204,6 +206,8 @@ class LogMaintenance:
                 self.replicas.flushers[name].start()
                 unsynced[name] = now  # what is there now is being synced
         self._unsynced, self._looked_at = unsynced, now
+        if wants_checkpoint:
+            await self.replicas.logs.checkpoint_recovery_points()
 
     async def _unlink(self) -> None:
         self.replicas.unlink_due()

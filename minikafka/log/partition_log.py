@@ -294,6 +294,11 @@ class PartitionLog:
         return self._store.roll_is_put_off or any(segment.is_dirty for segment in self._store.segments[-2:-1])
 
     @property
+    def wants_checkpoint(self) -> bool:
+        """Return True if the log was cut below a recovery point that the disk may have: rolls wait for another one."""
+        return self._store.disk_recovery_point > self.end_offset
+
+    @property
     def failure(self) -> str | None:
         """Why it takes no more appends; None while it does."""
         return self._health.failure

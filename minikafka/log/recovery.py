@@ -179,7 +179,7 @@ class _Loader:
         """Files in the folder; None: not known, or changed since. A folder may hold thousands, and is listed once."""
         self._bases: dict[str, list[Offset]] = {}
         """Their base offsets by suffix, ascending."""
-        self.has_gaps = GAPS in self.names
+        self.has_gaps = self.has_marker = GAPS in self.names
         marked_end = parse_holes_end(disk.read_file(f"{folder}/{GAPS}")) if self.has_gaps else None
         self.marks_gaps = marked_end is not None
         self.holes_end = marked_end or 0
@@ -527,8 +527,9 @@ class _Loader:
         elif self.clean:
             found = self.gaps or any(map(self._shows_gaps, self.segments[number:]))
         else:
-            is_synced = base <= self.recovery_point
-            found = (self.gaps and is_synced) or any(map(self._shows_gaps, self.segments[:-1]))
+            # The marker is that of an earlier version, whose followers left holes where nothing else shows a gap.
+            is_synced = self.has_marker and base <= self.recovery_point
+            found = is_synced or any(map(self._shows_gaps, self.segments[:-1]))
         if found:
             self._note_gaps(before)
             if not self.marks_gaps:

@@ -147,16 +147,17 @@ class SegmentStore:
         )
 
     def roll(self, base_offset: Offset, *, size_max: int) -> bool:
-        """Seal the active segment; the next one begins at ``base_offset``. False: put off until a sync has passed.
+        """Seal the active segment; the next one begins at ``base_offset``. False: put off until a sync has passed, or a
+        recovery point was saved.
 
         ``size_max`` is the largest batch that may follow. KafkaStorageError when it can neither wait nor roll.
         """
         sealed = self.active
         is_full = sealed.size + size_max > RELATIVE_MAX or base_offset - sealed.base_offset > RELATIVE_MAX // 2
         # The log was cut below a recovery point that may still stand in the checkpoint on disk. If this segment were
-        # sealed before it is synced: 1. power cut; 2. the old point lies in a later segment; 3. this one is believed
-        # though it was never synced. So it stays the last, and is walked, until a sync has passed.
-        is_believed = self.disk_recovery_point > sealed.next_offset and self._durability.synced_end < sealed.next_offset
+        # sealed: 1. power cut; 2. the old point lies in a later segment; 3. this one is believed, with index files that
+        # were never synced. So it stays the last, and is walked, until the checkpoint is replaced.
+        is_believed = self.disk_recovery_point > sealed.next_offset
         # Nor, if it can wait, before a cut is durable: the power may take the cut with what was written over it, and
         # what was cut off may end just where the next segment begins. So may a removed segment of the same name.
         is_cut = sealed.cut_write > sealed.synced_writes or not self._durability.is_folder_synced(self._removal)
@@ -164,7 +165,7 @@ class SegmentStore:
         if is_believed or (waits and not is_full):
             self.roll_is_put_off = True
             if is_full:
-                raise KafkaStorageError(f"{self._folder}: the segment is full and waits for a sync")
+                raise KafkaStorageError(f"{self._folder}: the segment is full and waits for its recovery point to be saved")
             return False
         if sealed.size:
             self.save_indexes(sealed)

@@ -222,9 +222,10 @@ class CompactedReplicas:
         log, found = replica.log, replica.entries()
         if log.end_offset < self.leader.log.start_offset:
             return  # it will begin again at the leader's start
-        strangers = set(found) - set(self.line)
-        assert not strangers, (replica, strangers)
+        # Epochs below the leader's start are forgotten; what a replica has there goes with the next copy.
         start = max(log.start_offset, self.leader.log.start_offset)
+        strangers = {entry for entry in set(found) - set(self.line) if entry.offset >= start}
+        assert not strangers, (replica, strangers)
         expected = latest([entry for entry in self.line if entry.offset < log.end_offset])
         there = latest(found)
         # A leader may have compacted what is replaced further on before the replica copied it.

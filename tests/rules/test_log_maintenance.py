@@ -162,7 +162,7 @@ def test_a_log_that_is_always_appended_to_is_synced_every_flush_ms():
             """A log with one new record at each look."""
 
             failed, config = None, TopicConfig(flush_ms=10_000)
-            synced_end, wants_sync = 0, False
+            synced_end, wants_sync, wants_checkpoint = 0, False, False
             log = property(lambda self: self)
             end_offset = property(lambda self: int(sim.loop.now * 10))
 

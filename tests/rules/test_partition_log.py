@@ -505,7 +505,9 @@ def test_a_start_that_moves_while_it_is_saved_is_saved_again():
 
 
 def test_no_roll_below_a_recovery_point_that_stands_on_disk():
-    """After a cut below it the segment must stay the last one until it is synced (see PartitionLog._roll)."""
+    """After a cut below it the segment must stay the last one until another point is saved: else the old one lets a start
+    believe it, and its index files, which are synced only after it was sealed (see SegmentStore.roll).
+    """
     disk = MemoryDisk()
     log = open_log(disk)
     fill(log, *"abcdefghijkl")
@@ -517,9 +519,10 @@ def test_no_roll_below_a_recovery_point_that_stands_on_disk():
     assert log.wants_sync
     run(log.sync())
     fill(log, "H", epoch=1)
+    assert (log.segment_count, log.wants_checkpoint) == (1, True)
     log.recovery_point_checkpointed(log.recovery_point, done=True)
     fill(log, "I", epoch=1)
-    assert log.segment_count == 2
+    assert (log.segment_count, log.wants_checkpoint) == (2, False)
 
 
 # --------------------------------------------------------------------------------------------- failing
