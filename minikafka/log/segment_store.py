@@ -165,7 +165,9 @@ class SegmentStore:
         if is_believed or (waits and not is_full):
             self.roll_is_put_off = True
             if is_full:
-                raise KafkaStorageError(f"{self._folder}: the segment is full and waits for its recovery point to be saved")
+                raise KafkaStorageError(
+                    f"{self._folder}: the segment is full and waits for its recovery point to be saved"
+                )
             return False
         if sealed.size:
             self.save_indexes(sealed)

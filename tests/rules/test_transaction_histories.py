@@ -1,8 +1,4 @@
-"""Random histories of a transactional id: seeds in which planted bugs show, and fresh ones.
-
-A failure prints its seed: ``python -c "from tests.rules.transaction_histories import TransactionHistory as T;
-T(SEED).play(250)"``.
-"""
+"""Random histories of a transactional id in which planted bugs show; tests/sim/test_histories.py plays fresh ones."""
 
 from __future__ import annotations
 
@@ -15,18 +11,8 @@ from minikafka.log.producer_state import ProducerState
 from minikafka.transactions.transaction import Transaction
 from minikafka.wire.outcomes import EarlierAttempts
 from tests.rules.transaction_histories import Breach, TransactionHistory
-from tests.sim.test_campaign import drawn_by_the_tree
 
 STEPS = 250
-FRESH = 120
-
-
-def test_fresh_histories():
-    """Others with each change of the product."""
-    first = drawn_by_the_tree()
-    for seed in range(first, first + FRESH):
-        print(f"TransactionHistory({seed})")  # noqa: T201 - a failure in CI must be replayed
-        TransactionHistory(seed).play(STEPS)
 
 
 def _forgets(_self: EarlierAttempts, _failure: Any) -> None:
