@@ -150,7 +150,8 @@ class LogDirectory:
         starts = self._read_offsets(LOG_START_OFFSET_CHECKPOINT)
         self._high_watermarks = self._read_offsets(REPLICATION_OFFSET_CHECKPOINT) or {}
         clean_ends = self._read_offsets(CLEANER_OFFSET_CHECKPOINT) or {}
-        self._is_root_durable = self.was_clean
+        # A new data directory has no checkpoint that could name anything.
+        self._is_root_durable = self.was_clean or not any(map(self._disk.exists, _OFFSETS))
         names = self._disk.names("")
         for name in names:
             if is_deleted_folder(name) or name.endswith(TEMPORARY):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from minikafka.config import TopicConfig
 from minikafka.errors import CorruptMessage, DiskFailed, InvalidConfig, KafkaStorageError
 from minikafka.invariant import InvariantViolation
-from minikafka.log.checkpoint import BadCheckpoint, parse_offsets
+from minikafka.log.checkpoint import BadCheckpoint, format_partition_metadata, parse_offsets
 from minikafka.log.inspect import verify_directory
 from minikafka.log.log_directory import LOGS_SYNCED_AT_ONCE, LogDirectory
 from minikafka.log.names import FOLDER_NAME_SIZE_MAX, offset_name
@@ -954,3 +954,10 @@ def test_a_start_makes_the_name_of_a_swap_durable_before_it_finishes_it():
     opened(disk, config_of=lambda _: compact)
     assert disk.removed
     assert not disk.too_soon
+
+
+def test_a_log_of_a_new_data_directory_has_no_former_one():
+    """Nothing can name it: its partition.metadata is Kafka's to the byte, and no checkpoint waits for another one."""
+    disk = MemoryDisk()
+    opened(disk).create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+    assert disk.read_file(f"{ORDERS}/partition.metadata") == format_partition_metadata(TOPIC_ID)
