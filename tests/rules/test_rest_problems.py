@@ -11,7 +11,7 @@ import pytest
 
 from minikafka import errors as kafka
 from minikafka.errors import BY_CODE, BY_NAME, UNKNOWN, WRITTEN
-from minikafka.rest.body import Members
+from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Choice, Flag, Integer, Parameter, Text, values_of
 from minikafka.rest.topics import _NewTopic, setting_text
 from minikafka.web.problems import STATUS, Occurrences, Refused, page_of, problem_of, slug_of, status_of, title_of
@@ -171,19 +171,24 @@ def test_what_a_parameter_takes_is_what_its_schema_says():
         assert not validator.is_valid(bad)
 
 
+class Kinds(Model):
+    """A member of each kind."""
+
+    n: int = member(minimum=0, maximum=9, default=5)
+    t: str = member(default="")
+    u: str = member()
+    o: dict[str, str] = member()
+    li: list[str] = member()
+    partitions: int = member(minimum=1, maximum=9, default=1)
+
+
 def test_members_are_checked_by_kind_and_what_nobody_read_is_refused():
     """true is no number, although Python thinks so."""
-    told: list[dict[str, object]] = []
-    members = Members({"n": True, "t": 1, "o": [], "l": {}, "partitons": 3}, "/x", told)
-    assert members.integer("n", 5, low=0, high=9) == 5
-    assert members.text("t") == ""
-    assert members.text("u", required=True) == ""
-    assert members.object("o") == {}
-    assert members.list("l") == []
-    members.integer("partitions", 1, low=1, high=9)
-    members.done()
-    assert [each["pointer"] for each in told] == ["/x/n", "/x/t", "/x/u", "/x/o", "/x/l", "/x/partitons"]
-    assert "did you mean 'partitions'?" in str(told[-1]["detail"])
+    with pytest.raises(Refused) as refused:
+        Kinds.read({"n": True, "t": 1, "o": [], "li": {}, "partitons": 3})
+    told = {each["pointer"]: str(each["detail"]) for each in refused.value.members["errors"]}
+    assert sorted(told) == sorted(["/n", "/t", "/u", "/o", "/li", "/partitons"])
+    assert "did you mean 'partitions'?" in told["/partitons"]
 
 
 def test_a_new_topic_is_read_from_json():
