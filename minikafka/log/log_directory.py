@@ -104,7 +104,7 @@ class LogDirectory:
         self._with_former: list[PartitionLog] = []
         """Logs whose folder says that checkpoints may name a former log."""
         self._is_root_durable = False
-        """No name in the data directory is older than the process, and not durable."""
+        """No checkpoint in the data directory is older than the process, and not durable."""
         self._taken_out = 0
         """How often the name of a former log was taken out of the checkpoints."""
         self._publications = 0

@@ -199,10 +199,13 @@ def test_timeout_beyond_the_brokers_limit_is_refused(cluster: SimCluster):
         client(cluster, transaction_timeout_ms=1_000_000)
 
 
-def test_a_fenced_repetition_of_a_lost_commit_is_of_unknown_outcome(
-    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
-):
-    """The first attempt commits, and its response is lost; another producer takes over before the last one."""
+def commit_that_is_fenced(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch, first: EndTxnResponse | None = None
+) -> tuple[list[int], ProducerFenced]:
+    """Another producer takes over after the first response to EndTxn, of which the client gets ``first`` in its place.
+
+    Return the error codes that the coordinator answered with, and what the client raised.
+    """
     old = client(cluster, "old")
     coordinator = old.producer._transactional()._coordinator
     ask, asked = coordinator.ask, []
@@ -211,7 +214,7 @@ def test_a_fenced_repetition_of_a_lost_commit_is_of_unknown_outcome(
         asked.append(await ask(request, **options))
         if len(asked) == 1:
             await take_over(cluster)
-            return EndTxnResponse(error_code=ConcurrentTransactions.code, outcome=UNKNOWN)
+            return first or asked[-1]
         return asked[-1]
 
     async def work() -> None:
@@ -222,37 +225,29 @@ def test_a_fenced_repetition_of_a_lost_commit_is_of_unknown_outcome(
 
     with pytest.raises(ProducerFenced) as fenced:
         old.run(work())
-    assert [each.error_code for each in asked] == [0, ProducerFenced.code]
+    return [each.error_code for each in asked], fenced.value
+
+
+def test_a_fenced_repetition_of_a_lost_commit_is_of_unknown_outcome(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """The first attempt commits, and its response is lost; another producer takes over before the last one."""
+    lost = EndTxnResponse(error_code=ConcurrentTransactions.code, outcome=UNKNOWN)
+    codes, fenced = commit_that_is_fenced(cluster, monkeypatch, lost)
+    assert codes == [0, ProducerFenced.code]
     assert outcomes(cluster) == [True]
-    assert fenced.value.outcome == UNKNOWN
+    assert fenced.outcome == UNKNOWN
 
 
 def test_a_fenced_commit_of_which_a_copy_was_answered_is_of_unknown_outcome(
     cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
 ):
     """Seed 950012472: a link doubled EndTxn. One copy committed; the other one's CONCURRENT_TRANSACTIONS came first."""
-    old = client(cluster, "old")
-    coordinator = old.producer._transactional()._coordinator
-    ask, asked = coordinator.ask, []
     cluster.sim.network.rule(matching(Deliver(0.0, again_after_s=0.0), api="EndTxn", kind="request", count=1))
-
-    async def struck(request: Any, **options: Any) -> Any:
-        asked.append(await ask(request, **options))
-        if len(asked) == 1:
-            await take_over(cluster)
-        return asked[-1]
-
-    async def work() -> None:
-        await old.producer.begin_transaction()
-        await send(old.producer, b"a")
-        monkeypatch.setattr(coordinator, "ask", struck)
-        await old.producer.commit_transaction()
-
-    with pytest.raises(ProducerFenced) as fenced:
-        old.run(work())
-    assert [each.error_code for each in asked] == [ConcurrentTransactions.code, ProducerFenced.code]
+    codes, fenced = commit_that_is_fenced(cluster, monkeypatch)
+    assert codes == [ConcurrentTransactions.code, ProducerFenced.code]
     assert outcomes(cluster) == [True]
-    assert fenced.value.outcome == UNKNOWN
+    assert fenced.outcome == UNKNOWN
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
