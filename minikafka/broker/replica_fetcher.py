@@ -216,13 +216,13 @@ class _LeaderLoop:
 
     async def _sync_what_is_not(self) -> None:
         """Under sync-before-acknowledge a fetch says "durable up to here": also of a tail that a former life left in
-        the page cache, or that was appended when this replica led.
+        the page cache, or that was appended when this replica led. A log that begins again is synced before its next
+        fetch under each policy.
         """
-        partitions = [self.owner.partitions[name] for name in self._touched if name in self.owner.partitions]
         syncing = [
-            self.owner.flushers[each.partition].durable(each.log.end_offset)
-            for each in partitions
-            if each.config.syncs_before_acknowledging and each.log.synced_end < each.log.end_offset and not each.failed
+            self.owner.flushers[name].durable(self.owner.partitions[name].log.end_offset)
+            for name in self._touched
+            if name in self.owner.partitions and not self.owner.partitions[name].failed and self._is_unsynced(name)
         ]
         if syncing:
             # A log whose sync failed has reported it and is offline now.
@@ -262,9 +262,12 @@ class _LeaderLoop:
         return _Asked(role, fetch, item)
 
     def _is_unsynced(self, name: TopicPartition) -> bool:
-        """It was added while the others were synced: to ask now would acknowledge what only the page cache has."""
-        partition = self.owner.partitions[name]
-        return partition.config.syncs_before_acknowledging and partition.log.synced_end < partition.log.end_offset
+        """To fetch now would acknowledge what only the page cache has, or append to a log whose former records may
+        come back.
+        """
+        log = self.owner.partitions[name].log
+        syncs = self.owner.partitions[name].config.syncs_before_acknowledging
+        return (syncs and log.synced_end < log.end_offset) or log.restart_is_unsynced
 
     async def _pause(self, now: float) -> None:
         """Wait for news, or until a paused partition may be asked for again."""

@@ -200,6 +200,8 @@ class PartitionLog:
             # topic's id a log is nobody's.
             self._durability.replaced(f"{self._folder}/{PARTITION_METADATA}")
         if self._store.restarted_at is not None:
+            # A recovery point on disk is of the log before.
+            self._durability.withdraw()
             self._durability.start_moved()
         if self.has_gaps and not loaded.marks_gaps:
             self._mark_gaps(loaded.holes_end)
@@ -292,6 +294,15 @@ class PartitionLog:
     def wants_sync(self) -> bool:
         """Return True if a sealed segment must be synced, or a roll waits for one: a driver then calls ``sync``."""
         return self._store.roll_is_put_off or any(segment.is_dirty for segment in self._store.segments[-2:-1])
+
+    @property
+    def restart_is_unsynced(self) -> bool:
+        """Return True if the log begins again, and a follower has to sync that before it appends.
+
+        If it did not: 1. power cut; 2. the removal of the old segments is undone, and the new one is kept without the
+        marker of the restart; 3. the old records join the new ones, and no leader has them.
+        """
+        return self._store.restart_is_unsynced
 
     @property
     def wants_checkpoint(self) -> bool:

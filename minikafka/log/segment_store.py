@@ -271,6 +271,15 @@ class SegmentStore:
         self._durability.withdraw()
         self._durability.start_moved()
 
+    @property
+    def restart_is_unsynced(self) -> bool:
+        """Return True if the log begins again, has no record yet, and a power cut may bring back older ones before it.
+
+        Before a log that begins at 0 there is no place for them.
+        """
+        is_empty_again = bool(self.restarted_at) and not self.active.size
+        return is_empty_again and not self._durability.is_folder_synced(self._removal)
+
     def remove_restart_marker(self) -> None:
         """The checkpoint tells the start now."""
         if self.restarted_at is not None:

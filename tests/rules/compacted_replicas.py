@@ -170,6 +170,9 @@ class CompactedReplicas:
         source, target = self.leader.log, self.follower.log
         if target.end_offset < source.start_offset:
             target.restart_at(source.start_offset)
+            return
+        if target.restart_is_unsynced:
+            run(target.sync())
         size = self.random.choice((1, 300, 5000))
         if target.end_offset < source.end_offset:
             found = source.read(target.end_offset, max_bytes=size)
@@ -187,8 +190,6 @@ class CompactedReplicas:
     def raise_start(self) -> None:
         log = self.leader.log
         if log.raise_start(self.random.randint(log.start_offset, max(log.start_offset, self.committed_end - 5))):
-            # Saved at once: a leader whose start goes back after a kill -9 is excluded (docs/limits.md; seed 76833).
-            run(self.leader.save_start())
             self.leader.delete_old(self.committed_end)
 
     def change_leader(self) -> None:

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from minikafka.broker.alter_partition_manager import AlterPartitionManager
 from minikafka.broker.append_throttle import AppendThrottle
+from minikafka.broker.flusher import Flusher
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
 from minikafka.broker.purgatory import Condition, Mark, Purgatory
@@ -164,7 +165,7 @@ def fetchers_of(sim: SimWorld, following: Partition, events: Recorded, network: 
         LiveSettings(BrokerConfig(), events),
         world_with(sim, network, events),
         partitions={TP: following},
-        flushers={},
+        flushers={TP: Flusher(TP, following.log, spawn, pytest.fail)},
         purgatory=Purgatory(),
         append_throttle=AppendThrottle(),
         spawn=spawn,
@@ -197,6 +198,28 @@ def test_a_follower_goes_on_while_its_leader_refuses_connections_for_hours() -> 
         assert before > 7000, "once a second, the longest pause"
         sim.loop.run_until(2 * 3600.0 + 10)
         assert len(events.of("fetch_failed")) > before
+
+
+def test_a_log_that_begins_again_is_synced_before_the_next_fetch() -> None:
+    """Whatever the policy of syncs: old records could come back before those of the next response."""
+    events = Recorded()
+    synced: list[bool] = []
+
+    class Refuses:
+        async def call(self, _peer: Address, _api: str, _body: Buffers, *, deadline: float) -> bytes:
+            del deadline
+            synced.append(not following.log.restart_is_unsynced)
+            raise ConnectionRefused("n1")
+
+    with SimWorld(1) as sim:
+        following = seat(me=2)
+        following.apply(state(leader=1), following.config, 0.0)
+        following.log.restart_at(7)
+        assert following.log.restart_is_unsynced
+        sim.loop.call_soon(lambda: fetchers_of(sim, following, events, Refuses()))
+        sim.loop.run_until(10.0)
+    assert synced, "it was fetched"
+    assert all(synced)
 
 
 def damaged_base_offset(data: bytes) -> bytes:

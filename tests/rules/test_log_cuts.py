@@ -160,3 +160,41 @@ def test_epochs_of_believed_segments_come_back_with_them():
     for name, content in contents.items():
         disk.inodes[name].content[:] = content
     assert open_log(disk, recovery_point=10).epochs.entries == [(0, 0), (6, 3)]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_log_that_begins_again_is_synced_before_a_follower_appends_to_it(is_killed: bool):
+    """Else the power may undo the removal of the old segment, and take the marker of the restart, but leave the new
+    segment: where the old one ends just there, its records, which no leader has, precede the new ones
+    (``CompactedReplicas(76833)``).
+    """
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *"abcde", epoch=1)
+    run(log.sync())
+    log.restart_at(5)
+    if is_killed:
+        log = open_log(disk, recovery_point=0)
+    assert (log.restart_is_unsynced, log.synced_end, log.end_offset) == (True, 0, 5)
+    run(log.sync())
+    assert (log.restart_is_unsynced, log.synced_end) == (False, 5)
+
+
+def test_a_log_that_begins_below_its_checkpointed_start_claims_nothing_synced():
+    """The recovery point on disk is of the log before, and so is the start."""
+    disk = MemoryDisk()
+    log = open_log(disk, start_offset=10)
+    fill(log, *"abcde")
+    run(log.sync())
+    log.restart_at(3)
+    fill(log, *"ABCDEFGHIJKL")
+    log = open_log(disk, start_offset=10, recovery_point=15)
+    assert (log.start_offset, log.end_offset, log.synced_end) == (3, 15, 0)
+
+
+def test_a_log_that_begins_again_at_0_needs_no_sync():
+    """No older record has a place before it, and a sync of nothing would never end the wait."""
+    log = open_log(MemoryDisk())
+    fill(log, *"abc")
+    log.truncate_to(0)
+    assert not log.restart_is_unsynced
