@@ -223,10 +223,13 @@ class HttpServer:
     ) -> None:
         self.handler = handler
         self._turns = LargeTurns()
-        self._listener_name = listener
+        self.listener_name = listener
+        """Empty: the brokers' own listener."""
         self._sessions = sessions
         self.interpose = interpose
         self.gate = gate or Gate()
+        self.address: Address
+        """Where it listens, once it does; port 0 is resolved."""
         self._tls = tls
         """Without it the port is in plain text."""
         self.needs_login = needs_login
@@ -239,9 +242,11 @@ class HttpServer:
         self._hosts: set[bytes] = set()
         """Values of ``Host`` that the gate knows."""
         self.json_handler = translate(handler) if translate is not None else None
-        self._request_max_bytes = request_max_bytes
+        self.request_max_bytes = request_max_bytes
+        """Of a body or a frame."""
         self.queued_max_bytes = queued_max_bytes
-        self._queued_bytes = 0
+        self.queued_bytes = 0
+        """Bytes of request bodies held now."""
         self._waiting: dict[KafkaConnection, None] = {}
         """Connections whose large frame waits for room, in the order of their announcements."""
         self._to_flush: list[KafkaConnection] = []
@@ -249,7 +254,8 @@ class HttpServer:
         self._wakes = False
         self._hurries = False
         """While frames wait for room, the server looks every HURRY_S at who keeps it."""
-        self._idle_timeout_s = idle_timeout_s
+        self.idle_timeout_s = idle_timeout_s
+        """Between two requests of a connection."""
         self._plain: dict[RpcConnection, asyncio.Transport] = {}
         """Connections that have carried plain requests only."""
         self._frames: dict[KafkaConnection, asyncio.Transport] = {}
@@ -277,23 +283,13 @@ class HttpServer:
         else:
             sockets = []
         if self._tls is not None:
-            self._listener = TlsListener(sockets, self._tls, self.quota, self._listener_name, self._connection)
+            self._listener = TlsListener(sockets, self._tls, self.quota, self.listener_name, self._connection)
         elif sockets:
             self._listener = await loop.create_server(self._connection, sock=sockets[0], backlog=BACKLOG)
         else:
             self._listener = await loop.create_server(self._connection, address.host, address.port, backlog=BACKLOG)
         name = self._listener.sockets[0].getsockname()
-        self._address = Address(address.host, name[1])
-
-    @property
-    def address(self) -> Address:
-        """Where it listens; port 0 is resolved."""
-        return self._address
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes of request bodies held now."""
-        return self._queued_bytes
+        self.address = Address(address.host, name[1])
 
     @property
     def connection_count(self) -> int:
@@ -304,11 +300,6 @@ class HttpServer:
     def _others(self) -> list[HttpConnection]:
         """Connections that carry more than plain requests."""
         return [] if self._general is None else self._general.connections.open
-
-    @property
-    def listener_name(self) -> str:
-        """Empty: the brokers' own listener."""
-        return self._listener_name
 
     @property
     def connections(self) -> list[RpcConnection | KafkaConnection | HttpConnection]:
@@ -393,23 +384,18 @@ class HttpServer:
         return first_request_timeout_s(needs_login=self.needs_login)
 
     @property
-    def idle_timeout_s(self) -> float:
-        """Between two requests of a connection."""
-        return self._idle_timeout_s
-
-    @property
     def body_patience_s(self) -> float:
         """After a part of the time that a body may take, the general server waits for the rest."""
         return BODY_TIMEOUT_S / 6
 
     def admits(self, size: int, *, held: int = 0) -> bool:
         """Rule 1, for a body of ``size`` bytes, of which ``held`` are counted already."""
-        others = self._queued_bytes - held
+        others = self.queued_bytes - held
         return size <= ALWAYS_ADMITTED_SIZE or others == 0 or others + size <= self.queued_max_bytes
 
     def hold(self, size: int) -> None:
         """So many more bytes of a body are held, until :meth:`release_frames`."""
-        self._queued_bytes += size
+        self.queued_bytes += size
 
     def hurry_frames(self) -> None:
         """A body was refused: close the Kafka connections that keep room for a frame and do not send it."""
@@ -418,16 +404,16 @@ class HttpServer:
 
     def admit(self, size: int) -> bool:
         """Rule 1; what is too large is refused by the general server."""
-        if size > self._request_max_bytes or not self.admits(size):
+        if size > self.request_max_bytes or not self.admits(size):
             return False
-        self._queued_bytes += _counted(size)
+        self.queued_bytes += _counted(size)
         return True
 
     def admit_frame(self, size: int) -> bool:
         """Rule 1, for a frame that is larger than a connection's read buffer."""
         if not self.admits(size):
             return False
-        self._queued_bytes += size
+        self.queued_bytes += size
         return True
 
     def knows(self, host: bytes) -> bool:
@@ -448,7 +434,7 @@ class HttpServer:
     def release_frames(self, size: int) -> None:
         """They are handled, or gone."""
         if size:
-            self._queued_bytes -= size
+            self.queued_bytes -= size
             self._wake_soon()
 
     def wait_for_room(self, connection: KafkaConnection) -> None:
@@ -497,11 +483,6 @@ class HttpServer:
     def frame_timeout_s(self) -> float:
         """As for a body."""
         return BODY_TIMEOUT_S
-
-    @property
-    def request_max_bytes(self) -> int:
-        """Of a frame."""
-        return self._request_max_bytes
 
     def has_frame_code(self, then: Callable[[], None]) -> bool:
         """As :meth:`has_general_code`, for a connection that speaks Kafka's protocol."""
@@ -557,19 +538,19 @@ class HttpServer:
     def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None:
         """It speaks Kafka's protocol."""
         self._frames[connection] = transport
-        self.quota.opened(connection, connection.remote, self._listener_name)
+        self.quota.opened(connection, connection.remote, self.listener_name)
         if self.needs_login:
-            self.quota.login_began(connection, connection.remote, self._listener_name)
+            self.quota.login_began(connection, connection.remote, self.listener_name)
 
     def kafka_logged_in(self, connection: KafkaConnection) -> None:
         """Its client has logged in."""
-        self.quota.login_ended(connection, self._listener_name)
+        self.quota.login_ended(connection, self.listener_name)
 
     def kafka_closed(self, connection: KafkaConnection) -> None:
         """It is gone."""
         self._frames.pop(connection, None)
         self.quota.closed(connection)
-        self.quota.login_ended(connection, self._listener_name)
+        self.quota.login_ended(connection, self.listener_name)
         self._waiting.pop(connection, None)
         self._wake_soon()
         self.kafka_answered(connection)
@@ -611,11 +592,11 @@ class HttpServer:
         self.quota.accepted += 1
         connection.record.number = self.quota.accepted
         remote = connection.remote or ""
-        if self._closing or is_late or not self.quota.admits(remote, self._listener_name):
+        if self._closing or is_late or not self.quota.admits(remote, self.listener_name):
             transport.abort()
         else:
             # A TLS listener has counted the connection when it accepted it.
-            throttle_ms = 0 if self._tls is not None else self.quota.throttle_ms(remote, self._listener_name)
+            throttle_ms = 0 if self._tls is not None else self.quota.throttle_ms(remote, self.listener_name)
             if throttle_ms:
                 transport.set_protocol(_Throttled(connection))
                 asyncio.get_running_loop().call_later(throttle_ms / 1000, transport.abort)
@@ -624,15 +605,15 @@ class HttpServer:
                     connection.record.principal = self._tls.principal(transport, remote)
                 except NotAuthenticated as error:
                     connection.record.refusal = str(error)
-            self.quota.opened(connection, remote, self._listener_name)
+            self.quota.opened(connection, remote, self.listener_name)
             if self.needs_login:
-                self.quota.login_began(connection, remote, self._listener_name)
+                self.quota.login_began(connection, remote, self.listener_name)
 
     def closed(self, connection: RpcConnection) -> None:
         """They are gone, or handed over."""
         self._plain.pop(connection, None)
         self.quota.closed(connection)
-        self.quota.login_ended(connection, self._listener_name)
+        self.quota.login_ended(connection, self.listener_name)
         self.tell_closed()
 
     def tell_closed(self) -> None:
@@ -715,7 +696,7 @@ class HttpServer:
         sends_files = sends_files and self._tls is None
         return RequestContext(
             protocol,
-            self._listener_name,
+            self.listener_name,
             remote or "",
             client_id,
             software,

@@ -19,7 +19,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from minikafka.config import KIB, MIB
 from minikafka.parked import Parked, Result
@@ -40,7 +40,7 @@ from minikafka.world.connections import (
 from minikafka.world.outgoing import Outgoing
 
 if TYPE_CHECKING:
-    from minikafka.world.kafka_connection import KafkaConnection
+    from minikafka.world.http_server import HttpServer
 
 # Heads arrive here, and small bodies with them; a longer body gets a buffer of its own. Idle connections keep theirs.
 READ_SIZE = 4 * KIB
@@ -163,78 +163,6 @@ def write_answer(transport: asyncio.Transport, head: bytes, buffers: Buffers, si
             transport.write(buffer)
 
 
-class Host(Protocol):
-    """What a connection needs of its server."""
-
-    @property
-    def needs_login(self) -> bool:
-        """Each HTTP request needs credentials, which the general server checks."""
-        ...
-
-    @property
-    def first_request_timeout_s(self) -> float: ...
-
-    @property
-    def idle_timeout_s(self) -> float: ...
-
-    @property
-    def body_patience_s(self) -> float:
-        """A body that takes longer is handed over."""
-        ...
-
-    def admit(self, size: int) -> bool:
-        """Hold so many bytes of a body; False: there is no room."""
-        ...
-
-    def knows(self, host: bytes) -> bool:
-        """Return True if this value of ``Host`` is a name of the server."""
-        ...
-
-    def release(self, size: int) -> None:
-        """They are held no more."""
-        ...
-
-    def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | Awaitable[Buffers]:
-        """What the handler answers, or an awaitable of it for ``awaited``."""
-        ...
-
-    def answer_of(self, api: str, result: Result) -> Answer | Awaitable[Buffers]:
-        """What a parked request has resulted in, or an awaitable of it for ``awaited``. Raises nothing."""
-        ...
-
-    async def awaited(self, api: str, answer: Awaitable[Buffers]) -> Answer | None:
-        """The answer; None: nothing at all. Raises HangUp, and nothing else."""
-        ...
-
-    def http_date(self) -> bytes: ...
-
-    def has_frame_code(self, then: Callable[[], None]) -> bool:
-        """Return True if :meth:`frame_protocol` can be called now; else ``then`` is called when it can."""
-        ...
-
-    def frame_protocol(self) -> KafkaConnection | None:
-        """The end of a connection that speaks Kafka's protocol; None: that is not spoken here."""
-        ...
-
-    def has_general_code(self, then: Callable[[], None]) -> bool:
-        """As :meth:`has_frame_code`, for :meth:`general_protocol`."""
-        ...
-
-    def general_protocol(self, record: ConnectionRecord) -> asyncio.Protocol | None:
-        """The general server's end of a connection; None: it closes, and takes nobody in any more."""
-        ...
-
-    def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None: ...
-
-    def closed(self, connection: RpcConnection) -> None:
-        """It is gone, or the general server's."""
-        ...
-
-    def began(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None: ...
-
-    def ended(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None: ...
-
-
 class HangUp(Exception):
     """The connection breaks without an answer."""
 
@@ -242,7 +170,7 @@ class HangUp(Exception):
 class RpcConnection(asyncio.BufferedProtocol):
     """One connection that was accepted."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HttpServer) -> None:
         self._host = host
         self.context: RequestContext | None = None
         """Of its requests; the server makes it for the first."""
