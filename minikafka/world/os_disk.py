@@ -17,7 +17,9 @@ import fcntl
 import itertools
 import os
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from minikafka.errors import DiskFailed, DiskFull, in_words
@@ -50,6 +52,28 @@ def _fail(error: OSError, what: str) -> NoReturn:
     if error.errno in FULL:
         raise DiskFull(f"{what}: {in_words(error)}") from error
     raise DiskFailed(f"{what}: {in_words(error)}") from error
+
+
+@contextmanager
+def _failing(what: str, *passed_on: type[OSError]) -> Iterator[None]:
+    """Raise DiskFull or DiskFailed for errors of the system, but for those that are ``passed_on``."""
+    try:
+        yield
+    except passed_on:
+        raise
+    except OSError as error:
+        _fail(error, what)
+
+
+def _pread(descriptor: int, size: int, position: int, least: int) -> bytes:
+    """Bytes from ``position`` on, at most ``size``; fewer than ``least`` only at the end of the file. OSError."""
+    data = os.pread(descriptor, size, position)
+    while len(data) < least:
+        more = os.pread(descriptor, size - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data
 
 
 def _is_of_quorum(path: str) -> bool:
@@ -105,14 +129,11 @@ class OsRegion:
     def read(self, begin: int, size: int) -> bytes:
         """Exactly these bytes; DiskFailed when the file no longer has them."""
         try:
-            data = os.pread(self._descriptor.number, size, self._position + begin)
-            while len(data) < size:
-                more = os.pread(self._descriptor.number, size - len(data), self._position + begin + len(data))
-                if not more:
-                    raise DiskFailed(f"{self._path}: {len(data)} of {size} bytes at {self._position + begin}")
-                data += more
+            data = _pread(self._descriptor.number, size, self._position + begin, size)
         except OSError as error:
             _fail(error, self._path)
+        if len(data) < size:
+            raise DiskFailed(f"{self._path}: {len(data)} of {size} bytes at {self._position + begin}")
         return data
 
     def send(self, descriptor: int, begin: int, size: int) -> int:
@@ -167,15 +188,9 @@ class OsFile:
         """At most ``size`` bytes; fewer only at the end of the file."""
         self._open_descriptor()
         try:
-            data = os.pread(self._descriptor, size, position)
-            while len(data) < min(size, self._size - position):
-                more = os.pread(self._descriptor, size - len(data), position + len(data))
-                if not more:
-                    break
-                data += more
+            return _pread(self._descriptor, size, position, min(size, self._size - position))
         except OSError as error:
             _fail(error, self._path)
-        return data
 
     def region(self, position: int, size: int) -> OsRegion | None:
         """The same bytes, to be sent from the file; None where the system cannot, or the file does not have them."""
@@ -192,10 +207,8 @@ class OsFile:
         """Cut the file to ``size``; larger sizes change nothing."""
         self._open_descriptor()
         if size < self._size:
-            try:
+            with _failing(self._path):
                 os.ftruncate(self._descriptor, size)
-            except OSError as error:
-                _fail(error, self._path)
             self._size = size
 
     async def sync(self) -> None:
@@ -282,10 +295,8 @@ class OsDisk:
 
     def open(self, path: str) -> OsFile:
         """Open a file for reading and appending; made, with its folders, when missing."""
-        try:
+        with _failing(path):
             descriptor = self._opened(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        except OSError as error:
-            _fail(error, path)
         file = OsFile(self, path, descriptor)
         self._files[file] = None
         return file
@@ -318,35 +329,24 @@ class OsDisk:
 
     def names(self, folder: str) -> list[str]:
         """Sorted names; the lock file of the data directory is not one of them."""
-        try:
+        found: list[str] = []
+        with suppress(FileNotFoundError), _failing(folder, FileNotFoundError):
             found = os.listdir(self._full(folder))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            _fail(error, folder)
         return sorted(name for name in found if folder or name != LOCK_NAME)
 
     def modified_ms(self, path: str) -> int:
-        try:
+        with _failing(path, FileNotFoundError):
             return os.stat(self._full(path)).st_mtime_ns // 1_000_000
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            _fail(error, path)
 
     def size_of(self, path: str) -> int:
         """Bytes in the file, without opening it; FileNotFoundError when it is missing."""
-        try:
+        with _failing(path, FileNotFoundError):
             return os.stat(self._full(path)).st_size
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            _fail(error, path)
 
     def read_file(self, path: str) -> bytes:
         """The whole file; FileNotFoundError when it is missing."""
         # Without a file object, which takes three more system calls: a start reads thousands of small files.
-        try:
+        with _failing(path, FileNotFoundError):
             descriptor = os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 pieces = [os.read(descriptor, READ_SIZE)]
@@ -354,18 +354,12 @@ class OsDisk:
                     pieces.append(os.read(descriptor, READ_SIZE))
             finally:
                 os.close(descriptor)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            _fail(error, path)
         return b"".join(pieces)
 
     def replace_file(self, path: str, data: bytes) -> None:
         """Write a temporary file and rename it over ``path``."""
-        try:
+        with _failing(path):
             self._write_and_rename(path, path + TEMPORARY, data, durable=False)
-        except OSError as error:
-            _fail(error, path)
 
     async def publish(self, path: str, data: bytes) -> None:
         """As :meth:`replace_file`, and durable, all on the disk's thread."""
@@ -375,10 +369,8 @@ class OsDisk:
             return
         temporary = f"{path}.{next(self._numbers)}{TEMPORARY}"
         future = self.submit(path, lambda: self._write_and_rename(path, temporary, data, durable=True))
-        try:
+        with _failing(path):
             await asyncio.wrap_future(future)
-        except OSError as error:
-            _fail(error, path)
 
     def _write_and_rename(self, path: str, temporary: str, data: bytes, *, durable: bool) -> None:
         """Runs on the loop or on a thread; it raises OSError."""
@@ -413,28 +405,20 @@ class OsDisk:
 
     def replace(self, source: str, target: str) -> None:
         """Rename a file or folder; FileNotFoundError when there is none."""
-        try:
+        with _failing(f"{source} -> {target}", FileNotFoundError):
             full = self._full(source)
             self._make_folder(os.path.dirname(checked_path(target)))
             os.replace(full, self._full(target))
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            _fail(error, f"{source} -> {target}")
 
     def remove(self, path: str) -> None:
         """Delete a file, or a folder with all in it."""
         full = self._full(path)
         invariant(path != "", "the data directory itself is never removed")
-        try:
+        with suppress(FileNotFoundError), _failing(path, FileNotFoundError):
             if os.path.isdir(full):
                 shutil.rmtree(full)
             else:
                 os.unlink(full)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            _fail(error, path)
 
     # ------------------------------------------------------------------------------------- durability
 
@@ -469,10 +453,8 @@ class OsDisk:
         """Take the directory until this disk is closed or the process ends."""
         if self._lock_descriptor is not None:
             return
-        try:
+        with _failing(self._root):
             descriptor = os.open(self._full(LOCK_NAME), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, self._file_mode)
-        except OSError as error:
-            _fail(error, self._root)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
