@@ -16,15 +16,15 @@ from typing import Any
 import click
 
 from minikafka import AdminClient
-from minikafka.cli.admin import call_admin
+from minikafka.cli.admin import Decorated, call_admin
 from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import (
-    Decorated,
     bootstrap_option,
     list_output_option,
     many,
     print_found,
     repeatable,
+    together,
 )
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
@@ -271,7 +271,7 @@ def command() -> None:
 
 
 def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Decorated]:
-    options = [
+    return together(
         repeatable("--topic", "topics", "Topic of the ACLs; * means all topics", "TOPIC"),
         repeatable("--group", "groups", "Consumer group of the ACLs; * means all groups", "GROUP"),
         click.option("--cluster", is_flag=True, help="ACLs of the cluster itself."),
@@ -295,14 +295,7 @@ def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Deco
         repeatable("--deny-principal", "denied", "Principal of ACLs that deny; User:* means all users", "TYPE:NAME"),
         repeatable("--allow-host", "allow_hosts", "IP address from which --allow-principal is allowed", "ADDRESS"),
         repeatable("--deny-host", "deny_hosts", "IP address from which --deny-principal is denied", "ADDRESS"),
-    ]
-
-    def decorate(function: Decorated) -> Decorated:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+    )
 
 
 @command.command(

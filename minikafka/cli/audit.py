@@ -43,9 +43,9 @@ from minikafka.check.history import (
     Unknown,
     read_history,
 )
-from minikafka.cli.admin import tls_files, tls_options
+from minikafka.cli.admin import Decorated, tls_files, tls_options
 from minikafka.cli.running import FAILED, Failure, lone_command
-from minikafka.cli.tables import EXISTING_FILE, Decorated, output_option, print_json
+from minikafka.cli.tables import EXISTING_FILE, output_option, print_json, together
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
 from minikafka.log.names import LOG, META_PROPERTIES, offset_name, offsets_in, partition_of
@@ -64,19 +64,14 @@ POLICY = "cleanup.policy"
 
 def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
     """``LEDGER... [-b BROKERS] [--ca FILE] [--data-dir DIR]...``: what an audit compares with what."""
-
-    def decorated(function: Decorated) -> Decorated:
-        existing_folder = click.Path(exists=True, file_okay=False, path_type=Path)
-        brokers = "Read the committed records from brokers."
-        for option in (
-            click.option("--data-dir", "folders", multiple=True, type=existing_folder, help=data_dir_help),
-            click.option("-b", "--bootstrap-server", "bootstrap", help=brokers),
-            click.argument("ledgers", metavar="LEDGER...", nargs=-1, required=True, type=EXISTING_FILE),
-        ):
-            function = option(function)
-        return tls_options(function)
-
-    return decorated
+    existing_folder = click.Path(exists=True, file_okay=False, path_type=Path)
+    brokers = "Read the committed records from brokers."
+    return together(
+        tls_options,
+        click.argument("ledgers", metavar="LEDGER...", nargs=-1, required=True, type=EXISTING_FILE),
+        click.option("-b", "--bootstrap-server", "bootstrap", help=brokers),
+        click.option("--data-dir", "folders", multiple=True, type=existing_folder, help=data_dir_help),
+    )
 
 
 @lone_command(

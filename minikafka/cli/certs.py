@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minikafka.cli.admin import Decorated
 from minikafka.cli.running import command_group
-from minikafka.cli.tables import FOLDER, Decorated, output_option, print_json
+from minikafka.cli.tables import FOLDER, output_option, print_json
 from minikafka.hosting.secured import CA_DAYS, DAYS, certificate_folder
 
 if TYPE_CHECKING:

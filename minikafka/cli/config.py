@@ -27,6 +27,7 @@ from minikafka.cli.tables import (
     list_output_option,
     print_found,
     repeatable,
+    together,
     watch_option,
 )
 from minikafka.cli.tables import show as show_again
@@ -94,15 +95,11 @@ def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str)
 # ---- describe --------------------------------------------------------------------------------------------------------
 
 
-def _resource_options(function: Any) -> Any:
-    """``--topic``, ``--broker``, ``--all-brokers``."""
-    for option in (
-        click.option("--all-brokers", is_flag=True, help="Settings that were altered for all brokers."),
-        click.option("--broker", type=click.IntRange(0), metavar="ID", help="Settings of the broker with this id."),
-        click.option("--topic", help="Settings of the topic with this name."),
-    ):
-        function = option(function)
-    return function
+_resource_options = together(
+    click.option("--topic", help="Settings of the topic with this name."),
+    click.option("--broker", type=click.IntRange(0), metavar="ID", help="Settings of the broker with this id."),
+    click.option("--all-brokers", is_flag=True, help="Settings that were altered for all brokers."),
+)
 
 
 @command.command(

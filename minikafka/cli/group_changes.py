@@ -26,12 +26,12 @@ from minikafka.cli.admin import call_admin
 from minikafka.cli.running import Failure, lone_command
 from minikafka.cli.tables import (
     EXISTING_FILE,
-    Decorated,
     bootstrap_option,
     kafka_output_option,
     print_found,
     print_lines,
     repeatable,
+    together,
 )
 from minikafka.coordination.packing import by_topic
 from minikafka.errors import UNKNOWN, InvalidRequest, NonEmptyGroup, ProtocolError
@@ -46,10 +46,8 @@ GOALS |= {"shift_by": "shift", "to_datetime": "time", "by_duration": "time", "fr
 all_groups_option = click.option("--all-groups", is_flag=True, help="Apply to all groups, instead of GROUP.")
 
 
-def group_or_all(function: Decorated) -> Decorated:
-    """``[GROUP] [--all-groups]``."""
-    given = click.argument("group", required=False)
-    return given(all_groups_option(function))
+group_or_all = together(click.argument("group", required=False), all_groups_option)
+"""``[GROUP] [--all-groups]``."""
 
 
 def check_choice(given: object, *, all_groups: bool) -> None:

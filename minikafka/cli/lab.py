@@ -23,13 +23,13 @@ from rich.text import Text
 
 from minikafka.cli.running import FAILED, Misuse, command_group
 from minikafka.cli.tables import (
-    Decorated,
     console,
     list_output_option,
     output_option,
     print_json,
     print_table,
     repeatable,
+    together,
 )
 from minikafka.client.settings import ASSIGNORS
 from minikafka.lab import compare as comparing
@@ -103,11 +103,13 @@ def _with_sources(text: str, sources: Iterable[str]) -> str:
     return f"{text} ({more})" if more else text
 
 
-def _options(function: Decorated) -> Decorated:
-    """What both ``run`` and ``compare`` take."""
-    meaning = "What elects leaders: the script, or the real controller."
-    control = click.option("--control", type=click.Choice(CONTROLS), help=meaning)
-    return repeatable("--set", "given", "Option of the scenario's cluster", "KEY=VALUE")(control(function))
+_options = together(
+    repeatable("--set", "given", "Option of the scenario's cluster", "KEY=VALUE"),
+    click.option(
+        "--control", type=click.Choice(CONTROLS), help="What elects leaders: the script, or the real controller."
+    ),
+)
+"""What both ``run`` and ``compare`` take."""
 
 
 @command.command(

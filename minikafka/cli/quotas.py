@@ -8,7 +8,7 @@ import click
 
 from minikafka.cli.admin import call_admin
 from minikafka.cli.running import Misuse, command_group
-from minikafka.cli.tables import Decorated, bootstrap_option, list_output_option, print_found
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_found, together
 from minikafka.security.quotas import (
     CLIENT_ID,
     CONNECTION,
@@ -52,18 +52,15 @@ def command() -> None:
     """
 
 
-def entity_options(function: Decorated) -> Decorated:
-    """The options that name an entity, by the parameters of :func:`entity_in`."""
-    for option in (
-        click.option("--default-ip", is_flag=True, help="All IP addresses without a quota of their own."),
-        click.option("--for-ip", "ip", help="IP address of the entity."),
-        click.option("--default-client-id", is_flag=True, help="All client ids without a quota of their own."),
-        click.option("--client-id", help="Client id of the entity."),
-        click.option("--default-user", is_flag=True, help="All users without a quota of their own."),
-        click.option("--for-user", "user", help="Name of the user, without User:."),
-    ):
-        function = option(function)
-    return function
+entity_options = together(
+    click.option("--for-user", "user", help="Name of the user, without User:."),
+    click.option("--default-user", is_flag=True, help="All users without a quota of their own."),
+    click.option("--client-id", help="Client id of the entity."),
+    click.option("--default-client-id", is_flag=True, help="All client ids without a quota of their own."),
+    click.option("--for-ip", "ip", help="IP address of the entity."),
+    click.option("--default-ip", is_flag=True, help="All IP addresses without a quota of their own."),
+)
+"""The options that name an entity, by the parameters of :func:`entity_in`."""
 
 
 def entity_in(

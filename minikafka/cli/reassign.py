@@ -25,7 +25,6 @@ from minikafka.cli.admin import call_admin, connection, fail_with, parse_partiti
 from minikafka.cli.running import FAILED, Failure, Misuse, command_group, run
 from minikafka.cli.tables import (
     EXISTING_FILE,
-    Decorated,
     OutputFile,
     bootstrap_option,
     columns_of,
@@ -36,6 +35,7 @@ from minikafka.cli.tables import (
     print_lines,
     print_table,
     show,
+    together,
     watch_option,
 )
 from minikafka.client.structs import Reassignment
@@ -476,15 +476,17 @@ def elect() -> None:
     """Elect leaders: bring them home, or choose one where none is in sync."""
 
 
-def _election_options(function: Decorated) -> Decorated:
-    function = bootstrap_option(kafka_output_option(function))
-    everything = click.option("--all", "everything", is_flag=True, help="Elect leaders of all partitions that need it.")
-    file = click.option(
+_election_options = together(
+    click.argument("partitions", nargs=-1, metavar="[TOPIC-PARTITION]..."),
+    click.option(
         "--file",
         type=EXISTING_FILE,
         help='Partitions from Kafka\'s JSON file: {"partitions":[{"topic":"orders","partition":0}]}.',
-    )
-    return click.argument("partitions", nargs=-1, metavar="[TOPIC-PARTITION]...")(file(everything(function)))
+    ),
+    click.option("--all", "everything", is_flag=True, help="Elect leaders of all partitions that need it."),
+    bootstrap_option,
+    kafka_output_option,
+)
 
 
 @elect.command(

@@ -19,7 +19,7 @@ import click
 from minikafka.cli.admin import tls_files
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
 from minikafka.cli.running import FAILED, Failure, Misuse, command_group
-from minikafka.cli.tables import Decorated, bootstrap_option, columns_of, output_option, print_json, print_table
+from minikafka.cli.tables import bootstrap_option, columns_of, output_option, print_json, print_table
 from minikafka.spark.jobs import Summary
 from minikafka.spark.jobs import archive as run_archive
 from minikafka.spark.jobs import flights as run_flights
@@ -50,11 +50,9 @@ def command() -> None:
     """Run Spark jobs on topics."""
 
 
-def master_option(function: Decorated) -> Decorated:
-    """``--master``."""
-    return click.option(
-        "--master", default="local[2]", show_default=True, help="Where Spark runs, as spark-submit has it."
-    )(function)
+master_option = click.option(
+    "--master", default="local[2]", show_default=True, help="Where Spark runs, as spark-submit has it."
+)
 
 
 def source_security() -> dict[str, str]:

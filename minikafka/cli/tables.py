@@ -23,7 +23,7 @@ import click
 from msgspec import structs
 from rich.cells import cell_len
 
-from minikafka.cli.admin import tls_options
+from minikafka.cli.admin import Decorated, tls_options
 from minikafka.cli.running import run
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from minikafka.wire.messages import Message
 
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 GAP = "  "
 PIPE_WIDTH = 10_000
@@ -59,6 +57,17 @@ kafka_output_option = _output_option(
     "prints.",
 )
 """Of what a tool of Kafka's lists too."""
+
+
+def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """Options and arguments of several commands as one decorator, in the order in which a command has them."""
+
+    def decorated(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
 
 
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -299,11 +308,7 @@ CLEAR = "\x1b[H\x1b[2J"
 """To the upper left corner, and nothing left of the last view."""
 
 
-def watch_option(function: Decorated) -> Decorated:
-    """``--watch``."""
-    return click.option("--watch", is_flag=True, help=f"Show it again every {EVERY_S:.0f} seconds, until Ctrl-C.")(
-        function
-    )
+watch_option = click.option("--watch", is_flag=True, help=f"Show it again every {EVERY_S:.0f} seconds, until Ctrl-C.")
 
 
 def show(ask: Callable[[], Awaitable[Shown]], draw: Callable[[Shown], None], *, watch: bool) -> None:
