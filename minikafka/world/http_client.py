@@ -27,15 +27,13 @@ from minikafka.config import KIB
 from minikafka.ports import Buffers
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
+from minikafka.world.outgoing import write_message
 
 # Heads, and answers that are small, arrive here; only a longer body gets a buffer of its own.
 READ_SIZE = 16 * KIB
 
 # Answers' heads differ in length and in the second of their date: most have been read before.
 HEADS_KEPT = 256
-
-# Below this size one joined write is cheaper than several.
-JOINED_SIZE = 4 * KIB
 
 # What an answer may announce: far beyond fetch.max.bytes, far below what would end the process.
 ANSWER_SIZE_MAX = 1 << 30
@@ -146,13 +144,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._answer = answer
         timer = loop.call_at(deadline, self._expire, answer)
         try:
-            if size < JOINED_SIZE:
-                transport.write(b"".join((head, *body)))
-            else:
-                transport.write(head)
-                for buffer in body:
-                    if buffer:
-                        transport.write(buffer)
+            write_message(transport, head, body, size)
             return await answer
         finally:
             timer.cancel()

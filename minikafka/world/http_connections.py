@@ -35,7 +35,8 @@ from minikafka.world.connections import (
     identity_of,
     peer_of,
 )
-from minikafka.world.rpc_connection import answer_head, write_answer
+from minikafka.world.outgoing import write_message
+from minikafka.world.rpc_connection import answer_head
 
 Doors: TypeAlias = Callable[[web.Application], None]
 """Mounts other routes (``/v1``, health, metrics) on the application that shares the port."""
@@ -74,7 +75,7 @@ class RpcAnswer(web.StreamResponse):
         more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items()).encode()
         head = answer_head(self._type, size, self._date, keeps_alive=bool(self._keep_alive), more=more)
         self.size = len(head) + size
-        write_answer(transport, head, self._buffers, size)
+        write_message(transport, head, self._buffers, size)
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:

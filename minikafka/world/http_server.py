@@ -591,7 +591,7 @@ class HttpServer:
         self._plain[connection] = transport
         self.quota.accepted += 1
         connection.record.number = self.quota.accepted
-        remote = connection.remote or ""
+        remote = connection.remote
         if self._closing or is_late or not self.quota.admits(remote, self.listener_name):
             transport.abort()
         else:

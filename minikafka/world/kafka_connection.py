@@ -21,13 +21,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from minikafka.errors import InvalidRequest
 from minikafka.ports import Buffer, Buffers, FrameSession, SessionState
 from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
-from minikafka.world.connections import KAFKA, ConnectionRecord, OpenConnection, UnreadResponses, close_once, peer_of
-from minikafka.world.outgoing import Outgoing
+from minikafka.world.connections import KAFKA, OpenConnection, close_once
+from minikafka.world.outgoing import SocketConnection
+
+if TYPE_CHECKING:
+    from minikafka.world.http_server import HttpServer
 
 _Read = TypeVar("_Read")
 
@@ -37,61 +40,15 @@ GRACE_S = 1.0
 """After this long the sender of a frame for which others wait must have sent something."""
 
 
-class KafkaHost(Protocol):
-    """What a connection needs of its server."""
-
-    @property
-    def first_request_timeout_s(self) -> float: ...
-
-    @property
-    def idle_timeout_s(self) -> float: ...
-
-    @property
-    def frame_timeout_s(self) -> float:
-        """A frame that is not complete after this long comes from a client that is gone or hostile."""
-        ...
-
-    @property
-    def request_max_bytes(self) -> int: ...
-
-    def admit_frame(self, size: int) -> bool:
-        """Hold so many bytes of a large frame; False: there is no room."""
-        ...
-
-    def release_frames(self, size: int) -> None: ...
-
-    def wait_for_room(self, connection: KafkaConnection) -> None:
-        """Call ``admit_waiting`` of the connection once there may be room."""
-        ...
-
-    def flush_soon(self, connection: KafkaConnection) -> None:
-        """Call ``flush`` of the connection at the end of this turn of the loop."""
-        ...
-
-    def open_session(self, connection: KafkaConnection) -> FrameSession: ...
-
-    def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None: ...
-
-    def kafka_logged_in(self, connection: KafkaConnection) -> None: ...
-
-    def kafka_closed(self, connection: KafkaConnection) -> None: ...
-
-    def kafka_answered(self, connection: KafkaConnection) -> None:
-        """It owes no answer."""
-        ...
-
-
-class KafkaConnection(asyncio.BufferedProtocol):
+class KafkaConnection(SocketConnection):
     """One connection, taken over from the look at its first byte."""
 
-    def __init__(self, host: KafkaHost) -> None:
+    def __init__(self, host: HttpServer) -> None:
+        super().__init__(host.idle_timeout_s)
         self._host = host
         self.gone = asyncio.Event()
         """The connection is lost."""
-        self._loop = asyncio.get_running_loop()
-        self.record = ConnectionRecord(self._loop.time())
         self._reader = FrameReader(host.request_max_bytes)
-        self._transport: asyncio.Transport | None = None
         self._session: FrameSession | None = None
         self._frames: deque[memoryview] = deque()
         """Frames that the session has not got yet, in order."""
@@ -105,8 +62,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Size of the large frame that is being received."""
         self._out: list[Buffer] = []
         """Answers of this turn of the loop."""
-        self._outgoing: Outgoing | None = None
-        self._unread = UnreadResponses(host.idle_timeout_s)
         self._flushes = False
         """A flush is scheduled."""
         self._is_paused_by_session = False
@@ -118,12 +73,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """When the frame that is being received began."""
         self._has_asked = False
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def remote(self) -> str:
-        """The address of the other end; empty when it has left."""
-        name = None if self._transport is None else self._transport.get_extra_info("peername")
-        return str(name[0]) if name else ""
 
     @property
     def opened_at(self) -> float:
@@ -138,17 +87,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # ---- the transport's calls ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._outgoing = Outgoing(self._transport)
-        self._host.kafka_opened(self, self._transport)
+        super().connection_made(transport)
+        self._host.kafka_opened(self, cast("asyncio.Transport", transport))
         self._session = self._host.open_session(self)
         self._look_at_the_time()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - it is gone, for whatever reason
-        if self._outgoing is not None:
-            self._outgoing.close()
-        self._unread.ended()
-        self._transport = self._outgoing = None
+        self._detach()
         self.gone.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -189,18 +134,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._take(self._reader.feed, data)
 
     def pause_writing(self) -> None:
-        self._unread.paused(self._transport)
-        if self._outgoing is not None:
-            self._outgoing.pause()
+        super().pause_writing()
         if self._session is not None:
             self._session.room(has_room=False)
 
-    def resume_writing(self) -> None:
-        self._unread.ended()
-        if self._outgoing is not None:
-            self._outgoing.resume()
-            if self._outgoing.waiting:
-                return
+    def _has_room(self) -> None:
         if self._session is not None:
             self._session.room(has_room=True)
 
@@ -210,7 +148,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return OpenConnection(
             record=self.record,
             protocol=KAFKA,
-            remote="" if self._transport is None else peer_of(self._transport.get_extra_info("peername")),
+            remote=self.peer,
             idle_s=self._loop.time() - self._heard_at,
             client_id=seen.client_id,
             software=seen.software,
@@ -364,11 +302,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frames.clear()
         if not self.is_busy:
             self.close()
-
-    def abort(self) -> None:
-        """At once."""
-        if self._transport is not None:
-            self._transport.abort()
 
     def cancel(self) -> None:
         """End what is being handled: the process dies."""

@@ -1,5 +1,7 @@
 """What one connection has still to write: buffers through its transport, regions of files past it with ``sendfile``.
 
+:class:`SocketConnection` is what all connections have in common that read into buffers of their own.
+
 Rules for this file:
 
 1. Bytes leave in the order in which they were given.
@@ -18,10 +20,12 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
+from typing import cast
 
 from minikafka.config import KIB, MIB
 from minikafka.errors import DiskFailed, DiskFull
 from minikafka.ports import Buffer, Buffers, FileRegion
+from minikafka.world.connections import ConnectionRecord, UnreadResponses, peer_of
 
 JOINED_SIZE = 4 * KIB
 """Buffers below this size are joined to one write."""
@@ -35,6 +39,20 @@ TURN_SIZE = 4 * MIB
 """Sent in less than a millisecond."""
 
 MORE: int = getattr(socket, "MSG_MORE", 0)
+
+
+def write_message(transport: asyncio.Transport, head: bytes, buffers: Buffers, size: int) -> None:
+    """Write a head and ``size`` bytes of a body: in one write, or in one for each buffer if they are large.
+
+    uvloop gathers them. Not transport.writelines: before Python 3.12 asyncio joins there.
+    """
+    if size < JOINED_SIZE:
+        transport.write(b"".join((head, *buffers)))
+        return
+    transport.write(head)
+    for buffer in buffers:
+        if buffer:
+            transport.write(buffer)
 
 
 class Outgoing:
@@ -160,3 +178,56 @@ class Outgoing:
             # Resumed once everything is sent, the next bytes of a region can be sent directly again.
             self._transport.set_write_buffer_limits(high=HIGH_WATER, low=0)
         return self._socket
+
+
+class SocketConnection(asyncio.BufferedProtocol):
+    """The server's end of one connection, without what it reads."""
+
+    def __init__(self, idle_timeout_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.record = ConnectionRecord(self._loop.time())
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: Outgoing | None = None
+        self._unread = UnreadResponses(idle_timeout_s)
+
+    @property
+    def remote(self) -> str:
+        """The address of the other end; empty when it has left."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(name[0]) if name else ""
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the other end; empty when it has left."""
+        return "" if self._transport is None else peer_of(self._transport.get_extra_info("peername"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._outgoing = Outgoing(self._transport)
+
+    def pause_writing(self) -> None:
+        self._unread.paused(self._transport)
+        if self._outgoing is not None:
+            self._outgoing.pause()
+
+    def resume_writing(self) -> None:
+        self._unread.ended()
+        if self._outgoing is not None:
+            self._outgoing.resume()
+        if self._outgoing is None or not self._outgoing.waiting:
+            self._has_room()
+
+    def _has_room(self) -> None:
+        """All that was given to it is written, or is the transport's."""
+
+    def abort(self) -> None:
+        """At once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _detach(self) -> None:
+        """Let go of the transport, which is gone or another protocol's."""
+        self._unread.ended()
+        if self._outgoing is not None:
+            self._outgoing.close()
+        self._transport = self._outgoing = None

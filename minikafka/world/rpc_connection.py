@@ -29,15 +29,12 @@ from minikafka.wire.apis import MSGPACK
 from minikafka.wire.kafka import FIRST_BYTE_MAX
 from minikafka.world.connections import (
     RPC,
-    ConnectionRecord,
     OpenConnection,
-    UnreadResponses,
     agent_in,
     close_once,
     identity_of,
-    peer_of,
 )
-from minikafka.world.outgoing import Outgoing
+from minikafka.world.outgoing import JOINED_SIZE, SocketConnection, write_message
 
 if TYPE_CHECKING:
     from minikafka.world.http_server import HttpServer
@@ -51,9 +48,6 @@ BODY_SIZE_MAX = 8 * MIB
 
 # A peer's heads differ in the body's length only: most have been read before.
 HEADS_KEPT = 256
-
-# Below this size one joined write is cheaper than several.
-JOINED_SIZE = 4 * KIB
 
 _HEAD = re.compile(rb"POST /rpc/([A-Za-z]{1,64}) HTTP/1\.1\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+)\r\n")
 # What only the general server takes, or refuses: there the gate is asked about what a browser says of a page.
@@ -149,36 +143,20 @@ def _around_length(
     )
 
 
-def write_answer(transport: asyncio.Transport, head: bytes, buffers: Buffers, size: int) -> None:
-    """One write, or one for each buffer when they are large: uvloop gathers them.
-
-    Not transport.writelines: before Python 3.12 asyncio joins there.
-    """
-    if size < JOINED_SIZE:
-        transport.write(b"".join((head, *buffers)))
-        return
-    transport.write(head)
-    for buffer in buffers:
-        if buffer:
-            transport.write(buffer)
-
-
 class HangUp(Exception):
     """The connection breaks without an answer."""
 
 
-class RpcConnection(asyncio.BufferedProtocol):
+class RpcConnection(SocketConnection):
     """One connection that was accepted."""
 
     def __init__(self, host: HttpServer) -> None:
+        super().__init__(host.idle_timeout_s)
         self._host = host
         self.context: RequestContext | None = None
         """Of its requests; the server makes it for the first."""
-        self._loop = asyncio.get_running_loop()
-        self.record = ConnectionRecord(self._loop.time())
         self._last: Head | None = None
         """Of the last request."""
-        self._transport: asyncio.Transport | None = None
         self._read = memoryview(bytearray(READ_SIZE))
         self._read_size = 0
         """Bytes in ``_read`` that belong to no request that is being answered."""
@@ -192,8 +170,6 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._is_full = False
         self._awaits_code = False
         """Nothing is read until the code is loaded that this connection needs."""
-        self._outgoing: Outgoing | None = None
-        self._unread = UnreadResponses(host.idle_timeout_s)
         self._closes = False
         self._has_asked = False
         self._quiet_since = 0.0
@@ -203,12 +179,11 @@ class RpcConnection(asyncio.BufferedProtocol):
     # ---- the transport's calls ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._outgoing = Outgoing(self._transport)
+        super().connection_made(transport)
         # A connection's TLS handshake is over, and the time for its first request has begun when it was accepted.
         self._quiet_since = self.record.opened_at
         self._look_at_the_time()
-        self._host.opened(self, self._transport)
+        self._host.opened(self, cast("asyncio.Transport", transport))
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - it is gone, for whatever reason
         self._let_go()
@@ -234,16 +209,9 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_full = True
-        self._unread.paused(self._transport)
-        if self._outgoing is not None:
-            self._outgoing.pause()
+        super().pause_writing()
 
-    def resume_writing(self) -> None:
-        self._unread.ended()
-        if self._outgoing is not None:
-            self._outgoing.resume()
-            if self._outgoing.waiting:
-                return
+    def _has_room(self) -> None:
         self._is_full = False
         if self._handling is None:
             self._go_on()
@@ -385,7 +353,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         )
         self.record.sent += len(head_bytes) + size
         if size < JOINED_SIZE or self._outgoing is None:
-            write_answer(transport, head_bytes, answer.buffers, size)
+            write_message(transport, head_bytes, answer.buffers, size)
         else:
             self._outgoing.write((head_bytes, *answer.buffers))
 
@@ -401,12 +369,6 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
-    @property
-    def remote(self) -> str | None:
-        """The address of the other end; None when it has left."""
-        name = None if self._transport is None else self._transport.get_extra_info("peername")
-        return str(name[0]) if name else None
-
     def describe(self) -> OpenConnection:
         """Return what is known about the connection now."""
         last = self._last
@@ -414,7 +376,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         return OpenConnection(
             record=self.record,
             protocol=None if last is None else RPC,
-            remote="" if self._transport is None else peer_of(self._transport.get_extra_info("peername")),
+            remote=self.peer,
             idle_s=self._loop.time() - self._quiet_since,
             client_id=client_id,
             software=software,
@@ -430,14 +392,8 @@ class RpcConnection(asyncio.BufferedProtocol):
                 self._outgoing.finish()
             close_once(self._transport)
 
-    def abort(self) -> None:
-        """At once."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def _let_go(self) -> None:
         """No timers, no bytes held for a body that will not come."""
-        self._unread.ended()
         for timer in (self._timer, self._patience):
             if timer is not None:
                 timer.cancel()
@@ -445,9 +401,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self._head is not None:
             self._host.release(self._held)
             self._head, self._body, self._held = None, None, 0
-        if self._outgoing is not None:
-            self._outgoing.close()
-        self._transport = self._outgoing = None
+        self._detach()
 
     def _look_at_the_time(self) -> None:
         """Limit the time without a request: short before the first one, long between two."""
