@@ -27,7 +27,9 @@ Why so, with a power cut that may keep any part of the names changed since the f
   comes after it. A missing index is rebuilt. A missing transaction index may also be an empty one: while
   N.txnindex.cleaned is there, none of N's indexes is believed (``recovery.py``).
 - A producer snapshot may say that a transaction is open whose marker the new segment lacks. Recovered from it, the
-  transaction would never end. So it is surely gone before 2; a replay then begins with an older one, or the log.
+  transaction would never end. So it is surely gone before 2; a replay then begins with an older one, or the log. The
+  one at the log's beginning stays, without its open transactions: nothing else tells what producers wrote last in
+  segments that were deleted. All these transactions have ended, and the first batch that is left of one begins it.
 
 A cut, a restart or a deletion of the log may come between the steps and cannot wait for a sync. Before the folder sync
 of 2 has returned it undoes 2: the old segments are all there, and they stand for the log again. After that sync it does
@@ -102,6 +104,8 @@ class SegmentSwap:
         self.cleaned = Segment(disk, folder, sources.segments[0].base_offset, suffix=CLEANED)
         self.last_marker_gone = NO_OFFSET
         """Of the last marker that the new segment lacks: producer snapshots up to it go in step 1."""
+        self._snapshot: tuple[str, bytes] | None = None
+        """Path and content of the snapshot that takes the place of one of them."""
         self._remove_cleaned()
 
     def abandon(self) -> None:
@@ -123,7 +127,7 @@ class SegmentSwap:
         return any(segment is self.cleaned for segment in self._store.segments)
 
     def _remove_cleaned(self) -> None:
-        for path in self.cleaned.paths:
+        for path in (*self.cleaned.paths, *(self._snapshot or ())[:1]):
             self._disk.remove(path + CLEANED)
 
     async def install(self, on_swap: Callable[[Segment], None]) -> bool:
@@ -131,23 +135,27 @@ class SegmentSwap:
 
         Raises DiskFailed and DiskFull.
         """
-        await self._write_out()
-        if not self.sources.are_unchanged:
+        if not await self._write_out():
             return False
         self._store.begin_swap(self.cleaned, self.sources.segments)
         on_swap(self.cleaned)
         await settle(self._disk, self._folder, self._store)
         return self._is_in_the_log
 
-    async def _write_out(self) -> None:
+    async def _write_out(self) -> bool:
+        """Do step 1. Return False if the log has changed meanwhile."""
         cleaned = self.cleaned
         cleaned.time_index.append_if_later(cleaned.max_timestamp, cleaned.offset_of_max_timestamp)
         await cleaned.file.sync()
         cleaned.synced_writes = cleaned.writes
         indexes = cleaned.index.to_bytes(), cleaned.time_index.to_bytes(), cleaned.transactions.to_bytes()
-        for path, data in zip(cleaned.index_paths, indexes, strict=False):
+        files = list(zip(cleaned.index_paths, indexes, strict=False))
+        self._snapshot = self._store.first_snapshot(self.last_marker_gone)
+        if self._snapshot is not None:
+            files.append(self._snapshot)
+        for path, data in files:
             if not self.sources.are_unchanged:
-                return
+                return False
             file = self._disk.open(path + CLEANED)
             try:
                 file.append([data])
@@ -155,10 +163,13 @@ class SegmentSwap:
             finally:
                 file.close()
         cleaned.transactions.has_file = bool(cleaned.transactions.entries)
-        if self.sources.are_unchanged:
-            self._store.remove_indexes(self.sources.segments[0])
-            self._store.remove_snapshots(self.last_marker_gone)
-            await self._disk.sync_folder(self._folder)
+        # The log may begin elsewhere by now, with another snapshot.
+        if not self.sources.are_unchanged or self._store.first_snapshot(self.last_marker_gone) != self._snapshot:
+            return False
+        self._store.remove_indexes(self.sources.segments[0])
+        self._store.remove_snapshots(self.last_marker_gone, self._snapshot)
+        await self._disk.sync_folder(self._folder)
+        return self.sources.are_unchanged
 
 
 Pause = Callable[[int], Awaitable[None]]

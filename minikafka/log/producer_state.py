@@ -416,7 +416,7 @@ class ProducerState:
         for producer_id, producer in sorted(self._producers.items()):
             last = producer.window[-1] if producer.window else _NOTHING_WRITTEN
             entries.append(
-                _SNAPSHOT_ENTRY.pack(
+                SnapshotEntry(
                     producer_id,
                     producer.epoch,
                     last.last_sequence,
@@ -427,8 +427,7 @@ class ProducerState:
                     producer.transaction_start,
                 )
             )
-        body = _SNAPSHOT_COUNT.pack(len(entries)) + b"".join(entries)
-        return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+        return _format_snapshot(entries)
 
     def load_snapshot(self, data: bytes) -> None:
         """Replace all state by a snapshot's: a window of one batch per producer, or none. BadSnapshot."""
@@ -541,6 +540,18 @@ def parse_snapshot(data: bytes) -> Iterable[SnapshotEntry]:
     if len(body) != _SNAPSHOT_COUNT.size + count * _SNAPSHOT_ENTRY.size:
         raise BadSnapshot(f"{count} entries promised in {len(body)} bytes")
     return [SnapshotEntry._make(entry) for entry in _SNAPSHOT_ENTRY.iter_unpack(body[_SNAPSHOT_COUNT.size :])]
+
+
+def _format_snapshot(entries: list[SnapshotEntry]) -> bytes:
+    body = _SNAPSHOT_COUNT.pack(len(entries)) + b"".join(_SNAPSHOT_ENTRY.pack(*entry) for entry in entries)
+    return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def without_transactions(snapshot: bytes) -> bytes:
+    """Return the snapshot without its open transactions. Raises BadSnapshot."""
+    return _format_snapshot(
+        [entry._replace(current_transaction_first_offset=NO_OFFSET) for entry in parse_snapshot(snapshot)]
+    )
 
 
 # ---- replay ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from minikafka.errors import KafkaStorageError
 from minikafka.invariant import invariant
 from minikafka.log.durability import Durability
 from minikafka.log.names import CLEANED, DELETED, LOG, RESTARTED, SNAPSHOT, SWAP, offset_name
-from minikafka.log.producer_state import ProducerState, replay_producers
+from minikafka.log.producer_state import BadSnapshot, ProducerState, replay_producers, without_transactions
 from minikafka.log.recovery import LoadedLog
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.log.transactions import AbortedTransaction
@@ -211,9 +211,28 @@ class SegmentStore:
         if offset not in self._snapshots:
             insort(self._snapshots, offset)
 
-    def remove_snapshots(self, last: Offset) -> None:
-        """Remove the snapshots of the producers as of ``last`` and below. If none is left, take one of the end."""
+    def first_snapshot(self, last: Offset) -> tuple[str, bytes] | None:
+        """Return the snapshot at the log's beginning if it is at ``last`` or below: its path, and the content without
+        open transactions. None: there is none that can be read. What stood before the log is known from nothing else.
+        """
+        base = self.segments[0].base_offset
+        if base > last or base not in self._snapshots:
+            return None
+        path = f"{self._folder}/{offset_name(base, SNAPSHOT)}"
+        try:
+            return path, without_transactions(self._disk.read_file(path))
+        except BadSnapshot:
+            return None
+
+    def remove_snapshots(self, last: Offset, first: tuple[str, bytes] | None) -> None:
+        """Remove the snapshots of the producers as of ``last`` and below. If none is left, take one of the end.
+
+        ``first``: the :meth:`first_snapshot`, which a ``.cleaned`` file holds; it stays.
+        """
         kept = [offset for offset in self._snapshots if offset > last]
+        if first is not None:
+            self._disk.replace(first[0] + CLEANED, first[0])
+            kept.insert(0, self.segments[0].base_offset)
         if len(kept) < len(self._snapshots):
             self._keep_snapshots(kept)
             if not kept:

@@ -23,8 +23,8 @@ from tests.rules.cleaned_histories import (
     latest,
     visible,
 )
-from tests.rules.log_words import everything, on_disk, open_log
-from tests.rules.memory_disk import MemoryDisk
+from tests.rules.log_words import TIME, everything, on_disk, open_log
+from tests.rules.memory_disk import MemoryDisk, run
 from tests.rules.test_cleaner import CrashingDisk, PowerLost
 
 MARKER_SIZE = 78
@@ -219,6 +219,41 @@ def test_the_last_marker_of_a_producer_stays_whole_until_the_producer_expires():
     history.expire()
     rounds(history, 3, wait_ms=2000)
     assert not history.copy().producers.active()
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_producers_of_deleted_segments_are_known_after_a_marker_has_gone(is_open: bool):
+    """The snapshot at the log's beginning goes with no marker: a recovery that lost the later ones has only this one.
+
+    A retry would be appended again (histories of ``producer_replicas.py``, seed 20027). What the snapshot says of
+    transactions is left out: one that was open there would never end, for its marker is gone.
+    """
+    history = begun()
+    history.send(3, [("a", "1")])
+    history.end(3, commit=True)
+    history.send(2, [("a", "2")])
+    if not is_open:
+        history.end(2, commit=True)
+        history.send(2, [("a", "3")])
+    history.roll()
+    base = history.log.end_offset
+    history.end(2, commit=True)
+    if not is_open:
+        history.end(2, commit=True)
+    history.plain([("a", "4")])
+    history.roll()
+    history.commit()
+    history.log.raise_start(base)
+    run(history.log.delete_segments(history.log.expired_segments(TIME, base)))
+    if is_open:
+        history.expire()
+    rounds(history, 4, wait_ms=2000)
+    assert base not in offsets(history)
+    history.restart(clean=False, recovery_point=base + 1)
+    assert history.log.report.checked_count
+    assert history.log.start_offset == base
+    assert history.log.producers.last_batch(3) == (0, 0, 1)
+    assert history.log.stable_end(history.high_watermark) == history.high_watermark
 
 
 def test_a_transaction_across_the_end_of_the_map_and_across_segments_is_known_as_aborted():
