@@ -7,8 +7,9 @@ last one below its end. Whoever leads holds all that was committed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minikafka.config import TopicConfig
 from minikafka.log.inspect import verify_log
@@ -41,8 +42,10 @@ async def no_pause(size: int) -> None:
 class Replica:
     """One log on one disk, over all its processes."""
 
-    def __init__(self, name: str, random: Random) -> None:
+    def __init__(self, name: str, random: Random, config: TopicConfig = CONFIG) -> None:
         self.name = name
+        self.config = config
+        self.now_ms = TIME
         self.disk = MemoryDisk()
         self._random = random
         self._point = self._saved_start = 0
@@ -51,14 +54,15 @@ class Replica:
     def __repr__(self) -> str:
         return f"{self.name} {self.log!r}"
 
-    def _open(self, *, clean: bool = False) -> PartitionLog:
+    def _open(self, *, clean: bool = False, **options: Any) -> PartitionLog:
         return open_log(
             self.disk,
-            CONFIG,
+            self.config,
             clean=clean,
             recovery_point=self._point,
             start_offset=self._saved_start,
             save_start=self.save_start,
+            **options,
         )
 
     async def save_start(self) -> None:
@@ -90,14 +94,15 @@ class Replica:
         self.checkpoint()
         self.log.close()
         self.log = self._open(clean=True)
-        assert list(verify_log(self.disk, str(ORDERS))) == []
+        findings = list(verify_log(self.disk, str(ORDERS)))
+        assert not findings, (self, findings)
 
     def compact(self, high_watermark: Offset) -> None:
-        dirty = self.log.dirty_range(high_watermark=high_watermark, now_ms=TIME)
-        run(self.log.clean(dirty, memory_bytes=1 << 20, clock_ms=lambda: TIME, pause=no_pause))
+        dirty = self.log.dirty_range(high_watermark=high_watermark, now_ms=self.now_ms)
+        run(self.log.clean(dirty, memory_bytes=1 << 20, clock_ms=lambda: self.now_ms, pause=no_pause))
 
     def delete_old(self, high_watermark: Offset) -> None:
-        expired = self.log.expired_segments(TIME, high_watermark)
+        expired = self.log.expired_segments(self.now_ms, high_watermark)
         for path in run(self.log.delete_segments(expired)):
             self.disk.remove(path)
 
@@ -129,12 +134,19 @@ class CompactedReplicas:
         self.line: list[Entry] = []
         self.committed_end = 0
         self.epoch = 0
-        self.count = 0
         self.leader.log.assign_epoch(0, 0)
 
     def play(self, steps: int) -> None:
         """``steps`` random steps, each followed by the checks of both replicas."""
-        actions = (
+        actions = self.actions()
+        for _ in range(steps):
+            self.random.choice(actions)()
+            self.check(self.leader)
+            self.check(self.follower)
+
+    def actions(self) -> list[Callable[[], None]]:
+        """What may happen, each as often as it is likely."""
+        return (
             [self.append] * 8
             + [self.copy] * 8
             + [self.change_leader] * 2
@@ -142,14 +154,10 @@ class CompactedReplicas:
             + [lambda: self.drawn().checkpoint()] * 2
             + [lambda: self.compact(self.drawn())] * 4
             + [self.raise_start]
-            + [lambda: self.restart(Replica.kill)] * 2
-            + [lambda: self.restart(Replica.power_cut)] * 4
-            + [lambda: self.restart(Replica.stop_and_start)]
+            + [lambda: self.restart("kill")] * 2
+            + [lambda: self.restart("power_cut")] * 4
+            + [lambda: self.restart("stop_and_start")]
         )
-        for _ in range(steps):
-            self.random.choice(actions)()
-            self.check(self.leader)
-            self.check(self.follower)
 
     def drawn(self) -> Replica:
         return self.random.choice((self.leader, self.follower))
@@ -206,14 +214,14 @@ class CompactedReplicas:
         self.leader.log.assign_epoch(self.epoch, end)
         self.agree()
 
-    def restart(self, how: object) -> None:
+    def restart(self, how: str) -> None:
         """A leader that may lose records leaves first: nobody else would have them."""
         replica = self.drawn()
-        if replica is self.leader and how is Replica.power_cut:
+        if replica is self.leader and how == "power_cut":
             self.change_leader()
             if replica is self.leader:
                 return
-        how(replica)  # type: ignore[operator]
+        getattr(replica, how)()
         if replica is self.follower:
             self.agree()
 
