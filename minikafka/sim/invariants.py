@@ -15,7 +15,7 @@ count is suspicious.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from minikafka.errors import ProtocolError
@@ -363,6 +363,11 @@ FETCHES_MAX: Final = 500
 fetcher backs off after them.
 """
 
+FETCHES_WITHIN_S: Final = 25.0
+"""Virtual seconds in which they come. A quiet cluster has as many in a longer time: its leaders hold each fetch for
+``replica.fetch.wait.max.ms``, which is at least 100 ms in plans.
+"""
+
 CUTS_MAX: Final = 5
 """Truncations of one role to one offset. In one epoch a leader's log only grows: a second one is rare, a sixth a loop.
 """
@@ -427,8 +432,8 @@ class Progress:
     name = "no_progress"
 
     def __init__(self) -> None:
-        self._responses: dict[str, dict[str, int]] = {}
-        """Fetcher -> by leader, how many responses since the fetcher made progress."""
+        self._responses: dict[str, dict[str, tuple[int, float]]] = {}
+        """Fetcher -> by leader, how many responses since the fetcher made progress, and the time of the first."""
         self._cuts: Counter[tuple[object, ...]] = Counter()
 
     def on_event(self, event: Event, report: Report) -> None:
@@ -443,13 +448,14 @@ class Progress:
             if self._cuts[place] == CUTS_MAX + 1:
                 report(self.name, f"{event.node}#{event.incarnation} {event.kind} {dict(facts)}: {CUTS_MAX + 1} times")
 
-    def on_message(self, message: Message, report: Report) -> None:
+    def on_message(self, message: Message, now: float, report: Report) -> None:
         """The response to a fetch was sent to a broker."""
         responses = self._responses.setdefault(message.target, {})
-        responses[message.source] = count = responses.get(message.source, 0) + 1
-        if count >= FETCHES_MAX:
-            responses[message.source] = 0
-            if not _is_refused(message.body):
+        count, since = responses.get(message.source, (0, now))
+        responses[message.source] = count + 1, since
+        if count + 1 >= FETCHES_MAX:
+            del responses[message.source]
+            if now - since < FETCHES_WITHIN_S and not _is_refused(message.body):
                 loop = f"{FETCHES_MAX} responses of {message.source} to fetches of {message.target} without progress"
                 report(self.name, f"{loop}; the latest: {decode_response('Fetch', message.body)!r}"[:500])
 
@@ -466,8 +472,9 @@ def _is_refused(body: bytes) -> bool:
 class SentMessages:
     """The observer of the network for both."""
 
-    def __init__(self, brokers: Collection[str], report: Report) -> None:
+    def __init__(self, brokers: Collection[str], now: Callable[[], float], report: Report) -> None:
         self.progress = Progress()
+        self._now = now
         self._votes = OneVotePerEpoch()
         self._brokers = frozenset(brokers)
         self._report = report
@@ -477,6 +484,6 @@ class SentMessages:
         api = message.api
         if api == "Fetch":
             if message.kind == "answer" and message.target in self._brokers:
-                self.progress.on_message(message, self._report)
+                self.progress.on_message(message, self._now(), self._report)
         elif api == "Vote":
             self._votes.on_message(message, self._report)

@@ -99,7 +99,7 @@ class Watch:
         replayed = Replayed()
         self._applied = AppliedEqual(replayed)
         self._quorum = QuorumHolds(replayed)
-        self._sent = SentMessages([node_name(node) for node in cluster.nodes], self.report)
+        self._sent = SentMessages([node_name(node) for node in cluster.nodes], cluster.sim.loop.time, self.report)
         self._that_look: dict[frozenset[str], list[OfPartition]] = {}
         """Kinds of events -> the invariants that look after these."""
         self._nodes = {node_name(node): node for node in cluster.nodes}

@@ -352,11 +352,11 @@ def test_an_image_equals_the_replay_of_the_whole_log() -> None:
 # ---- no progress -----------------------------------------------------------------------------------------------------
 
 
-def answers(progress: Progress, report: Told, count: int, *, error_code: int = 0) -> None:
+def answers(progress: Progress, report: Told, count: int, *, error_code: int = 0, each_s: float = 0.001) -> None:
     partition = FetchedPartition(topic="orders", partition=0, error_code=error_code)
     body = b"".join(encode_response(FetchResponse(partitions=(partition,))))
-    for _ in range(count):
-        progress.on_message(Message(1, "answer", "n1", "n2", "Fetch", body), report)
+    for number in range(count):
+        progress.on_message(Message(1, "answer", "n1", "n2", "Fetch", body), number * each_s, report)
 
 
 def test_a_follower_that_fetches_without_progress_is_named() -> None:
@@ -371,6 +371,17 @@ def test_a_follower_that_fetches_without_progress_is_named() -> None:
     progress, report = Progress(), Told()
     answers(progress, report, 3 * FETCHES_MAX, error_code=6)
     assert report.names == []
+
+
+def test_a_quiet_follower_is_not_named() -> None:
+    """Its leader holds each fetch for as long as it asks for: 500 of them in four minutes are no loop. Histories of
+    reassignments in which a client waited for its acknowledgement that long failed.
+    """
+    progress, report = Progress(), Told()
+    answers(progress, report, 3 * FETCHES_MAX, each_s=0.1)
+    assert report.names == []
+    answers(progress, report, FETCHES_MAX)
+    assert report.names == ["no_progress"]
 
 
 def test_a_follower_that_truncates_at_one_place_over_and_over_is_named() -> None:
