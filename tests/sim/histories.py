@@ -11,22 +11,26 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tests.rules.compacted_replicas import CompactedReplicas
+from tests.rules.group_histories import GroupHistory
 from tests.rules.offset_histories import OffsetHistory
 from tests.rules.producer_replicas import STEPS as PRODUCER_STEPS
 from tests.rules.producer_replicas import ProducerReplicas
 from tests.rules.test_transaction_machine import walked
 from tests.rules.transaction_histories import TransactionHistory
+from tests.sim import reassignment_histories
 from tests.sim.directory_histories import DirectoryHistory
 from tests.sim.grounds import LOG_STEPS
 from tests.sim.log_histories import LogHistory
 
-HISTORIES: Final[Mapping[str, tuple[Callable[[int], None], int]]] = {
+HISTORIES: Final[Mapping[str, tuple[Callable[[int], object], int]]] = {
     "log": (lambda seed: LogHistory(seed).play(LOG_STEPS), 200),
     "compacted-replicas": (lambda seed: CompactedReplicas(seed).play(80), 60),
     "producer-replicas": (lambda seed: ProducerReplicas(seed).play(PRODUCER_STEPS), 25),
     "transactions": (walked, 20),
     "data-directory": (lambda seed: DirectoryHistory(seed).play(100), 100),
     "transactional-id": (lambda seed: TransactionHistory(seed).play(250), 120),
+    "reassignments": (reassignment_histories.play, 20),
+    "classic-group": (lambda seed: GroupHistory(seed).play(250), 100),
     "offsets": (lambda seed: OffsetHistory(seed).play(150), 150),
 }
 """What plays a seed, and how many of them CI plays: some seconds of each."""
