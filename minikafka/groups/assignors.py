@@ -11,7 +11,8 @@ Kafka's, partition by partition: each member keeps what it owned up to its share
 unequal ones it is balanced greedily, and the old assignment is kept where moving would not improve the balance. They
 deal by member id alone, as in Kafka. Whose partition it was: a member's own word, of the newest generation; two
 claims of one generation are both dropped. Cooperative withholds in this round what another member still owns; its new
-owner gets it in the next, once the owner has given it up.
+owner gets it in the next, once the owner has given it up. With unequal subscriptions the next round may deal it
+otherwise and need one more, as in Kafka.
 """
 
 from __future__ import annotations
