@@ -18,12 +18,11 @@ import re
 import resource
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any
 
-import aiohttp
 import click
 
 from minikafka import AdminClient, __version__
@@ -50,6 +49,7 @@ from minikafka.cli.doctor_checks import SETTINGS as SECURITY_SETTINGS
 from minikafka.cli.running import FAILED, Failure, Misuse, check_reachable, lone_command, run
 from minikafka.cli.settings import broker_settings
 from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_output_option, many, print_json, print_table
+from minikafka.cli.v1 import V1
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig, ProtocolError, WorldError, in_words
@@ -77,10 +77,7 @@ async def gather(bootstrap: str) -> ClusterFacts:
     """Ask the cluster, every broker of it, and what lies around them. Raises when no bootstrap server answers."""
     await check_reachable(bootstrap)
     tls, login = connection(bootstrap)
-    headers = {} if login is None else {"Authorization": await login()}
-    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True), headers=headers)
-    async with Asker(bootstrap, tls, login) as asker, session:
-        http = _Pages(session, "http" if tls is None else "https")
+    async with Asker(bootstrap, tls, login) as asker, V1(bootstrap, DIAL_TIMEOUT_S) as http:
         metadata: MetadataResponse = await asker.ask_any(MetadataRequest(topics=()), DIAL_TIMEOUT_S)
         registered = await _registered(http, asker, metadata)
         brokers = [await _broker(asker, http, node, address) for node, address in sorted(registered.items())]
@@ -108,30 +105,17 @@ async def _shown(address: Address, tls: SSLContext) -> tuple[CertificateFacts, .
     return (shown_certificate(certificate["notAfter"]),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """What brokers show over HTTP."""
-
-    session: aiohttp.ClientSession
-    scheme: str
-
-    async def get(self, address: Address, path: str, *, any_status: bool = False) -> str | None:
-        """The text of a page; None: the broker does not answer, or not with 200."""
-        timeout = aiohttp.ClientTimeout(total=DIAL_TIMEOUT_S)
-        try:
-            async with self.session.get(f"{self.scheme}://{address}{path}", timeout=timeout) as answer:
-                return await answer.text() if answer.status == 200 or any_status else None
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
+async def _page(http: V1, address: Address, path: str) -> str:
+    """The text of a page; empty: the broker does not answer, or not with 200."""
+    status, text = await http.text(address, "GET", path) or (0, "")
+    return text if status == 200 else ""
 
 
-async def _registered(http: _Pages, asker: Asker, metadata: MetadataResponse) -> dict[int, Address]:
+async def _registered(http: V1, asker: Asker, metadata: MetadataResponse) -> dict[int, Address]:
     """Every registered broker, also those that are fenced: clients learn of the others only."""
     living = {each.node_id: Address(each.host, each.port) for each in metadata.brokers}
     for address in (*living.values(), *asker.addresses):
-        text = await http.get(address, "/v1/cluster")
-        if text is None:
-            continue
+        text = await _page(http, address, "/v1/cluster")
         with contextlib.suppress(ValueError, KeyError, TypeError):
             brokers = json.loads(text)["brokers"]
             found = {int(each["id"]): Address(str(each["host"]), int(each["port"])) for each in brokers}
@@ -139,7 +123,7 @@ async def _registered(http: _Pages, asker: Asker, metadata: MetadataResponse) ->
     return living
 
 
-async def _broker(asker: Asker, http: _Pages, node: int, address: Address) -> BrokerFacts:
+async def _broker(asker: Asker, http: V1, node: int, address: Address) -> BrokerFacts:
     facts = BrokerFacts(node, address)
     try:
         before = time.time_ns()
@@ -153,10 +137,9 @@ async def _broker(asker: Asker, http: _Pages, node: int, address: Address) -> Br
     except ProtocolError as error:
         facts.unreachable = error.message.rpartition(f"{address}: ")[2].removeprefix("no connection: ")
         return facts
-    ready = await http.get(address, "/readyz", any_status=True)
-    if ready is not None:
-        facts.ready = _missing(ready)
-    for line in (await http.get(address, "/metrics") or "").splitlines():
+    if (ready := await http.text(address, "GET", "/readyz")) is not None:
+        facts.ready = _missing(ready[1])
+    for line in (await _page(http, address, "/metrics")).splitlines():
         sample = _SAMPLE.match(line)
         if sample:
             facts.metrics = {**facts.metrics, sample.group(1): float(sample.group(2))}

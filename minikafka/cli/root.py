@@ -102,7 +102,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reassign": ("minikafka.cli.reassign:command", "Move partitions to other brokers while they are in use."),
     "explain": ("minikafka.cli.v1:explain", "Say why a partition has this leader, this ISR, this high watermark."),
     "connections": (
-        "minikafka.cli.connections:connections",
+        "minikafka.cli.v1:connections",
         "List the clients and brokers that are connected to each broker.",
     ),
     "elect": ("minikafka.cli.reassign:elect", "Elect preferred leaders, or any where none is in sync."),

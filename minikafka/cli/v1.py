@@ -2,6 +2,7 @@
 
 A problem (RFC 9457) becomes its sentence; brokers that cannot be reached are passed over while another one lives.
 
+- ``minikafka connections``: which clients and brokers are connected to each broker.
 - ``minikafka explain``: why this leader, ISR, high watermark and last stable offset; the last refusal.
 - ``minikafka faults``: hurt the links of a cluster that runs with ``mk.testing.endpoints.enable=true``. A fault is set
   at a broker, at one of the link's ends (docs/testing.md); any broker forwards to it. Numbers are per broker, so a
@@ -10,6 +11,7 @@ A problem (RFC 9457) becomes its sentence; brokers that cannot be reached are pa
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any, Self
@@ -52,14 +54,15 @@ class Refusal(Failure):
 class V1:
     """The doors of the brokers at ``bootstrap``. An async context manager."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self.addresses: tuple[Address, ...] = parse_bootstrap(bootstrap, https=True)
         how = connection(bootstrap)
         self._tls, self._login = how.tls, how.login
         self._bootstrap = bootstrap
 
     async def __aenter__(self) -> Self:
-        timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         headers = {} if self._login is None else {"Authorization": await self._login()}
         self._http = aiohttp.ClientSession(
             timeout=timeout, connector=aiohttp.TCPConnector(ssl=self._tls or True), headers=headers
@@ -83,12 +86,10 @@ class V1:
 
     async def of(self, address: Address, method: str, path: str, document: Any = None) -> Any:
         """The answer of one broker; None when it cannot be reached. Refusal when it says no."""
-        try:
-            async with self._http.request(method, f"{self.scheme}://{address}{path}", json=document) as response:
-                text = await response.text()
-                status = response.status
-        except (aiohttp.ClientConnectionError, TimeoutError):
+        found = await self.text(address, method, path, document)
+        if found is None:
             return None
+        status, text = found
         try:
             answer = json.loads(text)
         except ValueError:
@@ -96,6 +97,14 @@ class V1:
         if status >= 400:
             raise Refusal(status, answer if isinstance(answer, dict) else {})
         return answer
+
+    async def text(self, address: Address, method: str, path: str, document: Any = None) -> tuple[int, str] | None:
+        """Status and body of one broker's answer; None when there is none."""
+        try:
+            async with self._http.request(method, f"{self.scheme}://{address}{path}", json=document) as response:
+                return response.status, await response.text()
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
 
     async def brokers(self) -> dict[int, Address]:
         """Where every registered broker listens."""
@@ -111,6 +120,79 @@ def ask(bootstrap: str, method: str, path: str, document: Any = None) -> Any:
             return await v1.anybody(method, path, document)
 
     return run(asked)
+
+
+# ---- connections -----------------------------------------------------------------------------------------------------
+
+
+def _last_request(one: dict[str, Any]) -> str | None:
+    version = "" if one["api_version"] is None else f" v{one['api_version']}"
+    return None if one["last_request"] is None else one["last_request"] + version
+
+
+CONNECTION_COLUMNS = columns_of(
+    *("BROKER", "CONNECTION-ID", "PROTOCOL", "LISTENER", "REMOTE", "CLIENT-ID", "SOFTWARE", "SINCE", "REQUESTS"),
+    *("RECEIVED-BYTES", "SENT-BYTES", "LAST-REQUEST", "PENDING=pending_request", "IDLE-MS"),
+    **{"LAST-REQUEST": _last_request},
+)
+ONLY_TSV = frozenset({"LISTENER", "SINCE", "RECEIVED-BYTES", "SENT-BYTES", "IDLE-MS"})
+"""Columns that the table for people lacks."""
+
+
+@lone_command(
+    examples="""
+  minikafka connections -b 127.0.0.1:9092
+  minikafka connections --broker 2 --protocol kafka --watch
+  minikafka connections -o json | jq -r '.brokers[].connections[].software'
+
+The list of each broker is what GET /v1/connections of that broker returns."""
+)
+@click.option("--broker", type=click.IntRange(0), help="Only the connections of this broker.")
+@click.option("--protocol", type=click.Choice(["kafka", "rpc", "http"]), help="Only connections with this protocol.")
+@bootstrap_option
+@list_output_option
+@watch_option
+def connections(broker: int | None, protocol: str | None, bootstrap: str, output: str, watch: bool) -> None:
+    """List the open connections of each broker."""
+
+    async def listed() -> list[dict[str, Any]]:
+        async with V1(bootstrap) as v1:
+            addresses = await v1.brokers()
+            if broker is not None and broker not in addresses:
+                known = ", ".join(map(str, sorted(addresses)))
+                raise Failure(f"--broker {broker}: there is no such broker; the registered brokers are {known}")
+            nodes = [node for node in sorted(addresses) if broker in (None, node)]
+            found = await asyncio.gather(*(_connections_of(v1, node, addresses[node]) for node in nodes))
+        for each in found:
+            each["connections"] = [one for one in each["connections"] if protocol in (None, one["protocol"])]
+        return found
+
+    show(listed, lambda brokers: _draw_connections(brokers, output), watch=watch)
+
+
+async def _connections_of(v1: V1, node: int, address: Address) -> dict[str, Any]:
+    """All connections of one broker; ``reachable`` is false if it does not answer."""
+    connections: list[dict[str, Any]] = []
+    while True:
+        after = connections[-1]["connection_id"] if connections else 0
+        part = await v1.of(address, "GET", f"/v1/connections?after={after}")
+        if part is None:
+            return {"node_id": node, "reachable": False, "connections": []}
+        connections += part["connections"]
+        if not part["more"]:
+            return {"node_id": node, "reachable": True, "connections": connections}
+
+
+def _draw_connections(brokers: list[dict[str, Any]], output: str) -> None:
+    for each in brokers if output != "json" else ():
+        if not each["reachable"]:
+            click.echo(f"broker {each['node_id']} does not answer", err=True)
+    rows = [{"broker": each["node_id"], **one} for each in brokers for one in each["connections"]]
+    shown = {name: each for name, each in CONNECTION_COLUMNS.items() if output == "tsv" or name not in ONLY_TSV}
+    print_found(output, {"brokers": brokers}, shown, rows)
+
+
+# ---- explain ---------------------------------------------------------------------------------------------------------
 
 
 @lone_command(
@@ -163,6 +245,9 @@ def lines(explained: dict[str, Any]) -> Iterator[str]:
 def _because(events: list[dict[str, Any]]) -> Iterator[str]:
     for event in events:
         yield f"    {event['at'][:23]}  broker {event['broker']}: {event['sentence']}"
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
 
 
 FAULT_COLUMNS = columns_of(

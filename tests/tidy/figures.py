@@ -153,7 +153,6 @@ LATER = {
         "broker/event_limiter.py",
         "broker/large_turns.py",
         "broker/regex_turns.py",
-        "cli/connections.py",
         "wire/response_room.py",
         "world/connections.py",
     ),
