@@ -98,6 +98,15 @@ class SimHandle(Struct, eq=False):
         return self.callback is None
 
 
+class SimTimer(SimHandle, eq=False):
+    """What ``call_at`` and ``call_later`` return."""
+
+    due: float
+
+    def when(self) -> float:
+        return self.due
+
+
 Happening: TypeAlias = Callable[[], object]
 """Something that the simulation itself does at its time."""
 
@@ -271,7 +280,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._buried: list[Incarnation] = []
         self._choose = choose if choose is not None else SeededChoice(seed)
         self._ready: list[Incarnation] = []
-        self._timers: list[tuple[float, int, SimHandle | Happening]] = []
+        self._timers: list[tuple[float, int, SimTimer | Happening]] = []
         self._timers_set = 0
         self._timers_max = TIMERS_MAX
         self._births = 0
@@ -454,7 +463,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         what the simulation itself has set (messages that arrive, syncs that end) happens.
         """
         timers = self._timers
-        while timers and type(timers[0][2]) is SimHandle and timers[0][2].callback is None:
+        while timers and type(timers[0][2]) is SimTimer and timers[0][2].callback is None:
             heapq.heappop(timers)
         if not timers or (limit is not None and timers[0][0] > limit):
             return False
@@ -464,7 +473,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         trace = self.trace.entries
         while timers and timers[0][0] <= now:
             due = heapq.heappop(timers)[2]
-            if type(due) is not SimHandle:
+            if type(due) is not SimTimer:
                 self._happen(due, trace)  # type: ignore[arg-type]
             elif due.callback is None:
                 continue
@@ -611,17 +620,17 @@ class SimLoop(_Base):  # type: ignore[misc]
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> SimHandle:
+    ) -> SimTimer:
         """Queue a callback ``delay`` virtual seconds from now."""
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> SimHandle:
+    ) -> SimTimer:
         """Queue a callback at virtual time ``when``; equal times keep the order of these calls."""
         if context is None:
             context = contextvars.copy_context()
-        handle = SimHandle(callback, args, context, context.get(NODE, None) or self.world)
+        handle = SimTimer(callback, args, context, context.get(NODE, None) or self.world, when)
         if len(self._timers) >= self._timers_max:
             self._drop_cancelled_timers()
         self._timers_set += 1
@@ -670,7 +679,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         # Most timers are time-outs that did not happen: without this the heap would hold them to the end.
         # In place: this may happen while they are being fired, and one that is due must not be fired from two lists.
         self._timers[:] = [
-            entry for entry in self._timers if type(entry[2]) is not SimHandle or entry[2].callback is not None
+            entry for entry in self._timers if type(entry[2]) is not SimTimer or entry[2].callback is not None
         ]
         heapq.heapify(self._timers)
         self._timers_max = max(TIMERS_MAX, 2 * len(self._timers))

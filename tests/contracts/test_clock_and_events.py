@@ -21,6 +21,18 @@ async def test_now_is_the_loops_own_clock(arm: Arm):
 
 
 @contract
+async def test_timers_say_when_they_are_due(arm: Arm):
+    """Code that prolongs a timer compares (a muted client, a fault)."""
+    del arm
+    loop = asyncio.get_running_loop()
+    timer = loop.call_at(loop.time() + 60, lambda: None)
+    assert 59 < timer.when() - loop.time() <= 60
+    assert not timer.cancelled()
+    timer.cancel()
+    assert timer.cancelled()
+
+
+@contract
 async def test_the_calendar_is_in_milliseconds_since_1970(arm: Arm):
     """Record timestamps."""
     assert 1_600_000_000_000 < arm.world("n1").clock.wall_ms() < 4_000_000_000_000

@@ -57,7 +57,7 @@ class Line:
         self.sent: list[bytes] = []
         self.is_closed = False
         self.is_paused = False
-        self.handled_bytes = 0
+        self.received_bytes = self.handled_bytes = 0
         self.asked: list[tuple[str, Any, RequestContext]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.prompt: dict[str, Any] = {}
@@ -127,7 +127,9 @@ class Line:
         api = api_named(name)
         head = struct.pack(">hhih", api.key, version, correlation, len(client)) + client
         head += b"\0" * api.is_flexible(version)
-        self.session.received(memoryview(head + b"".join(encode(name, "request", version, message))))
+        frame = head + b"".join(encode(name, "request", version, message))
+        self.received_bytes += len(frame)
+        self.session.received(memoryview(frame))
 
     def produce(self, correlation: int, *, acks: int = -1) -> None:
         partition = {"index": 0, "records": [b"%d" % correlation]}

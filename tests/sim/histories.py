@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from tests.kafka.connection_histories import ConnectionHistory
 from tests.rules.compacted_replicas import CompactedReplicas
 from tests.rules.group_histories import GroupHistory
 from tests.rules.offset_histories import OffsetHistory
@@ -31,6 +32,7 @@ HISTORIES: Final[Mapping[str, tuple[Callable[[int], object], int]]] = {
     "transactional-id": (lambda seed: TransactionHistory(seed).play(250), 120),
     "reassignments": (reassignment_histories.play, 20),
     "classic-group": (lambda seed: GroupHistory(seed).play(250), 100),
+    "connection": (lambda seed: ConnectionHistory(seed).play(120), 60),
     "offsets": (lambda seed: OffsetHistory(seed).play(150), 150),
 }
 """What plays a seed, and how many of them CI plays: some seconds of each."""
