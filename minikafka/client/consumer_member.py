@@ -117,8 +117,12 @@ class ConsumerProtocolMember(BaseMember):
         request = self.rule.request()
         deadline = self._world.clock.now() + self._config.session_timeout_ms / 1000
         try:
+            # What an attempt without a response has changed is in the response to a heartbeat that says everything.
             response: ConsumerGroupHeartbeatResponse = await self._coordinator.ask(
-                request, deadline=deadline, patience_ms=max(self.rule.interval_ms or 0, PATIENCE_MS)
+                request,
+                deadline=deadline,
+                patience_ms=max(self.rule.interval_ms or 0, PATIENCE_MS),
+                again=self.rule.request,
             )
         except RequestTimedOut as late:
             # Whether the session has ended only the coordinator knows; it is asked again.

@@ -239,16 +239,18 @@ class Coordinator:
         patience_ms: int | None = None,
         error_of: ErrorOf = error_in,
         is_current: Callable[[], bool] = lambda: True,
+        again: Callable[[], Any] | None = None,
     ) -> Any:
         """The coordinator's answer, whatever error it carries but those that ask to look again.
 
         Args:
-            request: The request; each attempt sends the same.
+            request: The request.
             deadline: When to stop repeating it.
             patience_ms: How long one attempt may take (default: request_timeout_ms).
             error_of: What is wrong with a response as a whole.
             is_current: False once the request speaks for a membership that has ended: it is not repeated then. A
                 coordinator that took over may give out the same generation again, to the same member.
+            again: Makes the request of each further attempt; None: it is the same.
 
         Raises:
             RequestTimedOut: At ``deadline``.
@@ -283,6 +285,8 @@ class Coordinator:
                     f"{self._named}: the membership ended before a coordinator answered: {error.message}",
                     outcome=earlier.outcome(error),
                 )
+            if again is not None:
+                request = again()
 
     async def locate(self, deadline: float) -> NodeId:
         """Which broker it is. RequestTimedOut when none knows by ``deadline``."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from tests.kafka.connection_histories import ConnectionHistory
 from tests.rules.compacted_replicas import CompactedReplicas
+from tests.rules.consumer_histories import ConsumerHistory
 from tests.rules.group_histories import GroupHistory
 from tests.rules.offset_histories import OffsetHistory
 from tests.rules.producer_replicas import STEPS as PRODUCER_STEPS
@@ -33,6 +34,7 @@ HISTORIES: Final[Mapping[str, tuple[Callable[[int], object], int]]] = {
     "reassignments": (reassignment_histories.play, 20),
     "classic-group": (lambda seed: GroupHistory(seed).play(250), 100),
     "connection": (lambda seed: ConnectionHistory(seed).play(120), 60),
+    "consumer-group": (lambda seed: ConsumerHistory(seed).play(250), 60),
     "offsets": (lambda seed: OffsetHistory(seed).play(150), 150),
 }
 """What plays a seed, and how many of them CI plays: some seconds of each."""

@@ -8,7 +8,9 @@ import pytest
 
 from minikafka.errors import InvalidRegularExpression, StaleMemberEpoch, UnreleasedInstanceId, UnsupportedAssignor
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.verdicts import Deliver, Message, Verdict, matching
+from minikafka.sim.verdicts import Deliver, Message, Reset, Verdict, matching
+from minikafka.wire.codec import decode_response
+from minikafka.wire.group_messages import ConsumerGroupHeartbeatResponse
 from tests.sim.cluster_kit import Client, facts_of, simulated
 from tests.sim.group_kit import PARTITIONS, Worker, fill, read_all, shared
 
@@ -239,6 +241,31 @@ def test_the_coordinator_dies(cluster: SimCluster):
     cluster.run_for(5.0)
     assert [len(each.watch.told) for each in workers] == told
     cluster.restart(coordinator)
+    for each in workers:
+        each.end()
+
+
+def test_an_assignment_whose_response_is_lost_is_sent_again(cluster: SimCluster):
+    """The heartbeat that is repeated says everything, so its response does: else both sides would rest with partitions
+    that no member reads, for the epoch stays when what was missing becomes free.
+    """
+    lost: list[ConsumerGroupHeartbeatResponse] = []
+
+    def lose_an_assignment(message: Message) -> Verdict | None:
+        if (message.api, message.kind, message.target) != ("ConsumerGroupHeartbeat", "answer", "c1") or lost:
+            return None
+        response = decode_response("ConsumerGroupHeartbeat", message.body)
+        if not response.assignment:
+            return None
+        lost.append(response)
+        return Reset()
+
+    workers = [worker(cluster, "c0")]
+    cluster.until(lambda: shared(workers, PARTITIONS), 60.0, "the first to have all")
+    cluster.sim.network.rule(lose_an_assignment)
+    workers.append(worker(cluster, "c1"))
+    cluster.until(lambda: bool(lost), 60.0, "an assignment to be lost")
+    cluster.until(lambda: shared(workers, PARTITIONS) and len(workers[1].numbers) == 3, 60.0, "both to share")
     for each in workers:
         each.end()
 

@@ -16,7 +16,8 @@ a time, and reports what became of it.
   that lists partitions lists these as well: for the coordinator, a partition that is not listed is given up. It would
   assign it to another member, and if its response is lost or slow, this one takes it, too.
 - Fields are sent when they have changed, and all of them after a request without a response: nobody knows what the
-  coordinator has heard.
+  coordinator has heard. A heartbeat that says everything is answered with the whole assignment. Each tenth one does: a
+  copy of a former one that arrived late may have got the response with the newest assignment in its place.
 - Each time the member is outside of the group, a new ``life`` begins: what was begun in an earlier one changes nothing.
 
 The rule as of Kafka 4.x: ``ConsumerMembershipManager`` and ``ConsumerHeartbeatRequestManager``.
@@ -34,6 +35,9 @@ from minikafka.wire.group_messages import ConsumerGroupHeartbeatRequest, Consume
 
 FENCED = (FencedMemberEpoch, UnknownMemberId)
 """Errors after which the member gives up all partitions and joins again, with the same id."""
+
+FULL_EVERY = 10
+"""Heartbeats, of which one says everything."""
 
 Owned = frozenset[TopicIdPartition]
 
@@ -84,6 +88,8 @@ class ConsumerMember:
         """What the coordinator is known to have heard; None: send everything."""
         self._in_flight: tuple[Wishes, Owned | None] | None = None
         """What the coordinator will have heard when it responds."""
+        self._since_full = 0
+        """Heartbeats since the last one that said everything."""
 
     @property
     def is_outside(self) -> bool:
@@ -105,8 +111,9 @@ class ConsumerMember:
         """Return the next heartbeat; the one before it counts as unanswered if nothing was reported."""
         if self._in_flight is not None:
             self.unanswered()
-        heard = None if self.is_outside else self._heard
-        is_full = heard is None
+        is_full = self.is_outside or self._heard is None or self._since_full + 1 >= FULL_EVERY
+        heard = None if is_full else self._heard
+        self._since_full = 0 if is_full else self._since_full + 1
         wishes_are_new = heard is None or heard[0] != self._wishes
         owned_is_new = heard is None or heard[1] != self.owned
         request = ConsumerGroupHeartbeatRequest(
