@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from minikafka.errors import NotCoordinator, NotEnoughReplicas, ProtocolError, RequestTimedOut
+from minikafka.errors import NotEnoughReplicas, ProtocolError, RequestTimedOut
 from minikafka.groups.consumer.group import ConsumerGroup, MemberState
 from minikafka.groups.consumer.groups import Held
 from minikafka.groups.consumer.member import FENCED, ConsumerMember, Wishes
@@ -299,17 +299,9 @@ class ConsumerHistory:
 
     def fail_over(self) -> None:
         """The next coordinator finds some of what was in flight."""
-        desk = self.desk
-        desk.coordinator.resign(step := desk.step())
-        found = desk.in_flight[: self.random.choice([0, 0, 1, 2, len(desk.in_flight)])]
-        for write in desk.in_flight:
-            desk.coordinator.refused(write, NotCoordinator(outcome="unknown"), step)
-        for ticket, answer in step.answers:
-            desk.answers.setdefault(ticket, answer)
-        desk.log += [desk.coordinator.packed(record) for write in found for record in write.records]
-        self.read_responses()
-        is_quiet, before = not found, self.group()
-        desk.take_over()
+        found, before = self.random.choice([0, 0, 1, 2, len(self.desk.in_flight)]), self.group()
+        is_quiet = not self.desk.in_flight[:found]
+        self.desk.fail_over(found)
         if is_quiet and self.group() != before:
             raise ConsumerBreach(f"another group: {self.group()}, not {before}")
 

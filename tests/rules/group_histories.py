@@ -20,7 +20,7 @@ from functools import partial
 from random import Random
 
 from minikafka.coordination.rule import Write
-from minikafka.errors import NotCoordinator, NotEnoughReplicas, ProtocolError, RequestTimedOut
+from minikafka.errors import NotEnoughReplicas, ProtocolError, RequestTimedOut
 from minikafka.groups.assignors import GroupMember, RangeAssignor
 from minikafka.groups.group import Group, State
 from minikafka.groups.limits import GroupSettings
@@ -256,19 +256,8 @@ class GroupHistory:
 
     def fail_over(self) -> None:
         """The next coordinator finds some of what was in flight."""
-        desk = self.desk
-        desk.coordinator.resign(step := desk.step())
-        found = desk.in_flight[: self.random.choice([0, 0, 1, 2, len(desk.in_flight)])]
-        for write in desk.in_flight:
-            desk.coordinator.refused(write, NotCoordinator(outcome="unknown"), step)
-        for ticket, answer in step.answers:
-            desk.answers.setdefault(ticket, answer)
-        desk.log += [desk.coordinator.packed(record) for write in found for record in write.records]
+        self.desk.fail_over(self.random.choice([0, 0, 1, 2, len(self.desk.in_flight)]))
         self.read_answers()
-        self.take_over()
-
-    def take_over(self) -> None:
-        self.desk.take_over()
         self.is_ahead = False
         self.check_loaded()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from minikafka.coordination.rule import Step, Write
-from minikafka.errors import ProtocolError
+from minikafka.errors import NotCoordinator, ProtocolError
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment, Subscription
@@ -93,6 +93,18 @@ class Desk:
         self.coordinator.loaded(step)
         self.done(step)
 
+    def fail_over(self, found: int = 0) -> None:
+        """The coordinator resigns; the next one finds the first ``found`` writes that were in flight in the log."""
+        step = self.step()
+        self.coordinator.resign(step)
+        for write in self.in_flight:
+            self.coordinator.refused(write, NotCoordinator(outcome="unknown"), step)
+        for ticket, answer in step.answers:
+            self.answers.setdefault(ticket, answer)
+        for write in self.in_flight[:found]:
+            self._append(write)
+        self.take_over()
+
     def _replay_markers(self, offset: int) -> None:
         for end, producer_id, is_commit in self.markers:
             if end == offset:
@@ -120,14 +132,17 @@ class Desk:
 
     def commit_one(self) -> None:
         write = self.in_flight.pop(0)
+        self._append(write)
+        step = self.step()
+        self.coordinator.committed(write, step)
+        self.done(step)
+
+    def _append(self, write: Write) -> None:
         write.base_offset = len(self.log)
         if write.transaction is not None:
             places = range(len(self.log), len(self.log) + len(write.records))
             self.of_transactions.update(dict.fromkeys(places, write.transaction.producer_id))
         self.log += [self.coordinator.packed(record) for record in write.records]
-        step = self.step()
-        self.coordinator.committed(write, step)
-        self.done(step)
 
     def refuse_one(self, error: ProtocolError) -> None:
         """Its first write is refused; with outcome *unknown* it stays in flight."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from minikafka.coordination.rule import Write
-from minikafka.errors import NOT_WRITTEN, NotCoordinator, NotEnoughReplicas, ProtocolError, RequestTimedOut
+from minikafka.errors import NOT_WRITTEN, NotEnoughReplicas, ProtocolError, RequestTimedOut
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.records import OffsetRecord
 from minikafka.quorum.image import TopicImage
@@ -155,20 +155,10 @@ class OffsetHistory:
 
     def fail_over(self) -> None:
         """The next coordinator finds some of what was in flight."""
-        desk = self.desk
-        desk.coordinator.resign(step := desk.step())
-        found = desk.in_flight[: self.random.randint(0, len(desk.in_flight))]
-        for write in desk.in_flight:
-            desk.coordinator.refused(write, NotCoordinator(outcome="unknown"), step)
-        for ticket, answer in step.answers:
-            desk.answers.setdefault(ticket, answer)
-        for write in found:
+        found = self.random.randint(0, len(self.desk.in_flight))
+        for write in self.desk.in_flight[:found]:
             self.note(write)
-            if write.transaction is not None:
-                places = range(len(desk.log), len(desk.log) + len(write.records))
-                desk.of_transactions.update(dict.fromkeys(places, write.transaction.producer_id))
-            desk.log += [desk.coordinator.packed(record) for record in write.records]
-        desk.take_over()
+        self.desk.fail_over(found)
 
     def compact(self) -> None:
         """Below the first open transaction, the last record of each key stays; aborted ones go and replace nothing."""

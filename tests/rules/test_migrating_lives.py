@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from minikafka.errors import (
     FencedInstanceId,
@@ -169,10 +167,10 @@ def check_owners(at: Desk, classics: list[ClassicMember], consumers: list[Consum
     assert max(uses.values(), default=0) <= 1, uses
 
 
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_no_partition_has_two_owners_while_a_group_migrates(seed: int):
-    """Members of both protocols come, go and lose answers; writes fail. In the end everything is assigned."""
+def migrated(seed: int) -> None:
+    """Members of both protocols come, go and lose answers; writes fail. At no time has a partition two owners, and in
+    the end everything is assigned.
+    """
     chance = random.Random(seed)
     partitions = chance.randint(1, 5)
     at = desk(partitions=partitions)
@@ -233,7 +231,7 @@ def test_no_partition_has_two_owners_while_a_group_migrates(seed: int):
         elif act < 0.3:
             at.pass_time(chance.choice([1, 3, 20, 50]))
         elif act < 0.33:
-            at.take_over()
+            at.fail_over(chance.choice([0, 0, 1, len(at.in_flight)]))
             for each in (*classics, *consumers):
                 each.hear_nothing()
         elif act < 0.42 and at.in_flight:
@@ -271,12 +269,11 @@ def _takes_all(classic: Group, topics: Topics) -> Draft:
     "owner, name, bug", [(coordinator, "upgraded", _takes_all), (ConsumerGroup, "_set_current", _forgets_revoking)]
 )
 def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, bug: Any):
-    """Each by the test above, within 100 seeds."""
+    """Each within 100 seeds. Fresh seeds without them: ``tests/sim/test_histories.py``."""
     monkeypatch.setattr(owner, name, bug)
-    lives = test_no_partition_has_two_owners_while_a_group_migrates.hypothesis.inner_test
     for seed in range(100):
         try:
-            lives(seed)
+            migrated(seed)
         except (AssertionError, InvariantViolation):
             return
     pytest.fail(f"{bug.__doc__} was not caught")

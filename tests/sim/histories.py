@@ -17,6 +17,7 @@ from tests.rules.group_histories import GroupHistory
 from tests.rules.offset_histories import OffsetHistory
 from tests.rules.producer_replicas import STEPS as PRODUCER_STEPS
 from tests.rules.producer_replicas import ProducerReplicas
+from tests.rules.test_migrating_lives import migrated
 from tests.rules.test_transaction_machine import walked
 from tests.rules.transaction_histories import TransactionHistory
 from tests.sim import reassignment_histories
@@ -35,6 +36,7 @@ HISTORIES: Final[Mapping[str, tuple[Callable[[int], object], int]]] = {
     "classic-group": (lambda seed: GroupHistory(seed).play(250), 100),
     "connection": (lambda seed: ConnectionHistory(seed).play(120), 60),
     "consumer-group": (lambda seed: ConsumerHistory(seed).play(250), 60),
+    "migrating-group": (migrated, 30),
     "offsets": (lambda seed: OffsetHistory(seed).play(150), 150),
 }
 """What plays a seed, and how many of them CI plays: some seconds of each."""
