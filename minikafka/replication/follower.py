@@ -170,7 +170,13 @@ class FollowerReplica:
             # Truncate first: neither watermark nor log start may be taken from an answer that says "you differ"
             # (KAFKA-14704).
             leaders = EpochEnd(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
-            return CutTo(self.truncation.on_diverging(self.log, leaders))
+            cut = self.truncation.on_diverging(self.log, leaders)
+            if self.log.start_offset < cut <= answer.log_start_offset:
+                # Only records that the leader has deleted would be left, and it does not know where the logs part: its
+                # epochs below its start are forgotten. They may be another leader's, which were lost: a producer's
+                # retry of one would be taken for a duplicate.
+                return RestartAt(answer.log_start_offset)
+            return CutTo(cut)
         if answer.has_gaps:
             self.log.note_gaps()
         batches = tuple(batch for buffer in answer.records for batch in split(memoryview(buffer)))

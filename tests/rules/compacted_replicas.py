@@ -15,9 +15,11 @@ from minikafka.config import TopicConfig
 from minikafka.log.inspect import verify_log
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.recovery import MisfitLog
-from minikafka.replication.follower import TruncateByLeaderEpoch
-from minikafka.types import UNDEFINED_EPOCH_END, Epoch, Offset
+from minikafka.ports import no_events
+from minikafka.replication.follower import CutTo, FollowerReplica, RestartAt, TruncateByLeaderEpoch
+from minikafka.types import UNDEFINED_EPOCH_END, Epoch, EpochEnd, Offset
 from minikafka.wire.batch import split, verify_client
+from minikafka.wire.messages import EpochEndOffset, FetchedPartition
 from minikafka.wire.records import Record, build_batch, decode_batch
 from tests.rules.log_words import ORDERS, TIME, everything, on_disk, open_log
 from tests.rules.memory_disk import MemoryDisk, run
@@ -120,6 +122,17 @@ class Replica:
         ]
 
 
+def diverged(theirs: EpochEnd, leader: PartitionLog) -> FetchedPartition:
+    """The leader's response to a follower whose log differs."""
+    return FetchedPartition(
+        topic=ORDERS.topic,
+        partition=ORDERS.partition,
+        log_start_offset=leader.start_offset,
+        log_end_offset=leader.end_offset,
+        diverging_epoch=EpochEndOffset(epoch=theirs.epoch, end_offset=theirs.end_offset),
+    )
+
+
 def latest(entries: list[Entry]) -> dict[str, Entry]:
     last = {entry.key: entry for entry in entries}
     return {key: entry for key, entry in last.items() if entry.value is not None}
@@ -185,7 +198,8 @@ class CompactedReplicas:
         if target.end_offset < source.end_offset:
             found = source.read(target.end_offset, max_bytes=size)
             batches = split(b"".join(found.buffers))
-            if batches[0].base_offset < target.end_offset and target.start_offset == target.end_offset:
+            is_empty = target.start_offset == target.end_offset
+            if batches[0].base_offset < target.end_offset and (is_empty or target.end_offset <= source.start_offset):
                 target.restart_at(batches[0].base_offset)  # the leader's log starts within a batch
             target.append_as_follower(batches)
         if source.start_offset <= target.end_offset and target.raise_start(source.start_offset):
@@ -227,15 +241,28 @@ class CompactedReplicas:
 
     def agree(self) -> None:
         """The follower cuts off what the leader does not have (KIP-279)."""
-        leader, log, rule = self.leader.log, self.follower.log, TruncateByLeaderEpoch()
+        leader, log = self.leader.log, self.follower.log
+        role = FollowerReplica(
+            *(ORDERS, log),
+            leader=0,
+            epoch=self.epoch,
+            high_watermark=log.end_offset,
+            truncation=TruncateByLeaderEpoch(),
+            events=no_events,
+        )
         while leader.start_offset <= log.end_offset:
-            theirs = leader.end_offset_for(rule.last_fetched_epoch(log))
+            theirs = leader.end_offset_for(log.last_epoch)
             if theirs == UNDEFINED_EPOCH_END:
                 log.truncate_to(min(log.end_offset, leader.end_offset))
                 break
             if theirs.epoch == log.last_epoch and theirs.end_offset >= log.end_offset:
                 break
-            log.truncate_to(rule.on_diverging(log, theirs))
+            step = role.on_response(diverged(theirs, leader), asked=log.end_offset)
+            if isinstance(step, RestartAt):
+                role.restart_at(step.offset)
+                break
+            assert isinstance(step, CutTo)
+            role.cut_to(step.offset)
 
     def check(self, replica: Replica) -> None:
         log, found = replica.log, replica.entries()

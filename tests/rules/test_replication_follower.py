@@ -28,6 +28,7 @@ from minikafka.replication.follower import (
 )
 from minikafka.types import EpochEnd
 from minikafka.wire.messages import EpochEndOffset, FetchedPartition
+from tests.rules.log_words import TIME, from_producer
 from tests.rules.replication_kit import (
     TP,
     Recorded,
@@ -125,6 +126,31 @@ def test_an_empty_log_may_begin_inside_a_batch():
     assert isinstance(given, Extend)
     f.append(given.batches)
     assert f.log.end_offset == 4
+
+
+def test_a_log_of_which_only_deleted_records_would_stay_restarts_at_the_leaders_start():
+    """Records 1 to 2 of epoch 0 are uncommitted and were lost; the leader of epoch 1 wrote others, and deleted up to 2.
+
+    It knows that record 2 is another one, and not that record 1 is: what a producer wrote there is not in its log.
+    """
+    log = log_of((0, 1))
+    log.assign_epoch(1, 1)
+    led = leader(log, epoch=1)
+    for value in "abc":
+        led.append(batch(value), acks=1, wall_ms=0)
+    log.raise_start(2)
+    mine = log_of((0, 1))
+    for sequence, value in enumerate("xy"):
+        mine.append_as_leader(from_producer(7, sequence, value), leader_epoch=0, wall_ms=TIME)
+    f = follower(mine, epoch=1)
+    parted = led.diverging(3, 0)
+    assert parted == EpochEnd(0, 2)
+    step = f.on_response(
+        said(diverging_epoch=EpochEndOffset(epoch=0, end_offset=2), log_start_offset=2, log_end_offset=4), asked=3
+    )
+    assert step == RestartAt(2)
+    f.restart_at(2)
+    assert (f.log.start_offset, f.log.end_offset, len(f.log.producers)) == (2, 2, 0)
 
 
 def test_a_log_whose_records_the_leader_has_all_deleted_restarts_inside_a_batch():
