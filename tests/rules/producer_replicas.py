@@ -21,6 +21,8 @@ from minikafka.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
+from minikafka.log.compaction import MAP_ENTRY_SIZE
+from minikafka.log.names import SNAPSHOT, TRANSACTION_INDEX
 from minikafka.log.partition_log import PartitionLog
 from minikafka.types import NO_OFFSET, Offset
 from minikafka.wire.batch import PIPELINED, PLAIN, RecordBatch, split, verify_client
@@ -103,14 +105,28 @@ class ProducerReplica(Replica):
         if not self.log.size_bytes and promised < self.log.start_offset:
             self.began = self.log.start_offset  # nothing was left of what stood below its start
 
+    def damage(self) -> None:
+        """A snapshot of producers is lost, or an index of transactions damaged: both follow from the batches."""
+        if self.log._store.segments[0].base_offset:
+            return  # its snapshot alone tells what stood before the log
+        paths = [path for path in sorted(self.disk.inodes) if path.endswith((SNAPSHOT, TRANSACTION_INDEX))]
+        if paths:
+            path = self._random.choice(paths)
+            data = self.disk.read_file(path)
+            self.disk.remove(path)
+            if path.endswith(TRANSACTION_INDEX):
+                self.disk.replace_file(path, data[:-1])
+        self.kill()
+
     def lose_disk(self) -> None:
         self.disk, self._point, self._saved_start = MemoryDisk(), 0, 0
         self.log = self._open()
 
     def cleaning(self) -> Coroutine[Any, Any, Any]:
-        """A round of compaction."""
+        """A round of compaction, maybe with room for few keys."""
         dirty = self.log.dirty_range(high_watermark=self.watermark, now_ms=self.now_ms)
-        return self.log.clean(dirty, memory_bytes=1 << 20, clock_ms=lambda: self.now_ms, pause=no_pause)
+        keys = self._random.choice((2, 100, 100))
+        return self.log.clean(dirty, memory_bytes=keys * MAP_ENTRY_SIZE, clock_ms=lambda: self.now_ms, pause=no_pause)
 
     async def deleting(self, *, leads: bool) -> None:
         """What retention lets go; of a follower only what its leader has let go."""
@@ -170,10 +186,15 @@ class ProducerReplicas(CompactedReplicas):
         self.epoch = 0
         self.now_ms = TIME
         self.coordinator_epoch = 0
-        self.names = {number: number for number in (*TRANSACTIONAL, *IDEMPOTENT)}
+        numbers = (*TRANSACTIONAL, *IDEMPOTENT)
+        self.numbers = self.random.choice((numbers, numbers, self.random.sample(numbers, 2)))
+        """Which producers write."""
+        self.names = {number: number for number in numbers}
         """Number of a producer -> its producer id now."""
         self.bare: dict[Offset, int] = {}
         """Offset of a marker -> when a replica first had it without data of its transaction."""
+        self.is_away = False
+        """The follower is out of the ISR, and hears nothing."""
         self.abandoned: list[Coroutine[Any, Any, Any]] = []
         """What was under way in processes that are gone."""
         self.leader.log.assign_epoch(0, 0)
@@ -186,12 +207,15 @@ class ProducerReplicas(CompactedReplicas):
             + [self.end] * 16
             + [self.retry] * 6
             + [self.repeat_marker] * 2
-            + [self.expire]
+            + [self.expire] * 2
             + [self.pass_time] * 2
             + [self.quiet_time] * 5
             + [self.retain] * 2
             + [self.meanwhile] * 8
             + [self.lose_disk]
+            + [lambda: self.restart("damage")]
+            + [self.leave] * 2
+            + [self.come_back] * 8
         )
 
     # ---- what happens ------------------------------------------------------------------------------------------------
@@ -207,7 +231,7 @@ class ProducerReplicas(CompactedReplicas):
 
     def append(self) -> None:
         for _ in range(self.random.randint(1, 3)):
-            number = self.random.randint(0, IDEMPOTENT[-1])
+            number = self.random.choice((0, *self.numbers))
             if not number:
                 self._append(self._batch(producer_id=-1, producer_epoch=-1, base_sequence=-1))
                 continue
@@ -318,9 +342,45 @@ class ProducerReplicas(CompactedReplicas):
 
     def copy(self) -> None:
         leader, follower = self.leader, self.follower
+        if self.is_away:
+            leader.watermark = self.committed_end = leader.log.end_offset
+            return
         leader.watermark = max(leader.watermark, min(leader.log.end_offset, follower.log.end_offset))
         super().copy()
         follower.watermark = max(follower.log.start_offset, min(leader.watermark, follower.log.end_offset))
+
+    def leave(self) -> None:
+        """One replica is out of the ISR: the follower, or the leader that it succeeds."""
+        if not self.is_away:
+            self.is_away = True
+            if self.random.random() < 0.5:
+                self._elect()
+
+    def come_back(self) -> None:
+        self.is_away = False
+        self.agree()
+
+    def agree(self) -> None:
+        if self.is_away:
+            return
+        super().agree()
+        follower, end = self.follower, self.follower.log.end_offset
+        if follower.log.start_offset < end == self.leader.log.start_offset and self._has_strangers(follower):
+            # Excluded: nothing tells it that what the leader has deleted were other records (docs/limits.md).
+            follower.log.restart_at(end)
+
+    def _has_strangers(self, replica: ProducerReplica) -> bool:
+        line = {each.offset: facts_of(each.stored) for each in self.line}
+        return any(line.get(batch.base_offset) != facts_of(batch) for batch in split(everything(on_disk(replica.log))))
+
+    def change_leader(self) -> None:
+        if not self.is_away:
+            self._elect()
+
+    def _elect(self) -> None:
+        super().change_leader()
+        # Saved at once, also in raise_start: a leader whose start goes back after a kill -9 is excluded (docs/limits.md).
+        run(self.leader.save_start())
 
     def compact(self, replica: Replica) -> None:
         assert isinstance(replica, ProducerReplica)
@@ -336,7 +396,6 @@ class ProducerReplicas(CompactedReplicas):
         log = self.leader.log
         end = max(log.start_offset, self.leader.watermark)
         if log.raise_start(min(end, log.start_offset + self.random.choice((1, 3, 10, end)))):
-            # Saved at once: a leader whose start goes back after a kill -9 is excluded (docs/limits.md).
             run(self.leader.save_start())
             self.leader.delete_old(self.leader.watermark)
 
@@ -347,7 +406,7 @@ class ProducerReplicas(CompactedReplicas):
 
     def expire(self) -> None:
         """Producers without an open transaction are forgotten, maybe by one replica; they begin again with other ids."""
-        if self.follower.log.end_offset != self.leader.log.end_offset:
+        if self.follower.log.end_offset != self.leader.log.end_offset or self.is_away:
             return
         for replica in self.random.choice(((self.leader,), (self.follower,), (self.leader, self.follower))):
             for now_ms in (0, self.config.producer_id_expiration_ms):
@@ -358,7 +417,7 @@ class ProducerReplicas(CompactedReplicas):
                 self.names[number] += 100
 
     def pass_time(self) -> None:
-        if self.follower.log.end_offset < self.committed_end:
+        if self.follower.log.end_offset < self.committed_end or self.is_away:
             return
         self.now_ms += self.random.choice((400, DELETE_RETENTION_MS))
         for replica in (self.leader, self.follower):
@@ -367,7 +426,7 @@ class ProducerReplicas(CompactedReplicas):
 
     def quiet_time(self) -> None:
         """All is copied and committed, segments are full, time passes, and both replicas compact."""
-        while self.follower.log.end_offset < self.leader.log.end_offset:
+        while self.follower.log.end_offset < self.leader.log.end_offset and not self.is_away:
             self.copy()
         self.copy()
         for replica in (self.leader, self.follower):
@@ -411,8 +470,9 @@ class ProducerReplicas(CompactedReplicas):
         """All of it of what may lead; of a replica that lags, that it holds nothing else."""
         assert isinstance(replica, ProducerReplica)
         log = replica.log
-        if log.end_offset < self.leader.log.start_offset:
-            return  # it will begin again at the leader's start
+        is_behind = log.end_offset < self.leader.log.start_offset  # it will begin again at the leader's start
+        if is_behind or (self.is_away and replica is self.follower):
+            return
         state = (
             *(log, log.start_offset, log.end_offset, log.size_bytes, log._store.cut_count, replica.watermark),
             *(self.epoch, self.leader.log.start_offset, self.committed_end, *log._store.segments),
