@@ -23,7 +23,7 @@ from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.gate import ALWAYS, PREFLIGHT_ANSWER, WITHOUT_LOGIN
 from minikafka.web.problems import status_of
 from minikafka.wire.apis import MSGPACK, RPC_PATH, request_bytes_max
-from minikafka.world.connections import HTTP, identity_of
+from minikafka.world.connections import HTTP, identity_of, owner_of
 from minikafka.world.http_connections import (
     AUTHENTICATE,
     PARTS,
@@ -204,9 +204,9 @@ class GeneralServer:
         size_max = min(self._host.request_max_bytes, request_bytes_max(path[len(RPC_PATH) :]))
         if length is not None and length > size_max:
             return self._too_large(length, size_max)
-        if not self._host.admits(length or 0):
+        owner, held = owner_of(request[PRINCIPAL], request.remote or ""), 0
+        if not self._host.admits(owner, length or 0):
             return self._busy_now()
-        held = 0
 
         def grown(size: int) -> None:
             """Count the ``size`` bytes received so far: a client that announces a body and stalls holds only these."""
@@ -214,9 +214,9 @@ class GeneralServer:
             if size > size_max:
                 raise BodyTooLarge(size)
             if size > ALWAYS_ADMITTED_SIZE and size > held:
-                if not self._host.admits(size, held=held):
+                if not self._host.admits(owner, size, held=held):
                     raise NoRoom
-                self._host.hold(size - held)
+                self._host.hold(owner, size - held)
                 held = size
 
         try:
@@ -258,7 +258,7 @@ class GeneralServer:
             self._host.tell_bug(path, error)
             return self._refuse(500, kafka.UnknownServerError(SEE_LOG, outcome=kafka.UNKNOWN))
         finally:
-            self._host.release_frames(held)
+            self._host.release_frames(owner, held)
         return RpcAnswer(buffers, content_type, self._host.http_date())
 
     def _too_large(self, size: int, size_max: int) -> web.Response:
@@ -269,7 +269,7 @@ class GeneralServer:
 
     def _busy_now(self) -> web.Response:
         self._host.hurry_frames()
-        held, most = self._host.queued_bytes, self._host.queued_max_bytes
+        held, most = self._host.queued_bytes, self._host.room.limit
         detail = f"{held} bytes of requests are held; queued.max.request.bytes is {most}"
         return self._refuse(503, kafka.BrokerNotAvailable(detail), Retry_After="1")
 

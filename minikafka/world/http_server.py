@@ -7,7 +7,8 @@ Rules for this file:
 
 1. A body is refused before it is read if it would not fit now, and its bytes are counted as they arrive: beyond
    ``queued.max.request.bytes`` the answer is 503 with Retry-After. An announcement alone holds nothing. Each refusal
-   closes the Kafka connections that hold room for a frame and are too slow to send it.
+   closes the Kafka connections that hold room for a frame and are too slow to send it. One user or address holds
+   half of it at most (``request_room.py``).
    Small bodies always pass and are not counted: a follower's fetch frees the memory that parked produce requests hold.
 2. An answer's buffers are handed to the transport as they are, never joined.
 3. A handler is never cancelled by its client or by :meth:`HttpServer.close`.
@@ -50,6 +51,7 @@ from minikafka.world.connections import (
     identity_of,
 )
 from minikafka.world.faults import client_source
+from minikafka.world.request_room import STRANGERS, RequestRoom
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection
 from minikafka.world.tls import ServerTls
 from minikafka.world.tls_listener import BACKLOG, TlsListener, bound
@@ -244,11 +246,8 @@ class HttpServer:
         self.json_handler = translate(handler) if translate is not None else None
         self.request_max_bytes = request_max_bytes
         """Of a body or a frame."""
-        self.queued_max_bytes = queued_max_bytes
-        self.queued_bytes = 0
-        """Bytes of request bodies held now."""
-        self._waiting: dict[KafkaConnection, None] = {}
-        """Connections whose large frame waits for room, in the order of their announcements."""
+        self.room = RequestRoom(queued_max_bytes)
+        """What large requests hold, and connections whose large frame waits."""
         self._to_flush: list[KafkaConnection] = []
         """Connections with answers that are not written yet."""
         self._wakes = False
@@ -290,6 +289,11 @@ class HttpServer:
             self._listener = await loop.create_server(self._connection, address.host, address.port, backlog=BACKLOG)
         name = self._listener.sockets[0].getsockname()
         self.address = Address(address.host, name[1])
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of request bodies held now."""
+        return self.room.held
 
     @property
     def connection_count(self) -> int:
@@ -388,33 +392,31 @@ class HttpServer:
         """After a part of the time that a body may take, the general server waits for the rest."""
         return BODY_TIMEOUT_S / 6
 
-    def admits(self, size: int, *, held: int = 0) -> bool:
+    def admits(self, owner: str, size: int, *, held: int = 0) -> bool:
         """Rule 1, for a body of ``size`` bytes, of which ``held`` are counted already."""
-        others = self.queued_bytes - held
-        return size <= ALWAYS_ADMITTED_SIZE or others == 0 or others + size <= self.queued_max_bytes
+        return size <= ALWAYS_ADMITTED_SIZE or self.room.admits(owner, size, held=held)
 
-    def hold(self, size: int) -> None:
+    def hold(self, owner: str, size: int) -> None:
         """So many more bytes of a body are held, until :meth:`release_frames`."""
-        self.queued_bytes += size
+        self.room.hold(owner, size)
 
     def hurry_frames(self) -> None:
         """A body was refused: close the Kafka connections that keep room for a frame and do not send it."""
         for connection in list(self._frames):
             connection.hurry()
 
-    def admit(self, size: int) -> bool:
+    def admit(self, owner: str, size: int) -> bool:
         """Rule 1; what is too large is refused by the general server."""
-        if size > self.request_max_bytes or not self.admits(size):
+        if size > self.request_max_bytes:
             return False
-        self.queued_bytes += _counted(size)
-        return True
+        return not _counted(size) or self.room.take(owner, size)
 
-    def admit_frame(self, size: int) -> bool:
+    def admit_frame(self, owner: str, size: int) -> bool:
         """Rule 1, for a frame that is larger than a connection's read buffer."""
-        if not self.admits(size):
-            return False
-        self.queued_bytes += size
-        return True
+        if size <= ALWAYS_ADMITTED_SIZE and owner != STRANGERS:
+            self.room.hold(owner, size)
+            return True
+        return self.room.take(owner, size)
 
     def knows(self, host: bytes) -> bool:
         """Return True if the request guard accepts this name. The general server handles and explains all others."""
@@ -427,26 +429,26 @@ class HttpServer:
         self._hosts.add(host)
         return True
 
-    def release(self, size: int) -> None:
+    def release(self, owner: str, size: int) -> None:
         """The request is answered, or gone."""
-        self.release_frames(_counted(size))
+        self.release_frames(owner, _counted(size))
 
-    def release_frames(self, size: int) -> None:
+    def release_frames(self, owner: str, size: int) -> None:
         """They are handled, or gone."""
         if size:
-            self.queued_bytes -= size
+            self.room.release(owner, size)
             self._wake_soon()
 
     def wait_for_room(self, connection: KafkaConnection) -> None:
         """A frame does not fit now; what waits already keeps its place."""
-        self._waiting[connection] = None
+        self.room.wait(connection)
         if not self._hurries:
             self._hurries = True
             asyncio.get_running_loop().call_later(HURRY_S, self._hurry)
 
     def _hurry(self) -> None:
         """Close connections that keep others waiting and do not send what they hold room for."""
-        self._hurries = bool(self._waiting)
+        self._hurries = self.room.is_awaited
         if not self._hurries:
             return
         self.hurry_frames()
@@ -464,18 +466,13 @@ class HttpServer:
             connection.flush()
 
     def _wake_soon(self) -> None:
-        if self._waiting and not self._wakes:
+        if self.room.is_awaited and not self._wakes:
             self._wakes = True
             asyncio.get_running_loop().call_soon(self._wake)
 
     def _wake(self) -> None:
-        """Admit frames that wait, up to the first that does not fit: smaller ones must not starve it."""
         self._wakes = False
-        while self._waiting:
-            first = next(iter(self._waiting))
-            if not first.admit_waiting():
-                return
-            del self._waiting[first]
+        self.room.wake()
 
     # ------------------------------------------------------------------------------------- Kafka's protocol
 
@@ -551,7 +548,7 @@ class HttpServer:
         self._frames.pop(connection, None)
         self.quota.closed(connection)
         self.quota.login_ended(connection, self.listener_name)
-        self._waiting.pop(connection, None)
+        self.room.leave(connection)
         self._wake_soon()
         self.kafka_answered(connection)
         self.tell_closed()
@@ -692,8 +689,6 @@ class HttpServer:
         software: str = "",
         sends_files: bool = False,
     ) -> RequestContext:
-        # Under TLS the kernel cannot send a file: its bytes must be encrypted first.
-        sends_files = sends_files and self._tls is None
         return RequestContext(
             protocol,
             self.listener_name,

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from minikafka.errors import InvalidRequest
 from minikafka.ports import Buffer, Buffers, FrameSession, SessionState
 from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
-from minikafka.world.connections import KAFKA, OpenConnection, close_once
-from minikafka.world.outgoing import SocketConnection
+from minikafka.world.connections import KAFKA, OpenConnection, owner_of
+from minikafka.world.outgoing import CHUNK_SIZE, SocketConnection
+from minikafka.world.request_room import STRANGERS
 
 if TYPE_CHECKING:
     from minikafka.world.http_server import HttpServer
@@ -58,6 +59,10 @@ class KafkaConnection(SocketConnection):
         """The connection is not read until they are gone."""
         self._held = 0
         """Bytes admitted for the large frame that is being received, and for those that are being handled."""
+        self.owner = STRANGERS
+        """For whom they are held; it changes only while none are."""
+        self._is_stranger = False
+        """Its client must log in, and has not."""
         self._announced = 0
         """Size of the large frame that is being received."""
         self._out: list[Buffer] = []
@@ -78,6 +83,11 @@ class KafkaConnection(SocketConnection):
     def opened_at(self) -> float:
         """When the connection was accepted, on the loop's clock."""
         return self.record.opened_at
+
+    @property
+    def announced(self) -> int:
+        """Size of the large frame that is being received."""
+        return self._announced
 
     @property
     def is_busy(self) -> bool:
@@ -106,7 +116,7 @@ class KafkaConnection(SocketConnection):
             # Frames that came whole are still handled, and hold their bytes until then.
             kept = self._held - (0 if self._waits_for_room else self._announced)
         if kept < self._held:
-            self._host.release_frames(self._held - kept)
+            self._host.release_frames(self.owner, self._held - kept)
         self._held = kept
         self._host.kafka_closed(self)
         self._is_lost = True
@@ -202,7 +212,9 @@ class KafkaConnection(SocketConnection):
 
     def _admit(self) -> None:
         """Room for the large frame that has begun; without any, read on when there is some."""
-        self._waits_for_room = not self._host.admit_frame(self._announced)
+        if not (self._held or self._waits_for_room):
+            self.owner = STRANGERS if self._is_stranger else owner_of(self.record.principal, self.remote)
+        self._waits_for_room = not self._host.admit_frame(self.owner, self._announced)
         if not self._waits_for_room:
             self._held += self._announced
             self._reader.make_room()
@@ -247,23 +259,27 @@ class KafkaConnection(SocketConnection):
 
     def handled(self, size: int) -> None:
         if size > READ_SIZE - 4 and self._held >= size:
-            self._host.release_frames(size)
+            self._host.release_frames(self.owner, size)
             self._held -= size
 
     def close(self) -> None:
         self._is_closing = True
         self._frames.clear()
         self.flush()
-        if self._outgoing is not None:
-            self._outgoing.finish()
-        if self._transport is not None:
-            close_once(self._transport)
+        transport = self._transport
+        if self._outgoing is None or transport is None or transport.is_closing():
+            return
+        self._outgoing.finish()
+        if not transport.is_closing() and transport.is_reading():
+            transport.pause_reading()
 
     def await_login(self, frame_bytes_max: int) -> None:
+        self._is_stranger = True
         self._reader.limit(frame_bytes_max, has_headers=False)
 
     def logged_in(self, principal: str) -> None:
         self.record.principal = principal
+        self._is_stranger = False
         self._host.kafka_logged_in(self)
         self._reader.limit(self._host.request_max_bytes, has_headers=True)
 
@@ -284,7 +300,7 @@ class KafkaConnection(SocketConnection):
         transport, outgoing = self._transport, self._outgoing
         if transport is None or outgoing is None or transport.is_closing():
             return
-        if len(out) == 1 and not outgoing.waiting:
+        if len(out) == 1 and not outgoing.waiting and len(out[0]) <= CHUNK_SIZE:
             self.record.sent += len(out[0])
             transport.write(out[0])
         else:

@@ -12,6 +12,9 @@ Rules for this file:
 4. One turn of the loop sends TURN_SIZE bytes of regions at most: a fast reader could take tens of megabytes at once.
    Until the next turn the protocol is paused, as the transport would pause it.
 5. A file that is shorter than its region, or that cannot be read, ends the connection: the response's size was sent.
+6. Under TLS the kernel cannot send a file, and the transport encrypts at once what it is given. So large buffers go in
+   chunks too, and a turn encrypts TLS_TURN_SIZE at most.
+7. A connection that ends writes first what is waiting, in the same chunks.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ HIGH_WATER = 64 * KIB
 
 TURN_SIZE = 4 * MIB
 """Sent in less than a millisecond."""
+
+TLS_TURN_SIZE = 1 * MIB
+"""Encrypted in some two milliseconds."""
 
 MORE: int = getattr(socket, "MSG_MORE", 0)
 
@@ -64,8 +70,13 @@ class Outgoing:
         self._begin = 0
         """Bytes of the first region in ``waiting`` that are sent."""
         self._is_paused = False
+        self._ends = False
+        """The transport closes once nothing is waiting."""
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
         self._socket: socket.socket | None = None
         """A duplicate of the transport's socket: uvloop's own cannot send."""
+        if self._is_tls:
+            transport.set_write_buffer_limits(high=HIGH_WATER, low=0)
 
     def write(self, buffers: Buffers) -> None:
         """Write the buffers now if the transport takes them, else when it resumes."""
@@ -82,9 +93,9 @@ class Outgoing:
         self._advance()
 
     def finish(self) -> None:
-        """Give all that is waiting to the transport, which closes after it."""
-        while self.waiting:
-            self.resume()
+        """Close the transport once it has been given all that is waiting."""
+        self._ends = True
+        self._advance()
 
     def close(self) -> None:
         """The connection is gone."""
@@ -95,22 +106,24 @@ class Outgoing:
 
     def _advance(self) -> None:
         waiting, transport = self.waiting, self._transport
-        left = TURN_SIZE
+        left = TLS_TURN_SIZE if self._is_tls else TURN_SIZE
         try:
             while waiting and not self._is_paused and not transport.is_closing():
                 if isinstance(waiting[0], bytes | bytearray | memoryview):
-                    self._write_buffers()
-                    continue
-                left -= self._send(waiting[0], left)
+                    left -= self._write_buffers()
+                else:
+                    left -= self._send(waiting[0], left)
                 if left <= 0 and waiting and not self._is_paused:
                     self._yield()
         except (OSError, DiskFailed, DiskFull):
             transport.abort()
         if transport.is_closing():
             waiting.clear()
+        elif self._ends and not waiting:
+            transport.close()
 
-    def _write_buffers(self) -> None:
-        """Write buffers up to the next region, or up to the first large one."""
+    def _write_buffers(self) -> int:
+        """Write buffers up to the next region, or up to the first large one; return how many bytes were encrypted."""
         small: list[Buffer] = []
         large: Buffer = b""
         while self.waiting and isinstance(self.waiting[0], bytes | bytearray | memoryview):
@@ -118,8 +131,12 @@ class Outgoing:
             self.waiting.popleft()
             if len(buffer) >= JOINED_SIZE:
                 large = buffer
+                if self._is_tls and len(buffer) > CHUNK_SIZE:
+                    large = memoryview(buffer)[:CHUNK_SIZE]
+                    self.waiting.appendleft(memoryview(buffer)[CHUNK_SIZE:])
                 break
             small.append(buffer)
+        encrypted = len(large) + sum(map(len, small)) if self._is_tls else 0
         if small:
             joined = small[0] if len(small) == 1 else b"".join(small)
             if self.waiting and not large:
@@ -129,6 +146,7 @@ class Outgoing:
                 self._transport.write(joined)
         if large:
             self._transport.write(large)
+        return encrypted
 
     def _yield(self) -> None:
         protocol = self._transport.get_protocol()
@@ -167,7 +185,7 @@ class Outgoing:
 
     def _direct(self) -> socket.socket | None:
         """The socket, if bytes may be written to it past the transport."""
-        if self._transport.get_write_buffer_size():
+        if self._is_tls or self._transport.get_write_buffer_size():
             return None
         if self._socket is None:
             own = self._transport.get_extra_info("socket")

@@ -31,8 +31,8 @@ from minikafka.world.connections import (
     RPC,
     OpenConnection,
     agent_in,
-    close_once,
     identity_of,
+    owner_of,
 )
 from minikafka.world.outgoing import JOINED_SIZE, SocketConnection, write_message
 
@@ -166,6 +166,8 @@ class RpcConnection(SocketConnection):
         self._body: bytearray | None = None
         self._body_size = 0
         self._held = 0
+        self._owner = ""
+        """For whom these bytes are held."""
         self._handling: asyncio.Task[None] | Parked | None = None
         self._is_full = False
         self._awaits_code = False
@@ -184,6 +186,7 @@ class RpcConnection(SocketConnection):
         self._quiet_since = self.record.opened_at
         self._look_at_the_time()
         self._host.opened(self, cast("asyncio.Transport", transport))
+        self._owner = owner_of(self.record.principal, self.remote)
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - it is gone, for whatever reason
         self._let_go()
@@ -247,7 +250,7 @@ class RpcConnection(SocketConnection):
             head is None
             or head.length > BODY_SIZE_MAX
             or not self._host.knows(head.host)
-            or not self._host.admit(head.length)
+            or not self._host.admit(self._owner, head.length)
         ):
             self._hand_over()
             return False
@@ -289,7 +292,7 @@ class RpcConnection(SocketConnection):
             self._wait_for(head, held, answer)
             return
         self._write(head, answer)
-        self._host.release(held)
+        self._host.release(self._owner, held)
         self._quiet_since = self._loop.time()
         if self._closes:
             self.close()
@@ -331,7 +334,7 @@ class RpcConnection(SocketConnection):
 
     def _ended(self, held: int, handling: asyncio.Task[None] | Parked | None) -> None:
         """A request that had to wait is answered: go on with the next."""
-        self._host.release(held)
+        self._host.release(self._owner, held)
         self._handling = None
         if handling is not None:
             self._host.ended(self, handling)
@@ -387,10 +390,8 @@ class RpcConnection(SocketConnection):
     def close(self) -> None:
         """After the answer that is under way."""
         self._closes = True
-        if self._handling is None and self._transport is not None:
-            if self._outgoing is not None:
-                self._outgoing.finish()
-            close_once(self._transport)
+        if self._handling is None and self._outgoing is not None:
+            self._outgoing.finish()
 
     def _let_go(self) -> None:
         """No timers, no bytes held for a body that will not come."""
@@ -399,7 +400,7 @@ class RpcConnection(SocketConnection):
                 timer.cancel()
         self._timer = self._patience = None
         if self._head is not None:
-            self._host.release(self._held)
+            self._host.release(self._owner, self._held)
             self._head, self._body, self._held = None, None, 0
         self._detach()
 

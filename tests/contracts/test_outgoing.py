@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -19,9 +20,13 @@ from minikafka.ports import Buffer
 from minikafka.world import os_disk, outgoing
 from minikafka.world.os_disk import OsDisk, OsFile, OsRegion
 from minikafka.world.outgoing import Outgoing
+from tests.certificates import authority, signed
 
 CONTENT = Random(7).randbytes(24 << 20)
 MIB = 1 << 20
+
+SOCKETS_HOLD = 12 * MIB
+"""More than the kernel keeps of what the other end of a connection on loopback has not read."""
 
 Story = Callable[["Peer", asyncio.StreamReader], Awaitable[None]]
 
@@ -29,13 +34,15 @@ Story = Callable[["Peer", asyncio.StreamReader], Awaitable[None]]
 class Peer(asyncio.Protocol):
     """The sending end: its writer, and what its transport has told it."""
 
-    def __init__(self) -> None:
+    def __init__(self, accepting: asyncio.Future[Peer]) -> None:
+        self.accepting = accepting
         self.lost = asyncio.Event()
         self.pauses = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         self.outgoing = Outgoing(transport)
+        self.accepting.set_result(self)
 
     def pause_writing(self) -> None:
         self.pauses += 1
@@ -49,20 +56,24 @@ class Peer(asyncio.Protocol):
         self.lost.set()
 
 
+def contexts_in(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """TLS of the sending end and of the other one."""
+    authority(folder, "ca")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(signed(folder, "broker", by="ca"))
+    return server, ssl.create_default_context(cafile=str(folder / "ca.pem"))
+
+
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def play(request: pytest.FixtureRequest) -> Callable[[Story], None]:
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
     """Run a story with both ends of a connection."""
 
-    async def run(story: Story) -> None:
+    async def run(story: Story, server_tls: ssl.SSLContext | None, client_tls: ssl.SSLContext | None) -> None:
         accepting: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
-
-        def accepted() -> Peer:
-            peer = Peer()
-            accepting.set_result(peer)
-            return peer
-
-        server = await asyncio.get_running_loop().create_server(accepted, "127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        server = await asyncio.get_running_loop().create_server(lambda: Peer(accepting), "127.0.0.1", 0, ssl=server_tls)
+        host, port = server.sockets[0].getsockname()
+        name = "localhost" if client_tls else None
+        reader, writer = await asyncio.open_connection(host, port, ssl=client_tls, server_hostname=name)
         peer = await accepting
         try:
             await story(peer, reader)
@@ -73,9 +84,10 @@ def play(request: pytest.FixtureRequest) -> Callable[[Story], None]:
             server.close()
             await peer.lost.wait()
 
-    def played(story: Story) -> None:
+    def played(story: Story, *, is_tls: bool = False) -> None:
+        contexts = contexts_in(tmp_path) if is_tls else (None, None)
         with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(run(story))
+            runner.run(run(story, *contexts))
 
     return played
 
@@ -116,8 +128,9 @@ def mixed(file: OsFile, seed: int) -> list[Any]:
     return found
 
 
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("seed", range(6))
-def test_bytes_leave_in_the_order_in_which_they_were_given(play, file: OsFile, seed: int):
+def test_bytes_leave_in_the_order_in_which_they_were_given(play, file: OsFile, seed: int, *, is_tls: bool):
     """Also when the reader is slow, so that the rest of a region goes through the transport."""
 
     async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
@@ -131,7 +144,7 @@ def test_bytes_leave_in_the_order_in_which_they_were_given(play, file: OsFile, s
         assert await reader.readexactly(len(wanted)) == wanted
         assert not peer.outgoing.waiting
 
-    play(story)
+    play(story, is_tls=is_tls)
 
 
 def test_region_is_sent_without_being_read(play, file: OsFile, monkeypatch: pytest.MonkeyPatch):
@@ -179,17 +192,55 @@ def test_fast_reader_does_not_hold_the_loop(play, file: OsFile, monkeypatch: pyt
     play(story)
 
 
-def test_connection_that_closes_sends_the_rest_first(play, file: OsFile):
-    """`finish` gives it to the transport, which closes when it is written."""
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+def test_connection_that_closes_sends_the_rest_first(play, file: OsFile, *, is_tls: bool):
+    """`finish` closes the transport when all is written, and keeps no copy of the rest in memory until then."""
 
     async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
         peer.outgoing.write([b"head", region_of(file, 0, len(CONTENT))])
         peer.outgoing.finish()
-        assert not peer.outgoing.waiting
-        peer.transport.close()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert peer.transport.get_write_buffer_size() < MIB
         assert await reader.read(-1) == b"head" + CONTENT
 
-    play(story)
+    play(story, is_tls=is_tls)
+
+
+@pytest.mark.parametrize("makes", ["regions", "buffers"])
+def test_unread_response_costs_no_memory_under_tls(play, file: OsFile, monkeypatch: pytest.MonkeyPatch, makes: str):
+    """The transport encrypts at once what it is given: it gets a chunk when the socket has taken the one before."""
+    given = 0
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        nonlocal given
+        write = type(peer.transport).write
+
+        class Counting:
+            """The transport, which counts the bytes of its writes."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(peer.transport, name)
+
+            def write(self, data: Buffer) -> None:
+                nonlocal given
+                given += len(data)
+                write(peer.transport, data)
+
+        monkeypatch.setattr(peer.outgoing, "_transport", Counting())
+        large: Any = region_of(file, 0, len(CONTENT)) if makes == "regions" else CONTENT
+        peer.outgoing.write([b"head", large, b"tail"])
+        before = -1
+        while before < given or not peer.pauses:
+            before = given
+            for _ in range(1000):
+                await asyncio.sleep(0)
+        assert given < SOCKETS_HOLD + outgoing.TLS_TURN_SIZE < len(CONTENT)
+        wanted = b"head" + CONTENT + b"tail"
+        assert await reader.readexactly(len(wanted)) == wanted
+        assert given == len(wanted)
+
+    play(story, is_tls=True)
 
 
 def test_file_that_was_closed_and_deleted_is_sent(play, disk: OsDisk, file: OsFile):

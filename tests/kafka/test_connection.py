@@ -18,6 +18,9 @@ class Transport:
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
 
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
     def is_closing(self) -> bool:
         return False
 
@@ -63,10 +66,10 @@ class Host:
     def open_session(self, connection: KafkaConnection) -> Any:
         return Echo(connection)
 
-    def admit_frame(self, _size: int) -> bool:
+    def admit_frame(self, _owner: str, _size: int) -> bool:
         return True
 
-    def release_frames(self, size: int) -> None: ...
+    def release_frames(self, owner: str, size: int) -> None: ...
 
     def wait_for_room(self, connection: KafkaConnection) -> None: ...
 

@@ -56,7 +56,7 @@ class Host:
 
     kafka_logged_in = kafka_closed = kafka_answered = release_frames = wait_for_room = room = malformed = kafka_opened
 
-    def admit_frame(self, _: int) -> bool:
+    def admit_frame(self, _owner: str, _size: int) -> bool:
         return True
 
     def received(self, frame: memoryview) -> None:
