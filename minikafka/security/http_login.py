@@ -7,7 +7,8 @@ credential, which takes milliseconds (PBKDF2), so:
    fitted. It counts only while that is still the user's credential: a change of the user's record needs no message.
 2. Wrong passwords are not remembered. An address that sends more than FAILURES_MAX of them is refused before its
    next password is checked, and may try again once a second.
-3. An unknown user costs the same computation as a wrong password, with a made up credential.
+3. An unknown user costs the same computation as a wrong password, with a made up credential. Its mechanism is one
+   with which passwords of existing users are checked: SHA-512 takes three times as long as SHA-256.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from minikafka.security.login import LoginFailed
 from minikafka.security.scram import Credentials, ScramCredential, ScramMechanism, credential_of, salted_password
@@ -83,13 +84,22 @@ class PasswordCheck(NamedTuple):
         return fits and self.known is not None
 
 
-def check_of(credentials: Credentials, mechanisms: Sequence[ScramMechanism], user: str) -> PasswordCheck:
+class PasswordUsers(Credentials, Protocol):
+    """Where the users are found whose passwords are checked."""
+
+    def unknown_users_mechanism(self, mechanisms: Sequence[ScramMechanism], user: str) -> ScramMechanism:
+        """The mechanism for a user that does not exist: one that is the first of ``mechanisms`` for some user."""
+        ...
+
+
+def check_of(credentials: PasswordUsers, mechanisms: Sequence[ScramMechanism], user: str) -> PasswordCheck:
     """The check of a user's password: with the first of ``mechanisms`` for which the user has a credential."""
     for mechanism in mechanisms:
         known = credentials.find(mechanism, user)
         if known is not None:
             return PasswordCheck(mechanism, known, known)
-    return PasswordCheck(mechanisms[0], None, credentials.made_up(mechanisms[0], user))
+    mechanism = credentials.unknown_users_mechanism(mechanisms, user)
+    return PasswordCheck(mechanism, None, credentials.made_up(mechanism, user))
 
 
 class RightPasswords:

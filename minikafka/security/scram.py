@@ -110,6 +110,12 @@ def made_up_credential(
     )
 
 
+def made_up_mechanism(user: str, secret: bytes, strongest: Iterable[ScramMechanism]) -> ScramMechanism:
+    """One of the mechanisms that are the ``strongest`` of some user, always the same for a name."""
+    chosen = sorted(set(strongest))
+    return chosen[hmac.digest(secret, b"mechanism\0" + user.encode(), "sha512")[0] % len(chosen)]
+
+
 class Credentials(Protocol):
     """Where a server finds credentials."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minikafka.broker.http_login import HttpLogins
+from minikafka.broker.image_credentials import ImageCredentials
 from minikafka.config import BrokerConfig
 from minikafka.errors import BrokerNotAvailable
 from minikafka.quorum.image import MetadataImage
@@ -45,6 +47,9 @@ class Users:
 
     def made_up(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
         return made_up_credential(mechanism, user, b"secret", ())
+
+    def unknown_users_mechanism(self, mechanisms: Sequence[ScramMechanism], _user: str) -> ScramMechanism:
+        return mechanisms[0]
 
 
 def basic(text: str | bytes) -> str:
@@ -86,6 +91,27 @@ def test_an_unknown_user_costs_the_same_and_has_no_right_password():
     assert checks[0] == checks[1]
     assert (checks[0].known, checks[0].mechanism) == (None, SHA_512)
     assert not checks[0].is_right("")
+
+
+@pytest.mark.parametrize("of_users", [{SHA_256}, {SHA_512}, {SHA_256, SHA_512}])
+def test_an_unknown_user_is_checked_with_a_mechanism_of_users_who_exist(of_users: set[ScramMechanism]):
+    """PBKDF2 takes several times as long with SHA-512: the time of the answer told which users exist."""
+    scram = {(each, f"user-{each}"): credential("x", each) for each in of_users}
+    image = MetadataImage(scram=scram, cluster_secret=b"secret")
+    users = ImageCredentials(lambda: image, bytes)
+    unknown = [check_of(users, (SHA_512, SHA_256), f"nobody-{number}") for number in range(40)]
+    assert {each.mechanism for each in unknown} == of_users
+    assert not any(each.is_right("x") for each in unknown[:4])
+    again = [check_of(users, (SHA_512, SHA_256), f"nobody-{number}") for number in range(40)]
+    assert [each.mechanism for each in again] == [each.mechanism for each in unknown]
+
+
+def test_without_users_an_unknown_one_is_checked_with_the_strongest_mechanism():
+    """There is nobody to be like; a user of a mechanism that is not enabled cannot log in."""
+    for scram in ({}, {(SHA_512, "ann"): credential("x")}):
+        image = MetadataImage(scram=scram)
+        users = ImageCredentials(lambda image=image: image, bytes)
+        assert check_of(users, (SHA_256,), "nobody").mechanism is SHA_256
 
 
 def test_a_right_password_is_remembered_only_with_its_credential():
