@@ -8,20 +8,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from minikafka import __version__, compiled
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
-from minikafka.quorum.image import BrokerImage
+from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.host import Scene, limits_of
-from minikafka.rest.leaders import from_controller, leader_members, url_of
+from minikafka.rest.leaders import from_controller, leader_members
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE, Broker, BrokerLoad, Leader
 from minikafka.rest.sentences import timestamp_text
+from minikafka.security.authorizer import Action
+from minikafka.security.permissions import Permit
 from minikafka.types import NO_NODE, NodeId, Offset
 from minikafka.wire import messages as m
+from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.world.connections import PROTOCOLS, OpenConnection
 
 ROUTES = Routes("cluster")
@@ -67,6 +71,9 @@ async def get_cluster(visit: Visit) -> Json:
     if metadata.controller_id != NO_NODE:
         known = m.CurrentLeader(leader_id=metadata.controller_id, leader_epoch=host.image.epoch)
         controller = leader_members(host, known)
+        if "url" in controller:
+            broker = host.image.brokers[metadata.controller_id]
+            controller["url"] = place_of(host, broker, visit.context.listener)["url"]
     return _Cluster(
         cluster_id=metadata.cluster_id,
         node_id=host.node_id,
@@ -74,7 +81,7 @@ async def get_cluster(visit: Visit) -> Json:
         build=compiled.build(),
         controller=controller,
         brokers=[
-            Broker.out_of(broker, id=node, url=url_of(host, broker.address))
+            Broker.out_of(broker, id=node, **place_of(host, broker, visit.context.listener))
             for node, broker in sorted(host.image.brokers.items())
         ],
         metadata_offset=metadata.metadata_offset,
@@ -90,15 +97,32 @@ class _Brokers(Model):
 
 @ROUTES.at("GET /v1/brokers", _Brokers.answer("All brokers."))
 async def get_brokers(visit: Visit) -> Json:
-    """Every registered broker, and how much it leads and holds."""
+    """Every registered broker, and how many of the partitions that the caller may describe it leads and holds."""
     brokers = sorted(visit.host.image.brokers.items())
-    return _Brokers(brokers=[broker_load(visit.host, each) for _, each in brokers]).out()
+    partitions = described_partitions(visit)
+    listener = visit.context.listener
+    return _Brokers(brokers=[broker_load(visit.host, each, partitions, listener) for _, each in brokers]).out()
 
 
 @ROUTES.at("GET /v1/brokers/{broker}", BrokerLoad.answer("The broker."), problems=(BrokerIdNotRegistered,))
 async def get_broker(visit: Visit) -> Json:
     """One broker."""
-    return broker_load(visit.host, registered(visit))
+    return broker_load(visit.host, registered(visit), described_partitions(visit), visit.context.listener)
+
+
+def needed(topic: str) -> tuple[Action]:
+    """What a caller must be allowed to do with a topic to learn of it."""
+    return (Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),)
+
+
+def described_topics(image: MetadataImage, permit: Permit | None) -> list[TopicImage]:
+    """The topics that the caller may describe, by name. Counts are made of these too: they tell of the others."""
+    return [image.topics[name] for name in sorted(image.topics) if permit is None or permit.allows(needed(name))]
+
+
+def described_partitions(visit: Visit) -> list[PartitionImage]:
+    """The partitions of the topics that the caller may describe."""
+    return [each for topic in described_topics(visit.host.image, visit.permit) for each in topic.partitions]
 
 
 def registered(visit: Visit) -> BrokerImage:
@@ -109,14 +133,23 @@ def registered(visit: Visit) -> BrokerImage:
     return brokers[visit[BROKER]]
 
 
-def broker_load(host: Scene, broker: BrokerImage) -> dict[str, Any]:
-    """One broker, and how much it leads and holds."""
+def place_of(scene: Scene, broker: BrokerImage, listener: str) -> dict[str, Any]:
+    """Where a client of this listener finds a broker. As in Kafka's Metadata, it sees no other listener's address."""
+    address = broker.address_at(listener)
+    name = listener or scene.config.inter_broker_listener.name
+    scheme = "https" if name in scene.config.tls_listeners else "http"
+    return {"host": address.host, "port": address.port, "url": f"{scheme}://{address}"}
+
+
+def broker_load(
+    scene: Scene, broker: BrokerImage, partitions: Sequence[PartitionImage], listener: str = ""
+) -> dict[str, Any]:
+    """One broker, and how much it leads and holds of these partitions."""
     node = broker.node_id
-    partitions = [partition for _, partition in host.image.sorted_partitions()]
     return BrokerLoad.out_of(
         broker,
         id=node,
-        url=url_of(host, broker.address),
+        **place_of(scene, broker, listener),
         leader_count=sum(each.leader == node for each in partitions),
         replica_count=sum(node in each.replicas for each in partitions),
         in_sync_count=sum(node in each.isr for each in partitions),

@@ -28,9 +28,10 @@ from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, 
 from minikafka.events import what_of, why_of
 from minikafka.quorum.image import BrokerImage, MetadataImage, TopicImage
 from minikafka.rest import json_text
+from minikafka.rest.cluster import needed
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import answer_of, partition_of
-from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, cluster_state, needed, partition_state, seen_partition
+from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, cluster_state, partition_state, seen_partition
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Text, kinds_parameter
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer

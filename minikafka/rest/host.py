@@ -37,6 +37,8 @@ BODY_TIMEOUT_S = 30.0
 
 # A stream costs a connection, a parked fetch and a task, here and at the leader.
 STREAM_COUNT_MAX = 100
+STREAM_COUNT_MAX_OF_ONE = 50
+"""Of one user, or of one address of clients without a name: nobody takes the streams of all others."""
 
 # A reader that takes nothing for so long is gone; what is held for it until then is one chunk.
 STREAM_WRITE_TIMEOUT_S = 30.0

@@ -17,14 +17,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias
 
 from minikafka.errors import ProtocolError, ThrottlingQuotaExceeded, UnknownTopicOrPartition
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest import json_text
-from minikafka.rest.cluster import broker_load
+from minikafka.rest.cluster import broker_load, described_topics, needed
 from minikafka.rest.host import Host, Scene
 from minikafka.rest.leaders import answer_of, partition_of
 from minikafka.rest.parameters import Text
@@ -45,6 +45,7 @@ from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.differences import difference
+from minikafka.world.connections import owner_of
 
 PERIOD_S = 0.25
 """Time between two states of a channel, and between two requests to one broker."""
@@ -55,6 +56,8 @@ HEARTBEAT_S = 5.0
 FRAMES_KEPT = 40
 """A viewer that missed more receives a snapshot."""
 VIEWER_COUNT_MAX = 20
+VIEWER_COUNT_MAX_OF_ONE = 10
+"""Of one user, or of one address of clients without a name: nobody takes the streams of all others."""
 TOPIC_COUNT_MAX = 50
 """A cluster's state has the partitions of so many topics, and counts all of them."""
 
@@ -94,6 +97,8 @@ class LiveHub:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.channels: dict[Any, _Channel] = {}
+        self.viewers: Counter[str] = Counter()
+        """Open streams by user, or by the address of a client without a name."""
 
     @property
     def viewer_count(self) -> int:
@@ -103,19 +108,27 @@ class LiveHub:
     async def events(self, visit: Visit, scope: str, seen: str) -> AsyncGenerator[bytes, None]:
         """The events for one viewer; ``seen`` is the id of the last event that it has read, or empty."""
         access, context = self._host.access, visit.context
-        key = (scope, None if access is None else context)
+        key = (scope, context.listener if access is None else context)
         channel = self.channels.get(key)
         if channel is None:
             channel = _channel(
-                self._host, scope, lambda: None if access is None else access.permit(context, "GET /v1/live")
+                self._host,
+                scope,
+                lambda: None if access is None else access.permit(context, "GET /v1/live"),
+                context.listener,
             )
             self.channels[key] = channel
+        owner = owner_of(context.principal, context.remote)
         channel.viewer_count += 1
+        self.viewers[owner] += 1
         try:
             async with contextlib.aclosing(channel.events(seen)) as events:
                 async for each in events:
                     yield each
         finally:
+            self.viewers[owner] -= 1
+            if not self.viewers[owner]:
+                del self.viewers[owner]
             channel.viewer_count -= 1
             if not channel.viewer_count:
                 del self.channels[key]
@@ -206,15 +219,10 @@ class _Channel(ABC):
         return json_text.event("gap", {"missed": count}) + snapshot if missed else snapshot
 
 
-def _channel(host: Host, scope: str, permit: Permitted) -> _Channel:
+def _channel(host: Host, scope: str, permit: Permitted, listener: str) -> _Channel:
     if scope == CLUSTER:
-        return _ClusterChannel(host, permit)
+        return _ClusterChannel(host, permit, listener)
     return _PartitionChannel(host, named(scope), permit)
-
-
-def needed(topic: str) -> tuple[Action]:
-    """What a viewer of a topic must be allowed to do."""
-    return (Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),)
 
 
 def named(scope: str) -> TopicPartition:
@@ -244,8 +252,9 @@ def check_seen(permit: Permit | None, topic: str) -> None:
 class _ClusterChannel(_Channel):
     """Brokers and partitions, from the metadata that this broker has: no other broker is requested."""
 
-    def __init__(self, host: Host, permit: Permitted) -> None:
+    def __init__(self, host: Host, permit: Permitted, listener: str) -> None:
         super().__init__(host, permit)
+        self._listener = listener
         self._read_from: tuple[Any, ...] = ()
         self._read: dict[str, Any] = {}
 
@@ -255,7 +264,9 @@ class _ClusterChannel(_Channel):
         source = (self._host.image, metadata.controller_id, present_caution(self._host))
         if not self._read_from or source[0] is not self._read_from[0] or source[1:] != self._read_from[1:]:
             self._read_from = source
-            self._read = cluster_state(self._host, metadata.controller_id, self._permit(), source[2])
+            self._read = cluster_state(
+                self._host, metadata.controller_id, self._permit(), source[2], listener=self._listener
+            )
         return self._read
 
 
@@ -264,13 +275,15 @@ def present_caution(host: Host) -> str:
     return "" if host.has_session else why_out_of_date(host.node_id)
 
 
-def cluster_state(scene: Scene, controller: NodeId, permit: Permit | None, caution: str = "") -> dict[str, Any]:
-    """The state of a cluster that viewers receive; topics that ``permit`` does not allow are left out.
+def cluster_state(
+    scene: Scene, controller: NodeId, permit: Permit | None, caution: str = "", *, listener: str = ""
+) -> dict[str, Any]:
+    """The state of a cluster that viewers receive; topics that ``permit`` does not allow are left out and not counted.
 
-    ``caution``: why the metadata may be out of date.
+    ``caution``: why the metadata may be out of date. ``listener``: that of the viewers, whose addresses they see.
     """
     image = scene.image
-    topics = [image.topics[name] for name in sorted(image.topics) if permit is None or permit.allows(needed(name))]
+    topics = described_topics(image, permit)
     partitions = [each for topic in topics for each in topic.partitions]
     return {
         "summary": cluster_summary(image, partitions, caution),
@@ -278,7 +291,7 @@ def cluster_state(scene: Scene, controller: NodeId, permit: Permit | None, cauti
         "controller": None if controller == NO_NODE else controller,
         "brokers": {
             str(node): {
-                **broker_load(scene, image.brokers[node]),
+                **broker_load(scene, image.brokers[node], partitions, listener),
                 "why": why_fenced_or_up(image.brokers[node], caution),
             }
             for node in sorted(image.brokers)
@@ -446,13 +459,19 @@ async def get_live(visit: Visit) -> Stream:
     scope = visit[SCOPE]
     if scope != CLUSTER:
         partition_of(visit.host, seen_partition(visit, scope))
-    if visit.doors.live.viewer_count >= VIEWER_COUNT_MAX:
+    live, owner = visit.doors.live, owner_of(visit.context.principal, visit.context.remote)
+    if live.viewers[owner] >= VIEWER_COUNT_MAX_OF_ONE:
+        raise ThrottlingQuotaExceeded(
+            f"{VIEWER_COUNT_MAX_OF_ONE} live streams of {owner} are open, the most that one broker serves; close a "
+            "page, or open the console at another broker"
+        )
+    if live.viewer_count >= VIEWER_COUNT_MAX:
         raise ThrottlingQuotaExceeded(
             f"{VIEWER_COUNT_MAX} live streams are open, the most that one broker serves; close a page, or open the "
             "console at another broker"
         )
     return Stream(
-        visit.doors.live.events(visit, scope, visit[LAST_EVENT_ID]),
+        live.events(visit, scope, visit[LAST_EVENT_ID]),
         json_text.EVENT_STREAM,
         farewell=json_text.FAREWELL,
         repeats_itself=True,

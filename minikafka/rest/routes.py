@@ -16,6 +16,7 @@ import math
 import re
 import traceback
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
@@ -54,7 +55,7 @@ from minikafka.rest import (
     topics,
     transactions,
 )
-from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_WRITE_TIMEOUT_S, Host
+from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_COUNT_MAX_OF_ONE, STREAM_WRITE_TIMEOUT_S, Host
 from minikafka.rest.live import LiveHub
 from minikafka.rest.parameters import values_of
 from minikafka.rest.permissions import check, quota_key
@@ -62,7 +63,7 @@ from minikafka.rest.route import Page, Reply, Route, Stream, Visit
 from minikafka.security.quotas import REQUEST
 from minikafka.web.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
 from minikafka.web.problems import PROBLEM_TYPE, RETRY_AFTER_S, Occurrences, Refused, malformed, problem_of
-from minikafka.world.connections import OpenConnection
+from minikafka.world.connections import OpenConnection, owner_of
 from minikafka.world.http_connections import AUTHENTICATE, PRINCIPAL
 from minikafka.world.instruments import Instruments
 
@@ -235,11 +236,13 @@ async def _streamed(route: Route, visit: Visit, stream: Stream) -> web.StreamRes
     """Write chunk by chunk; ends with the chunks, with the reader, or with the server."""
     doors = visit.doors
     async with contextlib.aclosing(stream.chunks):
-        if doors.stream_count >= STREAM_COUNT_MAX:
+        owner = owner_of(visit.context.principal, visit.context.remote)
+        if doors.streams.total() >= STREAM_COUNT_MAX or doors.streams[owner] >= STREAM_COUNT_MAX_OF_ONE:
             raise kafka.ThrottlingQuotaExceeded(
-                f"{doors.stream_count} streams are open, which is the most that one broker serves"
+                f"{doors.streams.total()} streams are open, {doors.streams[owner]} of them of {owner}; one broker "
+                f"serves {STREAM_COUNT_MAX} at most, and {STREAM_COUNT_MAX_OF_ONE} of one user or address"
             )
-        doors.stream_count += 1
+        doors.streams[owner] += 1
         try:
             encode = _gzip() if stream.repeats_itself and _accepts_gzip(visit.http) else _plain
             response = web.StreamResponse(
@@ -257,7 +260,9 @@ async def _streamed(route: Route, visit: Visit, stream: Stream) -> web.StreamRes
             if visit.http.method != "HEAD":
                 await _pump(route, visit, response, stream, encode)
         finally:
-            doors.stream_count -= 1
+            doors.streams[owner] -= 1
+            if not doors.streams[owner]:
+                del doors.streams[owner]
     return response
 
 
@@ -412,8 +417,8 @@ class Doors:
         self.instruments, self.metrics, self.connections = instruments, metrics, connections
         self.held_bytes = 0
         """Bytes of bodies that are held now (``queued.max.request.bytes``)."""
-        self.stream_count = 0
-        """Streams that are open."""
+        self.streams: Counter[str] = Counter()
+        """Streams that are open, by user, or by the address of a client without a name."""
         self.ending = asyncio.Event()
         """Set when the server begins to close."""
         self.occurrences: Occurrences

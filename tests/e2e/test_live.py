@@ -279,12 +279,13 @@ async def test_a_topic_with_the_name_of_a_member_of_all_objects_is_a_topic(viewe
         await overview.until(lambda state: "__proto__" in state["topics"])
 
 
+@pytest.mark.parametrize("bound", ["VIEWER_COUNT_MAX", "VIEWER_COUNT_MAX_OF_ONE"])
 async def test_only_so_many_viewers_are_served(
-    viewers: Viewers, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    viewers: Viewers, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, bound: str
 ):
-    """429 with a sentence; 404 and 400 for a scope that does not exist."""
+    """In all, and of one user or address: 429 with a sentence; 404 and 400 for a scope that does not exist."""
     await until_nobody_watches(cluster)
-    monkeypatch.setattr(live, "VIEWER_COUNT_MAX", 1)
+    monkeypatch.setattr(live, bound, 1)
     async with viewers.watch() as reader:
         await reader.until(lambda _: True)
         for query, status, error in (

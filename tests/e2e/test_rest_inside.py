@@ -450,9 +450,10 @@ async def test_a_stream_outlives_its_leader_and_ends_with_its_broker(cluster, pe
             await asyncio.to_thread(cluster.restart, at)
 
 
-async def test_only_so_many_streams_are_open(person, monkeypatch):
-    """429 instead of memory; a place is free again when a reader leaves."""
-    monkeypatch.setattr("minikafka.rest.routes.STREAM_COUNT_MAX", 2)
+@pytest.mark.parametrize("bound", ["STREAM_COUNT_MAX", "STREAM_COUNT_MAX_OF_ONE"])
+async def test_only_so_many_streams_are_open(person, monkeypatch, bound: str):
+    """In all, and of one user or address: 429 instead of memory; a place is free again when a reader leaves."""
+    monkeypatch.setattr(f"minikafka.rest.routes.{bound}", 2)
     path = await person.topic("crowded")
     url = person.urls[1] + path + "/stream?heartbeat_ms=100"
     async with person.http.get(url) as first, person.http.get(url) as second:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.quorum.image import MetadataImage, acl_record
 from minikafka.rest.permissions import NEEDS
 from minikafka.rest.routes import ROUTES
-from minikafka.types import ANONYMOUS, TopicPartition
+from minikafka.types import ANONYMOUS, Address, Listener, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.acls import Acl, AclOperation, ResourceType
@@ -75,6 +76,40 @@ async def test_allowed_reads_are_answered_by_any_broker(curl: Curl):
 async def test_lists_leave_denied_topics_out(curl: Curl):
     """Without an error."""
     assert [each["topic"] for each in (await curl.get("/v1/topics")).json["topics"]] == ["orders"]
+
+
+async def test_counts_leave_denied_topics_out(curl: Curl, monkeypatch: pytest.MonkeyPatch):
+    """They would tell how many topics there are, and which broker has them. A caller of all topics sees all counts."""
+    counts = ("leader_count", "replica_count", "in_sync_count")
+
+    async def counted() -> list[list[int]]:
+        brokers = [*(await curl.get("/v1/brokers")).json["brokers"], (await curl.get("/v1/brokers/1")).json]
+        return [[each[count] for count in counts] for each in brokers]
+
+    orders = (ResourceType.TOPIC, "orders", AclOperation.DESCRIBE)
+    cluster = (ResourceType.CLUSTER, "kafka-cluster", AclOperation.DESCRIBE)
+    allow(curl, monkeypatch, cluster, orders)
+    few = await counted()
+    allow(curl, monkeypatch, cluster, orders, (ResourceType.TOPIC, "secret", AclOperation.DESCRIBE))
+    assert await counted() == [[2 * count for count in each] for each in few]
+    assert sum(map(sum, few)) > 0
+
+
+async def test_brokers_are_shown_at_the_listener_of_the_caller(curl: Curl, monkeypatch: pytest.MonkeyPatch):
+    """As in Kafka's Metadata: the address of the brokers' own listener is not for clients."""
+    made = curl.cluster.image
+
+    def image() -> MetadataImage:
+        found = made()
+        at_clients = (Listener("CLIENTS", Address("kafka.example", 9093)),)
+        brokers = {1: replace(found.brokers[1], listeners=at_clients), 2: found.brokers[2]}
+        return replace(found, brokers=brokers)
+
+    monkeypatch.setattr(curl.cluster, "image", image)
+    clusters = (await curl.get("/v1/cluster")).json
+    for shown in (clusters["brokers"][0], (await curl.get("/v1/brokers")).json["brokers"][0]):
+        assert (shown["host"], shown["port"], shown["url"]) == ("kafka.example", 9093, "http://kafka.example:9093")
+    assert clusters["controller"]["url"] == "http://kafka.example:9093"
 
 
 async def test_what_is_not_allowed_is_not_sent_to_a_broker(curl: Curl):

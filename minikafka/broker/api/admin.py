@@ -69,7 +69,10 @@ class AdminApi:
         for each in request.resources:
             if each.resource_type not in WITH_SETTINGS:
                 raise _wrong_type(each)
-        return a.DescribeConfigsResponse(results=tuple(self._described(each, request) for each in request.resources))
+        # One result for each resource, however often it is named: a broker's settings are 16 KB of response.
+        named = {(each.resource_type, each.resource_name): each for each in reversed(request.resources)}
+        found = tuple(self._described(each, request) for each in reversed(named.values()))
+        return a.DescribeConfigsResponse(results=found)
 
     def with_configs(self, request: CreateTopicsRequest, response: CreateTopicsResponse) -> CreateTopicsResponse:
         """The controller's response, with all settings of each created topic if the request wants them (KIP-525)."""
