@@ -49,6 +49,7 @@ from minikafka.errors import (
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext, SessionState
 from minikafka.security.authorizer import REMEMBERED_LENGTH_MAX
+from minikafka.security.http_login import Failures
 from minikafka.security.quotas import FETCH, PRODUCE
 from minikafka.security.sasl import Stage
 from minikafka.tasks import ForTask
@@ -292,6 +293,8 @@ class KafkaDoor:
         self.image = image
         self.events = events
         self.turns = LargeTurns()
+        self.failures = Failures()
+        """Wrong credentials by address: guessing becomes slow."""
         self.sessions: dict[KafkaSession, None] = {}
         """Of open connections, in the order in which they were opened."""
         self._counted: tuple[object, bool] = (None, False)
@@ -542,7 +545,9 @@ class KafkaSession:
         self._connection.logged_in(self._context.principal)
 
     def _fail(self, pending: _Pending | None, answer: Buffers | None, error: ProtocolError) -> None:
-        """Answer later and close, so that guessing is slow. Until then nothing is read."""
+        """Answer later and close, so that guessing is slow; the later, the more an address guesses. Until then nothing
+        is read.
+        """
         login, context = self._login, self._context
         failure = None if login is None else login.sasl.failure
         lacks_keys = failure is not None and failure.reason == "no_keys"
@@ -566,8 +571,11 @@ class KafkaSession:
         self._connection.pause()
         if self._login_timer is not None:
             self._login_timer.cancel()
+        loop = asyncio.get_running_loop()
         delay_s = 0.0 if login is None else login.rules.failure_delay_s
-        self._login_timer = asyncio.get_running_loop().call_later(delay_s, self._end_failed, pending, answer)
+        if isinstance(error, SaslAuthenticationFailed):
+            delay_s = max(delay_s, self._door.failures.failed(context.remote, loop.time()))
+        self._login_timer = loop.call_later(delay_s, self._end_failed, pending, answer)
 
     def _end_failed(self, pending: _Pending | None, answer: Buffers | None) -> None:
         if pending is not None and answer is not None:

@@ -28,6 +28,8 @@ REMEMBERED_S = 300.0
 FAILURES_MAX = 10
 FAILURES_PER_S = 1.0
 ADDRESSES_MAX = 10_000
+LATE_S_MAX = 5.0
+"""A login over Kafka's protocol has ten seconds."""
 
 USER_SIZE_MAX = 255
 """Characters of a user's name."""
@@ -143,14 +145,23 @@ class Failures:
         left = self._attempts(address, now_s)
         if left < 1:
             return False
-        if address not in self._left and len(self._left) >= ADDRESSES_MAX:
-            self._left = {
-                each: state for each, state in self._left.items() if self._attempts(each, now_s) < FAILURES_MAX
-            }
-            if len(self._left) >= ADDRESSES_MAX:
-                return False
+        if not self._has_room(address, now_s):
+            return False
         self._left[address] = left - 1, now_s
         return True
+
+    def failed(self, address: str, now_s: float) -> float:
+        """Count a login that has failed; return by how many seconds its answer should be late.
+
+        An address that has used up its attempts gets its answers once a second, but none later than LATE_S_MAX. A right
+        password is not late: clients behind one address do not lock each other out.
+        """
+        left = self._attempts(address, now_s) - 1
+        late_s = max(0.0, -left / FAILURES_PER_S)
+        if late_s > LATE_S_MAX or not self._has_room(address, now_s):
+            return LATE_S_MAX
+        self._left[address] = left, now_s
+        return late_s
 
     def give_back(self, address: str, now_s: float) -> None:
         """The attempt was no failure."""
@@ -159,6 +170,13 @@ class Failures:
             self._left.pop(address, None)
         else:
             self._left[address] = left, now_s
+
+    def _has_room(self, address: str, now_s: float) -> bool:
+        if address not in self._left and len(self._left) >= ADDRESSES_MAX:
+            self._left = {
+                each: state for each, state in self._left.items() if self._attempts(each, now_s) < FAILURES_MAX
+            }
+        return address in self._left or len(self._left) < ADDRESSES_MAX
 
     def _attempts(self, address: str, now_s: float) -> float:
         state = self._left.get(address)

@@ -15,6 +15,7 @@ from minikafka.broker.kafka_login import LoginRules, login_rules
 from minikafka.config import parse_broker
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import ClusterSecret, UserScramCredential
+from minikafka.security.http_login import FAILURES_MAX
 from minikafka.security.login import LoginFailed
 from minikafka.security.plain import PlainExchange
 from minikafka.security.sasl import SaslPolicy
@@ -152,6 +153,20 @@ async def test_a_failed_login_is_answered_late_and_closed():
     assert (refused["error_code"], refused["auth_bytes"]) == (FAILED, b"")
     assert refused["error_message"] == "Authentication with PLAIN failed: invalid credentials."
     assert (len(it.sent), it.is_closed, it.asked) == (2, True, [])
+
+
+async def test_guesses_of_one_address_are_answered_ever_later():
+    """The address has used up its attempts: the next answer comes a second later."""
+    it = line()
+    began = asyncio.get_running_loop().time()
+    for _ in range(FAILURES_MAX):
+        it.door.failures.failed("127.0.0.1", began)
+    handshake(it)
+    token(it, WRONG)
+    timer = it.session._login_timer
+    assert timer is not None
+    assert timer.when() >= began + 1 - 1e-6
+    timer.cancel()
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -17,6 +17,7 @@ from minikafka.quorum.image import MetadataImage
 from minikafka.security import http_login
 from minikafka.security.http_login import (
     FAILURES_MAX,
+    LATE_S_MAX,
     REMEMBERED_S,
     Failures,
     PasswordLogin,
@@ -158,6 +159,22 @@ def test_an_address_has_ten_failures_and_then_one_a_second():
     assert [failures.take("a", 5.0) for _ in range(FAILURES_MAX + 2)] == [True] * FAILURES_MAX + [False] * 2
     assert failures.take("b", 5.0)
     assert [failures.take("a", at) for at in (5.9, 6.1, 6.2, 7.2)] == [False, True, False, True]
+
+
+def test_over_kafkas_protocol_an_address_learns_later_of_further_failures():
+    """320 guesses a second of one address were answered; nobody is locked out, also not behind the same address."""
+    failures = Failures()
+    assert [failures.failed("a", 0.0) for _ in range(FAILURES_MAX + 3)] == [0.0] * FAILURES_MAX + [1.0, 2.0, 3.0]
+    assert [failures.failed("a", 0.0) for _ in range(100)][-1] == LATE_S_MAX
+    assert failures.failed("b", 0.0) == 0.0
+    assert failures.failed("a", 1000.0) == 0.0
+
+
+def test_addresses_beyond_the_table_learn_late_too(monkeypatch: pytest.MonkeyPatch):
+    """The table of addresses is bounded."""
+    monkeypatch.setattr(http_login, "ADDRESSES_MAX", 2)
+    failures = Failures()
+    assert [failures.failed(each, 0.0) for each in "abc"] == [0.0, 0.0, LATE_S_MAX]
 
 
 def test_a_right_password_is_no_failure():
