@@ -46,6 +46,8 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
+_REVOKED = b"-----BEGIN X509 CRL-----"
+
 # Reasons of OpenSSL for a first record that is none: other protocols, plain HTTP among them.
 _NO_TLS = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG", "WRONG_VERSION_NUMBER"})
 
@@ -307,9 +309,14 @@ def _load_key(context: ssl.SSLContext, path: str) -> None:
 
 
 def load_trust(context: ssl.SSLContext, path: str, *, name: str = "ssl.truststore.location") -> None:
-    """Trust the CAs in a file, which the setting ``name`` has. Raises InvalidConfig."""
+    """Trust the CAs in a file, which the setting ``name`` has. Raises InvalidConfig.
+
+    If the file has lists of revoked certificates (CRL), certificates are checked against them.
+    """
     try:
         context.load_verify_locations(cafile=path)
+        if _REVOKED in Path(path).read_bytes():
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     except ssl.SSLError as error:
         raise InvalidConfig(
             f"{name}={path}: {error.reason or 'not PEM'}; CA certificates in PEM are needed", setting=name
