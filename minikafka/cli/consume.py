@@ -18,7 +18,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -304,12 +304,8 @@ def assigned_to_others(group: DescribedGroup, member_id: str, partitions: Abstra
         return False
     if member_id not in {each.member_id for each in group.members}:
         return False
-    others: set[TopicPartition] = set()
-    for each in group.members:
-        if each.member_id != member_id:
-            with suppress(ValueError):  # bytes of a foreign assignor
-                others.update(Assignment.unpacked(each.assignment).partitions)
-    return partitions <= others
+    others = [each for each in group.members if each.member_id != member_id]
+    return partitions <= {part for each in others for part in Assignment.readable(each.assignment).partitions}
 
 
 @dataclass(slots=True)

@@ -266,8 +266,7 @@ class Described:
             "members": [member_json(each) for each in self.group.members],
             "offsets": [
                 {
-                    "topic": each.partition.topic,
-                    "partition": each.partition.partition,
+                    **each.partition._asdict(),
                     "committed": each.committed,
                     "log_end": each.log_end,
                     "lag": each.lag,
@@ -309,11 +308,7 @@ def member_json(member: DescribedMember) -> dict[str, Any]:
 
 
 def _partitions_of(member: DescribedMember) -> tuple[TopicPartition, ...]:
-    """Nothing for a member of another protocol, whose bytes are not ours to read."""
-    try:
-        return Assignment.unpacked(member.assignment).partitions
-    except ValueError:
-        return ()
+    return Assignment.readable(member.assignment).partitions
 
 
 async def described(admin: AdminClient, name: str) -> Described:

@@ -94,6 +94,14 @@ class Assignment:
         return cls(partitions=_unpack_partitions(read), user_data=read.data_or_none())
 
     @classmethod
+    def readable(cls, packed: bytes) -> Assignment:
+        """What cannot be read assigns nothing: members of other protocols have bytes that are not ours to read."""
+        try:
+            return cls.unpacked(packed)
+        except ValueError:
+            return cls()
+
+    @classmethod
     def given(cls, packed: bytes) -> Assignment:
         """As the member reads it whom the leader gave it, each partition once.
 

@@ -68,24 +68,14 @@ def partitions_out(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]
 
 
 def assigned_to(member: DescribedMember, permit: Permit | None) -> tuple[TopicPartition, ...]:
-    """What a member has, of topics that the client may describe.
-
-    Nothing for a member of another protocol, whose bytes are not ours to read.
-    """
-    try:
-        partitions = Assignment.unpacked(member.assignment).partitions
-    except ValueError:
-        return ()
+    """What a member has, of topics that the client may describe."""
+    partitions = Assignment.readable(member.assignment).partitions
     return tuple(each for each in partitions if may_describe(permit, each.topic))
 
 
 def topics_of(member: DescribedMember, permit: Permit | None) -> list[str]:
     """What a member subscribes to, if that is known, of topics that the client may describe."""
-    try:
-        topics = Subscription.unpacked(member.metadata).topics if member.metadata else ()
-    except ValueError:
-        return []
-    return sorted(each for each in topics if may_describe(permit, each))
+    return sorted(each for each in Subscription.readable(member.metadata).topics if may_describe(permit, each))
 
 
 def may_describe(permit: Permit | None, topic: str) -> bool:
