@@ -223,7 +223,7 @@ def _given(given: Iterable[str], **named: str | None) -> dict[str, str]:
 
 
 def _check(scenario: Scenario, played: Run) -> None:
-    """Return True if the run ended as the scenario's own file says."""
+    """Exit code 1 if the run did not end as the scenario's own file says."""
     text = table.rendered(played)
     for expected in scenario.expected:
         options = DEFAULTS | scenario.options() | dict(expected.options)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from minikafka.cli.running import Failure, Signals, lone_command, own_name, run_until_asked
+from minikafka.cli.running import Failure, Signals, first_of, lone_command, own_name, run_until_asked
 from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import config_option, data_dir_option, many, print_json, print_table
 from minikafka.hosting.cluster_files import KAFKA_PORT
@@ -232,12 +232,7 @@ async def _up(cluster: ProcessCluster, report: JsonReport | TextReport, signals:
             broker.start_broker = start_again
             await broker.start()
         watching = [asyncio.ensure_future(watch(broker)) for broker in cluster.brokers.values()]
-        starting = asyncio.ensure_future(report_ready())
-        await asyncio.wait((starting, asyncio.ensure_future(signals.asked.wait())), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-        else:
-            starting.cancel()
+        await first_of(report_ready(), signals.asked.wait())
         await signals.asked.wait()
         report.stopping()
     finally:
