@@ -310,11 +310,9 @@ class ConsumerHistory:
         desk = self.desk
         last = {key: at for at, (key, _) in enumerate(desk.log)}
         has_tombstones = self.random.random() < 0.5
-        desk.log = [
-            (key, value)
-            for at, (key, value) in enumerate(desk.log)
-            if last[key] == at and (value is not None or has_tombstones)
-        ]
+        desk.compact(
+            at for at, (key, value) in enumerate(desk.log) if last[key] == at and (value is not None or has_tombstones)
+        )
         self.fail_over()
 
     def end(self) -> None:

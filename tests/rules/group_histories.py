@@ -31,6 +31,8 @@ from minikafka.wire.group_messages import JoinGroupResponse, SyncGroupResponse
 from tests.rules.group_kit import Desk
 
 PARTITIONS = 5
+IN_TRANSACTIONS = 1
+"""The partition whose offsets are committed in transactions; all others are of partition 0."""
 CLIENTS_MAX = 6
 RETENTION_S = 120
 ACTIONS = {
@@ -49,6 +51,7 @@ ACTIONS = {
     "late": 1,
     "long": 1,
     "by_hand": 1,
+    "end_transaction": 1,
     "delete": 0.3,
     "compact": 0.5,
     "fail_over": 1,
@@ -166,6 +169,8 @@ class GroupHistory:
                 desk.pass_time(2)
             case "long":
                 desk.pass_time(self.random.choice([11, 11, 70, 200]))
+            case "end_transaction" if not desk.in_flight:
+                desk.end_transaction(7, commit=self.random.random() < 0.6)
             case "delete":
                 step = desk.step()
                 desk.coordinator.delete_group(next(desk.tickets), "g", step)
@@ -215,8 +220,15 @@ class GroupHistory:
         self.offset += 1
         offset = self.offset
 
+        is_in_transaction = self.random.random() < 0.2
+
         def request() -> None:
-            ticket = self.desk.commit(offset, member_id=member_id, generation=generation, instance=instance)
+            if is_in_transaction:
+                ticket = self.desk.commit_in_transaction(
+                    offset, member_id=member_id, generation=generation, instance=instance, partition=IN_TRANSACTIONS
+                )
+            else:
+                ticket = self.desk.commit(offset, member_id=member_id, generation=generation, instance=instance)
             self.commits[self.note(ticket)] = offset, generation
             self.generations[offset] = generation
 
@@ -262,18 +274,22 @@ class GroupHistory:
         self.check_loaded()
 
     def compact(self) -> None:
-        """The last record of each key stays; a tombstone goes sooner or later."""
+        """The last record of each key stays; a tombstone goes sooner or later. Of open transactions nothing goes."""
         desk = self.desk
         last = {key: at for at, (key, _) in enumerate(desk.log)}
         has_tombstones = self.random.random() < 0.5
         lives, self.lives_compacted = self.lives, 0
-        desk.log = [
-            (key, value)
+        desk.compact(
+            at
             for at, (key, value) in enumerate(desk.log)
-            if last[key] == at and (value is not None or has_tombstones)
-        ]
+            if self.is_in_transactions(key, value) or (last[key] == at and (value is not None or has_tombstones))
+        )
         self.lives_compacted = lives - self.lives
         self.fail_over()
+
+    def is_in_transactions(self, key: bytes, value: bytes | None) -> bool:
+        record = unpacked(key, value)
+        return isinstance(record, OffsetRecord) and record.partition.partition == IN_TRANSACTIONS
 
     def end(self) -> None:
         """No more requests: the next coordinator has the same group, all is answered, and the members' sessions end."""
@@ -354,9 +370,10 @@ class GroupHistory:
         for key, value in self.desk.log:
             record = unpacked(key, value)
             if isinstance(record, OffsetRecord):
-                last = record.value
-                if last is not None and 0 <= self.generations[last.offset] < generation:
-                    raise GroupBreach(f"offset {last.offset} is of a generation before {generation}")
+                if record.value is not None and 0 <= self.generations[record.value.offset] < generation:
+                    raise GroupBreach(f"offset {record.value.offset} is of a generation before {generation}")
+                if record.partition.partition != IN_TRANSACTIONS:
+                    last = record.value
             elif isinstance(record, GroupRecord):
                 generation = 0 if record.value is None else record.value.generation
         expected = -1 if last is None else last.offset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from minikafka.coordination.rule import Step, Write
@@ -104,6 +104,14 @@ class Desk:
         for write in self.in_flight[:found]:
             self._append(write)
         self.take_over()
+
+    def compact(self, kept: Iterable[int]) -> None:
+        """Only the records at these places of the log stay; the coordinator is as before."""
+        kept = sorted(kept)
+        moved = {at: number for number, at in enumerate(kept)}
+        self.markers = [(sum(at < end for at in kept), producer, commit) for end, producer, commit in self.markers]
+        self.of_transactions = {moved[at]: each for at, each in self.of_transactions.items() if at in moved}
+        self.log = [self.log[at] for at in kept]
 
     def _replay_markers(self, offset: int) -> None:
         for end, producer_id, is_commit in self.markers:

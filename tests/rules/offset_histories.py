@@ -172,10 +172,8 @@ class OffsetHistory:
             for at, (key, value) in enumerate(desk.log)
             if at >= limit or (last.get(key) == at and (value is not None or has_tombstones))
         ]
-        moved = {at: number for number, at in enumerate(kept)}
-        desk.markers = [(sum(at < end for at in kept), producer, commit) for end, producer, commit in desk.markers]
-        desk.of_transactions = {moved[at]: each for at, each in desk.of_transactions.items() if at in moved}
-        desk.log, self.rows = [desk.log[at] for at in kept], [self.rows[at] for at in kept]
+        desk.compact(kept)
+        self.rows = [self.rows[at] for at in kept]
         self.fail_over()
 
     def pass_time(self) -> None:

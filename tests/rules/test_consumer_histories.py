@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from minikafka.coordination.rule import Step
-from minikafka.groups.consumer import heartbeat, member
+from minikafka.groups.consumer import heartbeat
 from minikafka.groups.consumer.groups import ConsumerGroups, Held
 from minikafka.groups.consumer.heartbeat import flat
 from minikafka.groups.consumer.member import ConsumerMember
@@ -59,7 +59,6 @@ _REQUEST = ConsumerMember.request
         (ConsumerGroups, "_begin_timers", _arms_nothing),
         (heartbeat, "_check_epoch", _any_epoch),
         (ConsumerMember, "request", _lists_what_it_reads),
-        (member, "FULL_EVERY", 10**9),
     ],
 )
 def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, bug: Any):

@@ -50,6 +50,10 @@ def _any_generation(*_: object) -> None:
     """A member of an old generation syncs in the present one."""
 
 
+def _any_committer(*_: object) -> None:
+    """Members of old generations commit."""
+
+
 def _plans_nothing(*_: object) -> None:
     """No group is looked at when its time has come."""
 
@@ -74,6 +78,8 @@ _RECORD = Group.record
         (rebalance, "_check_generation", _any_generation),
         (GroupCoordinator, "_plan", _plans_nothing),
         (Group, "record", _record_of_the_leader),
+        (GroupCoordinator, "_check_committer", _any_committer),
+        (GroupCoordinator, "_check_transactional_committer", _any_committer),
     ],
 )
 def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, bug: Any):
