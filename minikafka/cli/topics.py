@@ -50,11 +50,11 @@ PARTITION_COLUMNS = columns_of(
     Leader=lambda each: "none" if each.leader == NO_NODE else each.leader,
 )
 MOVING_COLUMNS = columns_of("Adding=adding_replicas", "Removing=removing_replicas")
+"""Where a reassignment is under way."""
 LISTED_COLUMNS = columns_of("Topic", "PartitionCount", "ReplicationFactor")
 TOPIC_COLUMNS = columns_of("Topic", "TopicId", "PartitionCount", "ReplicationFactor", "Configs")
 
 exclude_internal_option = click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
-"""Where a reassignment is under way."""
 
 
 @command_group(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from minikafka import AdminClient
-from minikafka.cli.admin import call_admin, parse_partition, partitions_of
+from minikafka.cli.admin import call_admin, parse_partition
 from minikafka.cli.running import Failure, Misuse, command_group
 from minikafka.cli.tables import bootstrap_option, columns_of, list_output_option, partition_name, print_found, rows_of
 from minikafka.client.routing import TRANSACTION_KEY
@@ -211,9 +211,7 @@ def find_hanging(
         topics = await admin.describe_topics(None if topic is None else [topic])
         led = {TopicPartition(each.topic, one.partition): one.leader for each in topics for one in each.partitions}
         chosen = [
-            each
-            for each in partitions_of(topics)
-            if partition in (None, each.partition) and broker_id in (None, led[each])
+            name for name, leader in led.items() if partition in (None, name.partition) and broker_id in (None, leader)
         ]
         if not chosen:
             raise Failure("no partition matches --topic, --partition and --broker-id")
