@@ -53,7 +53,7 @@ from minikafka.world.connections import (
 from minikafka.world.faults import client_source
 from minikafka.world.request_room import STRANGERS, RequestRoom
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection
-from minikafka.world.tls import ServerTls
+from minikafka.world.tls import ServerTls, reads_in_turns
 from minikafka.world.tls_listener import BACKLOG, TlsListener, bound
 
 if TYPE_CHECKING:
@@ -598,6 +598,7 @@ class HttpServer:
                 transport.set_protocol(_Throttled(connection))
                 asyncio.get_running_loop().call_later(throttle_ms / 1000, transport.abort)
             if self._tls is not None:
+                reads_in_turns(transport)
                 try:
                     connection.record.principal = self._tls.principal(transport, remote)
                 except NotAuthenticated as error:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
@@ -50,6 +50,10 @@ _REVOKED = b"-----BEGIN X509 CRL-----"
 
 # Reasons of OpenSSL for a first record that is none: other protocols, plain HTTP among them.
 _NO_TLS = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG", "WRONG_VERSION_NUMBER"})
+
+SMALL_READS = 64
+SMALL_SIZE = 64
+"""A request of Kafka's protocol that a client sends in numbers has more bytes."""
 
 RELOAD_S = 10.0
 """Files are looked at no more often than this."""
@@ -94,13 +98,23 @@ def _check_not_expired(connection: ssl.SSLObject) -> None:
 
 
 class AlertingSslObject(ssl.SSLObject):
-    """Sends the TLS alert of a failed handshake. Event loops close the connection with the alert unsent.
+    """Sends the TLS alert of a failed handshake, and reads small records in turns. Event loops do neither.
 
-    A failure looks like a handshake that waits for the client, so the loop writes what there is, the alert. The client
-    then closes the connection; for one that does not, the handshake's time runs out. What is no TLS gets no alert.
+    They close the connection of a failed handshake with the alert unsent. Here a failure looks like a handshake that
+    waits for the client, so the loop writes what there is, the alert. The client then closes the connection; for one
+    that does not, the handshake's time runs out. What is no TLS gets no alert.
+
+    A loop reads all records that have arrived. 256 KiB of records of one byte each take 50 ms, which a few clients,
+    without a login, can send all the time. So after SMALL_READS of less than SMALL_SIZE bytes each, as no
+    client's requests are, it looks as if nothing more had come, and the transport goes on in a later turn.
     """
 
     _failure: ssl.SSLError | None = None
+    _reads = 0
+    _read_size = 0
+    """Bytes of these reads."""
+    read_later: Callable[[], object] | None = None
+    """Makes the transport go on in a later turn of the loop; None: it cannot."""
 
     def do_handshake(self) -> None:
         """See the class. Raises the failure when the loop tries again."""
@@ -115,6 +129,33 @@ class AlertingSslObject(ssl.SSLObject):
                 raise
             self._failure = error
             raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the alert must be written") from error
+
+    def read(self, *arguments: Any) -> Any:
+        """See the class."""
+        if self._reads == SMALL_READS:
+            is_small = self._read_size < SMALL_READS * SMALL_SIZE
+            self._reads = self._read_size = 0
+            if is_small and self.read_later is not None:
+                self.read_later()
+                raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "others have their turn")
+        found: Any = super().read(*arguments)  # how many bytes were read into a buffer that was given, or these bytes
+        self._reads += 1
+        self._read_size += found if len(arguments) > 1 else len(found)
+        return found
+
+
+def reads_in_turns(transport: asyncio.Transport) -> None:
+    """Let the small records of a connection be read in turns, once its handshake is over."""
+
+    def go_on() -> None:
+        # A transport that resumes looks for what it has not read. One that is paused does so when its owner resumes it.
+        if transport.is_reading() and not transport.is_closing():
+            transport.pause_reading()
+            transport.resume_reading()
+
+    loop = asyncio.get_running_loop()
+    secured: AlertingSslObject = transport.get_extra_info("ssl_object")
+    secured.read_later = partial(loop.call_soon, go_on)
 
 
 class Names(NamedTuple):

@@ -8,6 +8,7 @@ import gc
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 import uvloop
@@ -21,7 +22,7 @@ from minikafka.world import connections, http_server, tls_listener
 from minikafka.world.connections import HANDSHAKES, MAX_CONNECTIONS_PER_IP, ConnectionQuota
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
-from minikafka.world.tls import Reloaded, ServerTls, server_context
+from minikafka.world.tls import SMALL_READS, Reloaded, ServerTls, server_context
 
 PATIENCE_S = 60.0
 HALF_A_HELLO = bytes.fromhex("1603010200010001fc0303")
@@ -129,6 +130,51 @@ def test_a_request_is_answered_and_its_handshake_is_over(play):
         assert (port.quota.handshakes.under_way, port.quota.accepted) == (0, 52)
 
     play(story, handshakes=4)
+
+
+def test_records_of_one_byte_are_read_in_turns(play, monkeypatch: pytest.MonkeyPatch):
+    """All that have arrived were read at once: a few clients held the loop for 50 ms each, without a login."""
+    read = ssl.SSLObject.read
+    reads = most = 0
+
+    def counting(self: ssl.SSLObject, *arguments: Any) -> Any:
+        nonlocal reads
+        reads += self.server_side
+        return read(self, *arguments)
+
+    async def story(port: Port) -> None:
+        nonlocal reads, most
+        body = b"x" * 5_000
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = port.context.wrap_bio(to_client, to_server, server_hostname="localhost")
+        reader, writer = await asyncio.open_connection(*port.server.address)
+        port.writers.append(writer)
+        while True:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+                break
+            writer.write(to_server.read())
+            to_client.write(await reader.read(65_536))
+        for each in REQUEST % len(body) + body:
+            client.write(bytes([each]))
+        monkeypatch.setattr(ssl.SSLObject, "read", counting)
+        writer.write(to_server.read())
+        received = b""
+        answering = asyncio.ensure_future(reader.read(65_536))
+        while not received.endswith(body):
+            reads = 0
+            await asyncio.sleep(0)
+            most = max(most, reads)
+            if answering.done():
+                to_client.write(answering.result())
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    while True:
+                        received += client.read(65_536)
+                answering = asyncio.ensure_future(reader.read(65_536))
+        answering.cancel()
+
+    play(story)
+    assert 0 < most <= 3 * SMALL_READS
 
 
 def test_slow_handshakes_of_one_address_do_not_delay_another_one(play):
