@@ -15,7 +15,7 @@ from minikafka import __version__, compiled
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.host import Scene, limits_of
-from minikafka.rest.leaders import from_controller, leader_members
+from minikafka.rest.leaders import from_controller, leader_members, place_of
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Page, Routes, Visit, text_answer
@@ -131,14 +131,6 @@ def registered(visit: Visit) -> BrokerImage:
     if visit[BROKER] not in brokers:
         raise BrokerIdNotRegistered(f"no broker {visit[BROKER]} is registered, only {sorted(brokers)}")
     return brokers[visit[BROKER]]
-
-
-def place_of(scene: Scene, broker: BrokerImage, listener: str) -> dict[str, Any]:
-    """Where a client of this listener finds a broker. As in Kafka's Metadata, it sees no other listener's address."""
-    address = broker.address_at(listener)
-    name = listener or scene.config.inter_broker_listener.name
-    scheme = "https" if name in scene.config.tls_listeners else "http"
-    return {"host": address.host, "port": address.port, "url": f"{scheme}://{address}"}
 
 
 def broker_load(

@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Final
 
 from minikafka import __version__
+from minikafka.rest.leaders import place_of
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Text
 from minikafka.rest.route import Answer, Page, Reply, Routes, Visit
@@ -104,10 +105,8 @@ def content_policy(origins: Iterable[str]) -> str:
 async def get_root(visit: Visit) -> Page | Reply:
     """The console if the client prefers HTML to JSON, as browsers do; otherwise an index of the API."""
     if visit.accept.quality(HTML) > visit.accept.quality(JSON):
-        brokers = visit.host.image.brokers
-        policy = content_policy(
-            f"{visit.host.config.brokers_scheme}://{brokers[node].address}" for node in sorted(brokers)
-        )
+        brokers, listener = visit.host.image.brokers, visit.context.listener
+        policy = content_policy(place_of(visit.host, brokers[node], listener)["url"] for node in sorted(brokers))
         headers = {**SECURITY_HEADERS, "Content-Security-Policy": policy, "Cache-Control": "no-cache", "Vary": "Accept"}
         return Page(PAGE, f"{HTML}; charset=utf-8", headers)
     index = _Index(name="minikafka", version=__version__, node_id=visit.host.node_id, links=LINKS)

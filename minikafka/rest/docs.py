@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 from minikafka import __version__
 from minikafka import errors as kafka
 from minikafka.broker.http_login import WRONG
-from minikafka.rest.leaders import url_of
+from minikafka.rest.leaders import place_of
 from minikafka.rest.parameters import Parameter, Text
 from minikafka.rest.route import Answer, Body, Contents, ErrorForm, Json, Page, Route, Routes, Visit, text_answer
 from minikafka.rest.schema import Schema, many, ref, shape
@@ -318,9 +318,10 @@ async def get_openapi(visit: Visit) -> Json:
 async def get_docs(visit: Visit) -> Page:
     """This API for people: one page that needs nothing from anywhere else."""
     page = _page(testing=visit.host.config.testing_endpoints_enable)
-    address = visit.host.address_of(visit.host.node_id)
-    if address is not None:  # known once the broker has registered
-        page = page.replace(HOST.encode(), html.escape(url_of(visit.host, address)).encode())
+    broker = visit.host.image.brokers.get(visit.host.node_id)
+    if broker is not None:  # known once the broker has registered
+        url: str = place_of(visit.host, broker, visit.context.listener)["url"]
+        page = page.replace(HOST.encode(), html.escape(url).encode())
     if cluster_id := visit.host.image.cluster_id:
         page = page.replace(CLUSTER_ID_EXAMPLE.encode(), html.escape(cluster_id).encode())
     return Page(page, HTML_UTF8, {"Content-Security-Policy": CONTENT_POLICY})

@@ -24,7 +24,7 @@ from minikafka.config import BrokerConfig
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import INTERNAL
 from minikafka.quorum.decision import setting_of
-from minikafka.quorum.image import PartitionImage, TopicImage
+from minikafka.quorum.image import BrokerImage, PartitionImage, TopicImage
 from minikafka.rest.host import FORWARD_SLACK_S, Host, Scene
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import Visit
@@ -168,6 +168,14 @@ def leader_members(host: Scene, leader: m.CurrentLeader) -> dict[str, Any]:
 def url_of(host: Scene, address: Address) -> str:
     """Where another broker listens."""
     return f"{host.config.brokers_scheme}://{address}"
+
+
+def place_of(scene: Scene, broker: BrokerImage, listener: str) -> dict[str, Any]:
+    """Where a client of this listener finds a broker. As in Kafka's Metadata, it sees no other listener's address."""
+    address = broker.address_at(listener)
+    name = listener or scene.config.inter_broker_listener.name
+    scheme = "https" if name in scene.config.tls_listeners else "http"
+    return {"host": address.host, "port": address.port, "url": f"{scheme}://{address}"}
 
 
 def current_leader(host: Host, name: TopicPartition, hint: m.CurrentLeader | None = None) -> m.CurrentLeader:

@@ -110,6 +110,9 @@ async def test_brokers_are_shown_at_the_listener_of_the_caller(curl: Curl, monke
     for shown in (clusters["brokers"][0], (await curl.get("/v1/brokers")).json["brokers"][0]):
         assert (shown["host"], shown["port"], shown["url"]) == ("kafka.example", 9093, "http://kafka.example:9093")
     assert clusters["controller"]["url"] == "http://kafka.example:9093"
+    console = await curl.get("/", headers={"Accept": "text/html"})
+    assert "http://kafka.example:9093" in console.headers["Content-Security-Policy"]
+    assert "http://kafka.example:9093" in (await curl.get("/docs")).text
 
 
 async def test_what_is_not_allowed_is_not_sent_to_a_broker(curl: Curl):
