@@ -23,7 +23,7 @@ from functools import partial
 from random import Random
 
 from minikafka.errors import NotEnoughReplicas, ProtocolError, RequestTimedOut
-from minikafka.groups.consumer.group import ConsumerGroup, MemberState
+from minikafka.groups.consumer.group import JOIN, ConsumerGroup, MemberState
 from minikafka.groups.consumer.groups import Held
 from minikafka.groups.consumer.member import FENCED, ConsumerMember, Wishes
 from minikafka.groups.consumer.records import TopicIdPartition
@@ -187,8 +187,14 @@ class ConsumerHistory:
             self.refused(client, error)
 
     def receive_late(self, request: ConsumerGroupHeartbeatRequest) -> None:
-        """A late list of partitions is lost if it is of the member's present epoch: docs/limits.md."""
-        if request.topic_partitions is None or request.member_epoch != self.group().current(request.member_id).epoch:
+        """A late list of partitions is lost if it is of the member's present epoch or the one before: docs/limits.md."""
+        current = self.group().current(request.member_id)
+        is_join = request.member_epoch == JOIN
+        if (
+            is_join
+            or request.topic_partitions is None
+            or request.member_epoch not in (current.epoch, current.previous_epoch)
+        ):
             self.receive(request)
 
     def receive(self, request: ConsumerGroupHeartbeatRequest) -> int:
