@@ -30,7 +30,7 @@ from minikafka.ports import World
 from minikafka.quorum import fetching, voting
 from minikafka.quorum.core import Envelope, QuorumCore, Ready
 from minikafka.quorum.fetching import describe
-from minikafka.quorum.files import QUORUM_STATE_PATH, QuorumState, decode_state, encode_state
+from minikafka.quorum.files import FOLDER, QUORUM_STATE_PATH, QuorumState, decode_state, encode_state
 from minikafka.quorum.roles import Leader
 from minikafka.rpc import call
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, NodeId, Offset
@@ -174,9 +174,16 @@ class QuorumDriver:
         state = decode_state(disk.read_file(QUORUM_STATE_PATH)) if known else QuorumState()
         payloads = self.snapshots.load()
         newest = self.applied.newest_snapshot
-        if newest is not None and (
+        is_behind = newest is not None and (
             newest.end_offset > self.log.end_offset or newest > (self.log.last_epoch, self.log.end_offset)
-        ):
+        )
+        is_synced = self.log.synced_end == self.log.end_offset
+        if is_behind or (known and is_synced and not self.log.report.clean):
+            # After kill -9 the names of the vote and the snapshot may be in the page cache only. Neither is the vote
+            # repeated, nor the log emptied for the snapshot, before no power failure can take them. Else the log's sync
+            # below covers them.
+            await disk.sync_folder(FOLDER)
+        if newest is not None and is_behind:
             # The broker stopped between fetching the snapshot and emptying its log, or the log's tail was never synced.
             # A tail of a later epoch than the snapshot's, which was never committed, does not reach as far.
             self.log.restart_at(newest.end_offset)

@@ -17,6 +17,8 @@ from minikafka.config import BrokerConfig, TopicConfig
 from minikafka.errors import NotController, ProtocolError
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Buffers, RequestContext, World
+from minikafka.sim.invariants import OneVotePerEpoch
+from minikafka.sim.verdicts import Message, Verdict
 from minikafka.sim.world import Event, SimWorld
 from minikafka.tasks import Tasks
 from minikafka.types import METADATA_PARTITION, Address, Epoch, EpochEnd, NodeId, Offset
@@ -84,13 +86,14 @@ class QuorumCluster:
         self.members: dict[NodeId, Member] = {}
         self.committed: dict[Offset, tuple[Epoch, tuple[bytes, ...]]] = {}
         self.leaders: dict[Epoch, str] = {}
-        self.votes: dict[tuple[str, Epoch], object] = {}
+        self._votes = OneVotePerEpoch()
         self.failures: list[str] = []
         self.written: list[bytes] = []
         self.refused: list[bytes] = []
         self.unknown: list[bytes] = []
         self._values = 0
         sim.observers.append(self._watch)
+        sim.network.observers.append(self._watch_votes)
 
     def _watch(self, event: Event) -> None:
         epoch: Any = event.facts.get("epoch")
@@ -98,10 +101,11 @@ class QuorumCluster:
             other = self.leaders.setdefault(epoch, f"{event.node}#{event.incarnation}")
             if other != f"{event.node}#{event.incarnation}":
                 raise Breach(f"two leaders in epoch {epoch}: {other} and {event.node}#{event.incarnation}")
-        if event.kind == "vote_granted" and not event.facts["pre_vote"]:
-            candidate = event.facts["candidate"]
-            if self.votes.setdefault((event.node, epoch), candidate) != candidate:
-                raise Breach(f"{event.node} voted twice in epoch {epoch}")
+
+    def _watch_votes(self, message: Message, _verdict: Verdict) -> None:
+        """A vote counts when the response leaves: what the rules grant and the disk has not saved may be forgotten."""
+        if message.api == "Vote":
+            self._votes.on_message(message, lambda _, why: self.failures.append(f"voted twice: {why}"))
 
     # ---- members ----
 

@@ -6,18 +6,20 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from minikafka.broker.quorum_applied import SnapshotFiles
 from minikafka.broker.quorum_driver import QuorumDriver
-from minikafka.errors import NotController, RecordListTooLarge
-from minikafka.quorum.files import QUORUM_STATE_PATH, QuorumState, encode_state
-from minikafka.sim.world import SimWorld
+from minikafka.errors import NotController, OutcomeUnknown, RecordListTooLarge
+from minikafka.quorum.files import QUORUM_STATE_PATH, QuorumState, encode_state, snapshot_path
+from minikafka.rpc import call
+from minikafka.sim.world import Event, SimWorld
 from minikafka.types import EpochEnd
-from minikafka.wire.messages import DescribeQuorumRequest
-from tests.sim.quorum_cluster import Breach, QuorumCluster
+from minikafka.wire.messages import DescribeQuorumRequest, VoteRequest, VoteResponse
+from tests.scenarios.production import Least
+from tests.sim.quorum_cluster import CLUSTER_ID, Breach, QuorumCluster
 
 Story = Callable[[QuorumCluster], Awaitable[Any]]
 
@@ -259,6 +261,38 @@ def test_a_fetched_snapshot_counts_also_for_a_log_that_ends_in_a_later_epoch():
     play(story, count=1)
 
 
+def test_a_snapshot_found_after_a_kill_is_durable_before_the_log_is_emptied_for_it():
+    """kill -9 comes when the fetched snapshot has its name, and the folder is not synced yet. If the next process
+    emptied the log and the power took the name, but not the removal of the segments, both would be gone.
+    """
+
+    async def story(cluster: QuorumCluster) -> None:
+        await cluster.start()
+        await cluster.settled()
+        await cluster.append("a")
+        end = cluster.members[1].log.end_offset
+        await cluster.stop(1)
+        snapshot, disk = EpochEnd(9, end + 50), cluster.sim.disk("n1")
+        disk.sync_mean_s = 0.1
+        files = SnapshotFiles(cluster.sim.of("n1"))
+        cluster.sim.spawn("n1", files.write(snapshot, [b"a"], timestamp_ms=0))
+        while not disk.exists(snapshot_path(snapshot)):  # noqa: ASYNC110 - a disk has no event
+            await asyncio.sleep(0.0001)
+        assert not disk.is_named(snapshot_path(snapshot))
+        cluster.sim.kill("n1")
+        was_durable: list[bool] = []
+
+        def look(event: Event) -> None:
+            if event.kind == "log_restarted":
+                was_durable.append(disk.is_named(snapshot_path(snapshot)))
+
+        cluster.sim.observers.append(look)
+        await cluster.start()
+        assert was_durable == [True]
+
+    play(story, count=1)
+
+
 def test_snapshots_are_also_taken_by_time():
     """metadata.log.max.snapshot.interval.ms; none while nothing has changed."""
 
@@ -285,6 +319,66 @@ def test_quorum_state_on_disk_names_the_leader():
         told = await cluster.sim.spawn(f"n{leader}", cluster.members[leader].driver.handle(DescribeQuorumRequest()))
         assert told.role == "leader"
         assert [each.replica_id for each in told.voters] == [1, 2, 3]
+
+    play(story)
+
+
+async def request_vote(cluster: QuorumCluster, candidate: int) -> VoteResponse:
+    """Node 3's response to a candidate of epoch 1 with an empty log."""
+    request = VoteRequest(
+        cluster_id=CLUSTER_ID,
+        voter_id=3,
+        candidate_id=candidate,
+        candidate_epoch=1,
+        last_epoch=0,
+        last_epoch_end_offset=0,
+    )
+    network, deadline = cluster.sim.of(f"n{candidate}").network, asyncio.get_running_loop().time() + 1.0
+    asked = call(network, cluster.voters[3], request, deadline)
+    return cast("VoteResponse", await cluster.sim.spawn(f"n{candidate}", asked))
+
+
+def test_a_vote_whose_response_has_not_left_is_no_vote():
+    """The power goes while the vote is saved: the candidate has no response, and the vote may be given to another."""
+
+    async def story(cluster: QuorumCluster) -> None:
+        await cluster.start(3)
+        granted = asyncio.Event()
+        cluster.sim.observers.append(lambda event: granted.set() if event.kind == "vote_granted" else None)
+        first = asyncio.ensure_future(request_vote(cluster, 1))
+        await granted.wait()
+        cluster.kill(3, power=True)
+        with pytest.raises(OutcomeUnknown):
+            await first
+        await cluster.start(3)
+        assert (await request_vote(cluster, 2)).vote_granted
+        assert not cluster.failures
+
+    play(story)
+
+
+def test_a_vote_found_after_a_kill_is_durable_before_it_is_given_again():
+    """kill -9 comes when the saved vote has its name, and the folder is not synced yet. The next process reads the vote
+    from the page cache, and repeats it to the candidate; then the power goes.
+    """
+
+    async def story(cluster: QuorumCluster) -> None:
+        disk = cluster.sim.disk("n3")
+        disk.sync_mean_s = 0.1
+        disk.draws = Least  # type: ignore[assignment]
+        await cluster.start(3)
+        first = asyncio.ensure_future(request_vote(cluster, 1))
+        while not disk.exists(QUORUM_STATE_PATH):  # noqa: ASYNC110 - a disk has no event
+            await asyncio.sleep(0.0001)
+        assert not disk.is_named(QUORUM_STATE_PATH)
+        cluster.kill(3)
+        with pytest.raises(OutcomeUnknown):
+            await first
+        await cluster.start(3)
+        assert (await request_vote(cluster, 1)).vote_granted
+        cluster.kill(3, power=True)
+        await cluster.start(3)
+        assert not (await request_vote(cluster, 2)).vote_granted
 
     play(story)
 
@@ -369,6 +463,8 @@ FAULTS = ("kill", "power", "all", "start", "start", "cut", "isolate", "pause", "
 
 def check_history(cluster: QuorumCluster) -> None:
     """What was acknowledged is there once, what was refused is not, and all listeners have the same."""
+    if cluster.failures:
+        raise Breach(str(cluster.failures))
     states = [member.listener.state for member in cluster.members.values()]
     if any(state != states[0] for state in states):
         raise Breach("the listeners differ")
