@@ -24,6 +24,7 @@ from tests.sim import reassignment_histories
 from tests.sim.directory_histories import DirectoryHistory
 from tests.sim.grounds import LOG_STEPS
 from tests.sim.log_histories import LogHistory
+from tests.sim.voter_histories import VoterHistory
 
 HISTORIES: Final[Mapping[str, tuple[Callable[[int], object], int]]] = {
     "log": (lambda seed: LogHistory(seed).play(LOG_STEPS), 200),
@@ -31,6 +32,7 @@ HISTORIES: Final[Mapping[str, tuple[Callable[[int], object], int]]] = {
     "producer-replicas": (lambda seed: ProducerReplicas(seed).play(PRODUCER_STEPS), 25),
     "transactions": (walked, 20),
     "data-directory": (lambda seed: DirectoryHistory(seed).play(100), 100),
+    "voter-files": (lambda seed: VoterHistory(seed).play(100), 80),
     "transactional-id": (lambda seed: TransactionHistory(seed).play(250), 120),
     "reassignments": (reassignment_histories.play, 20),
     "classic-group": (lambda seed: GroupHistory(seed).play(250), 100),
