@@ -144,6 +144,11 @@ def resident_bytes() -> int:
     return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
+def tail_bytes(node: LocalBroker) -> int:
+    """Records in the memory tails of all logs: they have a limit (``mk.memory.tails.bytes``), and fill up to it."""
+    return sum(log.tail.size for log in node.broker.replicas.logs.logs.values())
+
+
 def say(told: dict[str, Any]) -> None:
     """One line of JSON, at once."""
     sys.stdout.write(json.dumps(told) + "\n")
@@ -171,7 +176,7 @@ async def main(folder: Path, watch: Watch) -> None:
     while line := (await lines.readline()).strip():
         told: dict[str, Any] = {"failure": node.failure}
         if line == b"measure":
-            told = {"rss": resident_bytes()}
+            told = {"rss": resident_bytes() - tail_bytes(node)}
         elif line == b"holds":
             told = {"holds": watch.holds[:]}
             watch.holds.clear()
