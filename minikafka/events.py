@@ -330,6 +330,7 @@ _KINDS: Final = (
     _kind("client_quotas_altered", "entity quotas why", "client quotas of {entity} are now {quotas}"),
     _kind("feature_level_changed", "feature level why", "feature {feature} has level {level}"),
     _kind("broker_registered", "broker broker_epoch why", "broker {broker} has registered, epoch {broker_epoch}"),
+    _kind("broker_unregistered", "broker broker_epoch why", "broker {broker} has left the cluster for good"),
     _kind("broker_fenced", "broker broker_epoch why", "broker {broker} is fenced", WARNING),
     _kind("broker_unfenced", "broker broker_epoch why", "broker {broker} is unfenced"),
     _kind(

@@ -94,6 +94,7 @@ _DECISIONS: Mapping[type, Callable[[Controller, MetadataImage, Any], Decision[An
     DeleteAclsRequest: lambda _, image, request: Controller.delete_acls(image, request),
     AlterClientQuotasRequest: lambda _, image, request: Controller.alter_client_quotas(image, request),
     UpdateFeaturesRequest: Controller.update_features,
+    m.UnregisterBrokerRequest: lambda _, image, request: Controller.unregister(image, request),
 }
 """Decisions that rest on nothing but the image and the request."""
 

@@ -53,6 +53,7 @@ FORWARDED_APIS = (
     "AlterClientQuotas",
     "AlterUserScramCredentials",
     "UpdateFeatures",
+    "UnregisterBroker",
 )
 """The controller's APIs that clients of Kafka's protocol may send to any broker."""
 ANSWERED_BY_CONTROLLER = frozenset((*FORWARDED_APIS, "DescribeQuorum"))

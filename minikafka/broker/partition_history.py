@@ -58,7 +58,9 @@ FROM_IMAGES = frozenset(
     }
 )
 
-OF_BROKERS = frozenset({"broker_fenced", "broker_registered", "broker_unfenced", "controlled_shutdown_begun"})
+OF_BROKERS = frozenset(
+    {"broker_fenced", "broker_registered", "broker_unfenced", "broker_unregistered", "controlled_shutdown_begun"}
+)
 """Changes of other brokers: the active controller reports them, all others read them off the images."""
 
 WATERMARK_MOVED = "hw_advanced"

@@ -1,4 +1,4 @@
-"""``minikafka join``: one more broker for a running cluster, in the foreground.
+"""``minikafka join``: one more broker for a running cluster, in the foreground. ``minikafka unregister``: one fewer.
 
 The new broker is no voter of the metadata quorum. It holds nothing until partitions are created on it, or moved to it
 with ``minikafka reassign``.
@@ -63,6 +63,23 @@ def command(data_dir: Path, node_id: int | None, port: int | None, config: tuple
     parsed = broker_settings(files.path, os.environ, ())
     exec_with_malloc_environment(["-m", "minikafka", "serve", str(files.path)])
     run_until_asked(lambda signals: serve_broker(parsed, files.path, signals))
+
+
+@lone_command(
+    examples="""
+  minikafka reassign generate --brokers 1,2,3 > plan.json && minikafka reassign execute plan.json --wait
+  minikafka unregister 4"""
+)
+@click.argument("node_id", type=click.IntRange(0), metavar="BROKER")
+@bootstrap_option
+def unregister(node_id: int, bootstrap: str) -> None:
+    """Take a broker that is gone for good out of the cluster's list.
+
+    It must be stopped, and have no replica left: move its partitions to other brokers first. A broker that starts with
+    this id later joins as a new one.
+    """
+    call_admin(bootstrap, lambda admin: admin.unregister_broker(node_id))
+    click.echo(f"Broker {node_id} is no longer registered.")
 
 
 async def _cluster(admin: AdminClient) -> tuple[list[NodeId], DescribeQuorumResponse]:

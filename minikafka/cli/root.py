@@ -90,6 +90,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("minikafka.cli.up:command", "Start a cluster of several brokers on this machine."),
     "serve": ("minikafka.cli.serve:command", "Run one broker in the foreground."),
     "join": ("minikafka.cli.join:command", "Add a broker to a running cluster, in the foreground."),
+    "unregister": ("minikafka.cli.join:unregister", "Take a broker that is gone for good out of the cluster."),
     "topics": ("minikafka.cli.topics:command", "Create, list, describe, alter and delete topics."),
     "produce": ("minikafka.cli.produce:command", "Send standard input to a topic, one record a line."),
     "consume": ("minikafka.cli.consume:command", "Print a topic's records."),

@@ -19,7 +19,7 @@ from minikafka.client.routing import as_dict, as_names
 from minikafka.client.security_operations import SecurityOperations
 from minikafka.client.structs import NewTopic
 from minikafka.client.transaction_operations import TransactionOperations
-from minikafka.types import Offset, TopicPartition
+from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import error_in
 
@@ -156,6 +156,10 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
                 for each in response.brokers
             ],
         }
+
+    async def unregister_broker(self, node_id: NodeId, timeout_ms: int | None = None) -> None:
+        """Forget a broker that is gone for good. It must be fenced and hold no replica: InvalidRequest otherwise."""
+        await self._change(m.UnregisterBrokerRequest(broker_id=node_id), self._deadline(timeout_ms))
 
     async def describe_quorum(self) -> m.DescribeQuorumResponse:
         """The metadata quorum as its leader sees it (kafka-metadata-quorum)."""

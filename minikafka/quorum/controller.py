@@ -52,6 +52,7 @@ TELLING_THE_OFFSET = (
     m.DeleteTopicsResponse,
     m.ElectLeadersResponse,
     m.BrokerHeartbeatResponse,
+    m.UnregisterBrokerResponse,
     a.CreatePartitionsResponse,
     a.AlterConfigsResponse,
     a.IncrementalAlterConfigsResponse,
@@ -90,6 +91,7 @@ class Controller:
     heartbeat = under_policy(controller_brokers.heartbeat)
     broker_lost = under_policy(controller_brokers.broker_lost)
     broker_refused = under_policy(controller_brokers.broker_refused)
+    unregister = staticmethod(controller_brokers.unregister)
     create_topics = under_policy(controller_topics.create_topics)
     delete_topics = under_policy(controller_topics.delete_topics)
     alter_partition_reassignments = under_policy(controller_topics.alter_partition_reassignments)

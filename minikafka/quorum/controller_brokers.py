@@ -51,6 +51,7 @@ Registration, heartbeats, fencing and controlled shutdown (KAFKA-FACTS 4.3; KIP-
                                                      shutting down: out of all ISRs, its leaders moved
     shutting down  --leads nothing, others know-->   fenced, and may stop
     any            --a new incarnation registers-->  fenced: as above; after an unclean stop also out of all ELRs
+    fenced         --unregistered, holds no replica-->      (unknown)
 
 Offsets that brokers tell (``current_metadata_offset``) are ends: what they have applied lies below.
 """
@@ -61,11 +62,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from minikafka.addresses import is_host, parse_listeners
-from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidConfig, InvalidRequest
+from minikafka.errors import (
+    BrokerIdNotRegistered,
+    DuplicateBrokerRegistration,
+    InconsistentClusterId,
+    InvalidConfig,
+    InvalidRequest,
+)
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import checked_broker, with_broker, without_broker
 from minikafka.quorum.image import BrokerImage, MetadataImage
-from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker
+from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker, UnregisterBroker
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import NO_OFFSET, Address, NodeId, Offset, TopicId
 from minikafka.wire import messages as m
@@ -350,6 +357,33 @@ def register(
         divisible=True,
         response=m.BrokerRegistrationResponse(),
         cause=f"broker {request.broker_id} registered again after {'a clean' if clean else 'an unclean'} stop",
+    )
+
+
+def unregister(image: MetadataImage, request: m.UnregisterBrokerRequest) -> Decision[m.UnregisterBrokerResponse]:
+    """Forget a broker that is gone for good. Raises BrokerIdNotRegistered, or InvalidRequest while it is used.
+
+    Kafka also forgets brokers that live or hold replicas. Here a broker that registers for the first time holds none:
+    nothing is decided about the replicas of one that comes back under its old id. With replicas left, a data directory
+    that an unclean stop has emptied would count as one of those that may lead without loss.
+    """
+    node = request.broker_id
+    broker = image.brokers.get(node)
+    if broker is None:
+        raise BrokerIdNotRegistered(f"no broker {node} is registered, only {sorted(image.brokers)}")
+    if not broker.fenced:
+        raise InvalidRequest(f"broker {node} is alive; stop it first", member="broker_id")
+    held = [f"{topic.name}-{each.partition}" for topic, each in image.sorted_partitions() if node in each.replicas]
+    if held:
+        some = ", ".join(held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+        raise InvalidRequest(
+            f"broker {node} has replicas of {some}; move them to other brokers, or delete the topics, first",
+            member="broker_id",
+        )
+    return Decision(
+        records=(UnregisterBroker(broker_id=node, broker_epoch=broker.broker_epoch),),
+        response=m.UnregisterBrokerResponse(),
+        cause=f"broker {node} was unregistered",
     )
 
 

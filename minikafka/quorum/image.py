@@ -36,6 +36,7 @@ from minikafka.quorum.records import (
     RemoveTopic,
     RemoveUserScramCredential,
     TopicRecord,
+    UnregisterBroker,
     UserScramCredential,
 )
 from minikafka.security.authorizer import AclIndex
@@ -364,6 +365,10 @@ class _Builder:
                 self._register(record, offset)
             case BrokerRegistrationChange():
                 self._change_registration(record)
+            case UnregisterBroker():
+                broker = self._own_brokers().pop(record.broker_id, None)
+                is_current = broker is not None and broker.broker_epoch == record.broker_epoch
+                invariant(is_current, "a registration that is not the current one is removed", record=record)
             case TopicRecord():
                 self._add_topic(record)
             case ConfigRecord():

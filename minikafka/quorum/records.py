@@ -64,6 +64,14 @@ class RegisterBroker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBroker:
+    """A broker left for good: it was fenced, and held no replica."""
+
+    broker_id: NodeId
+    broker_epoch: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChange:
     """A registered broker was fenced, unfenced, or began to shut down; None: as before (KIP-841)."""
 
@@ -229,6 +237,7 @@ class ClusterSecret:
 
 MetadataRecord: TypeAlias = (
     RegisterBroker
+    | UnregisterBroker
     | BrokerRegistrationChange
     | TopicRecord
     | PartitionRecord
@@ -247,6 +256,7 @@ MetadataRecord: TypeAlias = (
 
 _KEYS: dict[type[MetadataRecord], int] = {
     RegisterBroker: 0,
+    UnregisterBroker: 1,
     TopicRecord: 2,
     PartitionRecord: 3,
     ConfigRecord: 4,

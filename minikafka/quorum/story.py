@@ -25,6 +25,9 @@ class Happening:
 def happenings(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening]:
     """Every change from ``old`` to ``new``: brokers first, then topics, then partitions, each in order."""
     if old.brokers is not new.brokers:
+        for node in sorted(old.brokers.keys() - new.brokers.keys()):
+            epoch = old.brokers[node].broker_epoch
+            yield Happening("broker_unregistered", {"broker": node, "broker_epoch": epoch, "why": why})
         for node in sorted(new.brokers):
             if old.brokers.get(node) is not new.brokers[node]:
                 yield from _broker(node, old.brokers.get(node), new.brokers[node], why)

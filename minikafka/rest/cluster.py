@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from minikafka import __version__, compiled
-from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
+from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable, InvalidRequest, RequestTimedOut
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.host import Scene, limits_of
-from minikafka.rest.leaders import from_controller, leader_members, place_of
-from minikafka.rest.model import Model, many_of, member, one
-from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer
+from minikafka.rest.leaders import change, from_controller, leader_members, place_of
+from minikafka.rest.model import Model, many_of, member, note, one
+from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TIMEOUT_MS, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE, Broker, BrokerLoad, Leader
 from minikafka.rest.sentences import timestamp_text
@@ -123,6 +123,27 @@ def described_topics(image: MetadataImage, permit: Permit | None) -> list[TopicI
 def described_partitions(visit: Visit) -> list[PartitionImage]:
     """The partitions of the topics that the caller may describe."""
     return [each for topic in described_topics(visit.host.image, visit.permit) for each in topic.partitions]
+
+
+class _Unregistered(Model):
+    """A broker that the cluster has forgotten."""
+
+    id: NodeId = member(example=3)
+    unregistered: bool = member(example=True)
+    note: str | None = note()
+
+
+@ROUTES.at(
+    "DELETE /v1/brokers/{broker}",
+    _Unregistered.answer("Unregistered.", unregistered=True),
+    parameters=(TIMEOUT_MS, FORWARD),
+    problems=(*CONTROLLER_PROBLEMS, BrokerIdNotRegistered, InvalidRequest, RequestTimedOut),
+)
+async def delete_broker(visit: Visit) -> Json:
+    """Forget a broker that is gone for good. It must be stopped, and hold no replica."""
+    node = registered(visit).node_id
+    await change(visit, m.UnregisterBrokerRequest(broker_id=node))
+    return _Unregistered(id=node, unregistered=True, note=visit.note).out()
 
 
 def registered(visit: Visit) -> BrokerImage:

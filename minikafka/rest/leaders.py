@@ -291,15 +291,15 @@ async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s
     raise error
 
 
-async def change(visit: Visit, request: Any, items: str, *, dry_run: bool = False, **facts: Any) -> Any:
+async def change(visit: Visit, request: Any, items: str = "", *, dry_run: bool = False, **facts: Any) -> Any:
     """Let the active controller change one thing, and wait until the live brokers know of it, unless in a ``dry_run``.
 
-    Returns the only one of the response's ``items``. Raises ProtocolError or Refused. ``facts`` are members of the
-    problem if the controller refuses.
+    Returns the only one of the response's ``items``, or the response if it has none. Raises ProtocolError or Refused.
+    ``facts`` are members of the problem if the controller refuses.
     """
     wait_s = visit[TIMEOUT_MS] / 1000
     response = await from_controller(visit, request, items, wait_s=wait_s)
-    (changed,) = getattr(response, items)
+    changed, *_ = getattr(response, items) if items else (response,)
     if changed.error_code:
         throttle_ms = getattr(response, "throttle_time_ms", 0)
         headers = {"Retry-After": str(math.ceil(throttle_ms / 1000))} if throttle_ms else {}

@@ -78,6 +78,7 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     ("GET", "/v1/connections"): _DESCRIBE_CLUSTER,
     ("GET", "/v1/controller"): _DESCRIBE_CLUSTER,
     ("GET", "/v1/controller/log"): _CLUSTER_ACTION,
+    ("DELETE", "/v1/brokers/{broker}"): _ALTER_CLUSTER,
     ("GET", "/v1/brokers/{broker}/configs"): _cluster(AclOperation.DESCRIBE_CONFIGS),
     ("PATCH", "/v1/brokers/{broker}/configs"): _cluster(AclOperation.ALTER_CONFIGS),
     ("GET", "/v1/cluster/configs"): _cluster(AclOperation.DESCRIBE_CONFIGS),

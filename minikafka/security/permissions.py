@@ -613,6 +613,7 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     "DescribeProducers": (partitions(READ, m.DescribedProducer),),
     "BrokerRegistration": _BROKERS,
     "BrokerHeartbeat": _BROKERS,
+    "UnregisterBroker": _ALTER_CLUSTER,
     "DescribeTransactions": (_describe_transactions,),
     "ListTransactions": (Listed("transactions", of(DESCRIBE, TRANSACTIONAL_ID, "transactional_id")),),
     "AllocateProducerIds": _BROKERS,

@@ -104,7 +104,7 @@ class FetchOfPresentBroker(OfPartition):
 QUORUM_EVENTS = frozenset({"quorum_leader_elected", "quorum_hw_advanced", "quorum_tail_truncated", "vote_granted"})
 """What :class:`QuorumHolds` looks at."""
 
-IMAGE_EVENTS = frozenset({"snapshot_loaded", "broker_registered", "configs_altered"})
+IMAGE_EVENTS = frozenset({"snapshot_loaded", "broker_registered", "broker_unregistered", "configs_altered"})
 """Events without a partition after which images are looked at."""
 
 

@@ -109,6 +109,7 @@ WITHOUT_PARTITION: Final = frozenset(
         "broker_registered",
         "broker_started",
         "broker_unfenced",
+        "broker_unregistered",
         "clock_jumped",
         "controller_activated",
         "data_directory_closed",

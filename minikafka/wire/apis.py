@@ -124,6 +124,7 @@ APIS: tuple[Api, ...] = (
     Api("DescribeProducers", 61, m.DescribeProducersRequest, m.DescribeProducersResponse, reads=True),
     Api("BrokerRegistration", 62, m.BrokerRegistrationRequest, m.BrokerRegistrationResponse),
     Api("BrokerHeartbeat", 63, m.BrokerHeartbeatRequest, m.BrokerHeartbeatResponse, list_max=10_000),
+    Api("UnregisterBroker", 64, m.UnregisterBrokerRequest, m.UnregisterBrokerResponse, changes=True, **_SMALL),
     Api("DescribeTransactions", 65, t.DescribeTransactionsRequest, t.DescribeTransactionsResponse, reads=True),
     Api("ListTransactions", 66, t.ListTransactionsRequest, t.ListTransactionsResponse, reads=True, **_SMALL),
     Api("AllocateProducerIds", 67, m.AllocateProducerIdsRequest, m.AllocateProducerIdsResponse, **_SMALL),

@@ -452,6 +452,16 @@ class ElectLeadersResponse(Failed):
     metadata_offset: Offset = -1
 
 
+class UnregisterBrokerRequest(Request):
+    """Forget a broker that is gone for good."""
+
+    broker_id: NodeId
+
+
+class UnregisterBrokerResponse(Failed):
+    metadata_offset: Offset = -1
+
+
 # ---- Idempotent producers --------------------------------------------------------------------------------------------
 
 

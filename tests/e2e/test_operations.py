@@ -541,5 +541,29 @@ def test_a_fourth_broker_joins_and_takes_its_share(tmp_path: Path):
                 read = [*MINIKAFKA, "consume", "orders", "--from-beginning", "--exit-at-end", "-b", cluster.bootstrap]
                 found = subprocess.run(read, text=True, check=True, capture_output=True, timeout=TIMEOUT_S).stdout
                 assert sorted(found.splitlines()) == sorted(values)
+                if attempt == 1:
+                    alive = told(cluster, "unregister", "4", code=1)
+                    assert "broker 4 is alive; stop it first" in alive
                 fourth.terminate()
                 assert fourth.wait(TIMEOUT_S) == 0
+        leaves_for_good(cluster, tmp_path / "plan.json")
+
+
+def leaves_for_good(cluster: LocalCluster, plan: Path) -> None:
+    """`minikafka unregister`: once its partitions are moved away, and it is stopped, nobody lists it any more."""
+    held = told(cluster, "unregister", "4", code=1)
+    assert "broker 4 has replicas of orders-" in held
+    assert "move them to other brokers" in held
+    plan.write_text(told(cluster, "reassign", "generate", "--brokers", "1,2,3"))
+    told(cluster, "reassign", "execute", str(plan), "--wait")
+    brokers = f"http://{cluster.bootstrap.partition(',')[0]}/v1/brokers"
+
+    def registered() -> list[int]:
+        with urllib.request.urlopen(brokers, timeout=TIMEOUT_S) as page:
+            return [each["id"] for each in json.load(page)["brokers"]]
+
+    assert registered() == [1, 2, 3, 4]
+    with urllib.request.urlopen(urllib.request.Request(f"{brokers}/4", method="DELETE"), timeout=TIMEOUT_S) as page:
+        assert json.load(page) == {"id": 4, "unregistered": True}
+    assert registered() == [1, 2, 3]
+    assert "no broker 4 is registered" in told(cluster, "unregister", "4", code=1)

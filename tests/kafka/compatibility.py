@@ -29,7 +29,8 @@ def table() -> str:
         lines.append(f"| {name} | {key} | {_span(first, last)}{note} | {_span(kafka.first, kafka.last)} |")
     names = {name for name, *_ in offered.values()}
     missing = sorted((each for each in map(api_named, api_names()) if each.name not in names), key=lambda api: api.key)
-    lines += ["", "Not offered: " + ", ".join(f"{each.name} ({each.key})" for each in missing) + "."]
+    if missing:
+        lines += ["", "Not offered: " + ", ".join(f"{each.name} ({each.key})" for each in missing) + "."]
     return "\n".join(lines)
 
 

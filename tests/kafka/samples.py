@@ -194,6 +194,7 @@ def requests(topic_id: bytes) -> dict[str, Message]:
             ],
             "validate_only": True,
         },
+        "UnregisterBroker": {"broker_id": 99},
         "DescribeUserScramCredentials": {"users": [{"name": "nobody"}]},
         "AlterUserScramCredentials": {"deletions": [{"name": "nobody", "mechanism": 1}], "upsertions": []},
         "ListConfigResources": {"resource_types": []},

@@ -70,6 +70,7 @@ FOUND: dict[str, click.Command] = {
     "up": up.command,
     "serve": serve.command,
     "join": join.command,
+    "unregister": join.unregister,
     "topics": topics.command,
     "transactions": transactions.command,
     "produce": produce.command,

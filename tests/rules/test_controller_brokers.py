@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidRequest, StaleBrokerEpoch
+from minikafka.errors import (
+    BrokerIdNotRegistered,
+    DuplicateBrokerRegistration,
+    InconsistentClusterId,
+    InvalidRequest,
+    StaleBrokerEpoch,
+)
 from minikafka.quorum.controller_brokers import Sessions
 from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.records import RegisterBroker, decode, encode
@@ -14,8 +20,55 @@ from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     MissingReplica,
+    UnregisterBrokerRequest,
 )
 from tests.rules.controller_kit import CLUSTER_ID, Cluster
+
+# ---- unregistration --------------------------------------------------------------------------------------------------
+
+
+def unregister(cluster: Cluster, node: int) -> None:
+    cluster.commit(cluster.controller.unregister(cluster.image, UnregisterBrokerRequest(broker_id=node)))
+
+
+def test_a_broker_that_is_gone_for_good_is_forgotten():
+    """As Kafka's UnregisterBroker: snapshots do not have it either, and its id is free for a new broker."""
+    cluster = Cluster(4)
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(4)
+    unregister(cluster, 4)
+    assert sorted(cluster.image.brokers) == [1, 2, 3]
+    payloads = [decode(encode(record)) for record in cluster.image.records()]
+    assert sorted(MetadataImage(cluster_id=CLUSTER_ID).replay_all(payloads, 99, 1).brokers) == [1, 2, 3]
+    cluster.start(4)
+    assert cluster.image.alive(4)
+
+
+def test_a_broker_that_is_used_is_not_forgotten():
+    """One that comes back registers as new, and nothing is decided about its replicas: so it must have none."""
+    cluster = Cluster(4)
+    cluster.create("t", *[(1, 2, 3)] * 5)
+    with pytest.raises(InvalidRequest, match="broker 4 is alive; stop it first"):
+        unregister(cluster, 4)
+    cluster.lose(3)
+    with pytest.raises(InvalidRequest, match="broker 3 has replicas of t-0, t-1, t-2 and 2 more; move them"):
+        unregister(cluster, 3)
+    with pytest.raises(BrokerIdNotRegistered, match=r"no broker 9 is registered, only \[1, 2, 3, 4\]"):
+        unregister(cluster, 9)
+
+
+def test_a_late_heartbeat_of_a_forgotten_broker_is_stale():
+    """A process that was only cut off registers again, as a new broker."""
+    cluster = Cluster(4)
+    epoch = cluster.image.brokers[4].broker_epoch
+    cluster.lose(4)
+    unregister(cluster, 4)
+    late = BrokerHeartbeatRequest(broker_id=4, broker_epoch=epoch, current_metadata_offset=99)
+    with pytest.raises(StaleBrokerEpoch, match="broker 4 is not registered"):
+        cluster.controller.heartbeat(cluster.image, late, lowest_other_offset=None, shutdown_offset=0)
+    cluster.start(4)
+    assert cluster.image.brokers[4].broker_epoch > epoch
+
 
 # ---- registration ----------------------------------------------------------------------------------------------------
 

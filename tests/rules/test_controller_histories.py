@@ -13,16 +13,22 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minikafka.errors import BrokerIdNotRegistered, InvalidRequest
 from minikafka.quorum.image import MetadataImage, PartitionImage
 from minikafka.quorum.records import decode, encode
 from minikafka.types import TopicPartition
 from minikafka.wire.admin import CreatePartitionsRequest, NewPartitions
-from minikafka.wire.messages import AllocateProducerIdsRequest, DeleteTopicsRequest, ElectLeadersRequest
+from minikafka.wire.messages import (
+    AllocateProducerIdsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+    UnregisterBrokerRequest,
+)
 from tests.rules.controller_kit import Cluster
 
 OPERATIONS = """
 produce produce produce expand expand expand expand beat beat shrink shrink lose kill restart stop prefer retry unclean
-replace create delete ids move move cancel enlarge minimum
+replace create delete ids move move cancel enlarge minimum unregister
 """.split()
 
 
@@ -45,6 +51,7 @@ class History:
         self.clean_elections = 0
         self.reassigned = 0
         self.kept_out = 0
+        self.unregistered = 0
 
     @property
     def image(self) -> MetadataImage:
@@ -177,6 +184,20 @@ class History:
             request = AllocateProducerIdsRequest(broker_id=node, broker_epoch=broker.broker_epoch)
             self.cluster.commit(self.cluster.controller.allocate_producer_ids(self.image, request))
 
+    def unregister(self, node: int, pick: int) -> None:
+        """It is given up: what it holds is moved away, and it is forgotten once all has moved and it is fenced."""
+        for number, (_, state) in enumerate(self.partitions()):
+            if node in state.replicas and not state.assignment.under_way:
+                self.reassign(number, tuple(other for other in (1, 2, 3, 4) if other != node)[: 1 + pick % 3])
+        if pick % 2:
+            self.cluster.lose(node)
+        request = UnregisterBrokerRequest(broker_id=node)
+        try:
+            self.cluster.commit(self.cluster.controller.unregister(self.image, request))
+        except (BrokerIdNotRegistered, InvalidRequest):
+            return
+        self.unregistered += 1
+
     # ---- what must hold ----
 
     def check(self, before: MetadataImage) -> None:
@@ -259,7 +280,7 @@ def test_any_history_keeps_the_rules(*, elr: bool, unclean: bool, min_isr: int, 
 
 def test_long_histories_lose_nothing_that_was_committed():
     """Some losses need a dozen steps in the right order: many long walks, the same on every run."""
-    clean_elections = reassigned = kept_out = 0
+    clean_elections = reassigned = kept_out = unregistered = 0
     for seed in range(40):
         chance = random.Random(seed)
         history = History(elr=seed % 4 != 3, unclean=False, min_isr=1 + seed % 3)
@@ -268,9 +289,11 @@ def test_long_histories_lose_nothing_that_was_committed():
         clean_elections += history.clean_elections
         reassigned += history.reassigned
         kept_out += history.kept_out
+        unregistered += history.unregistered
     assert clean_elections > 300
     assert reassigned > 100
     assert kept_out > 100
+    assert unregistered > 0
 
 
 def test_the_model_catches_an_elr_that_forgets_unclean_stops():

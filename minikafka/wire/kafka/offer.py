@@ -78,6 +78,7 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     cluster.DESCRIBE_QUORUM,
     cluster.DESCRIBE_LOG_DIRS,
     cluster.UPDATE_FEATURES,
+    cluster.UNREGISTER_BROKER,
 )
 
 OFFERS: dict[int, Translation] = {api_named(each.name).key: each for each in _TRANSLATIONS}

@@ -120,6 +120,19 @@ def _features_response(message: Message, response: Any, exchange: Exchange) -> M
 
 UPDATE_FEATURES = Translation("UpdateFeatures", 0, 2, _features_request, _features_response)
 
+# ---- UnregisterBroker ------------------------------------------------------------------------------------------------
+
+
+def _unregister_request(message: Message, _: Exchange) -> m.UnregisterBrokerRequest:
+    return m.UnregisterBrokerRequest(broker_id=message["broker_id"])
+
+
+def _unregister_response(_message: Message, response: Any, _exchange: Exchange) -> Message:
+    return error_of(response)
+
+
+UNREGISTER_BROKER = Translation("UnregisterBroker", 0, 0, _unregister_request, _unregister_response)
+
 # ---- DescribeQuorum --------------------------------------------------------------------------------------------------
 
 CONTROLLER_LISTENER = "CONTROLLER"
