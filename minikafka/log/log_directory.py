@@ -194,7 +194,7 @@ class LogDirectory:
         points: Mapping[TopicPartition, Offset] | None,
         starts: Mapping[TopicPartition, Offset] | None,
     ) -> PartitionLog:
-        """Open a log; what is kept of bytes that are cut off is durable before they are. MisfitLog."""
+        """Open a log; what is kept of bytes that are cut off, or segments removed, is durable before. MisfitLog."""
         copies: dict[str, str] = {}
         while True:
             try:

@@ -79,10 +79,12 @@ class MisfitLog(Exception):
 
 
 class UnsyncedCopy(Exception):
-    """Bytes were copied aside, and the copy must be durable before they are cut off. See :func:`load`."""
+    """A file has what is needed of another one, and must be durable before that one is cut or removed: a copy of bytes
+    that are cut off, or a snapshot with the producers of segments that are deleted. See :func:`load`.
+    """
 
     def __init__(self, source: str, copy: str) -> None:
-        super().__init__(f"{copy} has bytes of {source} that are about to be cut off")
+        super().__init__(f"{copy} has what is needed of {source}, which is about to be cut or removed")
         self.source = source
         self.copy = copy
 
@@ -369,9 +371,14 @@ class _Loader:
             if base in restarts or self._has_snapshot(base):
                 break
             below -= 1
-        if below:
-            self.report.notes.append(f"{below} segments below the log start {self.start_offset} are deleted")
-            self._remove_first(below)
+        if not below:
+            return
+        base, source = self.segments[below].base_offset, self.segments[below - 1].path(LOG)
+        if self.copies is not None and source not in self.copies and base not in restarts:
+            # After kill -9 it may be in the page cache only.
+            raise UnsyncedCopy(source, f"{self.folder}/{offset_name(base, SNAPSHOT)}")
+        self.report.notes.append(f"{below} segments below the log start {self.start_offset} are deleted")
+        self._remove_first(below)
 
     def _first_wanted(self) -> int:
         """Number of the segment that holds the log start."""
@@ -826,8 +833,9 @@ def load(
 ) -> LoadedLog:
     """Open the log in ``folder``. ``on_rebuilt`` is called when indexes are rebuilt later, at first use.
 
-    ``copies``: the copies of what is cut off that are durable, by the path of the segment. With it, UnsyncedCopy is
-    raised for one that is missing: the caller makes it durable and loads again. Without, nothing is waited for.
+    ``copies``: the files that are durable and have what is needed of a segment that is cut or removed, by the path of
+    the segment. With it, UnsyncedCopy is raised for one that is missing: the caller makes it durable and loads again.
+    Without, nothing is waited for.
 
     ``recovery_point`` and ``high_watermark`` are the checkpointed ones. Recovery point 0: none was ever written for
     this log; None: the checkpoint itself is lost. High watermark None: everything that is there is committed. Raises

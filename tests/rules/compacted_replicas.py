@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from minikafka.config import TopicConfig
 from minikafka.log.inspect import verify_log
 from minikafka.log.partition_log import PartitionLog
-from minikafka.log.recovery import MisfitLog
+from minikafka.log.recovery import MisfitLog, UnsyncedCopy
 from minikafka.ports import no_events
 from minikafka.replication.follower import CutTo, FollowerReplica, RestartAt, TruncateByLeaderEpoch
 from minikafka.types import UNDEFINED_EPOCH_END, Epoch, EpochEnd, Offset
@@ -57,15 +57,23 @@ class Replica:
         return f"{self.name} {self.log!r}"
 
     def _open(self, *, clean: bool = False, **options: Any) -> PartitionLog:
-        return open_log(
-            self.disk,
-            self.config,
-            clean=clean,
-            recovery_point=self._point,
-            start_offset=self._saved_start,
-            save_start=self.save_start,
-            **options,
-        )
+        copies: dict[str, str] = {}
+        while True:
+            try:
+                return open_log(
+                    self.disk,
+                    self.config,
+                    clean=clean,
+                    recovery_point=self._point,
+                    start_offset=self._saved_start,
+                    save_start=self.save_start,
+                    copies=copies,
+                    **options,
+                )
+            except UnsyncedCopy as made:
+                run(self.disk.open(made.copy).sync())
+                run(self.disk.sync_folder(str(ORDERS)))
+                copies[made.source] = made.copy
 
     async def save_start(self) -> None:
         self._saved_start = self.log.start_offset

@@ -101,6 +101,23 @@ def test_records_are_deleted_behind_an_unsynced_roll(seed: int) -> None:
     assert log.producers.last_sequences() == {7: (0, 2)}
 
 
+@given(SEEDS)
+def test_records_are_deleted_behind_an_unsynced_roll_and_the_process_is_killed_before_the_power_goes(seed: int) -> None:
+    """The snapshot that the next process finds is made durable before that process removes the segment."""
+    disk = MemoryDisk()
+    directory, log = with_synced_records(disk)
+    log.roll()
+    fill(log, "not synced")
+    log.raise_start(3)
+    run(directory.checkpoint_start_offsets())
+    log = opened(disk).logs[ORDERS]
+    assert not disk.exists(FIRST_SEGMENT)
+    run(log.sync())
+    log = after_power_cut(disk, seed)
+    assert log.start_offset == 3
+    assert log.producers.last_sequences() == {7: (0, 2)}
+
+
 @given(SEEDS, SEEDS)
 def test_two_power_cuts(seed: int, second: int) -> None:
     """What was opened after the first one is as good as what was written before it."""
