@@ -461,7 +461,13 @@ class _Loader:
                     self._remove(path)
                 self.report.notes.append(f"{segment.path(LOG)}: was replaced by the compacted segment before it")
                 del self.segments[number]
-                first_to_scan -= number < first_to_scan
+                if number <= first_to_scan:
+                    # If it held the recovery point, the segment that has its place does.
+                    first_to_scan -= 1
+                    if number > first_to_scan:
+                        number = first_to_scan
+                        self.trusted_end = self.segments[number].base_offset
+                        self.epochs.truncate_from_end(self.trusted_end)
                 continue
             # Also where compaction leaves gaps: what is behind a hole may be a log that was begun again there.
             is_new_start = segment.base_offset != before and segment.base_offset <= self.start_offset

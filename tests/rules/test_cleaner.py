@@ -615,6 +615,32 @@ def test_the_epoch_at_the_start_of_a_log_begins_there_though_compaction_took_wha
         assert not each.report.dropped
 
 
+def test_an_epoch_begins_where_it_began_though_a_replaced_segment_with_its_beginning_came_back():
+    """The power brought back a segment that compaction had merged into the one before it, and the recovery point lies
+    there. With that segment the beginning of epoch 1 was forgotten, and a follower would have kept records of epoch 0
+    (S21; histories of ``producer_replicas.py``, seed 85057).
+    """
+    disk = MemoryDisk()
+    log = open_log(disk, COMPACT)
+    put(log, ("a", "1"))
+    put(log, ("b", "1"))
+    log.roll()
+    put(log, ("b", "2"), epoch=1)
+    log.roll()
+    put(log, ("c", "1"), epoch=1)
+    run(log.sync())
+    path = f"orders-0/{offset_name(2, '.log')}"
+    replaced = disk.read_file(path)
+    clean(log)
+    run(log.sync())
+    assert not disk.exists(path)
+    disk.replace_file(path, replaced)
+    opened = open_log(disk, COMPACT, recovery_point=3)
+    assert not disk.exists(path)
+    assert opened.epochs.entries == [(0, 0), (1, 2)]
+    assert latest(rows(opened)) == {"a": (0, "1"), "b": (2, "2"), "c": (3, "1")}
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_killed_broker_knew_of_epochs_is_durable_after_the_next_sync(seed):
     """Its checkpoint was right, but in the page cache only, and the next process took it for saved: 1. an epoch begins;
