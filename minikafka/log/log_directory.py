@@ -131,8 +131,8 @@ class LogDirectory:
 
         ``config_of`` gives a partition's settings as far as they are known at the start; ``pause`` is awaited between
         two logs, so that others on the same loop go on while this one loads thousands. Raises InvalidConfig when
-        the directory is another node's, another cluster's or a newer format's, or holds Kafka's metadata log;
-        DiskFailed when it cannot be locked or read.
+        the directory is another node's, another cluster's or a newer format's, or holds a metadata log that is Kafka's
+        or another cluster's; DiskFailed when it cannot be locked or read.
         """
         disk.lock()
         if is_metadata_of_kafka(disk):
@@ -170,6 +170,12 @@ class LogDirectory:
                 known = ({}, {}) if has_former else (points, starts)
                 self._logs[partition] = await self._opened(partition, *known)
             except MisfitLog as error:
+                if partition == METADATA_PARTITION:
+                    # What this node has voted is in the same folder: without it, it could vote twice in one epoch.
+                    raise InvalidConfig(
+                        f"{error}. The folder also has the votes of this node, so it is not set aside: restore the "
+                        "data directory, or move the whole of it away to begin with an empty one"
+                    ) from error
                 await self._set_aside(partition, str(error))
                 continue
             self._logs[partition].clean_end = clean_ends.get(partition)

@@ -159,6 +159,17 @@ def test_data_directory_sets_such_a_log_aside():
     assert "leader epoch 1 after 7" in str(facts[0]["why"])
 
 
+def test_a_metadata_log_of_another_cluster_is_not_set_aside():
+    """Its folder has the node's votes, too: without them a voter could vote twice in one epoch."""
+    disk, path = MemoryDisk(), f"{METADATA_PARTITION}/{offset_name(0, '.log')}"
+    run(LogDirectory.open(disk, node_id=1, cluster_id="c", directory_id="d"))
+    disk.replace_file(path, foreign(FALLING).read_file(f"{FOLDER}/{offset_name(0, '.log')}"))
+    disk.replace_file(f"{METADATA_PARTITION}/quorum-state", b"{}")
+    with pytest.raises(InvalidConfig, match=r"leader epoch 1 after 7.*the votes of this node"):
+        run(LogDirectory.open(disk, node_id=1, cluster_id="c", directory_id="d"))
+    assert disk.read_file(f"{METADATA_PARTITION}/quorum-state") == b"{}"
+
+
 # ---- the metadata log ------------------------------------------------------------------------------------------------
 
 KAFKA_METADATA = bytes.fromhex("010c0010") + b"metadata.version" + b"\0\x1e\0"
