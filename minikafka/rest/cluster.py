@@ -70,10 +70,7 @@ async def get_cluster(visit: Visit) -> Json:
     controller = None
     if metadata.controller_id != NO_NODE:
         known = m.CurrentLeader(leader_id=metadata.controller_id, leader_epoch=host.image.epoch)
-        controller = leader_members(host, known)
-        if "url" in controller:
-            broker = host.image.brokers[metadata.controller_id]
-            controller["url"] = place_of(host, broker, visit.context.listener)["url"]
+        controller = leader_members(host, known, visit.context.listener)
     return _Cluster(
         cluster_id=metadata.cluster_id,
         node_id=host.node_id,
@@ -365,7 +362,7 @@ async def get_controller(visit: Visit) -> Json:
     leader = m.CurrentLeader(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
     return _Quorum.out_of(
         quorum,
-        leader=leader_members(visit.host, leader),
+        leader=leader_members(visit.host, leader, visit.context.listener),
         voters=[_Member.described(each) for each in quorum.voters],
         observers=[_Member.described(each) for each in quorum.observers],
     )

@@ -434,7 +434,7 @@ class PartitionReader:
         events: list[Change] = []
         if leader != self._leader:
             self._leader = leader
-            events.append(Change("leader", leader_members(self.visit.host, leader)))
+            events.append(Change("leader", leader_members(self.visit.host, leader, self.visit.context.listener)))
         records, self.next_offset = await records_of(
             self.visit, answer, self.next_offset, FETCH_RECORD_COUNT_MAX, self._form
         )

@@ -238,7 +238,7 @@ async def get_group(visit: Visit) -> Json:
         generation=group.generation_id,
         assignor=group.protocol,
         leader=group.leader or None,
-        coordinator=broker_members(visit.host, await coordinator_of(visit, group.group_id)),
+        coordinator=broker_members(visit.host, await coordinator_of(visit, group.group_id), visit.context.listener),
         members=[Member.described(each, visit.permit) for each in group.members],
         offsets=lags,
     )

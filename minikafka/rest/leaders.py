@@ -31,7 +31,7 @@ from minikafka.rest.route import Visit
 from minikafka.rpc import call
 from minikafka.security.authorizer import Action
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
-from minikafka.types import NO_NODE, Address, NodeId, Offset, TopicPartition
+from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused
 from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
@@ -156,18 +156,20 @@ def min_isr(config: BrokerConfig, topic: TopicImage, partition: PartitionImage) 
     return min(minimum, len(partition.replicas))
 
 
-def leader_members(host: Scene, leader: m.CurrentLeader) -> dict[str, Any]:
-    """``leader`` in answers and problems."""
-    document: dict[str, Any] = {"id": leader.leader_id, "epoch": leader.leader_epoch}
-    address = host.address_of(leader.leader_id) if leader.leader_id != NO_NODE else None
-    if address is not None:
-        document["url"] = url_of(host, address)
-    return document
+def leader_members(scene: Scene, leader: m.CurrentLeader, listener: str) -> dict[str, Any]:
+    """``leader`` in answers and problems to a client of this listener."""
+    return {"id": leader.leader_id, "epoch": leader.leader_epoch, **_url_of(scene, leader.leader_id, listener)}
 
 
-def url_of(host: Scene, address: Address) -> str:
-    """Where another broker listens."""
-    return f"{host.config.brokers_scheme}://{address}"
+def broker_members(scene: Scene, node: NodeId, listener: str) -> dict[str, Any]:
+    """A coordinator or controller in answers and problems to a client of this listener."""
+    return {"id": node, **_url_of(scene, node, listener)}
+
+
+def _url_of(scene: Scene, node: NodeId, listener: str) -> dict[str, str]:
+    """Where a client of this listener finds a broker; empty if no such broker is registered."""
+    broker = scene.image.brokers.get(node)
+    return {} if broker is None else {"url": place_of(scene, broker, listener)["url"]}
 
 
 def place_of(scene: Scene, broker: BrokerImage, listener: str) -> dict[str, Any]:
@@ -193,12 +195,13 @@ def current_leader(host: Host, name: TopicPartition, hint: m.CurrentLeader | Non
     return leader
 
 
-def refuse_to_forward(host: Host, name: TopicPartition, leader: m.CurrentLeader) -> None:
+def refuse_to_forward(visit: Visit, name: TopicPartition, leader: m.CurrentLeader) -> None:
     """421 with the right broker, unless this one leads."""
+    host = visit.host
     if leader.leader_id != host.node_id:
         raise Refused(
             kafka.NotLeaderOrFollower(f"broker {host.node_id} does not lead {name}, broker {leader.leader_id} does"),
-            leader=leader_members(host, leader),
+            leader=leader_members(host, leader, visit.context.listener),
             topic=name.topic,
             partition=name.partition,
         )
@@ -228,7 +231,7 @@ async def from_leader(
     for attempt in range(ATTEMPTS_MAX):
         leader = current_leader(visit.host, name, hint)
         if not forward:
-            refuse_to_forward(visit.host, name, leader)
+            refuse_to_forward(visit, name, leader)
         try:
             response = await ask(visit, leader.leader_id, request, wait_s=wait_s)
             # A response about one partition is the answer itself.
@@ -252,7 +255,7 @@ def _with_facts(
     facts: dict[str, Any] = {"topic": name.topic, "partition": name.partition}
     if leader.leader_id != NO_NODE:
         visit.leaders.append(leader.leader_id)
-        facts["leader"] = leader_members(visit.host, leader)
+        facts["leader"] = leader_members(visit.host, leader, visit.context.listener)
     for fact in ("log_start_offset", "high_watermark", "log_end_offset"):
         value = getattr(answer, fact, -1)
         if value >= 0:
@@ -273,7 +276,7 @@ async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s
         if controller == NO_NODE:
             continue
         if not forward and controller != visit.host.node_id:
-            raise _not_controller(visit.host, controller)
+            raise _not_controller(visit, controller)
         visit.leaders[:] = [controller]
         try:
             response = await ask(visit, controller, request, wait_s=wait_s)
@@ -285,7 +288,7 @@ async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s
                 return response
             error = failure_of(first)
         if not forward:
-            raise _not_controller(visit.host, controller)
+            raise _not_controller(visit, controller)
     if isinstance(error, kafka.NotController):
         error = kafka.LeaderNotAvailable(f"the controller is changing: {error.message}")
     raise error
@@ -309,10 +312,11 @@ async def change(visit: Visit, request: Any, items: str = "", *, dry_run: bool =
     return changed
 
 
-def _not_controller(host: Host, controller: NodeId) -> Refused:
+def _not_controller(visit: Visit, controller: NodeId) -> Refused:
+    host = visit.host
     return Refused(
         kafka.NotController(f"broker {host.node_id} is not the active controller, broker {controller} is"),
-        controller=broker_members(host, controller),
+        controller=broker_members(host, controller, visit.context.listener),
     )
 
 
@@ -470,15 +474,9 @@ async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) ->
     if found.node_id != host.node_id and not may_forward(visit):
         raise Refused(
             kafka.NotCoordinator(f"broker {host.node_id} does not coordinate {name}, broker {found.node_id} does"),
-            coordinator=broker_members(host, found.node_id),
+            coordinator=broker_members(host, found.node_id, visit.context.listener),
         )
     return found.node_id
-
-
-def broker_members(host: Host, node: NodeId) -> dict[str, Any]:
-    """A coordinator or controller in answers and problems."""
-    address = host.address_of(node)
-    return {"id": node, **({"url": url_of(host, address)} if address is not None else {})}
 
 
 async def from_all(visit: Visit, request: Any, what: str) -> dict[NodeId, Any]:

@@ -222,7 +222,7 @@ class _Channel(ABC):
 def _channel(host: Host, scope: str, permit: Permitted, listener: str) -> _Channel:
     if scope == CLUSTER:
         return _ClusterChannel(host, permit, listener)
-    return _PartitionChannel(host, named(scope), permit)
+    return _PartitionChannel(host, named(scope), permit, listener)
 
 
 def named(scope: str) -> TopicPartition:
@@ -322,8 +322,9 @@ def cluster_state(
 class _PartitionChannel(_Channel):
     """One partition, as its replicas report it."""
 
-    def __init__(self, host: Host, name: TopicPartition, permit: Permitted) -> None:
+    def __init__(self, host: Host, name: TopicPartition, permit: Permitted, listener: str) -> None:
         self._name = name
+        self._listener = listener
         self._views: Views = {}
         self._readers: dict[NodeId, asyncio.Task[None]] = {}
         self._heard: set[NodeId] = set()
@@ -351,8 +352,9 @@ class _PartitionChannel(_Channel):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_heard.wait(), PERIOD_S)
         reads = permit is None or permit.allows((Action(AclOperation.READ, ResourceType.TOPIC, name.topic),))
+        image = partition_of(host, name)
         return partition_state(
-            host, name, partition_of(host, name), self._views, present_caution(host), shows_producers=reads
+            host, name, image, self._views, present_caution(host), shows_producers=reads, listener=self._listener
         )
 
     def _read_from(self, nodes: set[NodeId]) -> None:
@@ -403,13 +405,15 @@ def partition_state(
     caution: str = "",
     *,
     shows_producers: bool = True,
+    listener: str = "",
 ) -> dict[str, Any]:
     """The state of a partition that viewers receive, of what is recorded in ``image`` and reported in ``views``.
 
     ``caution``: why what is recorded may be out of date.
     ``shows_producers``: the viewer may read the topic, as DescribeProducers needs it.
+    ``listener``: that of the viewers, whose addresses they see.
     """
-    shown = partition_out(host, name, image, views)
+    shown = partition_out(host, name, image, views, listener)
     # By id, so that a difference names the replica that changed. Objects have no order of numbers of their own.
     shown["order"] = list(image.replicas)
     shown["replicas"] = {str(each["id"]): each for each in shown["replicas"]}

@@ -101,7 +101,7 @@ async def get_offsets(visit: Visit) -> Json:
     request = m.ListOffsetsRequest(partitions=(wanted,))
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
     timestamp = found.timestamp if found.timestamp >= 0 else None
-    leads = leader_members(visit.host, leader)
+    leads = leader_members(visit.host, leader, visit.context.listener)
     return _Offset.out_of(found, at=at.word, timestamp=timestamp, leader=leads)
 
 
@@ -111,7 +111,7 @@ async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Json:
     if described.replica is None:
         raise OffsetNotAvailable(f"broker {leader.leader_id} has not taken up {name} yet")
     offset = described.replica.high_watermark if word == "hw" else described.replica.log_end_offset
-    leads = leader_members(visit.host, leader)
+    leads = leader_members(visit.host, leader, visit.context.listener)
     return _Offset.out_of(leader, **name._asdict(), at=word, offset=offset, timestamp=None, leader=leads)
 
 
@@ -119,7 +119,7 @@ async def _epoch_end(visit: Visit, name: TopicPartition) -> Json:
     wanted = m.EpochQuery(**name._asdict(), leader_epoch=visit[EPOCH])
     request = m.OffsetForLeaderEpochRequest(partitions=(wanted,))
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
-    leads = leader_members(visit.host, leader)
+    leads = leader_members(visit.host, leader, visit.context.listener)
     return _Offset.out_of(found, at="epoch", offset=found.end_offset, timestamp=None, leader=leads)
 
 
@@ -165,7 +165,7 @@ async def post_truncation(visit: Visit) -> Json:
     request = m.DeleteRecordsRequest(timeout_ms=visit[TIMEOUT_MS], partitions=(wanted,))
     # Asked twice, it does the same: what is deleted stays deleted.
     found, leader = await from_leader(visit, name, request, wait_s=visit[TIMEOUT_MS] / 1000)
-    return _Truncated.out_of(found, leader=leader_members(visit.host, leader), note=visit.note)
+    return _Truncated.out_of(found, leader=leader_members(visit.host, leader, visit.context.listener), note=visit.note)
 
 
 # ---- producer ids ----------------------------------------------------------------------------------------------------

@@ -139,21 +139,23 @@ async def get_partition(visit: Visit) -> Json:
     name = name_of(visit)
     image = partition_of(visit.host, name)
     if not may_forward(visit):
-        refuse_to_forward(visit.host, name, current_leader(visit.host, name))
+        refuse_to_forward(visit, name, current_leader(visit.host, name))
     views = await asked_views(visit, name, image)
     image = partition_of(visit.host, name)
     if leaders_view(views, image.leader) is not None:
         visit.leaders.append(image.leader)
-    return partition_out(visit.host, name, image, views)
+    return partition_out(visit.host, name, image, views, visit.context.listener)
 
 
-def partition_out(host: Scene, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
+def partition_out(
+    host: Scene, name: TopicPartition, image: PartitionImage, views: Views, listener: str
+) -> dict[str, Any]:
     """One partition: the recorded state, and what the brokers of ``views`` report."""
     seen = leaders_view(views, image.leader)
     return _Partition.out_of(
         image,
         topic=name.topic,
-        leader=leader_out(host, image),
+        leader=leader_out(host, image, listener),
         min_insync_replicas=seen.min_isr if seen is not None else None,
         **{each: getattr(seen, each, None) for each in _LEADERS},
         replicas=replicas_of(host, image, views),
@@ -169,11 +171,11 @@ async def asked_views(visit: Visit, name: TopicPartition, image: PartitionImage)
     return await views_of(visit, name, [visit.host.node_id, *image.replicas, controller])
 
 
-def leader_out(host: Scene, image: PartitionImage) -> dict[str, Any] | None:
+def leader_out(host: Scene, image: PartitionImage, listener: str) -> dict[str, Any] | None:
     """The leader as text; None without one."""
     if image.leader == NO_NODE:
         return None
-    return leader_members(host, m.CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch))
+    return leader_members(host, m.CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch), listener)
 
 
 def replicas_of(host: Scene, image: PartitionImage, views: Views) -> list[_Replica]:
@@ -252,7 +254,7 @@ async def post_election(visit: Visit) -> Json:
         topic=name.topic,
         partition=name.partition,
         type=election,
-        leader=leader_out(visit.host, image),
+        leader=leader_out(visit.host, image, visit.context.listener),
         isr=list(image.isr),
         note=visit.note,
     ).out()
@@ -355,7 +357,7 @@ async def get_explanation(visit: Visit) -> Json:
     refused = [event_of(node, view.refused) for node, view in sorted(views.items()) if view.refused is not None]
     return _Explanation(
         **name._asdict(),
-        leader=_leads(visit.host, image, story),
+        leader=_leads(visit, image, story),
         isr=_isr(visit.host, image, views, story),
         high_watermark=_watermark(image, views),
         last_stable_offset=_stable_offset(image, views),
@@ -365,12 +367,13 @@ async def get_explanation(visit: Visit) -> Json:
     ).out()
 
 
-def _leads(host: Host, image: PartitionImage, story: list[Event]) -> _Leads:
+def _leads(visit: Visit, image: PartitionImage, story: list[Event]) -> _Leads:
     """The leader; behind it the last change of leader, and what the leader did with it."""
+    host = visit.host
     change = last(story, "leader_elected", "leader_lost")
     taken = last([event for event in story if event.broker == image.leader], "became_leader")
     return _Leads(
-        leader=leader_out(host, image),
+        leader=leader_out(host, image, visit.context.listener),
         sentence=_why_this_leader(host, image, story) + _out_of_date(host),
         because=[event for event in (change, taken) if event is not None],
     )

@@ -399,7 +399,7 @@ async def _send(visit: Visit, parts: list[_Part], sender: _Sender) -> None:
                     part.error = error
                     continue
                 if not forward:
-                    refuse_to_forward(visit.host, part.name, leader)
+                    refuse_to_forward(visit, part.name, leader)
                 part.leader = leader.leader_id
                 by_leader.setdefault(leader.leader_id, []).append(part)
         if not by_leader:
@@ -472,7 +472,7 @@ def _facts_of(visit: Visit, part: _Part) -> dict[str, Any]:
     if image is not None:
         facts["isr"] = list(image.isr)
         known = CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch)
-        facts["leader"] = leader_members(visit.host, known)
+        facts["leader"] = leader_members(visit.host, known, visit.context.listener)
         facts["min_insync_replicas"] = min_isr(visit.host.config, visit.host.image.topics[part.name.topic], image)
     return facts
 

@@ -275,7 +275,7 @@ async def _forward(name: str, visit: Visit, node: NodeId, timeout_s: float) -> R
         raise kafka.BrokerIdNotRegistered(f"no broker {node} is known here, only {sorted(host.image.brokers)}")
     if visit[FORWARD] == "never":
         elsewhere = kafka.InvalidRequest(f"broker {node} is another process; send the request to {address}")
-        raise Refused(elsewhere, status=421, broker=broker_members(host, node))
+        raise Refused(elsewhere, status=421, broker=broker_members(host, node, context.listener))
     request = RunTestHookRequest(
         broker_id=node,
         route=name,
@@ -296,7 +296,7 @@ async def _forward(name: str, visit: Visit, node: NodeId, timeout_s: float) -> R
         message = f"broker {node}: {response.error_message}"
         error = kafka.error_of(response.error_code, message, outcome=outcome_in(response))
         refused = Refused(error, status=response.status or None)
-        refused.members.update(document, broker=broker_members(host, node))
+        refused.members.update(document, broker=broker_members(host, node, context.listener))
         raise refused
     return Reply(document, response.status, {"Location": response.location} if response.location else {})
 

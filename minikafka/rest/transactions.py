@@ -151,7 +151,9 @@ async def get_transaction(visit: Visit) -> Json:
         kind=TRANSACTIONAL_IDS,
     )
     [found] = response.transactions
-    coordinator = broker_members(visit.host, await coordinator_of(visit, name, TRANSACTIONAL_IDS))
+    coordinator = broker_members(
+        visit.host, await coordinator_of(visit, name, TRANSACTIONAL_IDS), visit.context.listener
+    )
     started_ms = found.started_ms if found.started_ms >= 0 else None
     return _Transaction.out_of(found, started_ms=started_ms, coordinator=coordinator)
 
@@ -173,7 +175,9 @@ async def get_producers(visit: Visit) -> Json:
     request = m.DescribeProducersRequest(partitions=(m.DescribeProducersPartition(**name._asdict()),))
     found, leader = await from_leader(visit, name, request, wait_s=DESCRIBE_WAIT_S)
     producers = [producer_out(each) for each in found.active]
-    return _Producers.out_of(found, leader=leader_members(visit.host, leader), producers=producers)
+    return _Producers.out_of(
+        found, leader=leader_members(visit.host, leader, visit.context.listener), producers=producers
+    )
 
 
 TIMEOUT_MS_DEFAULT = 60_000
@@ -278,7 +282,7 @@ async def post_transaction(visit: Visit) -> Json:
         wanted,
         producer_id=given.producer_id,
         producer_epoch=given.producer_epoch,
-        coordinator=broker_members(visit.host, visit.leaders[-1]),
+        coordinator=broker_members(visit.host, visit.leaders[-1], visit.context.listener),
         note=visit.note,
     )
 

@@ -109,7 +109,10 @@ async def test_brokers_are_shown_at_the_listener_of_the_caller(curl: Curl, monke
     clusters = (await curl.get("/v1/cluster")).json
     for shown in (clusters["brokers"][0], (await curl.get("/v1/brokers")).json["brokers"][0]):
         assert (shown["host"], shown["port"], shown["url"]) == ("kafka.example", 9093, "http://kafka.example:9093")
-    assert clusters["controller"]["url"] == "http://kafka.example:9093"
+    partition = (await curl.get("/v1/topics/orders/partitions/0")).json
+    ends = (await curl.get("/v1/topics/orders/partitions/0/offsets?at=latest")).json
+    for shown in (clusters["controller"], partition["leader"], ends["leader"]):
+        assert (shown["id"], shown["url"]) == (1, "http://kafka.example:9093")
     console = await curl.get("/", headers={"Accept": "text/html"})
     assert "http://kafka.example:9093" in console.headers["Content-Security-Policy"]
     assert "http://kafka.example:9093" in (await curl.get("/docs")).text
