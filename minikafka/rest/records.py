@@ -56,18 +56,21 @@ async def records_in(document: Any, now_ms: int) -> list[RecordIn]:
     Other requests are served in between. Raises Refused (422, with a pointer to each bad member) or RecordListTooLarge.
     """
     faults: list[Fault] = []
-    listed: Any = document
-    path: str | None = ""
     if type(document) is dict and "records" in document:
         listed, path = document["records"], "/records"
         add_strangers(document, ("records",), "", faults, "no such member beside records")
-    elif type(document) is not list:
-        listed, path = [document], None
-    if type(listed) is not list:
-        faults.append({"pointer": path, "detail": f"a list is needed, not {shown(listed)}"})
-        listed = []
-    elif not listed:
-        faults.append({"pointer": path, "detail": "at least one record is needed"})
+        if type(listed) is not list:
+            faults.append({"pointer": path, "detail": f"a list is needed, not {shown(listed)}"})
+            listed = []
+        elif not listed:
+            faults.append({"pointer": path, "detail": "at least one record is needed"})
+    elif type(document) is list:
+        listed, path = document, ""
+        if not listed:
+            faults.append({"pointer": path, "detail": "at least one record is needed"})
+    else:
+        records = [record_in(document, "", now_ms, faults)]
+        return _checked(records, faults)
     if len(listed) > PRODUCE_RECORD_COUNT_MAX:
         raise RecordListTooLarge(
             f"{len(listed)} records in one request, the limit is {PRODUCE_RECORD_COUNT_MAX}",
@@ -76,10 +79,14 @@ async def records_in(document: Any, now_ms: int) -> list[RecordIn]:
     records = []
     turns = Turns()
     for at, each in enumerate(listed):
-        records.append(record_in(each, "" if path is None else f"{path}/{at}", now_ms, faults))
+        records.append(record_in(each, f"{path}/{at}", now_ms, faults))
         await turns.after(len(records[-1].value or b""))
         if len(faults) >= VALIDATION_ERROR_COUNT_MAX:
             break
+    return _checked(records, faults)
+
+
+def _checked(records: list[RecordIn], faults: list[Fault]) -> list[RecordIn]:
     if faults:
         raise unacceptable(faults)
     return records
