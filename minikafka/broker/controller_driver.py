@@ -560,9 +560,10 @@ class ControllerDriver:
         batch.add(decision, asked, lambda end: self._after_heartbeat(node, decision, end))
 
     def _after_heartbeat(self, node: NodeId, decision: Decision[m.BrokerHeartbeatResponse], end: Offset) -> None:
-        if decision.response.should_shut_down:
+        broker = self.metadata.image.brokers.get(node)
+        if decision.response.should_shut_down or broker is None:  # the next decision may have unregistered it
             self.sessions.ended(node)
-        elif decision.records and self.metadata.image.brokers[node].in_controlled_shutdown:
+        elif decision.records and broker.in_controlled_shutdown:
             self.sessions.shutting_down(node, end)
         elif decision.records:
             self.sessions.not_shutting_down(node)

@@ -36,6 +36,7 @@ from minikafka.wire.messages import (
     IsrMember,
     MetadataRequest,
     NewTopic,
+    UnregisterBrokerRequest,
 )
 from tests.sim.controller_world import CLUSTER_ID, ControllerWorld, play
 
@@ -123,6 +124,30 @@ def test_a_registration_is_answered_with_the_offset_of_its_record():
         )
         told = {facts["broker"]: facts["broker_epoch"] for facts in world.facts("broker_registered")}
         assert told == dict(zip((1, 2, 3), epochs, strict=True))
+
+    play(story)
+
+
+def test_a_broker_that_is_fenced_may_be_unregistered_in_the_same_batch():
+    """What is noted of its session after the commit finds no registration of it any more."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        epoch = world.broker(2).broker_epoch
+        fencing = BrokerHeartbeatRequest(
+            broker_id=2, broker_epoch=epoch, current_metadata_offset=world.metadata.image.offset, want_fence=True
+        )
+        before = len(world.quorum.batches)
+        fenced, _ = await asyncio.gather(
+            world.driver.handle(fencing), world.driver.handle(UnregisterBrokerRequest(broker_id=2))
+        )
+        assert fenced.is_fenced
+        assert sorted(world.metadata.image.brokers) == [1]
+        assert world.quorum.batches[before:] == [2], "one batch"
+        assert not world.driver.sessions.alive(2, world.now())
+        assert [facts["broker"] for facts in world.facts("broker_unregistered")] == [2]
+        assert await world.register(2) > epoch
 
     play(story)
 
