@@ -195,8 +195,10 @@ def test_members_change_their_protocol_one_by_one_and_back(
             producing.end()
             assert not producing.errors, producing.errors
             members.until("the rest is read", lambda: producing.written <= members.reads.keys())
-            for name in "ef":
-                members.send(f"leave {name}")
+            members.send("leave e")
+            # Java's consumer calls its partitions lost, and does not commit them, if it is closed while its group rebalances.
+            members.until("f is alone", lambda: members.describe() == "Classic f=-")
+            members.send("leave f")
             members.until("all have left", lambda: members.left == set("abcdef"))
             assert not members.failures, members.failures
         assert members.reads.keys() == producing.written
