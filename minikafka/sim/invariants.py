@@ -295,7 +295,12 @@ class GoneWhenCopied(OfPartition):
             if event.kind == "batch_appended":
                 place = (event.node, view.key)
                 base, end = number_of(event, "base"), number_of(event, "end")
-                start = min(base, self._looked_at.get(place, base))
+                looked_at = self._looked_at.get(place)
+                if looked_at is None:
+                    # Nothing was exposed before. A compacted leader's first batch may leave a gap in front of itself.
+                    held = records_of(view.partition.log, view.partition.log.start_offset, base)
+                    looked_at = max((record.base_offset + 1 for record in held), default=base)
+                start = min(base, looked_at)
                 self._looked_at[place] = end
                 if "leader" in event.facts:
                     self._note(view, book, event, start)

@@ -90,6 +90,23 @@ def test_a_tombstone_was_missed_when_its_leader_lacked_it(leader: str, missed: d
     assert watch.never_had("n1", (ORDERS, "T")) == {1}
 
 
+def test_the_first_look_at_a_copy_sees_the_gap_before_it():
+    """Seed 651802872: nothing had been exposed before, and the compacted leader's first batch left a gap in front."""
+    whole = open_log(MemoryDisk(), COMPACT)
+    for key, value in (("a", "1"), ("b", "1"), ("b", "2")):
+        put(whole, (key, value))
+    committed = CommittedPrefixEqual()
+    book = committed.by_key[ORDERS, "T"] = KeyBook()
+    for record in records_of(whole, 0, 3):
+        book.note(record, 0.0)
+    watch = GoneWhenCopied(committed)
+    event = Event(0.0, "n1", 1, "batch_appended", {"base": 2, "end": 3, "leader": 3}, "")
+    view = ReplicaView({}, None, event, held_as(without(whole, 1)))
+    view.events.append(event)
+    watch.look(view, lambda name, what: pytest.fail(f"{name}: {what}"))
+    assert watch.never_had("n1", (ORDERS, "T")) == {1}
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_record_of_an_aborted_transaction_may_be_gone(committed: bool):
     """Seed 955000203: compaction removed the last record of a key, rightly, and the simulator reported a lost record."""
