@@ -255,7 +255,7 @@ def peer_of(peername: object) -> str:
 
 
 def owner_of(principal: str, remote: str) -> str:
-    """Return for whom a request counts where users share something: its user, or the address of one without a name."""
+    """Return the owner of a request where users share something: its user, or the address of one without a name."""
     return remote if principal == ANONYMOUS else principal
 
 

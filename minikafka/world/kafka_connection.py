@@ -60,7 +60,7 @@ class KafkaConnection(SocketConnection):
         self._held = 0
         """Bytes admitted for the large frame that is being received, and for those that are being handled."""
         self.owner = STRANGERS
-        """For whom they are held; it changes only while none are."""
+        """The owner of these bytes (``request_room.py``); it changes only while none are held."""
         self._is_stranger = False
         """Its client must log in, and has not."""
         self._announced = 0

@@ -167,7 +167,7 @@ class RpcConnection(SocketConnection):
         self._body_size = 0
         self._held = 0
         self._owner = ""
-        """For whom these bytes are held."""
+        """The owner of these bytes (``request_room.py``)."""
         self._handling: asyncio.Task[None] | Parked | None = None
         self._is_full = False
         self._awaits_code = False

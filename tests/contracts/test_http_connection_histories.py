@@ -1,6 +1,6 @@
 """Random requests on one HTTP connection, cut into random pieces: each is answered once, in order, and lets its memory go.
 
-A connection begins as one of plain ``/rpc`` requests (``rpc_connection.py``) and is handed over to the general server
+A connection begins as one of plain ``/rpc`` requests (``rpc_connection.py``) and the general server takes it over
 with the first request that is not plain. No reader may notice where a packet ended, nor the change.
 """
 

@@ -131,7 +131,7 @@ class ConnectionHistory:
                 case "Heartbeat":
                     line.heartbeat(number)
                 case "Fetch":
-                    line.ask("Fetch", 10, fetch(), number)
+                    line.fetch(number)
                 case "ListGroups":
                     line.ask("ListGroups", 2, {}, number)
                 case "OffsetFetch":
@@ -285,19 +285,3 @@ class ConnectionHistory:
         assert line.handled_bytes == line.received_bytes
         if not self.has_left:
             assert line.answered == [each.correlation for each in self.sent if not each.is_unanswered]
-
-
-def fetch() -> dict[str, Any]:
-    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**9, "log_start_offset": -1}
-    return {
-        "replica_id": -1,
-        "max_wait_ms": 0,
-        "min_bytes": 1,
-        "max_bytes": 10**9,
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": [{"topic": "t", "partitions": [{**partition, "current_leader_epoch": -1}]}],
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }

@@ -140,6 +140,26 @@ class Line:
     def heartbeat(self, correlation: int) -> None:
         self.ask("Heartbeat", 2, {"group_id": "g", "generation_id": 1, "member_id": "m"}, correlation)
 
+    def fetch(self, correlation: int = 1) -> None:
+        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**9, "log_start_offset": -1}
+        self.ask(
+            "Fetch",
+            10,
+            {
+                "replica_id": -1,
+                "max_wait_ms": 0,
+                "min_bytes": 1,
+                "max_bytes": 10**9,
+                "isolation_level": 0,
+                "session_id": 0,
+                "session_epoch": -1,
+                "topics": [{"topic": "t", "partitions": [{**partition, "current_leader_epoch": -1}]}],
+                "forgotten_topics_data": [],
+                "rack_id": "",
+            },
+            correlation,
+        )
+
     @property
     def answered(self) -> list[int]:
         """Correlation ids in the order in which answers left."""

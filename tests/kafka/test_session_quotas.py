@@ -62,25 +62,6 @@ class Throttled(Line):
         head = 9 if api_named(name).is_flexible(version) else 8
         return decode(name, "response", version, memoryview(self.sent[-1]), head)
 
-    def fetch(self) -> None:
-        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**9, "log_start_offset": -1}
-        self.ask(
-            "Fetch",
-            10,
-            {
-                "replica_id": -1,
-                "max_wait_ms": 0,
-                "min_bytes": 1,
-                "max_bytes": 10**9,
-                "isolation_level": 0,
-                "session_id": 0,
-                "session_epoch": -1,
-                "topics": [{"topic": "t", "partitions": [{**partition, "current_leader_epoch": -1}]}],
-                "forgotten_topics_data": [],
-                "rack_id": "",
-            },
-        )
-
 
 async def until(condition: Callable[[], Any]) -> None:
     """Wait until it holds."""
