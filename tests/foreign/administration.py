@@ -224,8 +224,10 @@ def brokers(random: Random, unique: str) -> Iterator[Ask]:
             keys = ["segment.bytes"] if own["resource_type"] == TOPIC else ["log.segment.bytes", "message.max.bytes"]
             return {**own, "configuration_keys": random.choice([keys, keys[:1], ["no.such"], [], None])}
 
+        # One that is named again: Kafka answers twice, ours once.
+        named = {repr(each): each for each in (asked() for _ in range(random.choice([1, 1, 2])))}
         message = {
-            "resources": [asked() for _ in range(random.choice([1, 1, 2]))],
+            "resources": list(named.values()),
             "include_synonyms": random.random() < 0.5,
             "include_documentation": random.random() < 0.5,
         }

@@ -263,6 +263,7 @@ def consumers(random: Random, unique: str, *, rebalance_ms: int = LONG_MS) -> It
         return {"subscribed_topic_names": topics, "subscribed_topic_regex": regex}
 
     inside: set[str] = set()
+    by_expression: set[str] = set()
 
     def join(client: str) -> Iterator[Ask]:
         """Once, until it leaves: Kafka takes a member that joins again by its word that it owns nothing, ours does not."""
@@ -272,14 +273,18 @@ def consumers(random: Random, unique: str, *, rebalance_ms: int = LONG_MS) -> It
             return
         if not wrong:
             inside.add(client)
-            if versions[client] and not instances[client] and random.random() < 0.3:
+            if versions[client] and not instances[client] and not by_expression and random.random() < 0.3:
+                by_expression.add(client)
                 yield from match(client)
                 return
         message = {"member_epoch": 0, "rebalance_timeout_ms": rebalance_ms, "topic_partitions": [], **subscribed()}
         yield beat(client, {**message, "server_assignor": server_assignor, **wrong})
 
     def match(client: str) -> Iterator[Ask]:
-        """Join with a regular expression, which Kafka looks up beside the heartbeats: ours has the topics at once."""
+        """Join with a regular expression, which Kafka looks up beside the heartbeats: ours has the topics at once.
+
+        Kafka looks up a group's next one after ten seconds at the earliest: a conversation has one.
+        """
         regexes = [f"k{unique}", f"(k|no){unique}", "no.*"]
         regex = random.choice(regexes if len(clients + classics) > 2 else [*regexes, f"[kl]{unique}", ".*" + unique])
         wanted = {"subscribed_topic_names": random.choice([[], names[:1]]), "subscribed_topic_regex": regex}

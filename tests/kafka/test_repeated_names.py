@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from minikafka.broker.api.admin import AdminApi
 from minikafka.config import BrokerConfig
@@ -51,10 +52,12 @@ def test_settings_of_a_broker_that_is_named_many_times_are_described_once():
     """Two hundred names of one broker held the loop for 62 ms."""
     own = DescribeConfigsResource(resource_type=BROKER, resource_name="1")
     all_brokers = DescribeConfigsResource(resource_type=BROKER, resource_name="", configuration_keys=("a", "b"))
-    request = DescribeConfigsRequest(resources=(own, all_brokers) * TIMES)
+    one_setting = replace(own, configuration_keys=("log.dirs",))
+    request = DescribeConfigsRequest(resources=(one_setting, own, all_brokers) * TIMES)
     answer = AdminApi(BrokerConfig(node_id=1), MetadataImage).handle_describe_configs(request)
-    assert [each.resource_name for each in answer.results] == ["1", ""]
-    assert answer.results[0].configs
+    assert [each.resource_name for each in answer.results] == ["1", "1", ""]
+    assert [each.name for each in answer.results[0].configs] == ["log.dirs"]
+    assert len(answer.results[1].configs) > 1
 
 
 @pytest.mark.e2e

@@ -69,10 +69,9 @@ class AdminApi:
         for each in request.resources:
             if each.resource_type not in WITH_SETTINGS:
                 raise _wrong_type(each)
-        # One result for each resource, however often it is named: a broker's settings are 16 KB of response.
-        named = {(each.resource_type, each.resource_name): each for each in reversed(request.resources)}
-        found = tuple(self._described(each, request) for each in reversed(named.values()))
-        return a.DescribeConfigsResponse(results=found)
+        # What is asked twice has one result: a broker's settings are 16 KB of response, their names 10 bytes of request.
+        distinct = dict.fromkeys(request.resources)
+        return a.DescribeConfigsResponse(results=tuple(self._described(each, request) for each in distinct))
 
     def with_configs(self, request: CreateTopicsRequest, response: CreateTopicsResponse) -> CreateTopicsResponse:
         """The controller's response, with all settings of each created topic if the request wants them (KIP-525)."""
@@ -106,7 +105,7 @@ class AdminApi:
             return a.DescribedConfigs.with_error(
                 error, resource_type=asked.resource_type, resource_name=asked.resource_name
             )
-        keys = asked.configuration_keys
+        keys = frozenset(asked.configuration_keys or ())
         return a.DescribedConfigs(
             resource_type=asked.resource_type,
             resource_name=asked.resource_name,
