@@ -301,8 +301,9 @@ def test_a_lost_response_to_a_classic_newcomer_leaves_no_member_without_a_client
         desk.join(lost.member_id)
 
 
-def test_a_classic_member_has_its_rebalance_timeout_from_the_heartbeat_on_that_asks_it_to_join():
-    """As in Kafka: an upgrade does not remove a member that could not know of it."""
+@pytest.mark.parametrize("asks", ["heartbeat", "sync"])
+def test_a_classic_member_has_its_rebalance_timeout_from_the_response_on_that_asks_it_to_join(asks: str):
+    """As in Kafka (seed 51001022 beside it): an upgrade does not remove a member that could not know of it."""
     desk = desk_of()
     desk.topic(2)
     member, _ = desk.join_new(rebalance_ms=1_000)
@@ -310,10 +311,27 @@ def test_a_classic_member_has_its_rebalance_timeout_from_the_heartbeat_on_that_a
     desk.sync(member, 1, {member: assignment(0, 1)})
     desk.enter("new")
     desk.pass_time(2)
-    assert desk.heartbeat(member, 1).error_code == RebalanceInProgress.code
+    answer = desk.heartbeat(member, 1) if asks == "heartbeat" else desk.answers[desk.sync(member, 1)]
+    assert answer.error_code == RebalanceInProgress.code
     desk.pass_time(2)
     with pytest.raises(UnknownMemberId):
         desk.heartbeat(member, 1)
+
+
+@pytest.mark.parametrize("syncs", [False, True], ids=["joined only", "synced"])
+def test_a_classic_member_must_sync_within_its_rebalance_timeout(syncs: bool):
+    """As in Kafka: one that joins and never syncs would keep its partitions unread for as long as it sends heartbeats."""
+    desk = desk_of()
+    desk.topic(2)
+    desk.enter("new")
+    member, ticket = desk.join_new(rebalance_ms=1_000)
+    generation = desk.answers[ticket].generation_id
+    if syncs:
+        desk.sync(member, generation)
+    desk.pass_time(0.9)
+    desk.heartbeat(member, generation)
+    desk.pass_time(0.2)
+    assert sorted(each.member_id for each in desk.group().members) == sorted(["new", *([member] if syncs else [])])
 
 
 def test_a_classic_newcomer_gives_its_member_id_back():

@@ -226,7 +226,7 @@ def _enter(rules: Heartbeat, draft: Draft, request: g.JoinGroupRequest, new_id: 
 
 
 def sync(group: ConsumerGroup, request: g.SyncGroupRequest, topics: Topics) -> g.SyncGroupResponse:
-    """SyncGroup: what the member may use by now."""
+    """SyncGroup: what the member may use by now. RebalanceInProgress is returned, as by :func:`heartbeat`."""
     _check_member(group, request.member_id, request.group_instance_id)
     current = group.current(request.member_id)
     check_generation(group, request.member_id, request.generation_id)
@@ -235,7 +235,7 @@ def sync(group: ConsumerGroup, request: g.SyncGroupRequest, topics: Topics) -> g
     if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
         raise kafka.InconsistentGroupProtocol(f"group {group.group_id} uses {PROTOCOL_TYPE}, {name}: join again")
     if group.epoch > current.epoch and current.state != MemberState.UNREVOKED:
-        raise kafka.RebalanceInProgress(f"group {group.group_id} has a newer assignment: join again")
+        return g.SyncGroupResponse.with_error(_asked_to_join(group))
     assignment = Assignment(partitions=_named(current.assigned, topics)).packed()
     return g.SyncGroupResponse(protocol_type=PROTOCOL_TYPE, protocol_name=name, assignment=assignment)
 
@@ -244,9 +244,11 @@ def heartbeat(group: ConsumerGroup, request: g.HeartbeatRequest) -> kafka.Protoc
     """Heartbeat: RebalanceInProgress is returned, for the member lives; what is refused is raised."""
     _check_member(group, request.member_id, request.group_instance_id)
     check_generation(group, request.member_id, request.generation_id)
-    if must_rejoin(group, request.member_id):
-        return kafka.RebalanceInProgress(f"group {group.group_id} has a newer assignment: join again")
-    return None
+    return _asked_to_join(group) if must_rejoin(group, request.member_id) else None
+
+
+def _asked_to_join(group: ConsumerGroup) -> kafka.ProtocolError:
+    return kafka.RebalanceInProgress(f"group {group.group_id} has a newer assignment: join again")
 
 
 def must_rejoin(group: ConsumerGroup, member_id: str) -> bool:

@@ -59,6 +59,8 @@ class Held:
     """Member id to the time at which its session ends."""
     revocations: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Member id to the epoch at which it must revoke partitions, and the time at which it must have done so."""
+    syncs: dict[str, float] = field(default_factory=dict)
+    """Classic members that have joined, and when they must have synced."""
     is_writing: bool = False
     is_unclear: bool = False
     """The write in flight was not committed in time: it may or may not be."""
@@ -75,7 +77,7 @@ class Held:
         """When a member's time ends; never while a write is in flight."""
         if self.is_writing:
             return math.inf
-        times = [*self.sessions.values(), *(at for _, at in self.revocations.values())]
+        times = [*self.sessions.values(), *self.syncs.values(), *(at for _, at in self.revocations.values())]
         return max(min(times, default=math.inf), self.not_before)
 
 
@@ -216,6 +218,7 @@ class ConsumerGroups:
                 held.pending.pop(response.member_id, None)
             if error is None and response.member_id in held.group.members:
                 self._arm(held, response.member_id, then)
+                held.syncs[response.member_id] = then.now + max(request.rebalance_timeout_ms, 1) / 1000
             then.answer(ticket, response if error is None else failed_join(error))
 
         if draft.records:
@@ -234,7 +237,9 @@ class ConsumerGroups:
         """SyncGroup of a classic member."""
         held = self._free(request.group_id)
         response = classic.sync(held.group, request, self._topics())
-        self._arm(held, request.member_id, step)
+        self._arm(held, request.member_id, step, is_asked=response.error_code != 0)
+        if not response.error_code:
+            held.syncs.pop(request.member_id, None)
         return response
 
     def classic_heartbeat(self, request: g.HeartbeatRequest, step: Step) -> g.HeartbeatResponse:
@@ -376,8 +381,8 @@ class ConsumerGroups:
     def _arm(self, held: Held, member_id: str, step: Step, *, is_asked: bool = False) -> None:
         """Begin the member's session again, and its rebalance timeout if the group waits for it.
 
-        That of a classic member begins, as in Kafka, with the heartbeat that asks it to join again (``is_asked``): it
-        cannot know earlier that it has to.
+        That of a classic member begins, as in Kafka, with the first response that asks it to join again
+        (``is_asked``): it cannot know earlier that it has to.
         """
         if held.sessions.get(member_id) == LEFT:
             return
@@ -400,7 +405,7 @@ class ConsumerGroups:
         return group.current(member_id).state == MemberState.UNREVOKED
 
     def _clean_timers(self, held: Held) -> None:
-        for timers in (held.sessions, held.revocations):
+        for timers in (held.sessions, held.revocations, held.syncs):
             for member_id in timers.keys() - held.group.members.keys():
                 del timers[member_id]
 
@@ -412,6 +417,7 @@ class ConsumerGroups:
             for each, at in held.sessions.items()
             if at <= step.now
         }
+        fenced |= {each: "it did not sync within its rebalance timeout" for each, at in held.syncs.items() if at <= step.now}
         for member_id, (epoch, at) in list(held.revocations.items()):
             if at > step.now:
                 continue
