@@ -69,7 +69,7 @@ class AdminApi:
         for each in request.resources:
             if each.resource_type not in WITH_SETTINGS:
                 raise _wrong_type(each)
-        # What is asked twice has one result: a broker's settings are 16 KB of response, their names 10 bytes of request.
+        # What is asked twice has one result: 10 bytes that name a broker are 16 KB of response.
         distinct = dict.fromkeys(request.resources)
         return a.DescribeConfigsResponse(results=tuple(self._described(each, request) for each in distinct))
 

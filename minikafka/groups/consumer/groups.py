@@ -417,7 +417,9 @@ class ConsumerGroups:
             for each, at in held.sessions.items()
             if at <= step.now
         }
-        fenced |= {each: "it did not sync within its rebalance timeout" for each, at in held.syncs.items() if at <= step.now}
+        fenced |= {
+            each: "it did not sync within its rebalance timeout" for each, at in held.syncs.items() if at <= step.now
+        }
         for member_id, (epoch, at) in list(held.revocations.items()):
             if at > step.now:
                 continue
