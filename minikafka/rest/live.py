@@ -22,11 +22,11 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias
 
 from minikafka.errors import ProtocolError, ThrottlingQuotaExceeded, UnknownTopicOrPartition
-from minikafka.quorum.image import PartitionImage
+from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.rest import json_text
 from minikafka.rest.cluster import broker_load, described_topics, needed
 from minikafka.rest.host import Host, Scene
-from minikafka.rest.leaders import answer_of, partition_of
+from minikafka.rest.leaders import answer_of, min_isr, partition_of
 from minikafka.rest.parameters import Text
 from minikafka.rest.partitions import partition_out, watermark_sentence
 from minikafka.rest.route import Routes, Stream, Visit, text_answer
@@ -41,7 +41,7 @@ from minikafka.rest.transactions import producer_out
 from minikafka.rest.views import Views, leaders_view, patience_with
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
-from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.types import INTERNAL_TOPICS, NO_NODE, NodeId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.differences import difference
@@ -59,7 +59,10 @@ VIEWER_COUNT_MAX = 20
 VIEWER_COUNT_MAX_OF_ONE = 10
 """Of one user, or of one address of clients without a name: nobody takes the streams of all others."""
 TOPIC_COUNT_MAX = 50
-"""A cluster's state has the partitions of so many topics, and counts all of them."""
+"""A cluster's state has the partitions of so many topics, those with problems first, and counts all of them."""
+
+STATES = OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, OK = "offline", "under-min-isr", "under-replicated", "ok"
+"""Of a partition, the worst first: without a leader; the leader refuses acks=all; replicas are out of the ISR."""
 
 CLUSTER = "cluster"
 SCOPE = Text(
@@ -285,8 +288,12 @@ def cluster_state(
     image = scene.image
     topics = described_topics(image, permit)
     partitions = [each for topic in topics for each in topic.partitions]
+    states = {topic.name: [_state_of(scene, topic, each) for each in topic.partitions] for topic in topics}
+    under_min_isr = sum(each.count(UNDER_MIN_ISR) for each in states.values())
+    ordered = sorted(states, key=lambda name: (_worst_first(states[name]), name in INTERNAL_TOPICS, name))
+    shown = frozenset(ordered[:TOPIC_COUNT_MAX])
     return {
-        "summary": cluster_summary(image, partitions, caution),
+        "summary": cluster_summary(image, partitions, under_min_isr, caution),
         "caution": caution,
         "controller": None if controller == NO_NODE else controller,
         "brokers": {
@@ -302,18 +309,28 @@ def cluster_state(
                     "leader": None if each.leader == NO_NODE else each.leader,
                     "isr": list(each.isr),
                     "replicas": list(each.replicas),
-                    "state": "offline"
-                    if each.leader == NO_NODE
-                    else "under-replicated"
-                    if len(each.isr) < len(each.replicas)
-                    else "ok",
+                    "state": state,
                 }
-                for each in topic.partitions
+                for each, state in zip(topic.partitions, states[topic.name], strict=True)
             }
-            for topic in topics[:TOPIC_COUNT_MAX]
+            for topic in topics
+            if topic.name in shown
         },
-        "topics_left_out": max(0, len(topics) - TOPIC_COUNT_MAX),
+        "topics_left_out": len(topics) - len(shown),
     }
+
+
+def _state_of(scene: Scene, topic: TopicImage, partition: PartitionImage) -> str:
+    if partition.leader == NO_NODE:
+        return OFFLINE
+    if len(partition.isr) == len(partition.replicas):
+        return OK
+    return UNDER_MIN_ISR if len(partition.isr) < min_isr(scene.config, topic, partition) else UNDER_REPLICATED
+
+
+def _worst_first(states: list[str]) -> int:
+    """The place of a topic in the order in which topics are shown, by its partition that is worst off."""
+    return min(map(STATES.index, states), default=len(STATES))
 
 
 # ---- one partition ---------------------------------------------------------------------------------------------------

@@ -130,14 +130,16 @@ def _cautioned(summary: str, caution: str) -> str:
     return f"{caution[:1].upper()}{caution[1:]}: {summary}" if caution else summary
 
 
-def cluster_summary(image: MetadataImage, partitions: Sequence[PartitionImage], caution: str = "") -> str:
+def cluster_summary(
+    image: MetadataImage, partitions: Sequence[PartitionImage], under_min_isr: int, caution: str = ""
+) -> str:
     """The health of a cluster with these partitions. ``caution``: why the metadata may be out of date."""
     up = sum(not each.fenced for each in image.brokers.values())
     offline = sum(each.leader == NO_NODE for each in partitions)
     under = sum(len(each.isr) < len(each.replicas) for each in partitions)
     return _cautioned(
         f"{up} of {len(image.brokers)} brokers are up. Partitions: {len(partitions)}; without a leader: {offline}; "
-        f"under-replicated: {under}.",
+        f"below min ISR: {under_min_isr}; under-replicated: {under}.",
         caution,
     )
 

@@ -10,9 +10,9 @@ from typing import Any
 from minikafka.config import BrokerConfig
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.rest import json_text
-from minikafka.rest.live import cluster_state
+from minikafka.rest.live import TOPIC_COUNT_MAX, cluster_state
 from minikafka.rest.routes import GZIP_MEMORY, GZIP_WINDOW
-from minikafka.types import Address, NodeId
+from minikafka.types import NO_NODE, Address, NodeId
 from minikafka.wire.differences import difference
 from tests.rules.test_differences import applied
 
@@ -86,3 +86,22 @@ def test_frame_of_a_broker_that_dies_is_small():
     received(packer, json_text.event("snapshot", before, "1a2b-1"))
     assert received(packer, json_text.event("frame", frame, "1a2b-2")) <= FRAME_BYTES_MAX
     assert applied(before, json.loads(json.dumps(frame["changes"]))) == after
+
+
+def test_topics_with_problems_are_among_those_that_are_shown():
+    """Of hundreds of topics, viewers look for those that cannot be written; the broker's own topics come last."""
+    strict = replace(partition(0), isr=(1, 2))
+    listed = {f"t-{number:03}": (partition(0),) for number in range(TOPIC_COUNT_MAX)}
+    listed |= {"__consumer_offsets": (partition(0),), "z-1": (replace(partition(0), isr=(), leader=NO_NODE),)}
+    image = image_of({**listed, "z-2": (partition(1), strict), "z-3": (strict,)})
+    image.topics["z-2"] = replace(image.topics["z-2"], configs={"min.insync.replicas": "3"})
+    state = cluster_state(Scene(image, BrokerConfig(node_id=1)), 1, None)
+    assert [name for name in state["topics"] if not name.startswith("t-")] == ["z-1", "z-2", "z-3"]
+    assert state["topics_left_out"] == 4
+    assert [[each["state"] for each in state["topics"][name].values()] for name in ("z-1", "z-2", "z-3", "t-000")] == [
+        ["offline"],
+        ["ok", "under-min-isr"],
+        ["under-replicated"],
+        ["ok"],
+    ]
+    assert "without a leader: 1; below min ISR: 1; under-replicated: 3." in state["summary"]

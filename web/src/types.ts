@@ -59,7 +59,7 @@ export interface Cell {
   leader: number | null;
   isr: number[];
   replicas: number[];
-  state: "ok" | "under-replicated" | "offline";
+  state: "ok" | "under-replicated" | "under-min-isr" | "offline";
 }
 
 export interface ClusterView {

@@ -10,7 +10,8 @@ import { internalLast, link } from "../words";
 
 const BROKER_COLUMNS = ["Broker", "State", "Leads#", "In sync#", "Replicas#"];
 const WORDS_MAX = 24; // partitions of a topic that are shown in words; more are numbers with a sign
-const SIGNS = { "ok": "▮", "under-replicated": "▯", "offline": "╳" };
+const SIGNS = { "ok": "▮", "under-replicated": "▯", "under-min-isr": "▯!", "offline": "╳" };
+const URGENT = ["offline", "under-min-isr"];
 const FIRST = { name: "orders", partitions: 3, copiesMax: 3 };
 
 function Brokers({ state }: { state: ClusterView }): JSX.Element {
@@ -22,8 +23,9 @@ function Brokers({ state }: { state: ClusterView }): JSX.Element {
   </Table>;
 }
 
-function words({ leader, isr, replicas }: Cell): string {
-  return leader === null ? "no leader" : `leader ${leader}, ISR {${isr.join(",")}} of {${replicas.join(",")}}`;
+function words({ leader, isr, replicas, state }: Cell): string {
+  const below = state === "under-min-isr" ? ", below min ISR" : "";
+  return leader === null ? "no leader" : `leader ${leader}, ISR {${isr.join(",")}} of {${replicas.join(",")}}${below}`;
 }
 
 function Topic({ topic, partitions }: { topic: string; partitions: Record<string, Cell> }): JSX.Element {
@@ -36,7 +38,7 @@ function Topic({ topic, partitions }: { topic: string; partitions: Record<string
         ? <a key={number} href={link(topic, number)} class={one.state} title={words(one)} aria-label={`${number}: ${words(one)}`}>{number} {SIGNS[one.state]}</a>
         : <a key={number} href={link(topic, number)} class={one.state}>{number}: {words(one)}</a>)}
     </div>
-    {small && <p class="soft">▮ all copies in sync, ▯ some are not, ╳ no leader.</p>}
+    {small && <p class="soft">▮ all copies in sync, ▯ some are not, ▯! fewer than min.insync.replicas, ╳ no leader.</p>}
   </div>;
 }
 
@@ -85,16 +87,22 @@ function FirstTopic({ state }: { state: ClusterView }): JSX.Element {
   </>;
 }
 
+// Topics that cannot be written as they should come first, wherever their names stand.
+function urgency(partitions: Record<string, Cell>): number {
+  const found = URGENT.findIndex((each) => Object.values(partitions).some(({ state }) => state === each));
+  return found < 0 ? URGENT.length : found;
+}
+
 export function Cluster({ state }: { state: ClusterView | null }): JSX.Element {
   if (!state) return <h1>Cluster</h1>;
-  const topics = Object.entries(state.topics).sort(([one], [other]) => internalLast(one, other));
+  const topics = Object.entries(state.topics).sort(([one, left], [other, right]) => urgency(left) - urgency(right) || internalLast(one, other));
   return <>
     <h1>Cluster</h1>
     <section><h2>Brokers</h2><Brokers state={state} /></section>
     <section>
       <h2>Partitions</h2>
       {topics.length ? topics.map(([topic, partitions]) => <Topic key={topic} topic={topic} partitions={partitions} />) : <FirstTopic state={state} />}
-      {state.topics_left_out > 0 && <p class="soft">{state.topics_left_out} more topics are not shown.</p>}
+      {state.topics_left_out > 0 && <p class="soft">Topics with problems come first: {state.topics_left_out} more are under <a href="#/t">Topics</a>.</p>}
     </section>
   </>;
 }

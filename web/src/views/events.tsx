@@ -6,7 +6,7 @@ import { hello, pausedAt, serverNow } from "../live";
 import type { Step } from "../time";
 import { Alert, PartitionHead, Table, sentenceOf, usePolled, useSettled } from "../parts";
 import { explain } from "../shell";
-import { brokersOf, capital, counted, moment, plain } from "../words";
+import { brokersOf, capital, clock, counted, moment, plain } from "../words";
 
 const PERIOD_MS = 1000;
 const HISTORY_PERIOD_MS = 3000;
@@ -35,13 +35,16 @@ interface Line extends Happened {
 }
 
 // Events with one name, broker and cause within a while are one line: the end of a broker moves the leaders of many partitions.
+// So is the same event that is repeated again and again: a producer retries until its time is over.
 function grouped(events: Happened[]): Line[] {
   const lines: Line[] = [];
   const latest = new Map<string, Line>();
   for (const each of events) {
     const key = `${each.event} ${each.broker} ${each.cause}`;
     const line = latest.get(key);
-    if (line && each.ms - line.ms <= (each.cause ? ALIKE_MS : UNCAUSED_MS)) {
+    const last = line?.all.at(-1);
+    const isRepeated = last?.words === each.words && each.ms - last.ms <= ALIKE_MS;
+    if (line && (isRepeated || each.ms - line.ms <= (each.cause ? ALIKE_MS : UNCAUSED_MS))) {
       line.all.push(each);
       continue;
     }
@@ -71,10 +74,11 @@ function Tracks({ lines }: { lines: Line[] }): JSX.Element {
   </div>;
 }
 
-function wordsOf({ all, words }: Line): string {
+function wordsOf({ all, words, ms }: Line): string {
   if (all.length === 1) return words;
   const different = [...new Set(all.map((each) => each.words))];
-  return `${all.length} times: ${different.slice(0, CAUSES_MAX).join("; ")}${different.length > CAUSES_MAX ? "; …" : ""}`;
+  const last = all.at(-1)?.ms ?? ms;
+  return `${all.length} times${last - ms > UNCAUSED_MS ? ` until ${clock(last)}` : ""}: ${different.slice(0, CAUSES_MAX).join("; ")}${different.length > CAUSES_MAX ? "; …" : ""}`;
 }
 
 function Events({ events, note }: { events: Happened[]; note: string }): JSX.Element {

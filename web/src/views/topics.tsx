@@ -1,6 +1,7 @@
 // Topics, and one topic: partitions and settings.
 import type { JSX } from "preact";
 import { request, topicPath } from "../api";
+import { pausedAt } from "../live";
 import { Alert, Cells, PresentOnly, Table, sentenceOf, usePolled } from "../parts";
 import type { Cell, ClusterView } from "../types";
 import { bytes, internalLast, link } from "../words";
@@ -37,7 +38,13 @@ export function Topics(): JSX.Element {
 
 interface Topic {
   config: Record<string, string>;
-  partitions: { partition: number; leader: { id: number } | number | null; isr: number[]; replicas: number[]; leader_epoch: number }[];
+  partitions: { partition: number; leader: number; isr: number[]; replicas: number[] }[];
+}
+
+// The live state has the partitions of some topics only; a topic that is not among them has no partition below min ISR.
+function cellsOf({ partitions }: Topic): Record<string, Cell> {
+  return Object.fromEntries(partitions.map(({ partition, leader, isr, replicas }) =>
+    [partition, { leader: leader < 0 ? null : leader, isr, replicas, state: leader < 0 ? "offline" : isr.length < replicas.length ? "under-replicated" : "ok" }]));
 }
 
 const PARTITION_COLUMNS = ["Partition", "Leader", "ISR", "Replicas", "State", "Contents"];
@@ -49,7 +56,7 @@ function PartitionRow({ topic, number, cell }: { topic: string; number: string; 
 
 export function TopicView({ name, state }: { name: string; state: ClusterView | null }): JSX.Element {
   const { value, failed } = usePolled(PERIOD_MS, () => request<Topic>(topicPath(name)), [name]);
-  const partitions = state?.topics[name];
+  const partitions = state?.topics[name] ?? (pausedAt.value === null && value ? cellsOf(value) : undefined);
   return <>
     <p><a href="#/t">Topics</a></p>
     <h1>{name}</h1>
