@@ -18,7 +18,7 @@ import re
 import resource
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any
@@ -64,6 +64,8 @@ from minikafka.world.clients import Asker
 from minikafka.world.read_disk import ReadDisk
 
 DIAL_TIMEOUT_S = 3.0
+PLACES_MAX = 4
+"""Topics or brokers that a finding names for people; of more it says how many they are."""
 PATIENCE: dict[str, Any] = {"default_api_timeout_ms": 5_000, "request_timeout_ms": 2_500}
 
 SETTINGS_ASKED = (*AGREED, "queued.max.request.bytes", *SECURITY_SETTINGS)
@@ -285,12 +287,27 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
         rows = [(each.level, each.where, each.what, each.do) for each in found]
         print_table(("Level", "Where", "What", "Do"), rows, output)
     else:
-        _draw(found, asked, len(files))
+        draw(found, asked, len(files))
     if broken:
         raise click.exceptions.Exit(FAILED)
 
 
-def _draw(found: list[Finding], brokers: int, directories: int) -> None:
+def _merged(found: list[Finding]) -> list[Finding]:
+    """Findings for people: one for all places of which the same is said. A dead broker concerns hundreds of topics."""
+    alike: dict[Finding, list[str]] = {}
+    for each in found:
+        alike.setdefault(replace(each, where=""), []).append(each.where)
+    return [replace(said, where=_places(places)) for said, places in alike.items()]
+
+
+def _places(places: list[str]) -> str:
+    more = len(places) - PLACES_MAX
+    return "; ".join(places[:PLACES_MAX]) + (f"; and {more} more" if more > 0 else "")
+
+
+def draw(found: list[Finding], brokers: int, directories: int) -> None:
+    """Print the report for people."""
+    found = _merged(found)
     for each in found:
         click.echo(f"{each.level:<8} {each.where}: {each.what}")
         click.echo(f"{'':<8} -> {each.do}")

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.cli.doctor import directory_of as directory_of_settings
+from minikafka.cli.doctor import draw
 from minikafka.cli.doctor_checks import (
     ERROR,
     NOTE,
@@ -142,6 +143,17 @@ def test_partitions_with_the_same_trouble_are_one_finding():
     assert found(cluster(topics=(bad[0], partition(1), bad[1]))) == [(ERROR, "min-isr", "t-0,2")]
     bad = [partition(number, leader=-1, isr=()) for number in range(50)]
     assert found(cluster(topics=tuple(bad))) == [(ERROR, "min-isr", "t-0,1,2,3,4,5,... (50 partitions)")]
+
+
+def test_the_same_trouble_of_many_topics_is_one_line_for_people(capsys: pytest.CaptureFixture[str]):
+    """A dead broker concerns every topic; JSON has each of them."""
+    said = {"level": WARNING, "check": "replication", "what": "has replicas out of sync", "do": "look at the brokers"}
+    draw([Finding(where=f"t{number}-0", **said) for number in range(200)] + [Finding(where="t1-1", **said)], 3, 0)
+    assert capsys.readouterr().out.splitlines() == [
+        "warning  t0-0; t1-0; t2-0; t3-0; and 197 more: has replicas out of sync",
+        "         -> look at the brokers",
+        "Looked at 3 brokers: 0 errors, 1 warning.",
+    ]
 
 
 def test_a_data_directory():
