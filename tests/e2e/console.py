@@ -23,6 +23,9 @@ from typing import Self
 BASE_PORT = re.compile(r"(?:--base-port|the ports from) (\d+)")
 PORTS = 6
 PATIENCE_S = 180.0
+SESSION_MS = 120_000
+"""No page waits for the end of a session: brokers that they kill refuse connections. On a machine that does other work, a living broker
+may be silent for longer than the default of 9 s; it would be fenced, and the leaders and epochs of a page would be others."""
 FAILS = "# fails"
 
 
@@ -95,6 +98,7 @@ class Shell:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                 "PYTHON": sys.executable,
+                "KAFKA_BROKER_SESSION_TIMEOUT_MS": str(SESSION_MS),
             },
             text=True,
             start_new_session=True,
