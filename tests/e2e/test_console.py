@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from tests.e2e.console_kit import (
     HOSTILE,
     LOOK,
     call,
+    create,
     delete_topic,
     patient_tab,
     take_pictures,
@@ -271,20 +273,37 @@ def test_a_lost_stream_is_shown_and_resumed(browser: Browser, cluster: LocalClus
     tab.close()
 
 
-def test_a_broker_without_a_controller_does_not_call_others_up(page: Page, cluster: LocalCluster):
-    """The state is the last that the broker knew, and the page says so: no broker is shown as up."""
+def show_state(page: Page, cluster: LocalCluster, *, summary: str = "", caution: str = "", left_out: int = 0) -> None:
+    """Serve a state of the cluster without topics as the live stream; broker 3 is fenced."""
     brokers = call(cluster, "/v1/brokers")["brokers"]
-    caution = "broker 1 has no session with a controller, so this may be out of date"
     state = {
-        "summary": f"{caution}: 3 of 3 brokers are up.",
+        "summary": summary,
         "caution": caution,
         "controller": None,
         "brokers": {str(each["id"]): {**each, "fenced": each["id"] == 3, "why": caution} for each in brokers},
         "topics": {},
-        "topics_left_out": 0,
+        "topics_left_out": left_out,
     }
     body = f"event: snapshot\ndata: {json.dumps(state)}\n\n"
     page.route("**/v1/live?*", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+
+
+def test_a_topic_that_the_live_state_leaves_out_has_its_partitions(page: Page, cluster: LocalCluster):
+    """The state has those of 50 topics; the page of another topic reads them from /v1/topics."""
+    create(cluster, "left-out", partitions=2)
+    show_state(page, cluster, left_out=1)
+    page.goto(f"{url_of(cluster)}/#/t/left-out")
+    expect(page.get_by_role("region", name="Partitions").locator("tbody tr")).to_have_text(
+        [re.compile(rf"^left-out-{number}\d.*✓ in syncRecords$") for number in (0, 1)]
+    )
+    page.goto(url_of(cluster))
+    expect(page.get_by_text("1 more topic under Topics.")).to_be_visible()
+
+
+def test_a_broker_without_a_controller_does_not_call_others_up(page: Page, cluster: LocalCluster):
+    """The state is the last that the broker knew, and the page says so: no broker is shown as up."""
+    caution = "broker 1 has no session with a controller, so this may be out of date"
+    show_state(page, cluster, summary=f"{caution}: 3 of 3 brokers are up.", caution=caution)
     page.goto(url_of(cluster))
     expect(page.locator(".chip")).to_have_text(["? was up", "? was up", "✗ fenced"])
     expect(page.locator("#health")).to_contain_text(caution)

@@ -6,7 +6,7 @@ import { pausedAt } from "../live";
 import { Cells, Table } from "../parts";
 import { byId, explain, health } from "../shell";
 import type { Cell, ClusterView } from "../types";
-import { internalLast, link } from "../words";
+import { counted, internalLast, link } from "../words";
 
 const BROKER_COLUMNS = ["Broker", "State", "Leads#", "In sync#", "Replicas#"];
 const WORDS_MAX = 24; // partitions of a topic that are shown in words; more are numbers with a sign
@@ -102,7 +102,7 @@ export function Cluster({ state }: { state: ClusterView | null }): JSX.Element {
     <section>
       <h2>Partitions</h2>
       {topics.length ? topics.map(([topic, partitions]) => <Topic key={topic} topic={topic} partitions={partitions} />) : <FirstTopic state={state} />}
-      {state.topics_left_out > 0 && <p class="soft">Topics with problems come first: {state.topics_left_out} more are under <a href="#/t">Topics</a>.</p>}
+      {state.topics_left_out > 0 && <p class="soft">{counted(state.topics_left_out, "more topic")} under <a href="#/t">Topics</a>. Those with problems are shown here first.</p>}
     </section>
   </>;
 }
