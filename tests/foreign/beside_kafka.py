@@ -243,10 +243,10 @@ def codes(*pairs: tuple[int, int]) -> Callable[[Difference], bool]:
     return lambda found: found.member == "error_code" and (found.kafka, found.ours) in pairs
 
 
-def are_read(transactions: list[Message], row: Message) -> list[Message]:
+def are_read(transactions: list[Message] | None, row: Message) -> list[Message]:
     """Those of a partition's aborted transactions that begin in the records of the response."""
     end = max((base + delta for base, delta, *_ in row["records"]), default=-1)
-    return [each for each in transactions if each["first_offset"] <= end]
+    return [each for each in transactions or () if each["first_offset"] <= end]
 
 
 def has_enough(answer: Message, asked: Message) -> bool:
@@ -264,7 +264,7 @@ def member(*names: str) -> Callable[[Difference], bool]:
     return lambda found: found.member in names
 
 
-CLOCKS_MS, LOGGER = 1000, 8
+CLOCKS_MS, LOGGER, FENCED_MEMBER_EPOCH = 1000, 8, 110
 SMALL_BYTES = 100
 """Of a partition: a limit below the size of some batches."""
 MIN_ISR = "min.insync.replicas"
@@ -341,14 +341,9 @@ ON_PURPOSE = (
         lambda d: d.member == "last_stable_offset" and d.kafka < d.row["log_start_offset"] == d.ours,
     ),
     Purpose(
-        "no aborted transactions: null or an empty list",
+        "aborted transactions behind Kafka's last record: Kafka may list them, ours may read on in the next segment",
         "Fetch",
-        lambda d: d.member == "aborted_transactions" and not d.kafka and not d.ours,
-    ),
-    Purpose(
-        "Kafka lists aborted transactions behind the last record as well",
-        "Fetch",
-        lambda d: d.member == "aborted_transactions" and bool(d.kafka) and d.ours == are_read(d.kafka, d.row),
+        lambda d: d.member == "aborted_transactions" and are_read(d.kafka, d.row) == are_read(d.ours, d.row),
     ),
     Purpose(
         FIRST_FAULT,
@@ -411,6 +406,15 @@ ON_PURPOSE = (
         lambda d: d.member == "member_id" and d.row["error_code"] not in (0, 79),
     ),
     Purpose("a group that is gone: the member joins again", "ConsumerGroupHeartbeat", codes((69, 25))),
+    Purpose(
+        "the epoch before counts until the next one; in Kafka not from a member that has waited for partitions since",
+        "ConsumerGroupHeartbeat",
+        lambda d: (
+            d.row.get("error_code") == FENCED_MEMBER_EPOCH
+            and getattr(d.ask.message["member_epoch"], "kind", "") == "former epoch"
+        ),
+        is_end=True,
+    ),
     Purpose(FIRST_FAULT, "ConsumerGroupHeartbeat", codes((69, 42), (25, 42), (82, 42))),
     Purpose(
         "another expression that matches the same topics is no reason for a new epoch",
