@@ -29,6 +29,7 @@ from minikafka.blocking.tls import ClientTls
 from minikafka.cli.running import (
     ANSWER_TIMEOUT_MS,
     CONTROLLER_TIMEOUT_MS,
+    VARIABLES,
     Failure,
     Misuse,
     Result,
@@ -99,8 +100,11 @@ class _Token:
         return self._text
 
 
-def tls_options(function: Decorated) -> Decorated:
-    """The options, also from the environment. Commands have no parameter for them."""
+def tls_options(function: Decorated, *, logs_in: bool = True) -> Decorated:
+    """The options, also from the environment. Commands have no parameter for them.
+
+    Without ``logs_in``, help leaves the options of a login out: the command refuses them (:func:`tls_files`).
+    """
 
     def kept(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -111,10 +115,11 @@ def tls_options(function: Decorated) -> Decorated:
             option,
             name,
             type=kind,
-            envvar="MINIKAFKA_" + option.removeprefix("--").replace("-", "_").upper(),
+            envvar=VARIABLES + option.removeprefix("--").replace("-", "_").upper(),
             show_envvar=True,
             expose_value=False,
             callback=kept,
+            hidden=not logs_in and name in (_USER, _PASSWORD_FILE, _TOKEN_FILE),
             help=meaning,
         )(function)
     return function

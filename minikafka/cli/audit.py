@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -67,7 +68,7 @@ def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
     existing_folder = click.Path(exists=True, file_okay=False, path_type=Path)
     brokers = "Read the committed records from brokers."
     return together(
-        tls_options,
+        partial(tls_options, logs_in=False),
         click.argument("ledgers", metavar="LEDGER...", nargs=-1, required=True, type=EXISTING_FILE),
         click.option("-b", "--bootstrap-server", "bootstrap", help=brokers),
         click.option("--data-dir", "folders", multiple=True, type=existing_folder, help=data_dir_help),
@@ -81,10 +82,11 @@ def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
   minikafka audit orders.jsonl --data-dir /tmp/mk     # brokers stopped; /tmp/mk/broker-1 and its siblings
   minikafka audit ledgers/*.jsonl -b 127.0.0.1:9092
 
-Several ledgers are judged as one history: give those of all producers of a topic, or the others' records are nobody's.
+Several ledgers are judged as one history: give those of all producers of a topic. Records of a producer whose
+ledger is missing count as records that nobody sent (phantom-read).
 Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early."""
 )
-@compared_options("A broker's data directory, or a folder of such; may be given again.")
+@compared_options("A broker's data directory, or a folder with several (repeatable).")
 @output_option
 def command(ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Path, ...], output: str) -> None:
     """Compare acknowledgments (LEDGER...) with what the logs hold."""

@@ -202,14 +202,17 @@ def reset_offsets(
     output: str,
     **goals: Any,
 ) -> None:
-    """Show where GROUP would go on, and with --execute let it; with --all-groups all, if none has members."""
+    """Show the offsets at which GROUP would continue; --execute commits them.
+
+    No group that is reset may have members.
+    """
     check_choice(group, all_groups=all_groups)
     from_file: Path | None = goals["from_file"]
     if all_groups and (export or from_file is not None):
         raise click.UsageError("--export and --from-file are of one group: name it")
     kind = _picked(goals)
     if from_file is None and bool(topics) == all_topics:
-        raise click.UsageError("either --topic (may be given again) or --all-topics is needed")
+        raise click.UsageError("either --topic (repeatable) or --all-topics is needed")
     if from_file is not None and (topics or all_topics):
         raise click.UsageError("--from-file names the partitions itself: leave --topic and --all-topics out")
     goal = Goal(

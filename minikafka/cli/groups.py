@@ -63,7 +63,7 @@ def command() -> None:
     "states",
     multiple=True,
     metavar="STATE",
-    help=f"Only these; with commas, or given again: {', '.join(STATES)}.",
+    help=f"Only groups in these states, separated by commas (repeatable): {', '.join(STATES)}.",
 )
 @bootstrap_option
 @kafka_output_option

@@ -6,6 +6,7 @@ Nothing is changed and nothing is locked: a running broker's files can be looked
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import click
 
-from minikafka.cli.formats import text_or_base64
+from minikafka.cli.formats import text_or_base64, visible, visible_json
 from minikafka.cli.running import FAILED, Failure, Misuse, command_group
 from minikafka.cli.tables import json_line, output_option, print_json
 from minikafka.errors import ProtocolError
@@ -46,10 +47,11 @@ def command() -> None:
   minikafka log dump /tmp/mk/broker-1/orders-0/leader-epoch-checkpoint
   minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log -o json | jq .baseOffset
 
-The words are those of kafka-dump-log. With -o json: one object a line.""",
+The words are those of kafka-dump-log. With -o json: one object a line. On a terminal, control characters in records are
+shown as \\x1b.""",
 )
 @click.argument("path", type=EXISTING)
-@click.option("--records", is_flag=True, help="Also the records of each batch.")
+@click.option("--records", is_flag=True, help="Print the records of each batch, too.")
 @output_option
 def dump_(path: Path, records: bool, output: str) -> None:
     """Print the batches of a segment, or the entries of an index, a snapshot or a checkpoint.
@@ -71,9 +73,9 @@ def dump_(path: Path, records: bool, output: str) -> None:
         for found in _rows(disk, name, records=records):
             row = _without_secrets(found) if folder.name == METADATA_FOLDER else found
             damaged = damaged or "error" in row
-            click.echo(json_line(_plain(row)) if output == "json" else _line(row))
+            click.echo(printed(row, output, escape=sys.stdout.isatty()))
     if damaged:
-        raise Failure(f"{path} is damaged; `minikafka log verify` of the broker's directory tells all")
+        raise Failure(f"{path} is damaged; `minikafka log verify` of the broker's directory lists all damage")
 
 
 def _rows(disk: ReadDisk, name: str, *, records: bool) -> Iterator[Row]:
@@ -111,6 +113,14 @@ def _plain(row: Row) -> dict[str, Any]:
         else:
             fields[name] = value
     return fields
+
+
+def printed(row: Row, output: str, *, escape: bool) -> str:
+    """A row as text or JSON; ``escape``: for a terminal, which control characters of records must not reach."""
+    line = (json_line(_plain(row)) if output == "json" else _line(row)).encode()
+    if escape:
+        line = visible_json(line) if output == "json" else visible(line)
+    return line.decode()
 
 
 def _line(row: Row) -> str:

@@ -48,6 +48,9 @@ SENTENCE_MAX = 1000
 EXAMPLES = "\b\nExamples:"
 """How the last part of a help begins; click keeps the lines of a paragraph that begins with this character."""
 
+VARIABLES = "MINIKAFKA_"
+"""How the environment variables begin that stand for options. These say where brokers are and who connects."""
+
 NAME_OTHERS = "check -b, which may name several brokers (HOST:PORT,...), and that one of them runs (`minikafka up`)"
 """What to do where no bootstrap server listens: the only one that was named may be the one broker that is down."""
 
@@ -59,6 +62,7 @@ NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (kafka.UnknownTopicOrPartition, "`minikafka topics list` shows the topics"),
     (kafka.TopicAlreadyExists, "choose another name, or delete it first"),
     (kafka.GroupIdNotFound, "`minikafka groups list` shows the groups"),
+    (kafka.TransactionalIdNotFound, "`minikafka transactions list` shows the transactional ids"),
 )
 """What to do next, by class of error; the first that fits is printed."""
 
@@ -119,6 +123,19 @@ class Command(click.Command):
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.epilog = EXAMPLES + examples if examples else None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, but how a command connects, which most commands share, stands in a section of its own behind."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection options": []}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
+            if record is not None:
+                is_shared = str(each.envvar).startswith(VARIABLES)
+                sections["Connection options" if is_shared else "Options"].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 class Commands(click.Group):

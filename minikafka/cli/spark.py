@@ -208,7 +208,7 @@ def archive_command(topic: str, bootstrap: str, into: str, checkpoint: str, foll
 Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early. The same
 without a JVM: minikafka audit.""",
 )
-@compared_options("A broker's data directory, or a folder of such; executors must see it; may be given again.")
+@compared_options("A broker's data directory, or a folder with several, which executors can read (repeatable).")
 @master_option
 @output_option
 def audit_command(

@@ -253,7 +253,7 @@ def print_lines(lines: Iterable[str]) -> None:
         click.echo(line)
 
 
-_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), 127)}
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 """A client's name must neither break a table nor steer a terminal."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 

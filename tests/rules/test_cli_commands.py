@@ -613,3 +613,20 @@ def test_no_color_is_plain_text(monkeypatch, value, is_plain):
 def test_cells(cell, text):
     """Replicas as Kafka prints them; nothing is a dash, but zero is a number."""
     assert shown(cell) == text
+
+
+def test_help_shows_how_a_command_connects_behind_its_own_options():
+    """Seven options that most commands share pushed the command's own ones out of the first screen."""
+    own, shared = CliRunner().invoke(root, ["topics", "create", "--help"]).output.split("\nConnection options:\n")
+    assert "--partitions" in own
+    assert "--bootstrap-server" not in own
+    assert all(option in shared for option in ("-b, --bootstrap-server", "--ca FILE", "--user TEXT"))
+    assert "Connection options" not in CliRunner().invoke(root, ["up", "--help"]).output
+
+
+def test_help_of_a_command_that_cannot_log_in_offers_no_login():
+    """`minikafka audit --user ann` is refused."""
+    text = CliRunner().invoke(root, ["audit", "--help"]).output
+    assert "--ca FILE" in text
+    assert "--user" not in text
+    assert "--token-file" not in text

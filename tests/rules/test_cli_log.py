@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from minikafka.cli.log import printed
 from minikafka.cli.root import root
 from minikafka.wire.batch import RecordBatch, stamped
 from minikafka.wire.records import Record, build_batch
@@ -49,6 +50,16 @@ def test_dump_in_the_words_of_kafkas_tool(folder):
     assert "value_b64: /w==" in lines[3]
     assert lines[4].startswith("baseOffset: 2")
     assert "value: null" in lines[5]
+
+
+def test_dump_sends_no_control_characters_of_records_to_a_terminal():
+    """A record must not clear the reader's screen; a pipe and a file get its bytes."""
+    row = {"offset": 1, "key": b"k", "value": b"\x1b[2J\xc2\x9b", "headers": [("h\x07", b"1")]}
+    assert printed(row, "table", escape=True) == r"| offset: 1 key: k value: \x1b[2J\x9b headers: [['h\x07', '1']]"
+    assert "value: \x1b[2J\x9b" in printed(row, "table", escape=False)
+    shown = printed(row, "json", escape=True)
+    assert shown.isprintable()
+    assert json.loads(shown)["value"] == "\x1b[2J\x9b"
 
 
 def test_dump_as_json(folder):
