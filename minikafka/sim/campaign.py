@@ -27,6 +27,7 @@ from typing import Final, NamedTuple, TextIO
 from minikafka import compiled
 from minikafka.errors import InvalidConfig, did_you_mean
 from minikafka.faults import CLIENT_END, View, links_of, nodes_of, with_any_client
+from minikafka.sim.departures import DEPARTURES
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.plan import Fault, Plan
@@ -221,7 +222,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def _check(fault: Fault, view: View) -> None:
-    known = (*Faults.BEGIN, *CLIENT_FAULTS, *MEMBER_FAULTS, *TRANSACTOR_FAULTS)
+    known = (*Faults.BEGIN, *CLIENT_FAULTS, *MEMBER_FAULTS, *TRANSACTOR_FAULTS, *DEPARTURES)
     if fault.kind not in known:
         raise ValueError(f"there is no such kind of fault{did_you_mean(fault.kind, known)}")
     if fault.kind in Faults.BEGIN:

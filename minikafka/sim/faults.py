@@ -77,6 +77,8 @@ class Faults:
         """And one of them came back with an empty disk."""
         self._is_milder = False
         """What is carried out now is less than the plan has."""
+        self.gone: set[NodeId] = set()
+        """Brokers that an operator keeps down (``departures.py``): no fault starts them again."""
         self.bit_rot = BitRot(cluster, at, is_current=self._is_current, on_repair=self._lost_its_records)
 
     def begin(self, fault: Fault) -> None:
@@ -132,8 +134,12 @@ class Faults:
 
     def restart_if_stopped(self, node: NodeId) -> None:
         """Start a process that has ended, by itself or by a fault; an operator starts his own."""
-        if node not in self.bit_rot.under_repair:
+        if node not in self.bit_rot.under_repair and node not in self.gone:
             self._cluster.restart(node)
+
+    def may_end(self) -> bool:
+        """Return True if the fault budget allows a process to be killed now."""
+        return not self._nobody_may_die()
 
     def explains(self, event: Event) -> bool:
         """Return True if a broker stopped because of what a fault did to its disk."""
@@ -338,6 +344,8 @@ class Faults:
         def start_again() -> None:
             for node in nodes:
                 self._stopping.discard(node)
+                if node in self.gone:
+                    continue
                 if cluster.alive(node):
                     cluster.crash(node)
                 cluster.restart(node)

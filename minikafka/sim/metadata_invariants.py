@@ -118,7 +118,9 @@ Change: TypeAlias = tuple[TopicPartition, PartitionImage | None, PartitionImage 
 
 
 class MetadataHolds:
-    """Of each committed image: the ISR is within the replicas, the leader within the ISR; epochs never fall."""
+    """Of each committed image: the ISR is within the replicas, the leader within the ISR; epochs never fall. A broker
+    that is unregistered has no replica.
+    """
 
     def __init__(self) -> None:
         self.unclean: dict[TopicPartition, dict[Epoch, float]] = {}
@@ -129,6 +131,7 @@ class MetadataHolds:
         """``image`` was applied somewhere; the partitions that have changed, if it is newer than any before."""
         if image.offset <= self._newest.offset:
             return []
+        self._look_for_replicas_of_the_gone(image, report)
         changed = list(changes(self._newest, image))
         for name, before, after in changed:
             if after is None:
@@ -148,6 +151,13 @@ class MetadataHolds:
                 report("epochs_never_fall", f"{name} from {before} to {after}")
         self._newest = image
         return changed
+
+    def _look_for_replicas_of_the_gone(self, image: MetadataImage, report: Report) -> None:
+        gone = self._newest.brokers.keys() - image.brokers.keys()
+        for topic, state in image.sorted_partitions() if gone else ():
+            for node in sorted(gone.intersection(state.replicas)):
+                name = TopicPartition(topic.name, state.partition)
+                report("replica_of_an_unregistered_broker", f"{name} has {list(state.replicas)}, broker {node} is gone")
 
 
 def _is_elected_uncleanly(before: PartitionImage | None, after: PartitionImage) -> bool:

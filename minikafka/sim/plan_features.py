@@ -16,6 +16,7 @@ from typing import Final
 
 from minikafka.faults import ALL, CLIENT, CONTROLLER, ELR, FOLLOWER, ISR, LEADER, MATE, METADATA_FETCH, OTHERS
 from minikafka.sim.changes import ADD_PARTITIONS, ALTER_BROKER, ALTER_TOPIC, CHANGE_FAULTS, drawn_changes
+from minikafka.sim.departures import CUT_AWAY, DEPART, EMPTY_DISK, GIVE_UP, NEVER, OLD_DIRECTORY
 from minikafka.sim.group_plans import (
     MEMBER_FAULTS,
     drawn_failovers,
@@ -516,6 +517,42 @@ def pipelined_batches(plan: Plan, random: Random) -> Plan:
     return plan.with_(client_settings={**plan.client_settings, **settings})
 
 
+LEAVER: Final = VOTERS + 1
+"""The broker that leaves in most plans of that kind; another one may leave only if it comes back."""
+
+UNREGISTRATION_TROUBLES: Final = (
+    (LOSE, 0.7, " answer"),
+    (RESET, 0.7, " answer"),
+    (LATE, 0.8, " request"),
+    (DOUBLE, 0.8, " request"),
+    (DOUBLE, 4.0, " request"),
+)
+"""What happens to UnregisterBroker: a fault of messages, its value, and which part it strikes."""
+
+
+def departing_broker(plan: Plan, random: Random) -> Plan:
+    """A broker is emptied and unregistered, maybe after it has died or behind a cut; most of them come back later.
+
+    Not beside damage, for an operator looks after damaged brokers, nor beside a group that has nothing to fear.
+    """
+    if any(fault.kind == "rot" for fault in plan.faults) or any(group.is_calm for group in plan.groups):
+        return plan
+    node = random.choice((LEAVER, LEAVER, LEAVER, *range(1, VOTERS + 1)))
+    kind = random.choice((DEPART, GIVE_UP, GIVE_UP, CUT_AWAY))
+    back = random.choice((NEVER, OLD_DIRECTORY, OLD_DIRECTORY, EMPTY_DISK)) if node == LEAVER else OLD_DIRECTORY
+    at_s = random.uniform(0.1, 0.5) * plan.duration_s
+    lasts_s = random.uniform(3.0, 6.0) if kind == CUT_AWAY else random.choice((0.0, 0.1, 1.0))
+    faults = [fault_at(at_s, kind, f"n{node}", lasts_s, back)]
+    if random.random() < 0.5:
+        trouble, value, part = random.choice(UNREGISTRATION_TROUBLES)
+        links = {" answer": f"{ALL}>{CLIENT}", " request": f"{CLIENT}>{ALL}"}
+        faults.append(fault_at(at_s, trouble, links[part], random.uniform(2.0, 5.0), value, f"UnregisterBroker{part}"))
+    for _ in range(random.choice((0, 0, 1, 2))):
+        dies_s = at_s + random.uniform(0.3, 4.0)
+        faults.append(fault_at(dies_s, "crash", CONTROLLER, random.choice((0.05, 1.0))))
+    return plan.with_(brokers=max(plan.brokers, LEAVER)).with_faults(faults)
+
+
 PLAN_FEATURES: Final = (
     (0.3, dying_clients),
     (0.25, loose_client),
@@ -543,5 +580,6 @@ PLAN_FEATURES: Final = (
     (0.4, loops),
     (0.12, heartbeat_group),
     (0.35, pipelined_batches),
+    (0.1, departing_broker),
 )
 """How often each is drawn."""

@@ -29,6 +29,7 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
 from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
 from minikafka.sim.consumer_watch import ConsumerWatch
+from minikafka.sim.departures import DEPARTURES, Departures
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.group_workload import GroupWorkloads
@@ -192,6 +193,7 @@ class Run:
         self.sim_clients = SimClients(
             plan, self.cluster, self._recorder, self.schedule.at, self.report.faults.append, self.watch.report
         )
+        self.departures = Departures(plan, self.cluster, self.faults, self.schedule.at, self.report.faults.append)
         watch_kafka_sessions(self.sim, self.watch.report)
         self._consumers = ConsumerWatch(self.sim, SimClients.consumers_of(plan), self.watch.report)
         self.group_workloads = GroupWorkloads(
@@ -279,6 +281,8 @@ class Run:
             return self.group_workloads.begin
         if fault.kind in TRANSACTOR_FAULTS:
             return self.transactors.begin
+        if fault.kind in DEPARTURES:
+            return self.departures.begin
         return self.sim_clients.begin if fault.kind in CLIENT_FAULTS else self.faults.begin
 
     def _play(self, end_s: float) -> None:
@@ -343,6 +347,8 @@ class Run:
         self.transactors.replace_loops_that_are_gone()
         if self.faults.bit_rot.rotten or self.sim_clients.missing() or not self.cluster.is_settled():
             return False
+        if self.departures.missing():
+            return False
         return self._late_start() is None and not self.group_workloads.missing() and not self.transactors.missing()
 
     def _late_start(self) -> str | None:
@@ -358,7 +364,8 @@ class Run:
     def _missing(self) -> str:
         rotten = [f"{name} on broker {node} is rotten" for node, name in self.faults.bit_rot.rotten]
         sim_clients = [self.sim_clients.missing(), self.group_workloads.missing(), self.transactors.missing()]
-        return "; ".join(filter(None, [self.cluster.missing(), *sim_clients, self._late_start(), *rotten]))
+        left = [self.cluster.missing(), *sim_clients, self.departures.missing(), self._late_start()]
+        return "; ".join(filter(None, [*left, *rotten]))
 
     # ---- validations -------------------------------------------------------------------------------------------------
 
@@ -516,7 +523,7 @@ class Run:
         report.violations = self.watch.violations
         report.virtual_s, report.steps = loop.time(), loop.steps
         report.marks += self.sim.marks + self.sim.network.marks + self.faults.marks + self.sim_clients.marks
-        report.marks += self.group_workloads.marks + self.transactors.marks
+        report.marks += self.group_workloads.marks + self.transactors.marks + self.departures.marks
         if self.tenants is not None:
             report.marks["done_for_tenants"] = self.tenants.watch.done
         for node in self.cluster.nodes:

@@ -28,6 +28,7 @@ from minikafka.sim.search import shrink
 from tests.sim.bug import SEEDED, Bug
 from tests.sim.planted import PLANTED, Planted
 from tests.sim.planted_compaction import COMPACTION
+from tests.sim.planted_departures import DEPARTURE_CLUSTERS
 from tests.sim.planted_groups import GROUP_CLUSTERS, GROUP_DRILLS
 from tests.sim.planted_kafka import KAFKA
 from tests.sim.planted_messages import MESSAGE_CLUSTERS
@@ -57,6 +58,7 @@ CLUSTERS: Final = (
     *PROTOCOL_CLUSTERS,
     *MIGRATION_CLUSTERS,
     *VERIFICATION_CLUSTERS,
+    *DEPARTURE_CLUSTERS,
 )
 """Hunted with plans of the simulator."""
 
@@ -112,6 +114,11 @@ CLASSES: Final = {
         "upgrade_half_written",
         "classic_generations_not_fenced_after_an_upgrade",
         "upgrade_forgets_what_cooperative_members_still_own",
+    ),
+    "departures": (
+        "unregistered_brokers_stay_in_the_image",
+        "unregistered_with_its_replicas",
+        "unregistered_brokers_do_not_come_back",
     ),
     "fencing": ("a_reset_fences", "a_former_process_fences", "two_refusals_of_one_peer"),
 }
