@@ -22,6 +22,7 @@ from tests.rules.test_transaction_machine import walked
 from tests.rules.transaction_histories import TransactionHistory
 from tests.sim import reassignment_histories
 from tests.sim.directory_histories import DirectoryHistory
+from tests.sim.fetch_histories import FetchHistory
 from tests.sim.grounds import LOG_STEPS
 from tests.sim.log_histories import LogHistory
 from tests.sim.voter_histories import VoterHistory
@@ -34,6 +35,7 @@ HISTORIES: Final[Mapping[str, tuple[Callable[[int], object], int]]] = {
     "data-directory": (lambda seed: DirectoryHistory(seed).play(100), 100),
     "voter-files": (lambda seed: VoterHistory(seed).play(100), 80),
     "transactional-id": (lambda seed: TransactionHistory(seed).play(250), 120),
+    "fetches": (lambda seed: FetchHistory(seed).play(60), 12),
     "reassignments": (reassignment_histories.play, 20),
     "classic-group": (lambda seed: GroupHistory(seed).play(250), 100),
     "connection": (lambda seed: ConnectionHistory(seed).play(120), 60),
