@@ -48,6 +48,8 @@ CONFIGS = [
 ]
 TRANSACTIONAL = (1, 2, 3)
 IDEMPOTENT = (4, 5)
+MANY_KEYS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"
+"""So many that compacted segments stay apart."""
 RAISING = 2
 """The epoch of this producer rises with each transaction (transaction version 2)."""
 WINDOW_COUNT = 5
@@ -106,16 +108,19 @@ class ProducerReplica(Replica):
             self.began = self.log.start_offset  # nothing was left of what stood below its start
 
     def damage(self) -> None:
-        """A snapshot of producers is lost, or an index of transactions damaged: both follow from the batches."""
+        """The newest snapshots of producers are lost, or an index of transactions is damaged: the batches tell the same."""
         if self.log._store.segments[0].base_offset:
             return  # its snapshot alone tells what stood before the log
-        paths = [path for path in sorted(self.disk.inodes) if path.endswith((SNAPSHOT, TRANSACTION_INDEX))]
-        if paths:
-            path = self._random.choice(paths)
+        snapshots = [path for path in sorted(self.disk.inodes) if path.endswith(SNAPSHOT)]
+        indexes = [path for path in sorted(self.disk.inodes) if path.endswith(TRANSACTION_INDEX)]
+        if snapshots and self._random.random() < 0.7:
+            for path in snapshots[self._random.randrange(len(snapshots)) :]:
+                self.disk.remove(path)
+        elif indexes:
+            path = self._random.choice(indexes)
             data = self.disk.read_file(path)
             self.disk.remove(path)
-            if path.endswith(TRANSACTION_INDEX):
-                self.disk.replace_file(path, data[:-1])
+            self.disk.replace_file(path, data[:-1])
         self.kill()
 
     def lose_disk(self) -> None:
@@ -189,6 +194,7 @@ class ProducerReplicas(CompactedReplicas):
         numbers = (*TRANSACTIONAL, *IDEMPOTENT)
         self.numbers = self.random.choice((numbers, numbers, self.random.sample(numbers, 2)))
         """Which producers write."""
+        self.keys = self.random.choice((KEYS, KEYS, MANY_KEYS))
         self.names = {number: number for number in numbers}
         """Number of a producer -> its producer id now."""
         self.bare: dict[Offset, int] = {}
@@ -209,6 +215,7 @@ class ProducerReplicas(CompactedReplicas):
             + [self.expire] * 2
             + [self.pass_time] * 2
             + [self.quiet_time] * 5
+            + [self.old_transactions] * 2
             + [self.retain] * 2
             + [self.meanwhile] * 8
             + [self.lose_disk]
@@ -259,7 +266,7 @@ class ProducerReplicas(CompactedReplicas):
             Record(
                 0,
                 TIME,
-                key=self.random.choice(KEYS).encode(),
+                key=self.random.choice(self.keys).encode(),
                 value=None if self.random.random() < 0.1 else b"v" * self.random.randint(0, 40),
             )
             for _ in range(self.random.randint(1, 3))
@@ -435,6 +442,21 @@ class ProducerReplicas(CompactedReplicas):
         self.pass_time()
         self.compact(self.leader)
         self.compact(self.follower)
+
+    def old_transactions(self) -> None:
+        """Transactions that span segments end, and go with their markers; a start then finds old snapshots only."""
+        for _ in range(3):
+            self.append()
+            self.copy()
+            for replica in (self.leader, self.follower):
+                replica.log.roll()
+        for _ in range(4):
+            self.end()
+        for _ in range(4):
+            self.quiet_time()
+            for replica in (self.leader, self.follower):
+                self.check(replica)  # it notes since when a marker has no data
+        self.restart("damage")
 
     def meanwhile(self) -> None:
         """A sync, a deletion or a round of compaction is under way while something else happens."""

@@ -54,9 +54,11 @@ class Topic:
 class DirectoryHistory:
     """One seed's history."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, deletes: bool = False) -> None:
+        """With ``deletes`` the power often goes while retention deletes segments."""
         self.seed = seed
         self.random = Random(f"directory/{seed}")
+        self.deletes = deletes
         self.topics: dict[TopicId, Topic] = {}
         self.current: dict[TopicPartition, Topic] = {}
         self.written = 0
@@ -89,6 +91,7 @@ class DirectoryHistory:
             + [self.kill] * 2
             + [self.power_cut] * 3
             + [self.stop] * 2
+            + [self.cut_power_while_deleting] * (6 if self.deletes else 0)
         )
         await self.start()
         for _ in range(steps):
@@ -140,6 +143,20 @@ class DirectoryHistory:
         self._end(is_power=True)
         self.was_stopped = False
         await self.start()
+
+    async def cut_power_while_deleting(self) -> None:
+        """The names of removed segments may come back one by one."""
+        topic = self.drawn()
+        if topic is not None:
+            log = self.log(topic)
+            for _ in range(4):
+                self._append(topic)
+            topic.high_watermark = self.random.randint(topic.high_watermark, log.end_offset)
+            topic.marks.add(topic.high_watermark)
+            await self.sim.spawn(NODE, self._sync(topic, log))
+            work = self.sim.spawn(NODE, self._delete_old(topic, log))
+            await asyncio.wait({work}, timeout=self.random.choice((0.01, 0.03, 0.1, 1.0)))
+        await self.power_cut()
 
     async def stop(self) -> None:
         """A clean stop, maybe interrupted; the power may go after it."""
@@ -224,8 +241,10 @@ class DirectoryHistory:
 
     def append(self) -> None:
         topic = self.drawn()
-        if topic is None:
-            return
+        if topic is not None:
+            self._append(topic)
+
+    def _append(self, topic: Topic) -> None:
         log = self.log(topic)
         for _ in range(self.random.randint(1, 5)):
             self.written += 1

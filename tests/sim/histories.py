@@ -33,6 +33,7 @@ HISTORIES: Final[Mapping[str, tuple[Callable[[int], object], int]]] = {
     "producer-replicas": (lambda seed: ProducerReplicas(seed).play(PRODUCER_STEPS), 25),
     "transactions": (walked, 20),
     "data-directory": (lambda seed: DirectoryHistory(seed).play(100), 100),
+    "deleted-segments": (lambda seed: DirectoryHistory(seed, deletes=True).play(60), 40),
     "voter-files": (lambda seed: VoterHistory(seed).play(100), 80),
     "transactional-id": (lambda seed: TransactionHistory(seed).play(250), 120),
     "fetches": (lambda seed: FetchHistory(seed).play(60), 12),
