@@ -556,6 +556,8 @@ class Broker:
         leads epoch 2 once more, which cuts epochs 3 and 4 off its log; 3. it is elected from the ISR, and what epoch 4
         had committed is gone.
         """
+        if not self.is_open:
+            return  # What a stop has given up stays so, though the quorum goes on for a moment.
         image = self.image
         if not self._has_caught_up:
             if not 0 <= self.lifecycle.broker_epoch < image.offset:
@@ -580,6 +582,8 @@ class Broker:
         """New replicas for which the turn of their image had no room."""
         while self.replicas.has_more_to_take_up:
             await asyncio.sleep(BETWEEN_TURNS_S)
+            if not self.is_open:
+                return
             image = self._image_of_roles
             self.replicas.take_up_some(image)
             self._coordinate(image, image)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from minikafka.quorum.records import PartitionChange
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.wire.messages import BrokerHeartbeatRequest
-from tests.sim.cluster_kit import ORDERS, facts_of, simulated
+from tests.sim.cluster_kit import ORDERS, a_follower, facts_of, simulated
 
 
 async def fails() -> None:
@@ -73,3 +74,23 @@ def test_a_controlled_shutdown_begins_as_soon_as_another_replica_has_answered() 
         cluster.sim.spawn(f"n{leader}", cluster.brokers[leader].stop())
         took_s = cluster.until(lambda: cluster.leader_of(ORDERS) != leader, 10.0, "another leader")
         assert took_s < 1.0
+
+
+def test_a_role_that_the_metadata_gives_in_the_midst_of_a_stop_is_not_taken() -> None:
+    """Seed 950100889: the coordinator of such a leader waited on a purgatory that was closed, and took all of the loop."""
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        node = a_follower(cluster)
+        broker, image = cluster.brokers[node], cluster.brokers[node].image
+        change = PartitionChange(topic_id=image.topics["orders"].topic_id, partition=0, leader=node)
+        stop_quorum = broker.quorum.stop
+
+        async def hears_of_it() -> None:
+            broker.metadata._show(image.staged([change]))
+            await stop_quorum()
+
+        broker.quorum.stop = hears_of_it  # type: ignore[method-assign]
+        cluster.sim.spawn(f"n{node}", broker.stop())
+        cluster.until(broker._stopped.is_set, 60.0, "the broker to stop")
+        assert broker.replicas.partitions[ORDERS].role is None
