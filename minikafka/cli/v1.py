@@ -37,6 +37,7 @@ from minikafka.cli.tables import (
 from minikafka.errors import UNKNOWN, BrokerIdNotRegistered, InvalidRequest
 from minikafka.faults import MESSAGE_KINDS
 from minikafka.types import Address
+from minikafka.world.connections import user_agent
 from minikafka.world.faults import KINDS, Link
 
 ANSWER_TIMEOUT_S = 20.0
@@ -63,7 +64,8 @@ class V1:
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        headers = {} if self._login is None else {"Authorization": await self._login()}
+        login = {} if self._login is None else {"Authorization": await self._login()}
+        headers = {"User-Agent": user_agent(), **login}
         self._http = aiohttp.ClientSession(
             timeout=timeout, connector=aiohttp.TCPConnector(ssl=self._tls or True), headers=headers
         )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from minikafka import __version__
 from minikafka.hosting.processes import ProcessCluster
 from minikafka.types import NodeId
 from tests.e2e.console_kit import call, create, produce, take_pictures, until, url_of, watched_tab
 from tests.e2e.haste import SHORT_SESSIONS
+from tests.e2e.test_processes import MINIKAFKA, TIMEOUT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
@@ -81,6 +84,19 @@ def test_drawer_sets_lists_and_heals_faults_of_other_brokers(page: Page, cluster
     assert brokers_with_faults(cluster) == [2]
     page.get_by_role("button", name="Heal all").click()
     expect(drawer).to_contain_text("1 fault healed.")
+    expect(page.locator("#bar")).to_be_empty()
+
+
+def test_links_that_a_fault_of_several_links_strikes_are_marked(page: Page, cluster: ProcessCluster):
+    """Faults of the command line name many links at once. They strike what their own broker sends, and what reaches it."""
+    add = [*MINIKAFKA, "faults", "add", "delay", "2<>broker", "--delay-ms", "1", "-b", cluster.bootstrap]
+    subprocess.run(add, check=True, capture_output=True, timeout=TIMEOUT_S)
+    expect(page.locator("#faults li").first).to_contain_text(f"set by minikafka {__version__}")
+    for link in ("1 to 2", "3 to 2", "2 to 1", "2 to 3"):
+        expect(page.get_by_role("button", name=f"link from {link}: delay")).to_be_visible()
+    for link in ("1 to 3", "3 to 1", "client to 2", "2 to client"):
+        expect(page.get_by_role("button", name=f"link from {link}: ok")).to_be_visible()
+    page.get_by_role("button", name="Heal all").click()
     expect(page.locator("#bar")).to_be_empty()
 
 

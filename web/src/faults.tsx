@@ -279,9 +279,18 @@ function consequence(chosen: Chosen): string {
   return `From ${from} to ${to}, ${what} ${verb}${seconds === FOREVER ? ", until it is healed" : `, for ${seconds} s`}.${follows} ${Number(at) === own ? `Broker ${at}, which serves this page, has the fault.` : `Broker ${own} forwards this to broker ${at}, which has the fault.`} It ends when broker ${at} stops.`;
 }
 
+/** Does a fault strike what travels from one end to another? A broker's faults strike what it sends and what reaches it. */
+function strikes({ link, broker }: Fault, from: string, to: string): boolean {
+  if (link === `${from}>${to}`) return true;
+  const [left = "", right = ""] = link.split(/<?>/);
+  const is = (end: string, name: string) => end === "*" || end === name || (end === "broker" ? isBroker(name) : end.startsWith("client:") && name === "client");
+  const crosses = is(left, from) && is(right, to) || link.includes("<>") && is(left, to) && is(right, from);
+  return crosses && [from, to].includes(String(broker));
+}
+
 function Matrix({ chosen, choose }: { chosen: Chosen; choose: (part: Partial<Chosen>) => void }): JSX.Element {
   const ends = [...brokerIds.value.map(String), "client"];
-  const struck = (from: string, to: string) => active.value.find(({ link }) => link === `${from}>${to}`)?.kind;
+  const struck = (from: string, to: string) => active.value.find((each) => strikes(each, from, to))?.kind;
   return <div class="scroll" tabIndex={0} role="region" aria-label="Links between brokers">
     <table class="links">
       <thead><tr><th scope="col">from, to</th>{ends.map((to) => <th scope="col">{to}</th>)}</tr></thead>
