@@ -44,6 +44,9 @@ SKEW_MS_MAX = 1000
 """Retention and look-ups by time go by clocks; beyond this they go wrong."""
 
 
+VOTER_SILENT_MS = 10_000
+"""A voter that has not fetched for so long is down or cut off: a living one fetches twice a second."""
+
 NAMED_MAX = 6
 """Partitions that are named; of more it is said how many they are."""
 
@@ -222,7 +225,11 @@ def _quorum(facts: ClusterFacts) -> Iterator[Finding]:
         do = "see that a majority of controller.quorum.voters runs and that they reach each other"
         yield Finding(ERROR, "quorum", "cluster", what, do)
         return
-    silent = [each.replica_id for each in quorum.voters if each.replica_id != quorum.leader_id and each.lag < 0]
+    silent = [
+        each.replica_id
+        for each in quorum.voters
+        if each.replica_id != quorum.leader_id and (each.lag < 0 or each.last_fetch_ms_ago > VOTER_SILENT_MS)
+    ]
     majority = len(quorum.voters) // 2 + 1
     if silent and len(quorum.voters) - len(silent) <= majority:
         what = f"voters {ids(silent)} of {len(quorum.voters)} are silent: one more, and nothing can be decided"

@@ -103,6 +103,7 @@ class JsonReport:
         print_json({"ready": True, "bootstrap": servers, "bootstrap_servers": servers})
 
     def died(self, broker: BrokerProcess) -> None:
+        file = self._data_dir / f"broker-{broker.node_id}" / "broker.properties"
         print_json(
             {
                 "broker": broker.node_id,
@@ -110,7 +111,7 @@ class JsonReport:
                 "pid": broker.pid,
                 "returncode": broker.returncode,
                 "why": broker.obituary(),
-                "restart": f"minikafka serve {self._data_dir / f'broker-{broker.node_id}' / 'broker.properties'}",
+                "restart": shlex.join(["minikafka", "serve", str(file)]),
             }
         )
 

@@ -8,8 +8,11 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -630,3 +633,11 @@ def test_help_of_a_command_that_cannot_log_in_offers_no_login():
     assert "--ca FILE" in text
     assert "--user" not in text
     assert "--token-file" not in text
+
+
+def test_command_that_restarts_a_broker_can_be_pasted(capsys: pytest.CaptureFixture[str]):
+    """A data directory may have blanks in its name."""
+    broker = SimpleNamespace(node_id=2, pid=7, returncode=-9, obituary=lambda: "")
+    up.JsonReport(None, Path("my data")).died(broker)  # type: ignore[arg-type]
+    command = json.loads(capsys.readouterr().out)["restart"]
+    assert shlex.split(command) == ["minikafka", "serve", "my data/broker-2/broker.properties"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace as replace_struct
 
 from minikafka.cli.doctor import directory_of as directory_of_settings
 from minikafka.cli.doctor import draw
@@ -116,6 +117,15 @@ def test_the_quorum():
     assert found(cluster(lags=(0,))) == [(WARNING, "quorum", "cluster")]
     assert found(cluster(lags=(0, 0, -1, 0, 0))) == []
     assert found(replace(cluster(), quorum=None, quorum_silent="no leader")) == [(ERROR, "quorum", "cluster")]
+
+
+def test_a_voter_that_fetches_no_more_is_silent():
+    """Its lag stays what it was when it died; a broker that was unregistered is no finding by itself, and stays a voter."""
+    facts = cluster()
+    first, dead, third = facts.quorum.voters
+    for ms, expected in ((900, []), (40_000, [(WARNING, "quorum", "cluster")])):
+        facts.quorum = replace_struct(facts.quorum, voters=(first, replace_struct(dead, last_fetch_ms_ago=ms), third))
+        assert found(facts) == expected
 
 
 @pytest.mark.parametrize(
