@@ -265,40 +265,6 @@ def close_once(transport: asyncio.Transport) -> None:
         transport.close()
 
 
-class UnreadResponses:
-    """Closes a connection whose peer does not read: while the transport is full, it must take something in each period.
-
-    Without it such a connection would stay forever: a request that waits until there is room is under way, so the
-    connection is not idle. It would also keep what it has not sent in memory.
-    """
-
-    def __init__(self, period_s: float) -> None:
-        self._period_s = period_s
-        self._timer: asyncio.TimerHandle | None = None
-
-    def paused(self, transport: asyncio.Transport | None) -> None:
-        """The transport is full."""
-        if self._timer is None and transport is not None:
-            self._look_later(transport)
-
-    def ended(self) -> None:
-        """The transport takes more, or is gone."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look_later(self, transport: asyncio.Transport) -> None:
-        unsent = transport.get_write_buffer_size()
-        self._timer = asyncio.get_running_loop().call_later(self._period_s, self._look, transport, unsent)
-
-    def _look(self, transport: asyncio.Transport, unsent_before: int) -> None:
-        if transport.get_write_buffer_size() < unsent_before:
-            self._look_later(transport)
-        else:
-            self._timer = None
-            transport.abort()
-
-
 MAX_CONNECTIONS = "max.connections"
 MAX_CONNECTIONS_PER_IP = "max.connections.per.ip"
 UNAUTHENTICATED = "mk.unauthenticated.connections.max"

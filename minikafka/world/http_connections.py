@@ -11,7 +11,7 @@ import json
 from asyncio import Transport
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -30,13 +30,14 @@ from minikafka.world.connections import (
     ConnectionQuota,
     ConnectionRecord,
     OpenConnection,
-    UnreadResponses,
     first_request_timeout_s,
     identity_of,
+    owner_of,
     peer_of,
 )
-from minikafka.world.outgoing import write_message
+from minikafka.world.outgoing import CHUNK_SIZE, write_message
 from minikafka.world.rpc_connection import answer_head
+from minikafka.world.unread_responses import Unread, UnreadResponses
 
 Doors: TypeAlias = Callable[[web.Application], None]
 """Mounts other routes (``/v1``, health, metrics) on the application that shares the port."""
@@ -55,18 +56,23 @@ DETAIL_LENGTH_MAX = 200
 
 
 class RpcAnswer(web.StreamResponse):
-    """200 with a body of several buffers, written as one gathered write without header objects."""
+    """200 with a body of several buffers, written without header objects: a small one in one gathered write, a large
+    one in chunks, as the client takes them.
+    """
 
     def __init__(self, buffers: Buffers, content_type: str, date: bytes) -> None:
         super().__init__()
         self._buffers = buffers
         self._type = content_type
         self._date = date
+        self._writer: AbstractStreamWriter | None = None
         self.size = 0
-        """Bytes written, head included."""
+        """Bytes, head included, once it is prepared."""
+        self.left = 0
+        """Bytes that are not written yet."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Write everything; a client that has left is ignored."""
+        """Write the head, and a small body."""
         self._keep_alive = request.keep_alive
         transport = request.transport
         if transport is None or transport.is_closing():
@@ -75,11 +81,29 @@ class RpcAnswer(web.StreamResponse):
         more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items()).encode()
         head = answer_head(self._type, size, self._date, keeps_alive=bool(self._keep_alive), more=more)
         self.size = len(head) + size
-        write_message(transport, head, self._buffers, size)
+        self._writer = request.writer
+        if size <= CHUNK_SIZE:
+            write_message(transport, head, self._buffers, size)
+            self._buffers = ()
+        else:
+            transport.write(head)
+            self.left = size
         return None
 
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing: all is written."""
+    async def write_eof(self, data: bytes = b"") -> None:  # noqa: ARG002 - as in aiohttp
+        """Write the rest. The connection's next request waits until the client has taken most of it."""
+        if self._writer is None:
+            return
+        for buffer in map(memoryview, self._buffers):
+            for start in range(0, len(buffer), CHUNK_SIZE):
+                transport = self._writer.transport
+                if transport is None or transport.is_closing():
+                    raise ConnectionResetError("the client left before the end of the answer")
+                chunk = buffer[start : start + CHUNK_SIZE]
+                transport.write(chunk)
+                self.left -= len(chunk)
+                await self._writer.drain()
+        await self._writer.drain()
 
 
 class Silence(web.StreamResponse):
@@ -231,9 +255,13 @@ class HttpConnection(RequestHandler):
     must_log_in = False
     """No request of it has had right credentials yet, and this listener's requests need them."""
     record: ConnectionRecord
-    unread: UnreadResponses
+    all_unread: UnreadResponses
+    _own: Transport
+    """The transport, also while it closes: aiohttp lets go of it then."""
     _pending: web.BaseRequest | None = None
     """The request that is being answered."""
+    _response: web.StreamResponse | None = None
+    """What is being written."""
     _last: tuple[str, str] | None = None
     """Method with path, and User-Agent, of the last request."""
     _active_at = 0.0
@@ -246,6 +274,7 @@ class HttpConnection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected; it has FIRST_REQUEST_TIMEOUT_S to send the head of a request, byte by byte or not."""
+        self._own = cast("Transport", transport)
         super().connection_made(transport)
         loop = asyncio.get_running_loop()
         self._active_at = loop.time()
@@ -272,10 +301,13 @@ class HttpConnection(RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         """Count what was sent."""
+        self._response = resp
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            self._pending = None
+            self._pending = self._response = None
+            if not self.writing_paused:
+                self.all_unread.ended(self)
             self._active_at = asyncio.get_running_loop().time()
             self.record.sent += resp.size if isinstance(resp, RpcAnswer) else request.writer.output_size
 
@@ -296,17 +328,37 @@ class HttpConnection(RequestHandler):
 
     def pause_writing(self) -> None:
         """The transport is full."""
-        self.unread.paused(self.transport)
+        self.all_unread.paused(self)
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """The transport takes more."""
-        self.unread.ended()
+        if not self._unwritten()[1]:
+            self.all_unread.ended(self)
         super().resume_writing()
+
+    def unread(self) -> Unread:
+        """What the client has not taken yet."""
+        request = self._pending
+        principal = self.record.principal if request is None else request.get(PRINCIPAL, self.record.principal)
+        name = self._own.get_extra_info("peername")
+        in_transport = self._own.get_write_buffer_size()
+        held, left = self._unwritten()
+        return Unread(owner_of(principal, str(name[0]) if name else ""), held + in_transport, left + in_transport)
+
+    def _unwritten(self) -> tuple[int, int]:
+        """Bytes of the response that is being written in parts, and how many of them are still to be written."""
+        response, request = self._response, self._pending
+        if isinstance(response, RpcAnswer):
+            return (response.size, response.left) if response.left else (0, 0)
+        if response is None or request is None or response.content_length is None:
+            return 0, 0
+        left = response.content_length - request.writer.output_size
+        return (response.content_length, left) if left > 0 else (0, 0)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """They are gone."""
-        self.unread.ended()
+        self.all_unread.ended(self)
         self._end_deadline()
         super().connection_lost(exc)
 
@@ -317,8 +369,7 @@ class HttpConnection(RequestHandler):
 
     def abort(self) -> None:
         """At once."""
-        if self.transport is not None:
-            self.transport.abort()
+        self._own.abort()
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:
@@ -352,6 +403,7 @@ class HttpConnections(web.Server):
         *,
         listener: str,
         login_at: str | None,
+        unread: UnreadResponses,
         request_factory: Any,
         **connection_options: Any,
     ) -> None:
@@ -365,12 +417,13 @@ class HttpConnections(web.Server):
         self._quota = quota
         self._listener_name = listener
         self._login_at = login_at
+        self._unread = unread
 
     def __call__(self, record: ConnectionRecord | None = None) -> RequestHandler:
         loop = asyncio.get_running_loop()
         connection = HttpConnection(self, loop=loop, **self._connection_options)
         connection.record = record or ConnectionRecord(loop.time())
-        connection.unread = UnreadResponses(self._connection_options["keepalive_timeout"])
+        connection.all_unread = self._unread
         connection.must_log_in = self._login_at is not None
         return connection
 

@@ -78,6 +78,7 @@ class GeneralServer:
             host.quota,
             listener=host.listener_name,
             login_at=host.listener_name if host.needs_login else None,
+            unread=host.unread,
             request_factory=self._make_request,
             access_log=None,
             keepalive_timeout=host.idle_timeout_s,

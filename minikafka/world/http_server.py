@@ -55,6 +55,7 @@ from minikafka.world.request_room import STRANGERS, RequestRoom
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection
 from minikafka.world.tls import ServerTls, reads_in_turns
 from minikafka.world.tls_listener import BACKLOG, TlsListener, bound
+from minikafka.world.unread_responses import UnreadResponses
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -248,6 +249,7 @@ class HttpServer:
         """Of a body or a frame."""
         self.room = RequestRoom(queued_max_bytes)
         """What large requests hold, and connections whose large frame waits."""
+        self.unread = UnreadResponses(queued_max_bytes, idle_timeout_s)
         self._to_flush: list[KafkaConnection] = []
         """Connections with answers that are not written yet."""
         self._wakes = False

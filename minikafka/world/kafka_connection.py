@@ -28,7 +28,7 @@ from minikafka.ports import Buffer, Buffers, FrameSession, SessionState
 from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
 from minikafka.world.connections import KAFKA, OpenConnection, owner_of
 from minikafka.world.outgoing import CHUNK_SIZE, SocketConnection
-from minikafka.world.request_room import STRANGERS
+from minikafka.world.request_room import STRANGERS, is_too_slow
 
 if TYPE_CHECKING:
     from minikafka.world.http_server import HttpServer
@@ -37,15 +37,12 @@ _Read = TypeVar("_Read")
 
 FRAMES_PER_TURN = 16
 
-GRACE_S = 1.0
-"""After this long the sender of a frame for which others wait must have sent something."""
-
 
 class KafkaConnection(SocketConnection):
     """One connection, taken over from the look at its first byte."""
 
     def __init__(self, host: HttpServer) -> None:
-        super().__init__(host.idle_timeout_s)
+        super().__init__(host.unread)
         self._host = host
         self.gone = asyncio.Event()
         """The connection is lost."""
@@ -233,10 +230,9 @@ class KafkaConnection(SocketConnection):
         """Others wait for room: close the connection if its frame will not be complete in time at its present pace."""
         if not self._announced or self._waits_for_room or self._frames or self._is_paused_by_session:
             return
-        sending_s = self._loop.time() - self._frame_since - GRACE_S
-        received, wanted = self._reader.received, self._announced * sending_s / self._host.frame_timeout_s
-        if sending_s > 0 and received < wanted and self._session is not None:
-            why = f"{received} of a frame's {self._announced} bytes came in {sending_s + GRACE_S:.1f} s"
+        received, sending_s = self._reader.received, self._loop.time() - self._frame_since
+        if is_too_slow(received, self._announced, sending_s, self._host.frame_timeout_s) and self._session is not None:
+            why = f"{received} of a frame's {self._announced} bytes came in {sending_s:.1f} s"
             self._session.malformed(InvalidRequest(f"{why}, and others wait for the room (queued.max.request.bytes)"))
 
     def _set_reading(self) -> None:

@@ -28,7 +28,8 @@ from typing import cast
 from minikafka.config import KIB, MIB
 from minikafka.errors import DiskFailed, DiskFull
 from minikafka.ports import Buffer, Buffers, FileRegion
-from minikafka.world.connections import ConnectionRecord, UnreadResponses, peer_of
+from minikafka.world.connections import ConnectionRecord, owner_of, peer_of
+from minikafka.world.unread_responses import Unread, UnreadResponses
 
 JOINED_SIZE = 4 * KIB
 """Buffers below this size are joined to one write."""
@@ -69,7 +70,8 @@ class Outgoing:
         self._transport = transport
         self._begin = 0
         """Bytes of the first region in ``waiting`` that are sent."""
-        self._is_paused = False
+        self.is_paused = False
+        """The transport holds enough."""
         self._ends = False
         """The transport closes once nothing is waiting."""
         self._is_tls = transport.get_extra_info("ssl_object") is not None
@@ -85,17 +87,27 @@ class Outgoing:
 
     def pause(self) -> None:
         """The transport holds enough."""
-        self._is_paused = True
+        self.is_paused = True
 
     def resume(self) -> None:
         """The transport takes more."""
-        self._is_paused = False
+        self.is_paused = False
         self._advance()
 
     def finish(self) -> None:
         """Close the transport once it has been given all that is waiting."""
         self._ends = True
         self._advance()
+
+    def unsent(self) -> tuple[int, int]:
+        """How many bytes are in memory, and how many are to be sent, those in files too."""
+        held = self._transport.get_write_buffer_size()
+        left = held - self._begin
+        for each in self.waiting:
+            left += len(each)
+            if isinstance(each, bytes | bytearray | memoryview):
+                held += len(each)
+        return held, left
 
     def close(self) -> None:
         """The connection is gone."""
@@ -108,12 +120,12 @@ class Outgoing:
         waiting, transport = self.waiting, self._transport
         left = TLS_TURN_SIZE if self._is_tls else TURN_SIZE
         try:
-            while waiting and not self._is_paused and not transport.is_closing():
+            while waiting and not self.is_paused and not transport.is_closing():
                 if isinstance(waiting[0], bytes | bytearray | memoryview):
                     left -= self._write_buffers()
                 else:
                     left -= self._send(waiting[0], left)
-                if left <= 0 and waiting and not self._is_paused:
+                if left <= 0 and waiting and not self.is_paused:
                     self._yield()
         except (OSError, DiskFailed, DiskFull):
             transport.abort()
@@ -201,12 +213,12 @@ class Outgoing:
 class SocketConnection(asyncio.BufferedProtocol):
     """The server's end of one connection, without what it reads."""
 
-    def __init__(self, idle_timeout_s: float) -> None:
+    def __init__(self, unread: UnreadResponses) -> None:
         self._loop = asyncio.get_running_loop()
         self.record = ConnectionRecord(self._loop.time())
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
-        self._unread = UnreadResponses(idle_timeout_s)
+        self._unread = unread
 
     @property
     def remote(self) -> str:
@@ -224,16 +236,23 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._outgoing = Outgoing(self._transport)
 
     def pause_writing(self) -> None:
-        self._unread.paused(self._transport)
         if self._outgoing is not None:
             self._outgoing.pause()
+            self._unread.paused(self)
 
     def resume_writing(self) -> None:
-        self._unread.ended()
-        if self._outgoing is not None:
-            self._outgoing.resume()
-        if self._outgoing is None or not self._outgoing.waiting:
+        if self._outgoing is None:
+            return
+        self._outgoing.resume()
+        if not self._outgoing.waiting:
+            if not self._outgoing.is_paused:
+                self._unread.ended(self)
             self._has_room()
+
+    def unread(self) -> Unread:
+        """What the other end has not taken yet."""
+        held, left = (0, 0) if self._outgoing is None else self._outgoing.unsent()
+        return Unread(owner_of(self.record.principal, self.remote), held, left)
 
     def _has_room(self) -> None:
         """All that was given to it is written, or is the transport's."""
@@ -245,7 +264,7 @@ class SocketConnection(asyncio.BufferedProtocol):
 
     def _detach(self) -> None:
         """Let go of the transport, which is gone or another protocol's."""
-        self._unread.ended()
+        self._unread.ended(self)
         if self._outgoing is not None:
             self._outgoing.close()
         self._transport = self._outgoing = None

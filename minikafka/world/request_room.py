@@ -19,6 +19,14 @@ from typing import Final, Protocol
 STRANGERS: Final = ""
 """The owner of requests of connections that have not logged in where they must."""
 
+GRACE_S: Final = 1.0
+
+
+def is_too_slow(moved: int, size: int, since_s: float, limit_s: float) -> bool:
+    """Return True if ``size`` bytes need more than ``limit_s`` at the pace of those that have moved, after GRACE_S."""
+    counted_s = since_s - GRACE_S
+    return counted_s > 0 and moved < size * counted_s / limit_s
+
 
 class Waiting(Protocol):
     """A connection whose request waits."""

@@ -151,7 +151,7 @@ class RpcConnection(SocketConnection):
     """One connection that was accepted."""
 
     def __init__(self, host: HttpServer) -> None:
-        super().__init__(host.idle_timeout_s)
+        super().__init__(host.unread)
         self._host = host
         self.context: RequestContext | None = None
         """Of its requests; the server makes it for the first."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -18,7 +18,7 @@ from minikafka.types import Address
 from minikafka.web import gate as gate_rule
 from minikafka.web.gate import Gate
 from minikafka.wire.messages import MetadataRequest
-from minikafka.world import http_requests, http_server
+from minikafka.world import http_requests, http_server, request_room, unread_responses
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
 from minikafka.world.rpc_connection import BODY_SIZE_MAX
@@ -502,6 +502,56 @@ async def test_a_handler_that_raises_is_told_to_whoever_runs_the_loop():
         with pytest.raises(OutcomeUnknown, match="500"):
             await network.call(server.address, "Echo", [], deadline=asyncio.get_running_loop().time() + PATIENCE_S)
     assert [str(error) for error in told] == ["a bug"]
+
+
+async def test_a_connection_that_reads_nothing_gets_no_further_answers():
+    """Before, one connection with requests and without reads had all answers in the broker's memory."""
+    handled = 0
+
+    async def handler(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
+        nonlocal handled
+        handled += 1
+        return [bytes(1 << 20)]
+
+    async with serving(handler) as (_, server), wire_to(server) as wire, asyncio.timeout(PATIENCE_S):
+        for _ in range(100):
+            wire.send("POST /rpc/Fetch HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked", b"0\r\n\r\n")
+        before = 0
+        while before < handled or not handled:
+            before = handled
+            for _ in range(1000):
+                await asyncio.sleep(0)
+        assert handled < 40
+        for _ in range(100):
+            assert len((await wire.answer())[2]) == 1 << 20
+
+
+async def test_slow_readers_of_large_answers_give_way(monkeypatch: pytest.MonkeyPatch):
+    """Those of one address that leave more than half of the room are disconnected; one that reads gets everything."""
+    monkeypatch.setattr(unread_responses, "LOOK_S", 0.05)
+    monkeypatch.setattr(request_room, "GRACE_S", 0.1)
+    size = 32 << 20
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield bytes(size // 64)
+
+    async def large(_request: web.Request) -> web.Response:
+        return web.Response(body=parts(), headers={"Content-Length": str(size)})
+
+    def doors(application: web.Application) -> None:
+        application.router.add_get("/large", large)
+
+    async with serving(load_doors=lambda: doors, queued_max_bytes=size) as (_, server), AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(wire_to(server)) for _ in range(3)]
+        for each in silent:
+            each.send("GET /large HTTP/1.1\nHost: localhost")
+        async with asyncio.timeout(PATIENCE_S):
+            while server.quota.accepted < 3 or server.connection_count > 1:  # noqa: ASYNC110 - it has no events
+                await asyncio.sleep(0.01)
+        reader = await stack.enter_async_context(wire_to(server))
+        reader.send("GET /large HTTP/1.1\nHost: localhost")
+        assert len((await reader.answer())[2]) == size
 
 
 async def test_close_waits_for_an_answer_larger_than_the_sockets_buffers(monkeypatch: pytest.MonkeyPatch):

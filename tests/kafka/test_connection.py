@@ -7,6 +7,7 @@ from typing import Any
 
 from minikafka.world.kafka_connection import KafkaConnection
 from minikafka.world.outgoing import JOINED_SIZE
+from minikafka.world.unread_responses import UnreadResponses
 
 
 class Transport:
@@ -50,6 +51,7 @@ class Host:
     request_max_bytes = 1 << 20
 
     def __init__(self) -> None:
+        self.unread = UnreadResponses(1 << 20, self.idle_timeout_s)
         self.to_flush: list[KafkaConnection] = []
         self.transport = Transport()
         self.connection = KafkaConnection(self)

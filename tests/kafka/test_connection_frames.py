@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from minikafka.world.kafka_connection import FRAMES_PER_TURN, KafkaConnection
+from minikafka.world.unread_responses import UnreadResponses
 
 
 class Transport(asyncio.Transport):
@@ -40,6 +41,7 @@ class Host:
     request_max_bytes = 1 << 20
 
     def __init__(self) -> None:
+        self.unread = UnreadResponses(1 << 20, self.idle_timeout_s)
         self.received_frames: list[bytes] = []
         self.is_busy = False
         self.is_gone = False
