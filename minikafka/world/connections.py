@@ -17,8 +17,8 @@ A handshake costs the broker's one thread signatures, and its client decides how
 3. While others wait, a handshake has PATIENCE_S; the slots of slower clients go to those that wait.
 4. At most WAITING_MAX connections wait. One more closes one of the address with the most, the one that has waited
    longest.
-5. One handshake begins in a turn of the loop. Each costs a millisecond of signatures, and hundreds of clients that
-   connect at one moment would delay all others by those of all handshakes under way.
+5. One handshake goes on in a turn of the loop. Each costs a millisecond of signatures, and clients that connect at one
+   moment, or that held back what a handshake waits for, would delay all others by those of all handshakes under way.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import Final, Protocol
 
 from minikafka import __version__
 from minikafka.broker.event_limiter import EventLimiter
+from minikafka.broker.large_turns import LargeTurns
 from minikafka.config import INT_MAX
 from minikafka.security.quotas import CONNECTION, ConnectionRates
 from minikafka.types import ANONYMOUS
@@ -90,8 +91,8 @@ class Handshakes:
         self.waiting = 0
         """Connections that wait for their turn."""
         self._looks = False
-        self._begins_soon = False
-        """One has begun in this turn of the loop: the next turn may begin another."""
+        self.turns = LargeTurns()
+        """Those of the handshakes that have something to compute (rule 5)."""
 
     @property
     def under_way(self) -> int:
@@ -125,29 +126,21 @@ class Handshakes:
         self._begin_next()
 
     def _begin_next(self) -> None:
-        """Begin a handshake if there is room, and further ones in later turns of the loop (rule 5)."""
-        if self._begins_soon or len(self._under_way) >= self._limit:
-            return
-        # Two addresses at most have all that one address may have.
-        ip = next((each for each in self._waiting if self._of_ip[each] < self._limit_per_ip), None)
-        if ip is None:
-            return
-        queue = self._waiting.pop(ip)
-        first = next(iter(queue))
-        del queue[first]
-        self.waiting -= 1
-        if queue:
-            self._waiting[ip] = queue
-        self._of_ip[ip] += 1
-        loop = asyncio.get_running_loop()
-        self._under_way[first] = loop.time()
-        first.begin()
-        self._begins_soon = True
-        loop.call_soon(self._begin_later)
-
-    def _begin_later(self) -> None:
-        self._begins_soon = False
-        self._begin_next()
+        """Begin handshakes while there is room."""
+        while len(self._under_way) < self._limit:
+            # Two addresses at most have all that one address may have.
+            ip = next((each for each in self._waiting if self._of_ip[each] < self._limit_per_ip), None)
+            if ip is None:
+                return
+            queue = self._waiting.pop(ip)
+            first = next(iter(queue))
+            del queue[first]
+            self.waiting -= 1
+            if queue:
+                self._waiting[ip] = queue
+            self._of_ip[ip] += 1
+            self._under_way[first] = asyncio.get_running_loop().time()
+            first.begin()
 
     def _close(self, handshake: Handshake) -> None:
         self._refuse(handshake.remote)

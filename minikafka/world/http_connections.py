@@ -94,12 +94,12 @@ class RpcAnswer(web.StreamResponse):
         """Write the rest. The connection's next request waits until the client has taken most of it."""
         if self._writer is None:
             return
-        for buffer in map(memoryview, self._buffers):
+        for buffer in self._buffers:
             for start in range(0, len(buffer), CHUNK_SIZE):
                 transport = self._writer.transport
                 if transport is None or transport.is_closing():
                     raise ConnectionResetError("the client left before the end of the answer")
-                chunk = buffer[start : start + CHUNK_SIZE]
+                chunk = memoryview(buffer)[start : start + CHUNK_SIZE]
                 transport.write(chunk)
                 self.left -= len(chunk)
                 await self._writer.drain()

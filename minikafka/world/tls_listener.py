@@ -12,12 +12,13 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from minikafka.errors import in_words
 from minikafka.types import Address
 from minikafka.world.connections import ConnectionQuota
 from minikafka.world.rpc_connection import RpcConnection
-from minikafka.world.tls import ServerTls
+from minikafka.world.tls import HANDSHAKE, HandshakeTurns, ServerTls
 
 BACKLOG = 1024
 
@@ -144,6 +145,22 @@ class TlsListener:
             self.quota.handshakes.ended(handshake)
 
 
+class _Early(asyncio.Protocol):
+    """Keeps what is read of a connection before TLS reads from it: uvloop begins at once."""
+
+    def __init__(self, turns: HandshakeTurns) -> None:
+        self._turns = turns
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._turns.transport = cast("asyncio.Transport", transport)
+        self._turns.transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self._turns.early += data
+        if self._turns.transport is not None:
+            self._turns.transport.pause_reading()
+
+
 class _Handshake:
     """One connection from its acceptance to the end of its handshake."""
 
@@ -153,6 +170,7 @@ class _Handshake:
         self._listener = listener
         self._socket = accepted
         self._task: asyncio.Task[None] | None = None
+        self._turns = HandshakeTurns(listener.quota.handshakes.turns)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_at(connection.record.opened_at + HANDSHAKE_TIMEOUT_S, self.abort)
 
@@ -163,17 +181,27 @@ class _Handshake:
         task.add_done_callback(self._listener.tasks.discard)
 
     async def _shake(self) -> None:
+        loop = asyncio.get_running_loop()
+        HANDSHAKE.set(self._turns)
         try:
+            await self._listener.quota.handshakes.turns.next()
             # Why a handshake failed is its client's affair: a refused one gets an alert (``AlertingSslObject``), and
             # others are gone. ssl.SSLError is an OSError.
             with contextlib.suppress(OSError):
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: self.connection,
-                    self._socket,
-                    ssl=self._listener.tls.context,
+                transport, _ = await loop.connect_accepted_socket(lambda: _Early(self._turns), self._socket)
+                if transport.is_closing():
+                    return
+                secured = await loop.start_tls(
+                    transport,
+                    asyncio.Protocol(),
+                    self._listener.tls.context,
+                    server_side=True,
                     ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
                     ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
                 )
+                if secured is not None and not secured.is_closing():
+                    secured.set_protocol(self.connection)
+                    self.connection.connection_made(secured)
         finally:
             self.end()
 
@@ -190,4 +218,5 @@ class _Handshake:
     def end(self) -> None:
         """The connection is established, or gone. Calls after the first one have no effect."""
         self._timer.cancel()
+        self._turns.transport = None
         self._listener.ended(self)

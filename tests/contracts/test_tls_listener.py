@@ -7,6 +7,7 @@ import contextlib
 import gc
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -130,6 +131,47 @@ def test_a_request_is_answered_and_its_handshake_is_over(play):
         assert (port.quota.handshakes.under_way, port.quota.accepted) == (0, 52)
 
     play(story, handshakes=4)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_one_handshake_is_computed_in_a_turn_of_the_loop(
+    play, monkeypatch: pytest.MonkeyPatch, version: ssl.TLSVersion
+):
+    """Clients that held their ClientHello back and sent it in one moment delayed all others by 64 signatures."""
+    do_handshake = ssl.SSLObject.do_handshake
+    turn = 0
+    computed: Counter[int] = Counter()
+
+    def counting(self: ssl.SSLObject) -> None:
+        computed[turn] += self.server_side
+        do_handshake(self)
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        asyncio.get_running_loop().call_soon(next_turn)
+
+    async def story(port: Port) -> None:
+        port.context.maximum_version = version
+        clients, hellos = [], []
+        for _ in range(20):
+            clients.append((await port.connect(), port.writers[-1]))
+            hello = ssl.MemoryBIO()
+            with contextlib.suppress(ssl.SSLWantReadError):
+                port.context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+            hellos.append(hello.read())
+        while port.quota.handshakes.under_way < len(clients):  # noqa: ASYNC110 - the server has no events for tests
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(ssl.SSLObject, "do_handshake", counting)
+        next_turn()
+        for (_, writer), sent in zip(clients, hellos, strict=True):
+            writer.write(sent)
+        for reader, _ in clients:
+            assert await reader.read(1)  # the answer, or an alert
+
+    play(story)
+    assert computed.total() >= 20
+    assert max(computed.values()) == 1
 
 
 def test_records_of_one_byte_are_read_in_turns(play, monkeypatch: pytest.MonkeyPatch):

@@ -66,19 +66,6 @@ async def test_one_address_has_half_of_the_handshakes_under_way():
     assert (begun(many), table.under_way, table.waiting) == (20, 0, 0)
 
 
-async def test_one_handshake_begins_in_a_turn_of_the_loop():
-    """Hundreds of clients that connect at one moment would delay all others by the signatures for all of them."""
-    table = Handshakes(8)
-    shakes = [Shake(ip, table) for ip in "abcd" for _ in range(2)]
-    for each in shakes:
-        table.arrived(each)
-    for count in range(1, 9):
-        assert begun(shakes) == count
-        table.ended(shakes[0])
-        await asyncio.sleep(0)
-    assert table.waiting == 0
-
-
 async def test_addresses_take_turns():
     """A connection of another address begins after one more handshake of each address, however many wait."""
     table = Handshakes(4)
