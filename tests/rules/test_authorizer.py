@@ -73,7 +73,15 @@ def reference(acls: Sequence[Acl], settings: Authorizer, caller: Caller, action:
 
 
 NAMES = st.sampled_from(["a", "ab", "abc", "b", "ba", "*", "*a"])
-PRINCIPALS = ["User:alice", "User:bob", "user:alice", "Group:alice"]
+PRINCIPALS = [
+    "User:alice",
+    "User:bob",
+    "user:alice",
+    "Group:alice",
+    "User:alice,User:bob",
+    "User:CN=a\\,O=*",
+    "User:\N{SNOWMAN}",
+]
 HOSTS = ["10.0.0.1", "10.0.0.2"]
 OPERATIONS = [each for each in AclOperation if each > AclOperation.ALL]
 TYPES = [TOPIC, GROUP]
@@ -142,6 +150,42 @@ def test_authorize_by_type_is_true_only_if_some_resource_is_allowed(
     )
     if NO_SUPER_USERS.authorize_by_type(index, caller, operation, resource_type):
         assert some
+
+
+def reference_by_type(
+    acls: Sequence[Acl], settings: Authorizer, caller: Caller, operation: AclOperation, resource_type: ResourceType
+) -> bool:
+    """Kafka's ``Authorizer.authorizeByResourceType``, on the plain list."""
+    if reference(acls, settings, caller, Action(operation, resource_type, "hardcode")):
+        return True
+    named = [
+        each
+        for each in acls
+        if each.resource_type == resource_type
+        and each.host in (caller.host, "*")
+        and each.principal in (caller.principal, "User:*")
+        and each.operation in (operation, AclOperation.ALL)
+    ]
+    deny = [(each.pattern_type, each.resource_name) for each in named if each.permission == DENY]
+    allow = [(each.pattern_type, each.resource_name) for each in named if each.permission == ALLOW]
+    if (LITERAL, "*") in deny:
+        return False
+    if (LITERAL, "*") in allow:
+        return True
+    return any(
+        (pattern, name) not in [each for each in deny if each[0] == LITERAL]
+        and not any(kind == PREFIXED and name.startswith(prefix) for kind, prefix in deny)
+        for pattern, name in allow
+    )
+
+
+@given(ENTRIES, SETTINGS, CALLERS, st.sampled_from(OPERATIONS), st.sampled_from(TYPES))
+def test_authorize_by_type_equals_the_reference(
+    acls: list[Acl], settings: Authorizer, caller: Caller, operation: AclOperation, resource_type: ResourceType
+):
+    """Also with prefixes of prefixes, and with names that are a star or begin with one."""
+    expected = reference_by_type(acls, settings, caller, operation, resource_type)
+    assert settings.authorize_by_type(AclIndex(acls), caller, operation, resource_type) == expected
 
 
 def test_deny_wins_over_a_more_specific_allow():
