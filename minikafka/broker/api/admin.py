@@ -6,8 +6,9 @@ answered by that broker only, for nobody else knows what it was started with.
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import Field
 from typing import Any, TypeAlias
 
@@ -27,6 +28,12 @@ BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 
 WITH_SETTINGS = frozenset({a.TOPIC, a.BROKER, 8, 16, 32})
 """Types of resources that have settings in Kafka: also loggers of brokers, client metrics and groups."""
+
+DESCRIBED_PER_TURN = 20
+"""Resources that are described before others are served; 50 to 100 µs each."""
+
+_Shared: TypeAlias = dict[tuple[object, ...], tuple[a.DescribedConfig, ...]]
+"""Descriptions of topics by what they depend on: topics with the same settings of their own share one."""
 
 _Found: TypeAlias = tuple[Field[Any], tuple[a.ConfigSynonym, ...]]
 """A setting, and every place that says something about it."""
@@ -61,7 +68,9 @@ class AdminApi:
         defaults = to_settings(BrokerConfig())
         return {name: "" for name, text in self._started_with.items() if text != defaults.get(name)}
 
-    def handle_describe_configs(self, request: a.DescribeConfigsRequest) -> a.DescribeConfigsResponse:
+    def handle_describe_configs(
+        self, request: a.DescribeConfigsRequest
+    ) -> a.DescribeConfigsResponse | Awaitable[a.DescribeConfigsResponse]:
         """Each setting with its value and every place that says something about it.
 
         Raises InvalidRequest for all resources if one is of a type that has no settings in Kafka either.
@@ -71,7 +80,10 @@ class AdminApi:
                 raise _wrong_type(each)
         # What is asked twice has one result: 10 bytes that name a broker are 16 KB of response.
         distinct = dict.fromkeys(request.resources)
-        return a.DescribeConfigsResponse(results=tuple(self._described(each, request) for each in distinct))
+        describing = self._describing(distinct, request)
+        if len(distinct) <= DESCRIBED_PER_TURN:
+            return a.DescribeConfigsResponse(results=tuple(describing))
+        return _in_turns(describing)
 
     def with_configs(self, request: CreateTopicsRequest, response: CreateTopicsResponse) -> CreateTopicsResponse:
         """The controller's response, with all settings of each created topic if the request wants them (KIP-525)."""
@@ -98,34 +110,43 @@ class AdminApi:
         """What is under way, as far as this broker knows."""
         return list_partition_reassignments(self._image(), request)
 
-    def _described(self, asked: a.DescribeConfigsResource, request: a.DescribeConfigsRequest) -> a.DescribedConfigs:
-        try:
-            found = self._configs_of(asked)
-        except ProtocolError as error:
-            return a.DescribedConfigs.with_error(
-                error, resource_type=asked.resource_type, resource_name=asked.resource_name
-            )
+    def _describing(
+        self, distinct: Iterable[a.DescribeConfigsResource], request: a.DescribeConfigsRequest
+    ) -> Iterator[a.DescribedConfigs]:
+        image, shared = self._image(), _Shared()
+        for asked in distinct:
+            kind, name = asked.resource_type, asked.resource_name
+            try:
+                found = self._configs_of(image, asked)
+            except ProtocolError as error:
+                yield a.DescribedConfigs.with_error(error, resource_type=kind, resource_name=name)
+                continue
+            own = tuple(sorted(image.topics[name].configs.items())) if kind == a.TOPIC else name
+            configs = shared.get(key := (kind, asked.configuration_keys, own))
+            if configs is None:
+                configs = shared[key] = self._described(asked, request, found)
+            yield a.DescribedConfigs(resource_type=kind, resource_name=name, configs=configs)
+
+    def _described(
+        self, asked: a.DescribeConfigsResource, request: a.DescribeConfigsRequest, found: Iterator[_Found]
+    ) -> tuple[a.DescribedConfig, ...]:
         keys = frozenset(asked.configuration_keys or ())
-        return a.DescribedConfigs(
-            resource_type=asked.resource_type,
-            resource_name=asked.resource_name,
-            configs=tuple(
-                a.DescribedConfig(
-                    name=each.metadata["name"],
-                    value=synonyms[0].value,
-                    read_only=asked.resource_type == a.BROKER and each.metadata["name"] not in AT_RUN_TIME,
-                    config_source=synonyms[0].source,
-                    synonyms=synonyms if request.include_synonyms else (),
-                    config_type=_type_of(each),
-                    documentation=each.metadata["meaning"] if request.include_documentation else None,
-                )
-                for each, synonyms in found
-                if not keys or each.metadata["name"] in keys
-            ),
+        return tuple(
+            a.DescribedConfig(
+                name=each.metadata["name"],
+                value=synonyms[0].value,
+                read_only=asked.resource_type == a.BROKER and each.metadata["name"] not in AT_RUN_TIME,
+                config_source=synonyms[0].source,
+                synonyms=synonyms if request.include_synonyms else (),
+                config_type=_type_of(each),
+                documentation=each.metadata["meaning"] if request.include_documentation else None,
+            )
+            for each, synonyms in found
+            if not keys or each.metadata["name"] in keys
         )
 
-    def _configs_of(self, asked: a.DescribeConfigsResource) -> Iterator[_Found]:
-        image, name = self._image(), asked.resource_name
+    def _configs_of(self, image: MetadataImage, asked: a.DescribeConfigsResource) -> Iterator[_Found]:
+        name = asked.resource_name
         if asked.resource_type == a.TOPIC:
             check_topic_name(name)
             if name not in image.topics:
@@ -176,6 +197,15 @@ class AdminApi:
             found.append(a.ConfigSynonym(name=name, value=value, source=a.STATIC_BROKER, origin=origin))
         default = _text(table(BrokerConfig)[name].default)
         return [*found, a.ConfigSynonym(name=name, value=default, source=a.DEFAULT)]
+
+
+async def _in_turns(describing: Iterator[a.DescribedConfigs]) -> a.DescribeConfigsResponse:
+    found = []
+    for each in describing:
+        found.append(each)
+        if not len(found) % DESCRIBED_PER_TURN:
+            await asyncio.sleep(0)
+    return a.DescribeConfigsResponse(results=tuple(found))
 
 
 def _text(value: object) -> str:

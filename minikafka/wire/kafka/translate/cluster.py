@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from minikafka.errors import UnsupportedVersion
@@ -17,12 +18,34 @@ from minikafka.wire.kafka.translate.shapes import each_answer, error_of, flat, n
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
+RECENT = 16
+"""Different settings of topics that are remembered while a response is translated."""
+
+
 def _describe_configs_response(message: Message, response: Any, _exchange: Exchange) -> Message:
-    def config(each: a.DescribedConfig) -> Message:
-        return {**plain(each), "value": None if each.is_sensitive else each.value}
+    # Results of topics share their settings (``broker/api/admin.py``): to translate them takes the longest of all.
+    recent: deque[tuple[tuple[a.DescribedConfig, ...], list[Message]]] = deque(maxlen=RECENT)
+
+    def configs(described: tuple[a.DescribedConfig, ...]) -> list[Message]:
+        for known, translated in recent:
+            if known is described:
+                return translated
+        found = [{**plain(each), "value": None if each.is_sensitive else each.value} for each in described]
+        recent.append((described, found))
+        return found
 
     results = each_answer(response, response.results, a.DescribedConfigs, _named(message))
-    return {"results": [{**plain(each), "configs": [config(one) for one in each.configs]} for each in results]}
+    return {
+        "results": [
+            {
+                "resource_type": each.resource_type,
+                "resource_name": each.resource_name,
+                "configs": configs(each.configs),
+                **error_of(each),
+            }
+            for each in results
+        ]
+    }
 
 
 def _named(message: Message) -> list[Message]:
