@@ -260,6 +260,11 @@ def has_enough(answer: Message, asked: Message) -> bool:
     return most >= min(asked["min_bytes"], asked["max_bytes"])
 
 
+def is_stale_of_static(epoch: Any) -> bool:
+    """Return True if a request has the epoch before the present one of a member with an instance id."""
+    return isinstance(epoch, Own) and epoch.label in {"s", "s again"} and epoch.plus < 0
+
+
 def member(*names: str) -> Callable[[Difference], bool]:
     return lambda found: found.member in names
 
@@ -349,6 +354,12 @@ ON_PURPOSE = (
         FIRST_FAULT,
         "OffsetCommit",
         lambda d: d.member == "error_code" and d.kafka in {3, 29} and d.ours in {22, 25, 27, 35, 79, 82, 113},
+    ),
+    Purpose(
+        "a partition that a static member has kept counts as assigned at the same epoch; in Kafka at an earlier one",
+        "OffsetCommit",
+        lambda d: codes((0, 113))(d) and is_stale_of_static(d.ask.message["generation_id_or_member_epoch"]),
+        is_end=True,
     ),
     *(
         Purpose("no group has the empty name (KIP-289)", api, lambda d: d.member == "error_code" and d.ours == 24)
