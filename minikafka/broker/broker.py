@@ -28,7 +28,6 @@ from minikafka.broker.dispatch import ApiHandler, Dispatcher, screened_answer, s
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.forwarding import Forwarding
 from minikafka.broker.group_manager import HISTORY_SHARE, GroupManager
-from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER, CHANGES_OF_ACLS, handler_table
 from minikafka.broker.history import History
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
@@ -36,7 +35,7 @@ from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.log_maintenance import LogCleaner, LogMaintenance
 from minikafka.broker.metadata import MetadataApi, MetadataCache, removed_topics
 from minikafka.broker.partition_history import PartitionHistory
-from minikafka.broker.parts import Parts
+from minikafka.broker.parts import ANSWERED_BY_CONTROLLER, CHANGES_OF_ACLS, Parts, handler_table
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
 from minikafka.broker.throttle import STRICT_SINCE, Throttle

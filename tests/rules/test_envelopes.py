@@ -15,7 +15,7 @@ from minikafka.broker.access import Access
 from minikafka.broker.broker import Broker as EntryBroker
 from minikafka.broker.dispatch import Dispatcher
 from minikafka.broker.envelopes import envelope_handler, send_on
-from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER
+from minikafka.broker.parts import ANSWERED_BY_CONTROLLER
 from minikafka.broker.throttle import Throttle
 from minikafka.config import BrokerConfig
 from minikafka.errors import (

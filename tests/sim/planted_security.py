@@ -7,7 +7,7 @@ from typing import Any
 
 from minikafka.broker.access import Access
 from minikafka.broker.broker import Broker
-from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER
+from minikafka.broker.parts import ANSWERED_BY_CONTROLLER
 from minikafka.ports import INTERNAL, RequestContext
 from minikafka.quorum.image import MetadataImage
 from minikafka.security import permissions

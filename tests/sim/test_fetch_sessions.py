@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from minikafka.broker import handlers, replica_fetcher
+from minikafka.broker import parts, replica_fetcher
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.dispatch import settled
 from minikafka.errors import FencedLeaderEpoch, FetchSessionIdNotFound, InvalidFetchSessionEpoch
@@ -49,7 +49,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
             found.append(Seen(len(request.partitions), answered, request.session_epoch == 0))
         return response
 
-    monkeypatch.setattr(handlers, "handle_fetch", noting)
+    monkeypatch.setattr(parts, "handle_fetch", noting)
     return found
 
 

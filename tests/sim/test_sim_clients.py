@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker import handlers
+from minikafka.broker import parts
 from minikafka.broker.api.produce import handle_produce
 from minikafka.broker.dispatch import settled
 from minikafka.check import Checker, Expectations, Recorder, value_id
@@ -397,7 +397,7 @@ def test_what_a_doubled_request_explains_is_named_and_nothing_else(monkeypatch: 
         await asyncio.sleep(0.05)
         return response
 
-    monkeypatch.setattr(handlers, "handle_produce", second_copy_refused)
+    monkeypatch.setattr(parts, "handle_produce", second_copy_refused)
     plan = quick(clients=("p1", LOOSE), consumers=1, link={"delay_mean_s": 0.001, "duplicate": 0.2})
     running = Run(plan.with_(clients=LOOSELY))
     report = running.run()
