@@ -49,6 +49,8 @@ class Java(NamedTuple):
     class_path: str
     version: str
     """Kafka's."""
+    broker_options: tuple[str, ...] = (*HEAP, *JVM)
+    format_options: tuple[str, ...] = ("-Xmx256m",)
 
     def command(self, main: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
         return [str(self.program), *options, "-cp", self.class_path, main, *arguments]
@@ -97,14 +99,15 @@ class KafkaBroker:
     async def format(self) -> None:
         """What ``kafka-storage.sh format`` does."""
         arguments = ("format", "-t", CLUSTER_ID, "-c", str(self.settings))
-        await self._run(self._java.command("kafka.tools.StorageTool", *arguments, options=("-Xmx256m",)))
+        await self._run(self._java.command("kafka.tools.StorageTool", *arguments, options=self._java.format_options))
         if await self.wait():
             raise RuntimeError(f"Kafka {self.node} was not formatted: {self.last_words()}")
 
     async def start(self) -> None:
         """Start the process; it is not ready yet."""
         logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
-        await self._run(self._java.command("kafka.Kafka", str(self.settings), options=(*HEAP, *JVM, logging)))
+        options = (*self._java.broker_options, logging)
+        await self._run(self._java.command("kafka.Kafka", str(self.settings), options=options))
 
     async def _run(self, command: list[str]) -> None:
         tied = shutil.which("setpriv")

@@ -1,4 +1,4 @@
-"""Apache Kafka's own broker for tests that compare: one process, which the bench starts in the same way."""
+"""Apache Kafka's own broker for tests that compare: one process, which the bench starts with other options of Java."""
 
 from __future__ import annotations
 
@@ -14,9 +14,18 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.bench import kafka_processes
-from tests.bench.kafka_processes import KafkaBroker, KafkaCluster
+from tests.bench.kafka_processes import Java, KafkaBroker, KafkaCluster
+from tests.foreign.kafka_tools import JVM, java, shared_classes
 
 READY_WITHIN_S = 60.0
+
+
+def _java() -> Java:
+    """A Java whose broker lives for a minute: its start takes half of the processor time."""
+    program, class_path = java()
+    options = (*JVM, "-Xmx512m", *shared_classes(program, class_path))
+    found = kafka_processes.find()
+    return found._replace(class_path=class_path, broker_options=options, format_options=options)
 
 
 class KafkaOfOne:
@@ -71,7 +80,7 @@ def kafka(
     ``login`` has librdkafka's settings for clients of a broker whose ``settings`` require a login.
     """
     with asyncio.Runner() as runner:
-        cluster = KafkaCluster(kafka_processes.find(), 1)
+        cluster = KafkaCluster(_java(), 1)
         try:
             [broker] = cluster.brokers.values()
             with broker.settings.open("a", encoding="ascii") as file:

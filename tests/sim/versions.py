@@ -50,7 +50,7 @@ def environment(python: str, folder: Path) -> str | None:
     # This environment's pip, and no wheel of this tree: to install one and build the other takes longer than the rest.
     pip = [sys.executable, "-m", "pip", "--python", own, "--disable-pip-version-check"]
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    install = [*pip, "install", "--quiet", *dependencies]
+    install = [*pip, "install", "--quiet", "--no-compile", *dependencies]
     try:
         subprocess.run(install, capture_output=True, text=True, check=True, timeout=INSTALL_TIMEOUT_S)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:

@@ -24,13 +24,13 @@ from minikafka.wire.records import Record, build_batch
 from tests.bench import kafka_jars
 from tests.bench.kafka_jars import NoKafka
 from tests.left_out import leave_out
-from tests.spark.spark_home import INTERPRETED, JAVA_OPTIONS, spark_home
+from tests.spark.spark_home import INTERPRETED, archive_classes, java_options, spark_home
 from tests.spark.streams import Stream
 
 PATIENCE_S = 60
 
 # Also for those that tests start as processes.
-os.environ.update(JAVA_OPTIONS)
+os.environ.update(java_options())
 
 # Without the extra there is nothing to start: `make test` installs it.
 collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py"]
@@ -66,7 +66,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SPARK_HOME whose Python processes start quickly."""
+    """A SPARK_HOME whose Python processes start quickly, as its JVMs do."""
+    archive_classes()
+    os.environ.update(java_options())
     return spark_home(tmp_path_factory.mktemp("spark"))
 
 

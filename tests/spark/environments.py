@@ -8,16 +8,8 @@ import sysconfig
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 OURS = ("minikafka", "pyspark_minikafka", "_editable_impl_minikafka", "__editable__")
 PIP_TIMEOUT_S = 400
-
-
-def build_wheel(folder: Path) -> Path:
-    """The wheel of this tree; nothing is fetched."""
-    _pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder), str(ROOT))
-    (found,) = folder.glob("minikafka-*.whl")
-    return found
 
 
 def environment(folder: Path, wheel: Path | None) -> Path:
@@ -29,12 +21,11 @@ def environment(folder: Path, wheel: Path | None) -> Path:
             (packages / each.name).symlink_to(each)
     python = folder / "bin" / "python"
     if wheel is not None:
-        _pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
+        # Each program compiles the modules that it imports, a tenth of them.
+        options = ("--quiet", "--no-compile", "--no-deps", "--no-index")
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, str(wheel)]
+        subprocess.run(pip, check=True, timeout=PIP_TIMEOUT_S)
     return python
-
-
-def _pip(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "pip", "--quiet", *arguments], check=True, timeout=PIP_TIMEOUT_S)
 
 
 def by_machine(script: Path, *, usual: Path, where: str, other: Path) -> Path:

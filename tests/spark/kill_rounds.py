@@ -34,7 +34,7 @@ from minikafka.hosting.processes import ProcessCluster
 from minikafka.types import NO_NODE
 from minikafka.world.clients import Asker
 from tests.e2e.kill_loop import PARTITIONS, SETTINGS, TOPIC, create_topic
-from tests.spark.spark_home import JAVA_OPTIONS, executors_said, spark_home
+from tests.spark.spark_home import executors_said, java_options, spark_home
 
 # Who dies, in turn; the first three show what there is to show.
 KINDS = (
@@ -224,7 +224,7 @@ class Rounds:
         command = [sys.executable, "-m", "tests.spark.copying", "--bootstrap", cluster.bootstrap, "--topic", TOPIC]
         command += ["--folder", str(folder), "--rows-per-batch", str(ROWS_PER_BATCH)]
         self.driver = Driver(
-            command, {**os.environ, **JAVA_OPTIONS, "SPARK_HOME": str(self.home)}, folder / "driver.log"
+            command, {**os.environ, **java_options(), "SPARK_HOME": str(self.home)}, folder / "driver.log"
         )
 
     async def round(self, kind: str) -> None:

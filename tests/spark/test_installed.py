@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.environments import build_wheel, by_machine, environment
+from tests.spark.environments import by_machine, environment
 from tests.spark.spark_home import spark_home
+from tests.tidy.sources import ROOT
+from tools.dist import build, wheel_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -26,8 +28,8 @@ JOB_TIMEOUT_S = 1000
 def installed(tmp_path_factory) -> tuple[Path, Path]:
     """Two Pythons: with the wheel, and without."""
     folder = tmp_path_factory.mktemp("environments")
-    wheel = build_wheel(folder)
-    return environment(folder / "with", wheel), environment(folder / "without", None)
+    build(ROOT, folder, "wheel")
+    return environment(folder / "with", wheel_in(folder)), environment(folder / "without", None)
 
 
 def archive(python: Path, folder: Path, kafka, topic: str, master: str, *more: str, **variables: str):

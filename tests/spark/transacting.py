@@ -19,7 +19,7 @@ from minikafka.spark.options import parse_sink
 from minikafka.spark.session import open_session
 from minikafka.spark.sink import StreamWriter, Written, exactly_once
 from minikafka.spark.source import MiniKafkaSource
-from tests.spark.spark_home import INTERPRETED, JAVA_OPTIONS
+from tests.spark.spark_home import INTERPRETED, java_options
 
 MOMENTS = ("writing", "written", "half committed", "committed")
 """In the middle of a task; before the first commit; after one of two; before Spark's commit log."""
@@ -98,7 +98,7 @@ def copy(session: Any, *, bootstrap: str, source: str, into: str, checkpoint: st
 
 def main() -> None:
     """Copy in a session of its own."""
-    os.environ.update(JAVA_OPTIONS)
+    os.environ.update(java_options())
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "source", "into", "checkpoint", "moment"):
         parser.add_argument(f"--{name}", required=True)
