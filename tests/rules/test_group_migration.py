@@ -318,20 +318,23 @@ def test_a_classic_member_has_its_rebalance_timeout_from_the_response_on_that_as
         desk.heartbeat(member, 1)
 
 
-@pytest.mark.parametrize("syncs", [False, True], ids=["joined only", "synced"])
-def test_a_classic_member_must_sync_within_its_rebalance_timeout(syncs: bool):
+@pytest.mark.parametrize("then", ["", "syncs", "changes its protocol"])
+def test_a_classic_member_must_sync_within_its_rebalance_timeout(then: str):
     """As in Kafka: one that joins and never syncs would keep its partitions unread for as long as it sends heartbeats."""
     desk = desk_of()
     desk.topic(2)
     desk.enter("new")
     member, ticket = desk.join_new(rebalance_ms=1_000)
     generation = desk.answers[ticket].generation_id
-    if syncs:
+    if then == "syncs":
         desk.sync(member, generation)
     desk.pass_time(0.9)
-    desk.heartbeat(member, generation)
+    if then == "changes its protocol":
+        desk.enter(member)
+    else:
+        desk.heartbeat(member, generation)
     desk.pass_time(0.2)
-    assert sorted(each.member_id for each in desk.group().members) == sorted(["new", *([member] if syncs else [])])
+    assert sorted(each.member_id for each in desk.group().members) == sorted(["new", *([member] if then else [])])
 
 
 def test_a_classic_newcomer_gives_its_member_id_back():

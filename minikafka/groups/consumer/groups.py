@@ -390,6 +390,8 @@ class ConsumerGroups:
         session_ms = self._settings.consumer_session_timeout_ms
         session_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
         held.sessions[member_id] = step.now + session_ms / 1000
+        if not member.is_classic:
+            held.syncs.pop(member_id, None)  # It has changed its protocol since.
         current = held.group.current(member_id)
         armed = held.revocations.get(member_id)
         if not self._owes(held.group, member_id):
