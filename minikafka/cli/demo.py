@@ -206,9 +206,10 @@ def command(no_spark: bool, fast: bool, data_dir: Path | None) -> None:
     except FlightsMissing as error:
         raise Failure(str(error)) from error
     finally:
-        if well and data_dir is None:
+        has_files = folder.is_dir() and any(folder.iterdir())
+        if data_dir is None and (well or not has_files):
             shutil.rmtree(folder, ignore_errors=True)
-        else:
+        elif has_files:
             click.echo(f"logs, history.jsonl and verdict.json: {folder}", err=True)
     if not well:
         raise click.exceptions.Exit(FAILED)

@@ -6,10 +6,12 @@ import io
 from types import SimpleNamespace
 from typing import Any
 
+from click.testing import CliRunner
 from rich.console import Console
 
 from minikafka.chaos.watch import ClusterState, PartitionState
 from minikafka.cli.demo_story import Screen, Shown
+from minikafka.cli.root import root
 from minikafka.types import TopicPartition
 
 
@@ -65,3 +67,11 @@ def test_who_leads():
     """The first victim is the broker that leads most partitions."""
     state = ClusterState(1.0, 1, (partition(0, 2), partition(1, 1), partition(2, 2)))
     assert (state.led_by(2), state.led_by(3)) == ((0, 2), ())
+
+
+def test_demo_that_cannot_begin_names_no_files(tmp_path):
+    """It said where its logs and its verdict were, which it had not written."""
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(root, ["demo", "--fast", "--no-spark", "--data-dir", str(tmp_path / "file" / "run")])
+    assert result.exit_code == 1
+    assert "verdict.json" not in result.output
