@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import gzip
 import json
 import os
 import ssl
@@ -27,6 +29,7 @@ from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig, SaslAuthenticationFailed
 from minikafka.hosting.local_broker import token_verifier
 from tests.e2e.secured import eventually, request, secured
+from tests.kafka.client import RawClient
 from tests.tokens import AUDIENCE, ISSUER, Issuer
 
 pytestmark = [pytest.mark.e2e]
@@ -178,11 +181,12 @@ def make_certificates(folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def provider(folder: Path, keys: Callable[[], str]) -> AsyncIterator[str]:
+async def provider(folder: Path, keys: Callable[[], str | web.Response]) -> AsyncIterator[str]:
     """The address of an identity provider's server of keys."""
 
     async def answer(_: web.Request) -> web.Response:
-        return web.Response(text=keys(), content_type="application/json")
+        found = keys()
+        return found if isinstance(found, web.Response) else web.Response(text=found, content_type="application/json")
 
     application = web.Application()
     application.router.add_get("/keys", answer)
@@ -230,6 +234,94 @@ async def test_keys_are_read_from_a_server_whose_ca_is_trusted(tmp_path: Path, i
             trusted.write_bytes((own / "ca.pem").read_bytes())
             await eventually(lambda: status() == 200)
             assert len(logged("jwks_loaded")) == 1
+
+
+async def test_a_server_of_keys_that_misbehaves_is_asked_again(tmp_path: Path, issuer: Issuer):
+    """Errors, redirects (which are not followed), what is too large and what is no JWKS; then its keys are used."""
+    made = make_certificates(tmp_path / "made")
+    log = tmp_path / "audit.log"
+    bad = [
+        web.Response(status=500),
+        web.Response(status=302, headers={"Location": "/keys"}),
+        web.Response(body=b" " * (2 << 20)),
+        web.Response(body=gzip.compress(b" " * (50 << 20)), headers={"Content-Encoding": "gzip"}),
+        web.Response(body=b"x", headers={"Content-Encoding": "deflate"}),
+        web.Response(body=b"[" * 900_000),
+        web.Response(body=b'{"keys": [7]}'),
+    ]
+    left = list(bad)
+    async with provider(made, lambda: left.pop() if left else issuer.jwks()) as url:
+        settings_ = settings(tmp_path) | {
+            "sasl.oauthbearer.jwks.endpoint.url": url,
+            "mk.oauth.jwks.truststore.location": str(made / "ca.pem"),
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": "100",
+            "mk.audit.path": str(log),
+        }
+        async with secured(tmp_path / "data", settings_):
+            await eventually(lambda: log.exists() and "jwks_loaded" in log.read_text(encoding="utf-8"))
+    events = [json.loads(each)["event"] for each in log.read_text(encoding="utf-8").splitlines()]
+    assert [each for each in events if each.startswith("jwks")] == ["jwks_failed"] * len(bad) + ["jwks_loaded"]
+
+
+async def test_hostile_test_16_over_sockets(tmp_path: Path, issuer: Issuer):
+    """Tokens that must not log in, unknown keys, names that look like several, and another user later."""
+    made, asked = make_certificates(tmp_path / "made"), 0
+
+    def keys() -> str:
+        nonlocal asked
+        asked += 1
+        return issuer.jwks()
+
+    async def log_in(client: RawClient, token: str) -> int:
+        assert (await client.call("SaslHandshake", 1, {"mechanism": "OAUTHBEARER"}))["error_code"] == 0
+        data = b"n,,\x01auth=Bearer " + token.encode() + b"\x01\x01"
+        found = await client.call("SaslAuthenticate", 2, {"auth_bytes": data})
+        if found["auth_bytes"]:
+            found = await client.call("SaslAuthenticate", 2, {"auth_bytes": b"\x01"})
+        if found["error_code"]:
+            assert await client.reader.read() == b""  # the connection is closed
+        return int(found["error_code"])
+
+    _, claims, signature = issuer.token(sub="robot").split(".")
+    now = int(time.time())
+
+    def changed(**header: str) -> str:
+        return base64.urlsafe_b64encode(json.dumps(header).encode()).rstrip(b"=").decode() + f".{claims}.{signature}"
+
+    wrong = [
+        changed(alg="none", kid="ES256"),
+        changed(alg="HS256", kid="RS256"),
+        changed(alg="ES256", kid="RS256"),
+        *(issuer.token(sub=name) for name in (["robot"], {"robot": 1}, 7, "robot\0", "ANONYMOUS", "*", "")),
+        issuer.token(sub="robot", exp=now - 100, iat=now - 200),
+        issuer.token(sub="robot", nbf=now + 100),
+        issuer.token(sub="robot", aud=["spark"]),
+        issuer.token(sub="robot", iss="https://evil.example"),
+        issuer.token(sub="robot", extra="x" * 20_000),
+        *(issuer.token(sub="robot", kid=f"unknown-{each}") for each in range(20)),
+    ]
+    async with provider(made, keys) as url:
+        more = {
+            "sasl.oauthbearer.jwks.endpoint.url": url,
+            "mk.oauth.jwks.truststore.location": str(made / "ca.pem"),
+            "super.users": "User:admin;User:robot;User:x;User:y",
+            "mk.unauthenticated.connections.per.ip.max": "64",
+        }
+        async with secured(tmp_path / "data", settings(tmp_path) | more) as broker:
+            host, _, port = broker.clients.partition(":")
+            await eventually(lambda: asked > 0)
+            renewed = await RawClient.at(host, int(port))
+            assert await log_in(renewed, issuer.token(sub="robot")) == 0
+            refused = [await RawClient.at(host, int(port)) for _ in wrong]
+            codes = await asyncio.gather(*map(log_in, refused, wrong))
+            assert set(codes) == {SaslAuthenticationFailed.code}
+            assert asked == 1, "unknown keys make the broker ask no more than once a minute"
+            several = [("Authorization", f"Bearer {issuer.token(sub='x,User:y')}")]
+            answer = await asyncio.to_thread(request, broker.clients, "/v1/whoami", headers=several)
+            assert (answer.document["principal"], answer.document["super_user"]) == ("User:x,User:y", False)
+            assert await log_in(renewed, issuer.token(sub="x")) == SaslAuthenticationFailed.code
+            for each in [renewed, *refused]:
+                await each.close()
 
 
 async def test_trusted_cas_that_cannot_be_read_are_refused_at_the_start(tmp_path: Path):

@@ -91,6 +91,7 @@ HOSTILE = {
         "rules/test_oauth.py::test_hostile_test_16_algorithms",
         "rules/test_oauth.py::test_hostile_test_16_claims",
         "rules/test_oauth.py::test_hostile_test_16_headers_and_sizes",
+        "e2e/test_oauth.py::test_hostile_test_16_over_sockets",
         "e2e/test_oauth.py::test_clients_log_in_with_tokens",
     ),
     17: (
