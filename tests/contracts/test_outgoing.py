@@ -243,6 +243,25 @@ def test_unread_response_costs_no_memory_under_tls(play, file: OsFile, monkeypat
     play(story, is_tls=True)
 
 
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+def test_what_is_unsent_is_in_memory_or_in_a_file(play, file: OsFile, *, is_tls: bool):
+    """Readers that leave much in memory are disconnected before others (`unread_responses.py`)."""
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        peer.outgoing.write([b"head", region_of(file, 0, len(CONTENT)), CONTENT[:MIB]])
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        held, left = peer.outgoing.unsent()
+        assert MIB <= held < 2 * MIB
+        assert len(CONTENT) - SOCKETS_HOLD < left <= len(CONTENT) + MIB + 4
+        await reader.readexactly(4 + len(CONTENT) + MIB)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert peer.outgoing.unsent() == (0, 0)
+
+    play(story, is_tls=is_tls)
+
+
 def test_file_that_was_closed_and_deleted_is_sent(play, disk: OsDisk, file: OsFile):
     """Retention deletes a segment while a slow client reads it; its descriptor ends with the last region."""
 
