@@ -85,7 +85,8 @@ def test_the_proposed_command_line_is_understood(here):
     [
         ("consume t --property print.key=true", "-f '%k %s"),
         ("produce t --producer-property acks=1", "--acks"),
-        ("topics list --command-config client.properties", "there is no authentication"),
+        ("topics list --command-config client.properties", "TLS and a login are --ca"),
+        ("topics alter orders --config retention.ms=5", "minikafka config alter --topic TOPIC --set KEY=VALUE"),
         ("frobnicate", "No such command 'frobnicate'."),
         ("topics list --nonsense --bootstrap-server h:1", "No such option '--nonsense'."),
         ("consume t --from-beginnig", "Did you mean '--from-beginning'?"),
