@@ -59,6 +59,13 @@ class ClassicMember:
     ticket: int | None = None
     joined: JoinGroupResponse | None = None
     instance_id: str | None = None
+    sent_at: float = 0.0
+    """When it sent its latest request."""
+
+    @property
+    def may_have_expired(self) -> bool:
+        """Return True if its session may be over: it has sent nothing for so long."""
+        return self.ticket is None and self.desk.now - self.sent_at >= SESSION_MS / 1000
 
     def lose(self) -> None:
         """It is out of the group, and uses nothing."""
@@ -67,6 +74,7 @@ class ClassicMember:
     def begin(self) -> None:
         """Send the next request."""
         step, ticket = self.desk.step(), next(self.desk.tickets)
+        self.sent_at = self.desk.now
         is_answered = self.wants == "heartbeat"
         try:
             self._send(ticket, step)
@@ -157,9 +165,12 @@ def known(at: Desk) -> set[str]:
 
 
 def check_owners(at: Desk, classics: list[ClassicMember], consumers: list[ConsumerMember]) -> None:
-    """No two members that the coordinator has not fenced may use a partition."""
+    """No two members that the coordinator has not fenced may use a partition. A coordinator that ends before the removal
+    of a member is committed says nothing of it.
+    """
     ids = known(at)
     gone = {facts["member"] for kind, facts in at.told if kind == "group_member_left"}
+    gone |= {member.member_id for member in classics if member.may_have_expired and member.member_id not in ids}
     uses = Counter(each for member in classics if member.member_id not in gone for each in member.owned)
     uses.update(
         number for member in consumers if member.epoch > 0 and member.member_id in ids for _, number in member.owned
@@ -258,6 +269,11 @@ def migrated(seed: int) -> None:
         used = [number for each in classics for number in each.owned]
         used += [number for each in consumers for topic, number in each.owned if topic == T]
         assert sorted(used) == list(range(partitions)), (classics, consumers, known(at))
+
+
+def test_a_history_whose_coordinator_ends_while_it_removes_members() -> None:
+    """The removal was committed, and nobody was told of it: the next owner was taken for a second one."""
+    migrated(41000392)
 
 
 def _takes_all(classic: Group, topics: Topics) -> Draft:
