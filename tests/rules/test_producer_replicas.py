@@ -14,11 +14,13 @@ from minikafka.log import producer_state, recovery
 from minikafka.log.compaction import BatchFilter, CleanedTransactions
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import ProducerState
+from minikafka.log.segment_store import SegmentStore
 from minikafka.log.transactions import OpenTransactions
 from tests.rules.producer_replicas import STEPS, ProducerReplicas
 from tests.sim import planted_transaction_logs as planted
 from tests.sim.planted_compaction import (
     every_key_counts,
+    kept_snapshots,
     nobody_sends,
     none_is_remembered,
     watermark_itself,
@@ -49,7 +51,7 @@ BUGS: dict[str, tuple[int, Any, str, Any]] = {
         planted.without_open_ones(ProducerState.to_snapshot),
     ),
     "followers do not index aborted transactions": (
-        *(1, PartitionLog, "_write_set"),
+        *(0, PartitionLog, "_write_set"),
         planted.leaders_index_only(PartitionLog._write_set),
     ),
     "the transaction index is not rebuilt": (
@@ -57,17 +59,19 @@ BUGS: dict[str, tuple[int, Any, str, Any]] = {
         planted.index_not_rebuilt(recovery.replay_producers),
     ),
     "aborted transactions that began before the fetch are left out": (
-        *(1, PartitionLog, "aborted_transactions"),
+        *(0, PartitionLog, "aborted_transactions"),
         planted.begun_behind_the_fetch(PartitionLog.aborted_transactions),
     ),
     "an uncommitted marker ends a transaction": (0, OpenTransactions, "end", planted.ended_at_once),
     "the last stable offset is the watermark": (0, PartitionLog, "stable_end", watermark_itself),
-    "aborted records replace committed ones": (1, BatchFilter, "take", every_key_counts),
-    "a marker goes with its data": (1, CleanedTransactions, "marker_read", nobody_sends),
-    "a marker does not wait for delete.retention.ms": (22, BatchFilter, "_horizon", no_time),
-    "nothing is left of a producer's last batch": (3, ProducerState, "last_offset_before", none_is_remembered),
+    "aborted records replace committed ones": (2, BatchFilter, "take", every_key_counts),
+    "a marker goes with its data": (3, CleanedTransactions, "marker_read", nobody_sends),
+    "a marker does not wait for delete.retention.ms": (10, BatchFilter, "_horizon", no_time),
+    "nothing is left of a producer's last batch": (1, ProducerState, "last_offset_before", none_is_remembered),
     "the marker that began a producer's epoch goes": (12, ProducerState, "is_last_marker", nobody_sends),
     "segments go before a snapshot of the producers is durable": (4, PartitionLog, "_keep_producers", not_kept),
+    "the snapshot at the log's beginning goes with a marker": (45, SegmentStore, "first_snapshot", none_is_remembered),
+    "a snapshot from before a marker that is gone stays": (45, SegmentStore, "remove_snapshots", kept_snapshots),
 }
 """What goes wrong: the first seed that shows it, and what is replaced."""
 SEEDS_MAX = 60
