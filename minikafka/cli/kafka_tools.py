@@ -188,7 +188,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "--consumer.config": "consume has options for the group and its session; the Python client has all settings",
     "--request-required-acks": "use --acks all, --acks 1 or --acks 0",
     "--compression-codec": "compression is the topic's setting compression.type, or the Python producer's",
-    "--command-config": "TLS and a login are --ca, --cert, --user, --token-file, or environment variables; leave it out",
+    "--command-config": "TLS and a login are --ca, --cert, --user and --token-file, also in the environment",
     "--config": "settings of a topic are altered with `minikafka config alter --topic TOPIC --set KEY=VALUE`",
     "--skip-message-on-error": "records are printed as bytes, so that none is an error; leave it out",
     "--sync": "each record is acknowledged on its own anyway; leave it out",
