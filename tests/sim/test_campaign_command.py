@@ -77,9 +77,12 @@ def after(count: int) -> Campaign:
     return campaign
 
 
-def test_several_processes_tell_what_one_tells() -> None:
-    """``--jobs``: the same report but for the pace, in the order of the seeds."""
-    arguments = ["run", "--seeds", "3", "--start", "40"]
+def test_several_processes_tell_what_one_tells(tmp_path: Path) -> None:
+    """``--jobs``: the same report but for the pace, in the order of the plans. The first one ends last."""
+    arguments = ["run"]
+    for seed, operations in ((40, 120), (41, 5), (42, 5)):
+        arguments.append(str(tmp_path / f"{seed}.json"))
+        Path(arguments[-1]).write_text(plan_of(seed, operations=operations, faults=1).to_json())
     alone, both = (
         CliRunner().invoke(main, [*arguments, "-o", "json", "--jobs", jobs], catch_exceptions=False) for jobs in "12"
     )
