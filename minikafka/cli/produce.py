@@ -320,17 +320,15 @@ async def _produce(tally: Tally, asked: Sending, signals: Signals) -> None:
     if sys.stdin.isatty() and sys.stderr.isatty():
         click.echo("minikafka: one record a line; Ctrl-D ends the input", err=True)
     showing = asyncio.ensure_future(_show(tally))
-    hinting: asyncio.Task[None] | None = None
+    hinting = asyncio.ensure_future(_hint(tally, signals))
     try:
         sending = _send_all(producer, asked, tally)
         tally.interrupted = await first_of(sending, signals.asked.wait()) != 0
-        if tally.interrupted:
-            hinting = asyncio.ensure_future(_hint(tally))
-        await first_of(producer.flush(), signals.urged.wait())
+        gives_up = await first_of(producer.flush(), signals.urged.wait()) != 0
+        tally.interrupted = tally.interrupted or gives_up
     finally:
         showing.cancel()
-        if hinting is not None:
-            hinting.cancel()
+        hinting.cancel()
         await first_of(producer.stop(), signals.urged.wait())
 
 
@@ -398,8 +396,9 @@ async def _report_created(asked: Sending) -> None:
         )
 
 
-async def _hint(tally: Tally) -> None:
-    """Ctrl-C while brokers are silent: say why nothing happens."""
+async def _hint(tally: Tally, signals: Signals) -> None:
+    """Ctrl-C while records wait for brokers, also behind the end of the input: say why nothing happens."""
+    await signals.asked.wait()
     await asyncio.sleep(HINT_AFTER_S)
     count = tally.summary()["unknown"]
     click.echo(f"minikafka: waiting for the answers to {many(count, 'record')}; Ctrl-C again gives them up", err=True)

@@ -318,6 +318,26 @@ def test_a_command_that_waits_says_so_on_a_terminal(cluster: LocalCluster, comma
         os.close(theirs)
 
 
+def test_produce_is_interrupted_while_it_waits_behind_the_end_of_its_input(cluster: LocalCluster):
+    """A partition refuses acks=all: Ctrl-C seemed to do nothing until the delivery timeout of two minutes."""
+    create(cluster, "refused")
+    command = [*MINIKAFKA, "produce", "refused", "-b", cluster.bootstrap]
+    pipe = subprocess.PIPE
+    with (
+        cluster.faults.error("client>*", "NOT_ENOUGH_REPLICAS", api="Produce") as refusal,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as sending,
+    ):
+        sending.stdin.write("tea\n")
+        sending.stdin.close()
+        until(lambda: refusal.hits > 0)
+        sending.send_signal(signal.SIGINT)
+        assert (
+            sending.stderr.readline() == "minikafka: waiting for the answers to 1 record; Ctrl-C again gives them up\n"
+        )
+        sending.send_signal(signal.SIGINT)
+        assert sending.wait(TIMEOUT_S) == 130
+
+
 def test_who_interrupts_produce_while_brokers_are_down_is_told_what_it_waits_for():
     """Ctrl-C waits for answers, up to delivery.timeout.ms: two minutes without a word looked like a hang."""
     with LocalCluster(1, config=QUICK) as cluster:
