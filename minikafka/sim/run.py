@@ -427,11 +427,15 @@ class Run:
             if replica is None:
                 continue
             batches = list(_raw_batches(replica.log))
+            start = replica.log.start_offset
+            if replica.log.has_gaps:
+                # Compaction removes what was deleted. After power cuts some replicas may have a former start again.
+                start = max(start, self.watch.deleted_below(name))
             replicas.append(
                 ReplicaBatches(
                     node=node,
                     high_watermark=replica.high_watermark,
-                    log_start=replica.log.start_offset,
+                    log_start=start,
                     batches=[
                         LogBatch(each.base_offset, each.last_offset, each.leader_epoch, each.data) for each in batches
                     ],
