@@ -13,6 +13,7 @@ from minikafka.sim.kafka_plans import READER
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.plan_features import (
     PLAN_FEATURES,
+    departing_broker,
     heartbeat_group,
     kafka_clients,
     loops,
@@ -150,6 +151,7 @@ def test_what_else_a_seed_draws_stays_as_it_was() -> None:
         loops,
         heartbeat_group,
         pipelined_batches,
+        departing_broker,
     ]
     plain = plan_of(3, operations=20, faults=3, kinds=("crash",))
     added = kafka_clients(plain, Random(1))
