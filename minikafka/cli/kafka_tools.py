@@ -28,6 +28,7 @@ TOOLS: Final[Mapping[str, str]] = {
     "delete-records": "topics delete-records",
     "reassign-partitions": "reassign",
     "leader-election": "elect",
+    "cluster": "unregister",
     "metadata-quorum": "quorum",
     "metadata-shell": "log",
     "dump-log": "log",
@@ -45,7 +46,7 @@ VALUES: Final = frozenset(
     --path-to-json-file --time --files --property --formatter-property --reader-property
     --allow-principal --deny-principal --allow-host --deny-host --operation --principal --transactional-id
     --resource-pattern-type --offset-json-file --command-config --start-offset --producer-id --broker-id
-    --max-transaction-timeout --running-longer-than-ms -b -t -p -o""".split()
+    --max-transaction-timeout --running-longer-than-ms --id -b -t -p -o""".split()
 )
 """Options of Kafka's tools that take a value; all others are flags."""
 
@@ -146,10 +147,16 @@ def _acls(given: Given) -> list[str] | None:
 
 def _transactions(given: Given) -> list[str] | None:
     verb = given.verb({each: each for each in ("list", "describe", "describe-producers", "find-hanging", "abort")})
+    given.take("--broker-id")  # all brokers are asked
     if verb in ("describe-producers", "abort"):
         places = zip(given.take("--topic"), given.take("--partition"), strict=False)
         return [verb, *(f"{topic}-{partition}" for topic, partition in places)]
     return None if verb is None else [verb, *given.take("--transactional-id")]
+
+
+def _unregister(given: Given) -> list[str] | None:
+    given.words = [each for each in given.words if each != "unregister"]
+    return given.take("--id") or None
 
 
 def _offsets(given: Given) -> list[str] | None:
@@ -171,6 +178,7 @@ FORMS: Final[Mapping[str, Callable[[Given], list[str] | None]]] = {
     "elect": _elect,
     "acls": _acls,
     "transactions": _transactions,
+    "unregister": _unregister,
     "offsets": _offsets,
     "log": _log,
 }

@@ -262,6 +262,8 @@ class HttpConnection(RequestHandler):
     """The request that is being answered."""
     _response: web.StreamResponse | None = None
     """What is being written."""
+    _was_full = False
+    """The transport was full at the present response, or one before that is not read yet."""
     _last: tuple[str, str] | None = None
     """Method with path, and User-Agent, of the last request."""
     _active_at = 0.0
@@ -306,7 +308,8 @@ class HttpConnection(RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._pending = self._response = None
-            if not self.writing_paused:
+            if self._was_full and not self.writing_paused:
+                self._was_full = False
                 self.all_unread.ended(self)
             self._active_at = asyncio.get_running_loop().time()
             self.record.sent += resp.size if isinstance(resp, RpcAnswer) else request.writer.output_size
@@ -328,6 +331,7 @@ class HttpConnection(RequestHandler):
 
     def pause_writing(self) -> None:
         """The transport is full."""
+        self._was_full = True
         self.all_unread.paused(self)
         super().pause_writing()
 
