@@ -272,7 +272,7 @@ def migrated(seed: int) -> None:
 
 
 def test_a_history_whose_coordinator_ends_while_it_removes_members() -> None:
-    """The removal was committed, and nobody was told of it: the next owner was taken for a second one."""
+    """The removal was committed, and no event said so: the next owner was taken for a second one."""
     migrated(41000392)
 
 

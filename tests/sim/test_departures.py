@@ -53,7 +53,7 @@ def played(plan: Plan) -> Run:
 
 
 def brokers_at_the_end(running: Run) -> set[int]:
-    """Who is registered, by what was told of registrations."""
+    """The brokers that are registered, by the events of registrations."""
     found: set[int] = set()
     for event in running.sim.journal:
         if event.kind == "broker_registered":
