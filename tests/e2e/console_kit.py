@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,9 +82,18 @@ def call(cluster: Reachable, path: str, body: Any = None, method: str | None = N
 
 
 def create(cluster: Reachable, topic: str, *, partitions: int = 1) -> str:
-    """A topic with three replicas; the path of its partition 0."""
-    call(cluster, "/v1/topics", {"name": topic, "partitions": partitions, "replication_factor": 3})
-    return f"/v1/topics/{topic}/partitions/0"
+    """A topic with three replicas; the path of its partition 0. The faults of a test before may have ended just now."""
+    wanted = {"name": topic, "partitions": partitions, "replication_factor": 3}
+    deadline = time.monotonic() + EXPECT_TIMEOUT_MS / 1000
+    while True:
+        try:
+            call(cluster, "/v1/topics", wanted)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return f"/v1/topics/{topic}/partitions/0"
 
 
 def delete_topic(cluster: Reachable, topic: str) -> None:

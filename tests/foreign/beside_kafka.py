@@ -260,6 +260,12 @@ def has_enough(answer: Message, asked: Message) -> bool:
     return most >= min(asked["min_bytes"], asked["max_bytes"])
 
 
+def sends_next(produce: Message) -> bool:
+    """Return True if all batches of a transactional Produce have the sequence that follows."""
+    batches_sent = [part["records"] for topic in produce["topic_data"] for part in topic["partition_data"]]
+    return bool(produce["transactional_id"]) and all(getattr(each, "is_next", False) for each in batches_sent)
+
+
 def is_stale_of_static(epoch: Any) -> bool:
     """Return True if a request has the epoch before the present one of a member with an instance id."""
     return isinstance(epoch, Own) and epoch.label in {"s", "s again"} and epoch.plus < 0
@@ -269,7 +275,7 @@ def member(*names: str) -> Callable[[Difference], bool]:
     return lambda found: found.member in names
 
 
-CLOCKS_MS, LOGGER, FENCED_MEMBER_EPOCH = 1000, 8, 110
+CLOCKS_MS, LOGGER, FENCED_MEMBER_EPOCH, OUT_OF_ORDER_SEQUENCE = 1000, 8, 110, 45
 SMALL_BYTES = 100
 """Of a partition: a limit below the size of some batches."""
 MIN_ISR = "min.insync.replicas"
@@ -293,6 +299,12 @@ ON_PURPOSE = (
     Purpose("the log start is said where it is known to matter", "Produce", lambda d: d.member == "log_start_offset"),
     Purpose("a batch that cannot be read is CORRUPT_MESSAGE, not INVALID_RECORD", "Produce", codes((87, 2))),
     Purpose("a batch that cannot be read is no error of the server", "Produce", codes((-1, 2), (-1, 87))),
+    Purpose(
+        "the next sequence follows the last record; in Kafka that of a request whose verification failed comes first",
+        "Produce",
+        lambda d: d.row.get("error_code") == OUT_OF_ORDER_SEQUENCE and sends_next(d.ask.message),
+        is_end=True,
+    ),
     Purpose("a missing transactional id is no matter of permissions", "Produce", codes((53, 87))),
     Purpose(
         FIRST_FAULT, "Produce", lambda d: d.member == "error_code" and (d.ours == 21 or {d.kafka, d.ours} == {32, 87})

@@ -216,6 +216,11 @@ class Batch:
         producer = (self._producer.of(given), epoch, sequence)
         return [batch(self._count, producer, is_transactional=self.is_transactional)]
 
+    @property
+    def is_next(self) -> bool:
+        """Return True if its sequence follows the last one that was acknowledged."""
+        return self._sequence is None and not self._behind
+
     def _key(self, given: Given) -> str:
         return f"{self.place} {self._producer.of(given)} {self._epoch.of(given)}"
 
