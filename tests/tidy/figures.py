@@ -155,6 +155,7 @@ LATER = {
         "broker/regex_turns.py",
         "wire/response_room.py",
         "world/connections.py",
+        "world/unread_responses.py",
     ),
     "the console, live states, history": (
         "broker/group_history.py",
@@ -172,6 +173,7 @@ LATER = {
     "compression.type in brokers": ("wire/recompress.py",),
     "REST Proxy's produce routes": ("rest/proxy.py",),
     "minikafka sim traffic": ("sim/traffic.py",),
+    "unregistering a broker": ("sim/departures.py",),
 }
 """Later features, with the modules (or packages, with a slash at the end) below ``minikafka`` that exist only for them."""
 
