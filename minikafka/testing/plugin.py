@@ -274,7 +274,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         except OSError as error:  # raised here, it would end the whole session
             report.sections.append((f"brokers' journal ({each.fixture})", f"{path} cannot be written: {error}"))
             continue
-        advice = f"{path}\n{count} events of this test; to see them: minikafka sim show '{path}' --html run.html"
+        if count:
+            advice = f"{path}\n{count} events of this test; to see them: minikafka sim show '{path}' --html run.html"
+        else:  # a shared cluster that the test did not disturb
+            path.unlink()
+            advice = "nothing happened in the brokers during this test"
         report.sections.append((f"brokers' journal ({each.fixture})", advice))
 
 

@@ -270,6 +270,22 @@ def test_a_failed_test_keeps_its_journal(pytester, run, tmp_path, chosen: bool):
     assert not [entry for entry in journal.entries if "test_first" in str(entry.facts.get("topic", ""))]
 
 
+def test_a_test_that_fails_before_it_uses_its_cluster_keeps_no_empty_journal(pytester, run, tmp_path):
+    """Its report says that nothing happened, where it advised to look at 0 events."""
+    pytester.makepyfile(
+        """
+        def test_first(minikafka_shared_broker): ...
+
+        def test_fails(minikafka_shared_broker):
+            assert 0, "on purpose"
+        """
+    )
+    result = run("--minikafka-journal-dir", str(tmp_path / "kept"))
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*brokers' journal (minikafka_shared_broker)*", "nothing happened in the brokers*"])
+    assert not list((tmp_path / "kept").iterdir())
+
+
 def test_a_journal_that_cannot_be_written_does_not_end_the_session(pytester, run, tmp_path):
     """It was an INTERNALERROR: the tests after it did not run."""
     (tmp_path / "file").touch()
