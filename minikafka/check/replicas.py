@@ -1,28 +1,22 @@
-"""Whole logs of replicas held against each other, and what came of it.
+"""Replicas against each other: equal below their high watermarks, by record, by batch digest, or byte by byte.
 
-Whole logs of replicas, as they are given to be compared, and what came of it.
+Two replicas are compared from the higher of their log starts up to the lower of their high watermarks; a tail above
+that may still be cut. :class:`ReplicaBook` keeps what a history lists; :func:`compare_replicas` streams whole logs of
+any size in lockstep and holds one batch per replica.
 
-Replicas of a compacted log against each other: each was compacted by itself, so they owe each other less than bytes.
+Replicas of a compacted log (:func:`compare_compacted`) were compacted each by itself, so fewer of their bytes agree:
 
 - What two of them hold at one offset is the same record, from the same leader epoch.
 - A record that one of them lacks has a successor: some replica has a later one of its key below the watermark of the
   one that lacks it. Tombstones, whose time may be over, and records without a key may be gone as well.
-- A tombstone goes after all that it deletes: who lacks it has no earlier record of its key. Who never had it, for it
-  was gone when it came to copy it (``ReplicaBatches.missed``), may have one that all others lack, though some replica
-  still has the tombstone.
+- A tombstone goes after all that it deletes: a replica that lacks it has no earlier record of its key. A replica that
+  never had it, because it was gone before that one copied it (``ReplicaBatches.missed``), may have a record that all
+  others lack, if some replica still has the tombstone.
 - A record of a transaction that no replica knows as committed below its watermark replaces nothing, and any replica may
-  lack it: it was aborted, or is open, and one that has read the ABORT marker removes it.
+  lack it: it was aborted, or is open, and a replica that has read the ABORT marker removes it.
 
-So the last committed value of every key is on every replica. Rules for this file: a few passes in log order; of each
-key a digest and an offset per replica are held, of the records one at a time.
-
-Replicas against each other: equal below their high watermarks, by record, by batch digest, or byte by byte.
-
-Which offsets two replicas owe each other: from the higher of their log starts up to the lower of their high
-watermarks; a tail above that may still be cut. Compacted logs: :func:`compare_compacted`.
-
-:class:`ReplicaBook` keeps what a history lists; :func:`compare_replicas` streams whole logs of any size in lockstep
-and holds one batch per replica.
+So the last committed value of every key is on every replica. Rule for this file: a few passes in log order, which hold
+one record at a time, and of each key a digest and an offset per replica.
 """
 
 from __future__ import annotations
