@@ -43,7 +43,7 @@ from minikafka.rest.host import (
     WAIT_MS_MAX,
     Host,
 )
-from minikafka.rest.json_text import Turns
+from minikafka.rest.json_text import TURN_BYTES, Turns, long_step
 from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Parsed, Text, Wrong
@@ -251,29 +251,31 @@ async def read_out(
     """
     records: list[dict[str, Any]] = []
     next_offset = offset
-    room = Room(count_max)
+    room, turns = Room(count_max), Turns()
+    await asyncio.sleep(0)
     for batch in batches:
         if room.is_full():
             break
         is_aborted = aborted is not None and aborted.skips(batch)
         if batch.is_control or is_aborted:
+            await turns.after(0)
             next_offset = batch.next_offset
             continue
-        found, next_offset = await _batch_out(batch, offset, room, form, limit, contains)
+        found, next_offset = await _batch_out(batch, offset, room, turns, form, limit, contains)
         records.extend(found)
     return records, next_offset
 
 
 async def _batch_out(
-    batch: RecordBatch, offset: Offset, room: Room, form: str, limit: int, contains: bytes
+    batch: RecordBatch, offset: Offset, room: Room, turns: Turns, form: str, limit: int, contains: bytes
 ) -> tuple[list[dict[str, Any]], Offset]:
     """The wanted records of one batch that there is room for, and the offset to go on from.
 
     One entry stands for a batch that cannot be read.
     """
     records: list[dict[str, Any]] = []
-    turns = Turns()
-    await asyncio.sleep(0)
+    if batch.codec or len(batch.data) >= TURN_BYTES:
+        await long_step()
     try:
         for record in records_one_by_one(batch, limit=limit):
             if record.offset < offset:
@@ -553,6 +555,8 @@ async def _chunks(reader: PartitionReader, first: list[Change]) -> AsyncGenerato
         for chunk in _chunks_of(reader, changes):
             yield chunk
             await asyncio.sleep(0)  # a write that the system takes at once gives nobody a turn
+            if len(chunk) >= TURN_BYTES:
+                await long_step()
         if not changes:
             yield json_text.HEARTBEAT
 

@@ -19,8 +19,10 @@ import math
 import re
 from collections.abc import Awaitable
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
+from minikafka.broker.large_turns import LargeTurns
 from minikafka.config import KIB
 from minikafka.errors import ProtocolError
 from minikafka.ports import Buffers, Handler, RequestContext
@@ -99,8 +101,8 @@ async def text_in_turns(value: Any) -> bytes:
             continue
         parts = []
         for start in range(0, len(each), ELEMENTS_AT_ONCE):
+            await long_step()
             parts.append(text_of(each[start : start + ELEMENTS_AT_ONCE])[1:-2])
-            await asyncio.sleep(0)
         members.append(text_of(name)[:-1] + b": [" + b", ".join(parts) + b"]")
     return b"{" + b", ".join(members) + b"}\n"
 
@@ -172,10 +174,23 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_named_once, parse_constant=_refus
 _STRICT = json.JSONDecoder(object_pairs_hook=_named_once, parse_float=_finite, parse_constant=_refused_constant)
 
 
-# Some milliseconds of reading or writing JSON.
-TURN_BYTES = 64 * KIB
-ITEM_BYTES = 250
+TURN_BYTES: Final = 64 * KIB
+"""Some milliseconds of reading or writing JSON."""
+ITEM_BYTES: Final = 250
 """What an item costs beside its bytes, as bytes."""
+
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, LargeTurns] = WeakKeyDictionary()
+
+
+async def long_step() -> None:
+    """Call it before a step of TURN_BYTES or more: it gets a turn of the loop in which no other long step runs
+    (``large_turns.py``). Otherwise thirty large requests would take thirty long steps in each turn.
+    """
+    loop = asyncio.get_running_loop()
+    turns = _TURNS.get(loop)
+    if turns is None:
+        turns = _TURNS[loop] = LargeTurns()
+    await turns.next()
 
 
 class Turns:
@@ -189,7 +204,7 @@ class Turns:
         self._done += size + ITEM_BYTES
         if self._done >= TURN_BYTES:
             self._done = 0
-            await asyncio.sleep(0)
+            await long_step()
 
 
 EVENT_STREAM = "text/event-stream"
@@ -223,15 +238,18 @@ def json_rpc(handler: Handler) -> Handler:
             request = decode_json(api, bytes(body).strip(), parse)
         except ProtocolError as error:
             return [encode_json(error_response(api, error)) + b"\n"]
-        # Each step of a large request takes some milliseconds: others are served in between.
-        await asyncio.sleep(0)
+        if len(body) >= TURN_BYTES:
+            await long_step()
         packed = b"".join(encode_request(request))
-        await asyncio.sleep(0)
+        if len(body) >= TURN_BYTES:
+            await long_step()
         answering = handler(api_name, packed, context)
         answer = b"".join(await answering if isinstance(answering, Awaitable) else answering)
-        await asyncio.sleep(0)
+        if len(answer) >= TURN_BYTES:
+            await long_step()
         response = decode_response(api_name, answer)
-        await asyncio.sleep(0)
+        if len(answer) >= TURN_BYTES:
+            await long_step()
         return [encode_json(response) + b"\n"]
 
     return handle

@@ -27,6 +27,7 @@ from minikafka.invariant import InvariantViolation
 from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, parsed_lines, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
+from minikafka.rest.json_text import ITEM_BYTES, TURN_BYTES, long_step
 from minikafka.rest.leaders import (
     ATTEMPTS_MAX,
     PAUSE_S,
@@ -220,9 +221,10 @@ async def _produce(visit: Visit, topic: str, only: TopicPartition | None) -> Rep
     sender = _sender_of(visit, only)
     records = await _records(visit)
     await asyncio.sleep(0)
+    if len(records) * ITEM_BYTES >= TURN_BYTES:
+        await long_step()
     chosen = [None if only is None else only.partition] * len(records)
     parts, places = await _partitioned(visit, topic, records, chosen)
-    await asyncio.sleep(0)
     await _send(visit, parts, sender)
     return _reply(visit, topic, parts, places, sender.acks)
 
@@ -257,7 +259,6 @@ async def write(visit: Visit, topic: str, records: list[RecordIn], chosen: Seque
         chosen: Each record's partition, or None where the partitioner chooses.
     """
     parts, places = await _partitioned(visit, topic, records, chosen)
-    await asyncio.sleep(0)
     await _send(visit, parts, _Sender())
     return [
         Written(part.name.partition, error=_error_of(part))
@@ -313,12 +314,15 @@ async def _records(visit: Visit) -> list[RecordIn]:
     if kind == "ndjson":
         document: Any = await parsed_lines(body)
     else:
-        # Each step of a large request takes some milliseconds: others are served in between.
-        await asyncio.sleep(0)
+        is_long = len(body) >= TURN_BYTES
+        if is_long:
+            await long_step()
         check_body(body, kind, RECORD_BOUNDS)
-        await asyncio.sleep(0)
+        if is_long:
+            await long_step()
         document = parsed(body, kind, visit.http)
-    await asyncio.sleep(0)
+    if len(body) >= TURN_BYTES:
+        await long_step()
     return await records_in(document, now_ms)
 
 
@@ -364,7 +368,7 @@ async def _partitioned(
                 hashed_size += min(len(record.key), HASHED_AT_ONCE) + KEY_COST
                 if hashed_size >= HASHED_AT_ONCE:
                     hashed_size = 0
-                    await asyncio.sleep(0)
+                    await long_step()
             number = partition_of_hash(key_hash, len(partitions))
         part = parts.get(number)
         if part is None:
@@ -383,10 +387,11 @@ async def _send(visit: Visit, parts: list[_Part], sender: _Sender) -> None:
     """Every part ends with an answer or an error. Metadata is refreshed while nothing was written."""
     forward = may_forward(visit)
     for part in parts:
+        if sum([len(each.value or b"") + ITEM_BYTES for each in part.rows]) >= TURN_BYTES:
+            await long_step()
         builder = BatchBuilder(**sender.state)
         builder.extend(part.rows)
         part.batch = builder.build()
-        await asyncio.sleep(0)
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
             await asyncio.sleep(PAUSE_S)

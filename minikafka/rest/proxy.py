@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from minikafka.errors import InvalidRequest, ProtocolError, RecordListTooLarge, 
 from minikafka.rest import json_text
 from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, read_body
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
-from minikafka.rest.json_text import Turns
+from minikafka.rest.json_text import ITEM_BYTES, TURN_BYTES, Turns, long_step
 from minikafka.rest.leaders import check_known, partition_of
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
@@ -139,7 +138,8 @@ async def post_topic(visit: Visit) -> Reply | Page:
     if type(listed) is list and len(listed) > PRODUCE_RECORD_COUNT_MAX:
         raise RecordListTooLarge(f"{len(listed)} records in one request, the limit is {PRODUCE_RECORD_COUNT_MAX}")
     sent = _RecordsV2.read(document).records
-    await asyncio.sleep(0)
+    if len(sent) * ITEM_BYTES >= TURN_BYTES:
+        await long_step()
     now_ms = visit.host.world.clock.wall_ms()
     faults: list[Fault] = []
     records, turns = [], Turns()
@@ -321,13 +321,17 @@ def _moment(timestamp_ms: int) -> str:
 async def _object(visit: Visit, kind: str) -> dict[str, Any]:
     """The body, which must be one object; other requests are served between the steps."""
     body = await read_body(visit)
-    await asyncio.sleep(0)
+    is_long = len(body) >= TURN_BYTES
+    if is_long:
+        await long_step()
     check_body(body, kind, RECORD_BOUNDS)
-    await asyncio.sleep(0)
+    if is_long:
+        await long_step()
     document = parsed(body, kind, visit.http)
     if type(document) is not dict:
         raise malformed(f"the body must be a JSON object, not {shown(document)}", status=422)
-    await asyncio.sleep(0)
+    if is_long:
+        await long_step()
     return document
 
 
