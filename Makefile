@@ -118,12 +118,22 @@ OPTIMIZED := import ensurepip, os, sys, sysconfig; ok = sys.version_info >= (3, 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHONS := python3.11 /usr/bin/python3.11 python3.12 /usr/bin/python3.12 python3.13 /usr/bin/python3.13 python3 /usr/bin/python3
 
-$(BIN)/python:
+# An environment keeps the Python that it was made with, so naming another one must not pass for running it.
+.PHONY: named-python
+named-python:
+	@[ ! -e $(BIN)/python ] || [ "$$("$(PYTHON)" --version)" = "$$($(BIN)/python --version)" ] || { \
+	    echo "$(VENV) was made with $$($(BIN)/python --version), which $(PYTHON) is not: name another folder (VENV=.venv-other) or remove this one" >&2; \
+	    exit 1; }
+
+$(BIN)/python: | $(if $(PYTHON),named-python)
 	@python=$(PYTHON); \
 	for name in $(PYTHONS); do [ -z "$$python" ] && "$$name" -c '$(OPTIMIZED)' 2>/dev/null && python=$$name; done; \
 	for name in $(PYTHONS); do [ -z "$$python" ] && "$$name" -c '$(SUPPORTED)' 2>/dev/null && python=$$name; done; \
 	if ! "$$python" -c '$(SUPPORTED)' 2>/dev/null; then \
-	    echo "minikafka needs Python 3.11 or newer$${python:+ ($$python is not)}; on Debian or Ubuntu: apt install python3 python3-venv" >&2; exit 1; \
+	    name=$${python:-python3}; found=$$("$$name" --version 2>/dev/null) || found="not found"; \
+	    echo "minikafka needs Python 3.11 or newer; $$name is $$found." >&2; \
+	    echo "Debian 12, Ubuntu 24.04 and newer: apt install python3 python3-venv. Elsewhere name one: make PYTHON=/path/to/python3 ..." >&2; \
+	    exit 1; \
 	fi; \
 	if ! "$$python" -c 'import ensurepip' 2>/dev/null; then \
 	    echo "$$python has no ensurepip; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; \

@@ -194,6 +194,46 @@ def test_targets_write_bytecode_where_the_environment_forbids_it():
     assert made.stdout == "[]\n"
 
 
+def fake_python(file: Path, version: str) -> Path:
+    """A Python that only says its version, and that its version is too old."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "Python {version}"\n')
+    file.chmod(0o755)
+    return file
+
+
+def made_environment(folder: Path, *arguments: str) -> str:
+    """What make says of making an environment in a folder, which fails."""
+    command = ["make", "--no-print-directory", f"VENV={folder}", *arguments, f"{folder}/bin/python"]
+    made = subprocess.run(command, cwd=ROOT, env=CLEAN, capture_output=True, text=True, check=False)
+    assert made.returncode == 2
+    return made.stderr
+
+
+@pytest.mark.parametrize("variable", ["PYTHON", "PYTHONS"])
+def test_a_python_that_is_too_old_is_named_with_its_version(monkeypatch, tmp_path, variable: str):
+    """Named by the user or found on the PATH. `apt install python3` alone is no help where that is the old one."""
+    old = fake_python(tmp_path / "python3", "3.10.13")
+    monkeypatch.setitem(CLEAN, "PATH", f"{tmp_path}:{CLEAN['PATH']}")
+    said = made_environment(tmp_path / "none", f"{variable}={old.name}")
+    assert "needs Python 3.11 or newer; python3 is Python 3.10.13." in said
+    assert "make PYTHON=/path/to/python3" in said
+
+
+def test_a_python_that_is_not_there_is_named(tmp_path):
+    """A slip of the pen in `make check PYTHON=...`."""
+    assert "python3.99 is not found." in made_environment(tmp_path / "none", "PYTHON=python3.99")
+
+
+def test_an_environment_of_another_python_does_not_pass_for_the_named_one(tmp_path):
+    """`make check PYTHON=python3.13` ran the tests with 3.11 where .venv had it."""
+    made = fake_python(tmp_path / "made" / "bin" / "python", "3.11.2").parents[1]
+    named = fake_python(tmp_path / "python3.13", "3.13.0")
+    said = made_environment(made, f"PYTHON={named}")
+    assert f"{made} was made with Python 3.11.2, which {named} is not" in said
+    assert "name another folder (VENV=" in said
+
+
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split())  # type: ignore[index]
 PEOPLE_READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
