@@ -81,11 +81,17 @@ __attribute__((cold)) void PyErr_SetString(PyObject *, const char *);
 #endif
 """
 
+# mypyc's coroutines pass an exception on to what they await as throw(type, value, traceback), of which Python 3.12 and
+# newer warn. Where warnings are errors, that warning would take the place of the exception: a sync that failed would
+# not be DiskFailed, and a cancelled task would not be cancelled.
+THROW = ("PyObject_CallFunctionObjArgs(_m, type, value, traceback, NULL)", "PyObject_CallOneArg(_m, value)")
+
 # Runs in a process of its own: setuptools keeps global state, and reads the pyproject.toml of its working directory.
 # One C file for each module, compiled in parallel: gcc takes half as much time again for one file with all of them.
 MYPYC = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 from mypyc.build import mypycify
@@ -106,9 +112,11 @@ class parallel_build_ext(build_ext):
             list(pool.map(lambda made: compiler._compile(made, *each[made], arguments, extra, options), each))
         return objects
 
-build, *paths = sys.argv[1:]
+build, three, one, *paths = sys.argv[1:]
 options = ["--config-file=pyproject.toml", f"--cache-dir={build}/cache"]
 modules = mypycify([*options, *paths], group_name="minikafka_rules", multi_file=True, target_dir=f"{build}/c")
+runtime = Path(build, "c", "misc_ops.c")
+runtime.write_text(runtime.read_text(encoding="utf-8").replace(three, one), encoding="utf-8")
 os.chdir(build)
 command = parallel_build_ext(Distribution({"name": "minikafka", "ext_modules": modules}))
 command.build_lib, command.build_temp = f"{build}/lib", f"{build}/objects"
@@ -145,7 +153,7 @@ def build(folder: Path) -> None:
         hints = Path(scratch, "hints.h")
         hints.write_text(HINTS, encoding="utf-8")
         subprocess.run(
-            [sys.executable, "-c", MYPYC, scratch, *paths],
+            [sys.executable, "-c", MYPYC, scratch, *THROW, *paths],
             cwd=ROOT,
             env={**os.environ, "CFLAGS": f"{os.environ.get('CFLAGS', '')} -g0 -include {hints}"},
             stdout=subprocess.PIPE,

@@ -71,6 +71,29 @@ with LocalCluster(1) as cluster:
     print(json.load(urllib.request.urlopen(f"http://{cluster.bootstrap}/v1/cluster"))["build"])
 """
 
+THROWN = """
+from minikafka import compiled
+from minikafka.broker.dispatch import settled
+
+class Waiting:
+    def __await__(self):
+        return self
+    def __iter__(self):
+        return self
+    def __next__(self):
+        return None
+    def throw(self, *thrown):
+        print(compiled.build(), thrown)
+        raise thrown[0]
+
+answer = settled(Waiting())
+answer.send(None)
+try:
+    answer.throw(OSError("a failed sync"))
+except OSError as error:
+    print(error)
+"""
+
 
 def python(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -109,3 +132,14 @@ def test_the_version_and_the_cluster_name_the_build(environment: dict[str, str],
     version = python("-m", "minikafka", "--version", environment=environment).stdout
     assert version.partition(" (")[2].startswith(build), version
     assert python("-c", CLUSTER, environment=environment).stdout == f"{build}\n"
+
+
+@pytest.mark.parametrize(
+    "environment, build", [(COMPILED, "compiled"), (PURE, "pure Python")], ids=["compiled", "pure"]
+)
+def test_an_exception_is_passed_on_as_one_argument(environment: dict[str, str], build: str):
+    """Of three, as mypyc's own runtime passes on, Python 3.12 and newer warn: where warnings are errors, in place of the
+    exception.
+    """
+    thrown = python("-c", THROWN, environment=environment)
+    assert thrown.stdout == f"{build} (OSError('a failed sync'),)\na failed sync\n", thrown.stderr
