@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgpack
 from aiohttp import web
 
-from minikafka.config import MIB
+from minikafka.config import KIB, MIB
 from minikafka.errors import BrokerNotAvailable, RecordListTooLarge, did_you_mean
 from minikafka.rest import json_text
-from minikafka.rest.host import (
-    ALWAYS_ADMITTED_SIZE,
-    BODY_BYTES_MAX,
-    BODY_TIMEOUT_S,
-    PRODUCE_RECORD_COUNT_MAX,
-    body_bytes_max,
-)
+from minikafka.rest.host import BODY_BYTES_MAX, PRODUCE_RECORD_COUNT_MAX, body_bytes_max
 from minikafka.rest.json_text import Turns
 from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.problems import RETRY_AFTER_S, VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed
@@ -31,6 +25,12 @@ if TYPE_CHECKING:
     from minikafka.rest.route import Visit
 
 _NAME_LENGTH_MAX = 200
+
+# A body that is not complete after this long comes from a client that is gone or hostile.
+BODY_TIMEOUT_S = 30.0
+
+# Small bodies are read even when many large ones are held: an administrator must get through.
+ALWAYS_ADMITTED_SIZE = 64 * KIB
 
 
 def pointer(*parts: str | int) -> str:
@@ -106,18 +106,13 @@ async def read_body(visit: Visit) -> bytes:
 
 
 def _too_large(size: int, limit: int) -> Refused:
-    return Refused(
-        RecordListTooLarge(f"the body has {size} bytes or more, the limit is {limit}", body_bytes_max=limit),
-        headers={"Connection": "close"},
-    )
+    error = RecordListTooLarge(f"the body has {size} bytes or more, the limit is {limit}", body_bytes_max=limit)
+    return Refused(error, headers={"Connection": "close"})
 
 
 def _too_many(held: int) -> Refused:
-    return Refused(
-        BrokerNotAvailable(f"{held} bytes of requests are being read; try again"),
-        headers={"Connection": "close", "Retry-After": str(RETRY_AFTER_S)},
-        retriable=True,
-    )
+    error = BrokerNotAvailable(f"{held} bytes of requests are being read; try again")
+    return Refused(error, headers={"Connection": "close", "Retry-After": str(RETRY_AFTER_S)}, retriable=True)
 
 
 def kind_of(http: web.Request, *more: str) -> str:
@@ -137,17 +132,10 @@ def kind_of(http: web.Request, *more: str) -> str:
 
 def unreadable_type(http: web.Request, detail: str, *more: str) -> Refused:
     """415, with what works."""
-    accepted = [JSON_TYPE, MSGPACK_TYPES[0]]
-    if "ndjson" in more:
-        accepted.append(NDJSON_TYPES[0])
-    if "raw" in more:
-        accepted.extend(RAW_TYPES)
-    return malformed(
-        detail,
-        status=415,
-        accepted=accepted,
-        example=f"curl --json '{{...}}' 'http://{http.headers.get('Host', 'broker')}{http.path}'",
-    )
+    accepted = {"ndjson": NDJSON_TYPES[:1], "raw": RAW_TYPES}
+    types = [JSON_TYPE, MSGPACK_TYPES[0], *(each for kind in more for each in accepted[kind])]
+    example = f"curl --json '{{...}}' 'http://{http.headers.get('Host', 'broker')}{http.path}'"
+    return malformed(detail, status=415, accepted=types, example=example)
 
 
 def check_body(body: bytes, kind: str, bounds: Bounds) -> None:
@@ -178,9 +166,7 @@ def parsed(body: bytes, kind: str, http: web.Request | None = None) -> Any:
 
 def _unpacked(body: bytes) -> Any:
     try:
-        value = msgpack.unpackb(
-            body, object_pairs_hook=json_text.members, strict_map_key=True, ext_hook=_refused_extension
-        )
+        value = msgpack.unpackb(body, object_pairs_hook=json_text.members, strict_map_key=True, ext_hook=_no_extension)
     except json_text.NotJson as error:
         raise malformed(f"the body cannot be read as msgpack: {error}") from None
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
@@ -190,7 +176,7 @@ def _unpacked(body: bytes) -> Any:
     return value
 
 
-def _refused_extension(code: int, _data: bytes) -> NoReturn:
+def _no_extension(code: int, _data: bytes) -> NoReturn:
     raise json_text.NotJson(f"the extension type {code} has no meaning here")
 
 
@@ -218,7 +204,6 @@ async def parsed_lines(body: bytes) -> list[Any]:
             try:
                 values.append(json_text.parse(line))
             except json_text.NotJson as error:
-                raise malformed(
-                    f"line {number} cannot be read as JSON: {error}", [{"line": number, "detail": str(error)}]
-                ) from None
+                faults: list[Fault] = [{"line": number, "detail": str(error)}]
+                raise malformed(f"line {number} cannot be read as JSON: {error}", faults) from None
     return values

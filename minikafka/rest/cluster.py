@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from minikafka import __version__, compiled
-from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable, InvalidRequest, RequestTimedOut
+from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable, InvalidRequest
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from minikafka.rest.host import Scene, limits_of
-from minikafka.rest.leaders import change, from_controller, leader_members, place_of
-from minikafka.rest.model import Model, many_of, member, note, one
-from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TIMEOUT_MS, Integer
+from minikafka.rest.host import Scene, limits_of, place_of
+from minikafka.rest.leaders import change, from_controller
+from minikafka.rest.model import Model, many_of, member, one
+from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE, Broker, BrokerLoad, Leader
 from minikafka.rest.sentences import timestamp_text
@@ -70,20 +70,20 @@ async def get_cluster(visit: Visit) -> Json:
     controller = None
     if metadata.controller_id != NO_NODE:
         known = m.CurrentLeader(leader_id=metadata.controller_id, leader_epoch=host.image.epoch)
-        controller = leader_members(host, known, visit.context.listener)
-    return _Cluster(
-        cluster_id=metadata.cluster_id,
+        controller = visit.leader_out(known)
+    brokers = [
+        Broker.out_of(broker, **place_of(host, broker, visit.context.listener))
+        for _, broker in sorted(host.image.brokers.items())
+    ]
+    return _Cluster.out_of(
+        metadata,
         node_id=host.node_id,
         version=__version__,
         build=compiled.build(),
         controller=controller,
-        brokers=[
-            Broker.out_of(broker, id=node, **place_of(host, broker, visit.context.listener))
-            for node, broker in sorted(host.image.brokers.items())
-        ],
-        metadata_offset=metadata.metadata_offset,
+        brokers=brokers,
         limits=limits_of(host),
-    ).out()
+    )
 
 
 class _Brokers(Model):
@@ -95,10 +95,9 @@ class _Brokers(Model):
 @ROUTES.at("GET /v1/brokers", _Brokers.answer("All brokers."))
 async def get_brokers(visit: Visit) -> Json:
     """Every registered broker, and how many of the partitions that the caller may describe it leads and holds."""
-    brokers = sorted(visit.host.image.brokers.items())
-    partitions = described_partitions(visit)
-    listener = visit.context.listener
-    return _Brokers(brokers=[broker_load(visit.host, each, partitions, listener) for _, each in brokers]).out()
+    host, partitions, listener = visit.host, described_partitions(visit), visit.context.listener
+    brokers = sorted(host.image.brokers.items())
+    return _Brokers(brokers=[broker_load(host, each, partitions, listener) for _, each in brokers]).out()
 
 
 @ROUTES.at("GET /v1/brokers/{broker}", BrokerLoad.answer("The broker."), problems=(BrokerIdNotRegistered,))
@@ -122,25 +121,23 @@ def described_partitions(visit: Visit) -> list[PartitionImage]:
     return [each for topic in described_topics(visit.host.image, visit.permit) for each in topic.partitions]
 
 
-class _Unregistered(Model):
+class _Unregistered(Model, notes=True):
     """A broker that the cluster has forgotten."""
 
     id: NodeId = member(example=3)
     unregistered: bool = member(example=True)
-    note: str | None = note()
 
 
-@ROUTES.at(
+@ROUTES.change(
     "DELETE /v1/brokers/{broker}",
-    _Unregistered.answer("Unregistered.", unregistered=True),
-    parameters=(TIMEOUT_MS, FORWARD),
-    problems=(*CONTROLLER_PROBLEMS, BrokerIdNotRegistered, InvalidRequest, RequestTimedOut),
+    _Unregistered.answer("Unregistered."),
+    problems=(BrokerIdNotRegistered, InvalidRequest),
 )
 async def delete_broker(visit: Visit) -> Json:
     """Forget a broker that is gone for good. It must be stopped, and hold no replica."""
     node = registered(visit).node_id
     await change(visit, m.UnregisterBrokerRequest(broker_id=node))
-    return _Unregistered(id=node, unregistered=True, note=visit.note).out()
+    return _Unregistered(id=node, unregistered=True).out()
 
 
 def registered(visit: Visit) -> BrokerImage:
@@ -158,7 +155,6 @@ def broker_load(
     node = broker.node_id
     return BrokerLoad.out_of(
         broker,
-        id=node,
         **place_of(scene, broker, listener),
         leader_count=sum(each.leader == node for each in partitions),
         replica_count=sum(node in each.replicas for each in partitions),
@@ -211,7 +207,9 @@ LIMIT = Integer(
 class _Connection(Model):
     """One open connection."""
 
-    connection_id: int = member("Number of the connection among all that this broker has accepted.", 17)
+    connection_id: int = member(
+        "Number of the connection among all that this broker has accepted.", 17, source="record.number"
+    )
     protocol: str | None = member(
         "`kafka`: Kafka's binary protocol. `rpc`: only plain `POST /rpc`, as brokers and native clients send. "
         "`http`: other HTTP requests. Null: the peer has not sent a request yet.",
@@ -220,15 +218,17 @@ class _Connection(Model):
     )
     listener: str = member("Name of the listener.", "PLAINTEXT")
     remote: str = member("Address and port of the peer.", "127.0.0.1:50412")
-    principal: str = member("Principal of the client certificate, or `User:ANONYMOUS`.", "User:CN=billing")
+    principal: str = member(
+        "Principal of the client certificate, or `User:ANONYMOUS`.", "User:CN=billing", source="record.principal"
+    )
     client_id: str = member("Client id of the last request; empty if the client sends none.", "billing")
     software: str = member(
         "Name and version of the client's library; empty if the client does not send them.", "librdkafka 2.16.1"
     )
     since: str = member("When the connection was accepted.", "2026-11-22T09:30:00.000+00:00")
-    requests: int = member("Requests received on the connection.", 812)
-    received_bytes: int = member(example=96231)
-    sent_bytes: int = member(example=8123)
+    requests: int = member("Requests received on the connection.", 812, source="record.requests")
+    received_bytes: int = member(example=96231, source="record.received")
+    sent_bytes: int = member(example=8123, source="record.sent")
     last_request: str | None = member("API of the last request, or method and path of an HTTP request.", "Fetch")
     api_version: int | None = member("Version of that API in Kafka's protocol.", 17)
     pending_request: str | None = member(
@@ -255,21 +255,11 @@ async def get_connections(visit: Visit) -> Json:
     now, wall_ms = clock.now(), clock.wall_ms()
 
     def out(each: OpenConnection) -> dict[str, Any]:
-        accepted_ms = wall_ms - round((now - each.record.opened_at) * 1000)
-        return _Connection.out_of(
-            each,
-            connection_id=each.record.number,
-            listener=each.listener or main,
-            principal=each.record.principal,
-            since=timestamp_text(accepted_ms),
-            requests=each.record.requests,
-            received_bytes=each.record.received,
-            sent_bytes=each.record.sent,
-            idle_ms=max(0, round(each.idle_s * 1000)),
-        )
+        since = timestamp_text(wall_ms - round((now - each.record.opened_at) * 1000))
+        idle_ms = max(0, round(each.idle_s * 1000))
+        return _Connection.out_of(each, listener=each.listener or main, since=since, idle_ms=idle_ms)
 
-    connections = [out(each) for each in listed[:limit]]
-    more = len(listed) > limit
+    connections, more = [out(each) for each in listed[:limit]], len(listed) > limit
     return _Connections(node_id=visit.host.node_id, connections=connections, more=more).out()
 
 
@@ -281,7 +271,7 @@ class _WhoAmI(Model):
         "a certificate.",
         "User:CN=billing,O=example",
     )
-    host: str = member("IP address of the client, as hosts of ACLs name it.", "127.0.0.1")
+    host: str = member("IP address of the client, as hosts of ACLs name it.", "127.0.0.1", source="remote")
     listener: str = member("Name of the listener.", "CLIENTS")
     security_protocol: str = member(
         "`SSL`: the connection uses TLS. `SASL`: each request needs credentials.",
@@ -297,15 +287,14 @@ async def get_whoami(visit: Visit) -> Json:
     """The principal of the caller, and whether its requests need permissions."""
     context, config = visit.context, visit.host.config
     listener = context.listener or config.inter_broker_listener.name
-    return _WhoAmI(
-        principal=context.principal,
-        host=context.remote,
+    protocol = "SSL" if listener in config.tls_listeners else "PLAINTEXT"
+    return _WhoAmI.out_of(
+        context,
         listener=listener,
-        security_protocol=("SASL_" if listener in config.sasl_listeners else "")
-        + ("SSL" if listener in config.tls_listeners else "PLAINTEXT"),
+        security_protocol=f"SASL_{protocol}" if listener in config.sasl_listeners else protocol,
         checked=visit.permit is not None,
         super_user=context.principal in config.super_principals,
-    ).out()
+    )
 
 
 # ---- the quorum of controllers ---------------------------------------------------------------------------------------
@@ -316,28 +305,12 @@ DESCRIBE_WAIT_S = 1.0
 class _Member(Model):
     """One member of the quorum."""
 
-    id: NodeId = member(example=1)
+    id: NodeId = member(example=1, source="replica_id")
     status: str = member("As `kafka-metadata-quorum` says it.", "Leader", enum=["Leader", "Follower", "Observer"])
-    log_end_offset: Offset | None = member(example=21)
-    lag_records: int | None = member(example=0)
-    last_fetch_ms_ago: int | None = member(example=0)
-    caught_up_ms_ago: int | None = member(example=0)
-
-    @classmethod
-    def described(cls, each: m.QuorumReplica) -> _Member:
-        """Return a member as the leader of the quorum describes it."""
-        return cls(
-            id=each.replica_id,
-            status=each.status,
-            log_end_offset=_known(each.log_end_offset),
-            lag_records=_known(each.lag),
-            last_fetch_ms_ago=_known(each.last_fetch_ms_ago),
-            caught_up_ms_ago=_known(each.last_caught_up_ms_ago),
-        )
-
-
-def _known(number: int) -> int | None:
-    return number if number >= 0 else None
+    log_end_offset: Offset | None = member(example=21, negative_is_null=True)
+    lag_records: int | None = member(example=0, source="lag", negative_is_null=True)
+    last_fetch_ms_ago: int | None = member(example=0, negative_is_null=True)
+    caught_up_ms_ago: int | None = member(example=0, source="last_caught_up_ms_ago", negative_is_null=True)
 
 
 class _Quorum(Model):
@@ -346,8 +319,8 @@ class _Quorum(Model):
     cluster_id: str = member(example=CLUSTER_ID_EXAMPLE)
     leader: Any = one(Leader)
     high_watermark: Offset = member(example=21)
-    voters: list[_Member] = many_of(_Member)
-    observers: list[_Member] = many_of(_Member)
+    voters: list[Any] = many_of(_Member)
+    observers: list[Any] = many_of(_Member)
 
 
 @ROUTES.at(
@@ -359,10 +332,4 @@ class _Quorum(Model):
 async def get_controller(visit: Visit) -> Json:
     """The quorum: its leader, and how far every voter and observer is."""
     quorum: m.DescribeQuorumResponse = await from_controller(visit, m.DescribeQuorumRequest(), wait_s=DESCRIBE_WAIT_S)
-    leader = m.CurrentLeader(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
-    return _Quorum.out_of(
-        quorum,
-        leader=leader_members(visit.host, leader, visit.context.listener),
-        voters=[_Member.described(each) for each in quorum.voters],
-        observers=[_Member.described(each) for each in quorum.observers],
-    )
+    return _Quorum.out_of(quorum, leader=visit.leader_out(quorum))

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Final
 
 from minikafka import __version__
-from minikafka.rest.leaders import place_of
+from minikafka.rest.host import place_of
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Text
 from minikafka.rest.route import Answer, Page, Reply, Routes, Visit

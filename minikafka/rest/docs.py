@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 from minikafka import __version__
 from minikafka import errors as kafka
 from minikafka.broker.http_login import WRONG
-from minikafka.rest.leaders import place_of
+from minikafka.rest.host import place_of
 from minikafka.rest.parameters import Parameter, Text
 from minikafka.rest.route import Answer, Body, Contents, ErrorForm, Json, Page, Route, Routes, Visit, text_answer
 from minikafka.rest.schema import Schema, many, ref, shape
@@ -336,10 +336,7 @@ async def get_problem_pages(_visit: Visit) -> Json:
     return {"problems": problem_pages()}
 
 
-@ROUTES.at(
-    f"GET {PROBLEM_PAGES}{{slug}}",
-    Answer("What the error means.", {JSON: (ref("ProblemPage"), PAGE_EXAMPLE)}),
-)
+@ROUTES.at(f"GET {PROBLEM_PAGES}{{slug}}", Answer("What the error means.", {JSON: (ref("ProblemPage"), PAGE_EXAMPLE)}))
 async def get_problem_page(visit: Visit) -> Json:
     """What the ``type`` of a problem points at: its meaning, its cause, and what to look at."""
     page = page_of(visit[SLUG])

@@ -32,19 +32,11 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from minikafka import errors as kafka
-from minikafka.config import KIB
+from minikafka.config import KIB, MIB
 from minikafka.rest import json_text
-from minikafka.rest.host import (
-    FETCH_BYTES_DEFAULT,
-    FETCH_BYTES_MAX,
-    FETCH_RECORD_COUNT_DEFAULT,
-    FETCH_RECORD_COUNT_MAX,
-    WAIT_MS_DEFAULT,
-    WAIT_MS_MAX,
-    Host,
-)
+from minikafka.rest.host import FETCH_BYTES_MAX, FETCH_RECORD_COUNT_MAX, WAIT_MS_MAX, Host
 from minikafka.rest.json_text import TURN_BYTES, Turns, long_step
-from minikafka.rest.leaders import from_leader, leader_members
+from minikafka.rest.leaders import from_leader
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Parsed, Text, Wrong
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
@@ -64,14 +56,12 @@ ISOLATION = {"read_uncommitted": m.READ_UNCOMMITTED, "read_committed": m.READ_CO
 OFFSET = Integer(
     "offset", "Where to begin; the answer's `next_offset` is where the next request should.", default=0, high=INT64_MAX
 )
-MAX_WAIT_MS = Integer("max_wait_ms", "How long to wait for `min_bytes`.", default=WAIT_MS_DEFAULT, high=WAIT_MS_MAX)
+MAX_WAIT_MS = Integer("max_wait_ms", "How long to wait for `min_bytes`.", default=500, high=WAIT_MS_MAX)
 MIN_BYTES = Integer("min_bytes", "Answer as soon as so many bytes are there.", default=1, low=1, high=FETCH_BYTES_MAX)
 MAX_BYTES = Integer(
-    "max_bytes", "No more than this, but at least one batch.", default=FETCH_BYTES_DEFAULT, low=1, high=FETCH_BYTES_MAX
+    "max_bytes", "No more than this, but at least one batch.", default=1 * MIB, low=1, high=FETCH_BYTES_MAX
 )
-MAX_RECORDS = Integer(
-    "max_records", "No more records than this.", default=FETCH_RECORD_COUNT_DEFAULT, low=1, high=FETCH_RECORD_COUNT_MAX
-)
+MAX_RECORDS = Integer("max_records", "No more records than this.", default=500, low=1, high=FETCH_RECORD_COUNT_MAX)
 ISOLATION_LEVEL = Choice(
     "isolation",
     "Kafka's isolation level. `read_committed` reads up to the last stable offset and leaves out the "
@@ -224,11 +214,7 @@ async def records_of(
     """What :func:`read_out` finds in the answer of a leader."""
     aborted, limit = filter_of(answer.aborted_transactions), decompressed_max(visit.host, answer.topic)
     data = answer.records
-    batches = from_offset(
-        iterate(data[0] if len(data) == 1 else b"".join(data)),
-        offset,
-        end_max=answer.readable_end,
-    )
+    batches = from_offset(iterate(data[0] if len(data) == 1 else b"".join(data)), offset, end_max=answer.readable_end)
     return await read_out(
         batches, offset, aborted=aborted, count_max=count_max, form=form, limit=limit, contains=contains
     )
@@ -436,7 +422,7 @@ class PartitionReader:
         events: list[Change] = []
         if leader != self._leader:
             self._leader = leader
-            events.append(Change("leader", leader_members(self.visit.host, leader, self.visit.context.listener)))
+            events.append(Change("leader", self.visit.leader_out(leader)))
         records, self.next_offset = await records_of(
             self.visit, answer, self.next_offset, FETCH_RECORD_COUNT_MAX, self._form
         )
@@ -481,12 +467,7 @@ class PartitionReader:
         return self._truncated(0, "the topic was deleted and created again: what was read is gone with the former one")
 
     def _truncated(self, cut: Offset, why: str = LOST_IN_ELECTION) -> Change:
-        document = {
-            "from": cut,
-            "to": self.next_offset,
-            "leader_epoch": self._read_epoch,
-            "why": why,
-        }
+        document = {"from": cut, "to": self.next_offset, "leader_epoch": self._read_epoch, "why": why}
         self.next_offset, self._read_epoch, self._high_watermark = cut, NO_EPOCH, -1
         return Change("truncated", document, cut - 1)
 

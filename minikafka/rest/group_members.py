@@ -37,7 +37,7 @@ from minikafka.rest.groups import (
 )
 from minikafka.rest.host import WAIT_MS_MAX, Host
 from minikafka.rest.leaders import check_known, check_may, from_coordinator, look_up
-from minikafka.rest.model import Model, many_of, member, note
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
 from minikafka.rest.route import Json, Reply, Routes, Visit
 from minikafka.rest.schema import many, one_of, text
@@ -134,7 +134,7 @@ class _Beginning(Place):
     begin: Offset | None = member("Where to begin to read; null: not known now.", 41)
 
 
-class Joined(OfGroup):
+class Joined(OfGroup, notes=True):
     """A member of a group, with its partitions."""
 
     member_id: str = member("For every later call.", "curl-2f1c0d8f7f3f4e6b")
@@ -145,7 +145,6 @@ class Joined(OfGroup):
     committed: list[_Beginning] = many_of(_Beginning)
     revoked: list[Any] = many_of(PartitionsOf, "Of `owned`: another's. Stop reading them and join again.")
     session_timeout_ms: int = member("A heartbeat or a commit is due within this time.", SESSION_MS_DEFAULT)
-    note: str | None = note()
 
 
 MEMBER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
@@ -199,7 +198,6 @@ async def post_member(visit: Visit) -> Json:
         committed=await _beginnings(visit, group, assigned.partitions, wish.auto_offset_reset),
         revoked=partitions_out(revoked),
         session_timeout_ms=wish.session_timeout_ms,
-        note=visit.note,
     ).out()
 
 
@@ -320,12 +318,11 @@ class _Standing(Model):
     group_instance_id: str | None = member(default=None)
 
 
-class _Lives(OfGroup):
+class _Lives(OfGroup, notes=True):
     """A member that lives."""
 
     member_id: str = member(example=MEMBER.example)
     generation: int = member(GENERATION, 1)
-    note: str | None = note()
 
 
 @ROUTES.at(
@@ -346,7 +343,7 @@ async def post_heartbeat(visit: Visit) -> Json:
     )
     await from_coordinator(visit, group, request)
     await _check_counts(visit, group, member_id, standing.generation)
-    return _Lives.out_of(standing, group=group, member_id=member_id, note=visit.note)
+    return _Lives.out_of(standing, group=group, member_id=member_id)
 
 
 async def _check_counts(visit: Visit, group: str, member: str, generation: int) -> None:

@@ -25,7 +25,7 @@ from minikafka.rest.groups import (
     partitions_in,
 )
 from minikafka.rest.leaders import check_may, first_error, from_coordinator, look_up, partition_of, unknown_topic
-from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
+from minikafka.rest.model import LEFT_OUT, Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import Answer, Json, Reply, Routes, Visit
@@ -41,13 +41,7 @@ from minikafka.wire.outcomes import failure_of
 
 ROUTES = Routes("groups", also=(FORWARD,))
 TOPIC_QUERY = Text(
-    "topic",
-    "Only of this topic.",
-    length_max=249,
-    pattern=r"[^/]+",
-    needed="a name",
-    required=True,
-    example="orders",
+    "topic", "Only of this topic.", length_max=249, pattern=r"[^/]+", needed="a name", required=True, example="orders"
 )
 PARTITION_QUERY = Integer("partition", "Only of this partition; all without it.", high=INT32_MAX)
 
@@ -104,11 +98,10 @@ class _Outcome(Place):
     problem: dict[str, Any] | None = member(ref("Problem"), default=None)
 
 
-class _Outcomes(OfGroup):
+class _Outcomes(OfGroup, notes=True):
     """What became of each."""
 
     offsets: list[_Outcome] = many_of(_Outcome)
-    note: str | None = note()
 
 
 COMMIT_ANSWERS = {
@@ -153,7 +146,7 @@ async def committed(visit: Visit, request: g.OffsetCommitRequest) -> Reply:
             else _Outcome(**place, offset=offsets[each.topic, each.partition])
         )
     status = 207 if any(each.problem for each in outcomes) else 200
-    return Reply(_Outcomes(group=request.group_id, offsets=outcomes, note=visit.note).out(), status)
+    return Reply(_Outcomes(group=request.group_id, offsets=outcomes).out(), status)
 
 
 def _worst(response: g.OffsetCommitResponse) -> m.Failed | None:
@@ -219,12 +212,11 @@ class _NewOffset(Place):
     new_offset: Offset = member(example=0)
 
 
-class _ResetDone(OfGroup):
+class _ResetDone(OfGroup, notes=True):
     """Where a group goes on."""
 
     dry_run: bool = member("Nothing was changed.", example=True)
     offsets: list[_NewOffset] = many_of(_NewOffset)
-    note: str | None = note()
 
 
 @ROUTES.at(
@@ -270,7 +262,7 @@ async def post_reset(visit: Visit) -> Json:
         _NewOffset(**each._asdict(), committed=before[each].offset if each in before else None, new_offset=offset)
         for each, offset in new.items()
     ]
-    return _ResetDone(group=group, dry_run=dry_run, offsets=offsets, note=visit.note).out()
+    return _ResetDone(group=group, dry_run=dry_run, offsets=offsets).out()
 
 
 async def _check_empty(visit: Visit, group: str) -> None:

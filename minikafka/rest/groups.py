@@ -14,7 +14,7 @@ from minikafka import errors as kafka
 from minikafka.coordination.packing import by_topic
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.rest.leaders import broker_members, coordinator_of, first_error, from_all, from_coordinator, look_up
+from minikafka.rest.leaders import coordinator_of, first_error, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, any_text, states_parameter
 from minikafka.rest.route import Json, Routes, Visit
@@ -238,7 +238,7 @@ async def get_group(visit: Visit) -> Json:
         generation=group.generation_id,
         assignor=group.protocol,
         leader=group.leader or None,
-        coordinator=broker_members(visit.host, await coordinator_of(visit, group.group_id), visit.context.listener),
+        coordinator=visit.broker_out(await coordinator_of(visit, group.group_id)),
         members=[Member.described(each, visit.permit) for each in group.members],
         offsets=lags,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from minikafka.config import KIB, MIB, BrokerConfig
+from minikafka.config import MIB, BrokerConfig
 from minikafka.ports import INTERNAL, RequestContext, World
-from minikafka.quorum.image import MetadataImage
+from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.types import Address, NodeId
+from minikafka.wire.messages import CurrentLeader, DescribeQuorumResponse
 
 if TYPE_CHECKING:
     from minikafka.broker.access import Access
@@ -22,18 +23,12 @@ PRODUCE_RECORD_COUNT_MAX = 10_000
 
 # An answer is built in memory, as text three to five times as large as the records.
 FETCH_BYTES_MAX = 8 * MIB
-FETCH_BYTES_DEFAULT = 1 * MIB
 FETCH_RECORD_COUNT_MAX = 10_000
-FETCH_RECORD_COUNT_DEFAULT = 500
 
 # Proxies and people give up on a silent connection after 30 to 60 seconds.
 WAIT_MS_MAX = 30_000
-WAIT_MS_DEFAULT = 500
 TIMEOUT_MS_MAX = 60_000
 TIMEOUT_MS_DEFAULT = 30_000
-
-# A body that is not complete after this long comes from a client that is gone or hostile.
-BODY_TIMEOUT_S = 30.0
 
 # A stream costs a connection, a parked fetch and a task, here and at the leader.
 STREAM_COUNT_MAX = 100
@@ -46,9 +41,6 @@ STREAM_WRITE_TIMEOUT_S = 30.0
 # What an answer by another broker may take beyond the request's own wait.
 FORWARD_SLACK_S = 5.0
 
-# Small bodies are read even when many large ones are held: an administrator must get through.
-ALWAYS_ADMITTED_SIZE = 64 * KIB
-
 
 class Scene(Protocol):
     """The cluster at one time, which is what a state is written of: the present one, or an earlier one."""
@@ -59,16 +51,13 @@ class Scene(Protocol):
     @property
     def image(self) -> MetadataImage:
         """The cluster as this broker knew it."""
-        ...
 
     @property
     def access(self) -> Access | None:
         """What clients may do; None: everything."""
-        ...
 
     def address_of(self, node: NodeId) -> Address | None:
         """Where another broker listens."""
-        ...
 
 
 class Host(Scene, Protocol):
@@ -83,45 +72,55 @@ class Host(Scene, Protocol):
     @property
     def is_ready(self) -> bool:
         """Registered, unfenced, metadata caught up."""
-        ...
 
     @property
     def has_session(self) -> bool:
         """Its session with the controller has not run out; without one its leaders refuse all clients."""
-        ...
 
     def check_caught_up(self) -> None:
         """Raise BrokerNotAvailable until this broker has read the metadata since its start."""
-        ...
 
     def missing(self) -> str:
         """What it still waits for before it is ready, as a sentence."""
-        ...
 
     @property
     def throttle(self) -> Throttle:
         """Quotas of clients."""
-        ...
 
     @property
     def history(self) -> History:
         """What this broker knew lately."""
-        ...
 
     @property
     def failure(self) -> str | None:
         """Why the broker stopped by itself."""
-        ...
 
     async def answer(self, api: str, request: object, context: RequestContext = INTERNAL) -> Any:
         """The typed response; raises ProtocolError for a failure of the whole request."""
-        ...
 
     async def forward(self, peer: Address, request: object, context: RequestContext, deadline: float) -> Any:
         """The typed response of another broker to a request of a client. Raises as :func:`minikafka.rpc.call` does, and
         ProtocolError.
         """
-        ...
+
+
+def leader_members(scene: Scene, leader: CurrentLeader | DescribeQuorumResponse, listener: str) -> dict[str, Any]:
+    """``leader`` in answers and problems to a client of this listener."""
+    return {"id": leader.leader_id, "epoch": leader.leader_epoch, **broker_members(scene, leader.leader_id, listener)}
+
+
+def broker_members(scene: Scene, node: NodeId, listener: str) -> dict[str, Any]:
+    """Id and address of a broker, in answers and problems to a client of this listener; no address if unregistered."""
+    broker = scene.image.brokers.get(node)
+    return {"id": node} if broker is None else {"id": node, "url": place_of(scene, broker, listener)["url"]}
+
+
+def place_of(scene: Scene, broker: BrokerImage, listener: str) -> dict[str, Any]:
+    """Where a client of this listener finds a broker. As in Kafka's Metadata, it sees no other listener's address."""
+    address = broker.address_at(listener)
+    name = listener or scene.config.inter_broker_listener.name
+    scheme = "https" if name in scene.config.tls_listeners else "http"
+    return {"host": address.host, "port": address.port, "url": f"{scheme}://{address}"}
 
 
 def limits_of(host: Host) -> dict[str, int]:

@@ -24,7 +24,7 @@ from minikafka.config import BrokerConfig
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import INTERNAL
 from minikafka.quorum.decision import setting_of
-from minikafka.quorum.image import BrokerImage, PartitionImage, TopicImage
+from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.rest.host import FORWARD_SLACK_S, Host, Scene
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import Visit
@@ -156,30 +156,6 @@ def min_isr(config: BrokerConfig, topic: TopicImage, partition: PartitionImage) 
     return min(minimum, len(partition.replicas))
 
 
-def leader_members(scene: Scene, leader: m.CurrentLeader, listener: str) -> dict[str, Any]:
-    """``leader`` in answers and problems to a client of this listener."""
-    return {"id": leader.leader_id, "epoch": leader.leader_epoch, **_url_of(scene, leader.leader_id, listener)}
-
-
-def broker_members(scene: Scene, node: NodeId, listener: str) -> dict[str, Any]:
-    """A coordinator or controller in answers and problems to a client of this listener."""
-    return {"id": node, **_url_of(scene, node, listener)}
-
-
-def _url_of(scene: Scene, node: NodeId, listener: str) -> dict[str, str]:
-    """Where a client of this listener finds a broker; empty if no such broker is registered."""
-    broker = scene.image.brokers.get(node)
-    return {} if broker is None else {"url": place_of(scene, broker, listener)["url"]}
-
-
-def place_of(scene: Scene, broker: BrokerImage, listener: str) -> dict[str, Any]:
-    """Where a client of this listener finds a broker. As in Kafka's Metadata, it sees no other listener's address."""
-    address = broker.address_at(listener)
-    name = listener or scene.config.inter_broker_listener.name
-    scheme = "https" if name in scene.config.tls_listeners else "http"
-    return {"host": address.host, "port": address.port, "url": f"{scheme}://{address}"}
-
-
 def current_leader(host: Host, name: TopicPartition, hint: m.CurrentLeader | None = None) -> m.CurrentLeader:
     """The leader by the image, or by a newer response of another broker. Raises LeaderNotAvailable without a leader."""
     partition = partition_of(host, name)
@@ -188,9 +164,7 @@ def current_leader(host: Host, name: TopicPartition, hint: m.CurrentLeader | Non
         leader = hint
     if leader.leader_id == NO_NODE:
         raise kafka.LeaderNotAvailable(
-            f"{name} has no leader at present",
-            isr=list(partition.isr),
-            replicas=list(partition.replicas),
+            f"{name} has no leader at present", isr=list(partition.isr), replicas=list(partition.replicas)
         )
     return leader
 
@@ -201,7 +175,7 @@ def refuse_to_forward(visit: Visit, name: TopicPartition, leader: m.CurrentLeade
     if leader.leader_id != host.node_id:
         raise Refused(
             kafka.NotLeaderOrFollower(f"broker {host.node_id} does not lead {name}, broker {leader.leader_id} does"),
-            leader=leader_members(host, leader, visit.context.listener),
+            leader=visit.leader_out(leader),
             topic=name.topic,
             partition=name.partition,
         )
@@ -255,7 +229,7 @@ def _with_facts(
     facts: dict[str, Any] = {"topic": name.topic, "partition": name.partition}
     if leader.leader_id != NO_NODE:
         visit.leaders.append(leader.leader_id)
-        facts["leader"] = leader_members(visit.host, leader, visit.context.listener)
+        facts["leader"] = visit.leader_out(leader)
     for fact in ("log_start_offset", "high_watermark", "log_end_offset"):
         value = getattr(answer, fact, -1)
         if value >= 0:
@@ -316,7 +290,7 @@ def _not_controller(visit: Visit, controller: NodeId) -> Refused:
     host = visit.host
     return Refused(
         kafka.NotController(f"broker {host.node_id} is not the active controller, broker {controller} is"),
-        controller=broker_members(host, controller, visit.context.listener),
+        controller=visit.broker_out(controller),
     )
 
 
@@ -474,7 +448,7 @@ async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) ->
     if found.node_id != host.node_id and not may_forward(visit):
         raise Refused(
             kafka.NotCoordinator(f"broker {host.node_id} does not coordinate {name}, broker {found.node_id} does"),
-            coordinator=broker_members(host, found.node_id, visit.context.listener),
+            coordinator=visit.broker_out(found.node_id),
         )
     return found.node_id
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, dataclass_transform
 
 from minikafka.errors import did_you_mean
 from minikafka.rest.body import add_strangers, pointer
 from minikafka.rest.parameters import INT64_MAX
 from minikafka.rest.route import Answer, Body, Json, Visit
-from minikafka.rest.schema import COLLECTIONS, SCALARS, WORDS, Schema, many, nullable, ref, shape
+from minikafka.rest.schema import COLLECTIONS, SCALARS, WORDS, Schema, many, nullable, ref, shape, text
 from minikafka.web.accept import JSON
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.wire.limits import shown
@@ -48,6 +49,8 @@ class _Member:
     shown: bool = False
     """Output has it even if it has the default None."""
     if_missing: str = ""
+    source: str = ""
+    negative_is_null: bool = False
     model: type[Model] | None = None
     """It is an object of this model, or a list of them."""
     is_list: bool = False
@@ -101,6 +104,8 @@ def member(
     default: Any = MISSING,
     shown: bool = False,
     if_missing: str = "",
+    source: str = "",
+    negative_is_null: bool = False,
     **limits: Any,
 ) -> Any:
     """Declare one member.
@@ -112,6 +117,9 @@ def member(
             this value, unless it is ``shown``.
         shown: Output has the member as null although its default is None.
         if_missing: Advice for a client whose request lacks the member.
+        source: Attribute of a wire message that has the value, such as ``replica_id`` or ``record.number``, if its name
+            is not the member's.
+        negative_is_null: A wire message has a negative number, such as -1, for a value that is not known.
         limits: Further members of its schema, such as ``minimum`` or ``enum``.
     """
     return _Member(
@@ -122,6 +130,8 @@ def member(
         default=default,
         shown=shown,
         if_missing=if_missing,
+        source=source,
+        negative_is_null=negative_is_null,
     )
 
 
@@ -144,31 +154,35 @@ def many_of(
     return _Member(description=description, model=model, is_list=True, example=example, default=default, limits=more)
 
 
-def note() -> Any:
-    """Declare the member with advice for the client (``Visit.note``)."""
-    return _Member(description="What could be asked better.", example=None, default=None)
+NOTE = {"note": text("What could be asked better.")}
+"""Advice for the client (``Visit.note``), which ``routes.respond`` adds to an answer that may have it."""
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(member, one, many_of, note))
+@dataclass_transform(kw_only_default=True, field_specifiers=(member, one, many_of))
 class Model:
     """Base of the models.
 
     ``named=True``: the schema is listed under the class's name in ``schemas.SCHEMAS``. ``is_open=True``: the object may
-    have other members too. A member whose name is a word of Python ends with ``_`` in the class, and only there.
+    have other members too. ``notes=True``: an answer may have NOTE. A member whose name is a word of Python ends with
+    ``_`` in the class, and only there.
     """
 
     _named: ClassVar[bool] = False
     _is_open: ClassVar[bool] = False
+    _notes: ClassVar[bool] = False
     _members: ClassVar[dict[str, _Member]] = {}
     _inner: ClassVar[tuple[tuple[str, type[Model], bool], ...]] = ()
     """Members that are objects of a model, and those that are lists of them."""
+    _sources: ClassVar[dict[str, attrgetter[Any]]] = {}
+    _or_negative: ClassVar[tuple[str, ...]] = ()
+    """Members for which a wire message has a negative number if they are not known."""
     _omitted: ClassVar[tuple[tuple[str, Any], ...]] = ()
     """Members that output omits, and the value with which it does."""
     _defaults: ClassVar[dict[str, Any]] = {}
     _check: ClassVar[_Check | None] = None
 
-    def __init_subclass__(cls, *, named: bool = False, is_open: bool = False) -> None:
-        cls._named, cls._is_open = named, is_open
+    def __init_subclass__(cls, *, named: bool = False, is_open: bool = False, notes: bool = False) -> None:
+        cls._named, cls._is_open, cls._notes = named, is_open, notes
         cls._check = None
         for name, annotation in inspect.get_annotations(cls).items():
             declared = vars(cls).get(name)
@@ -179,6 +193,8 @@ class Model:
         cls._inner = tuple(
             (name, each.model, each.is_list) for name, each in cls._members.items() if each.model is not None
         )
+        cls._sources = {name: attrgetter(each.source or name) for name, each in cls._members.items()}
+        cls._or_negative = tuple(name for name, each in cls._members.items() if each.negative_is_null)
         cls._omitted = tuple((name, each.default) for name, each in cls._members.items() if each.is_omitted)
         cls._defaults = {name: each.default for name, each in cls._members.items() if each.default is not MISSING}
 
@@ -204,6 +220,8 @@ class Model:
         found = cls._members.items()
         optional = [name for name, each in found if each.is_omitted or (sent and each.default is not MISSING)]
         members = {name: each.schema(sent=sent) for name, each in found}
+        if cls._notes:
+            members, optional = {**members, **NOTE}, [*optional, *NOTE]
         schema = shape(" ".join((cls.__doc__ or "").split()), optional=optional, **members)
         return {**schema, "additionalProperties": cls._is_open}
 
@@ -234,11 +252,18 @@ class Model:
 
     @classmethod
     def out_of(cls, source: object, /, **others: Any) -> dict[str, Any]:
-        """Return the JSON object: members by name from ``others``, or else from the attributes of ``source``.
+        """Return the JSON object: members from ``others``, or else from ``source``, a wire message or another model.
 
         An object of another model may be a dictionary already, and so may all of a list.
         """
-        document = {name: others[name] if name in others else getattr(source, name) for name in cls._members}
+        if isinstance(source, Model):
+            given = {**vars(source), **others}
+            document = {name: given[name] for name in cls._members}
+        else:
+            document = {name: others[name] if name in others else read(source) for name, read in cls._sources.items()}
+            for name in cls._or_negative:
+                if document[name] is not None and document[name] < 0:
+                    document[name] = None
         for name, omitted in cls._omitted:
             if document[name] is omitted:
                 del document[name]

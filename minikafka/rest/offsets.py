@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, RequestTimedOut
 from minikafka.rest.fetch import name_of
-from minikafka.rest.leaders import ask, from_leader, leader_members
-from minikafka.rest.model import Model, member, note, one
+from minikafka.rest.leaders import ask, from_leader
+from minikafka.rest.model import Model, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TIMEOUT_MS, Integer, Parsed, Wrong
 from minikafka.rest.records import time_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Reply, Routes, Visit
@@ -77,7 +77,7 @@ class _Offset(Place):
     at: str = member("What was asked for.", "earliest")
     offset: Offset = member(example=0)
     leader_epoch: Epoch = member(example=0)
-    timestamp: Timestamp | None = member()
+    timestamp: Timestamp | None = member(negative_is_null=True)
     leader: Any = one(Leader)
 
 
@@ -100,9 +100,7 @@ async def get_offsets(visit: Visit) -> Json:
     wanted = m.ListOffsetsPartition(**name._asdict(), timestamp=at.timestamp)
     request = m.ListOffsetsRequest(partitions=(wanted,))
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
-    timestamp = found.timestamp if found.timestamp >= 0 else None
-    leads = leader_members(visit.host, leader, visit.context.listener)
-    return _Offset.out_of(found, at=at.word, timestamp=timestamp, leader=leads)
+    return _Offset.out_of(found, at=at.word, leader=visit.leader_out(leader))
 
 
 async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Json:
@@ -111,16 +109,16 @@ async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Json:
     if described.replica is None:
         raise OffsetNotAvailable(f"broker {leader.leader_id} has not taken up {name} yet")
     offset = described.replica.high_watermark if word == "hw" else described.replica.log_end_offset
-    leads = leader_members(visit.host, leader, visit.context.listener)
-    return _Offset.out_of(leader, **name._asdict(), at=word, offset=offset, timestamp=None, leader=leads)
+    return _Offset.out_of(
+        leader, **name._asdict(), at=word, offset=offset, timestamp=None, leader=visit.leader_out(leader)
+    )
 
 
 async def _epoch_end(visit: Visit, name: TopicPartition) -> Json:
     wanted = m.EpochQuery(**name._asdict(), leader_epoch=visit[EPOCH])
     request = m.OffsetForLeaderEpochRequest(partitions=(wanted,))
     found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
-    leads = leader_members(visit.host, leader, visit.context.listener)
-    return _Offset.out_of(found, at="epoch", offset=found.end_offset, timestamp=None, leader=leads)
+    return _Offset.out_of(found, at="epoch", offset=found.end_offset, timestamp=None, leader=visit.leader_out(leader))
 
 
 # ---- truncate-before -------------------------------------------------------------------------------------------------
@@ -138,12 +136,11 @@ class _Truncation(Model):
     )
 
 
-class _Truncated(Place):
+class _Truncated(Place, notes=True):
     """A partition whose log begins later."""
 
     low_watermark: Offset = member(example=40)
     leader: Any = one(Leader)
-    note: str | None = note()
 
 
 @ROUTES.at(
@@ -165,7 +162,7 @@ async def post_truncation(visit: Visit) -> Json:
     request = m.DeleteRecordsRequest(timeout_ms=visit[TIMEOUT_MS], partitions=(wanted,))
     # Asked twice, it does the same: what is deleted stays deleted.
     found, leader = await from_leader(visit, name, request, wait_s=visit[TIMEOUT_MS] / 1000)
-    return _Truncated.out_of(found, leader=leader_members(visit.host, leader, visit.context.listener), note=visit.note)
+    return _Truncated.out_of(found, leader=visit.leader_out(leader))
 
 
 # ---- producer ids ----------------------------------------------------------------------------------------------------

@@ -7,14 +7,15 @@ forwards, and they are answered when the live brokers use them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.rest.cluster import registered
 from minikafka.rest.leaders import ask, change, check_known, partition_of
-from minikafka.rest.model import Model, many_of, member, note
-from minikafka.rest.parameters import FORWARD, PARTITION, TIMEOUT_MS, TOPIC
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
+from minikafka.rest.model import Model, many_of, member
+from minikafka.rest.parameters import PARTITION, TIMEOUT_MS, TOPIC
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Body, Handler, Json, Routes, Visit
 from minikafka.rest.schema import table, text
 from minikafka.rest.schemas import OfTopic, Place
 from minikafka.rest.topics import DRY_RUN, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, setting_text
@@ -68,96 +69,68 @@ class _Changes(Model):
 
     config: dict[str, str | int | bool | None] = member(
         table(
-            {"type": ["string", "integer", "boolean", "null"]},
-            "By Kafka's names; null: the default.",
-            minProperties=1,
+            {"type": ["string", "integer", "boolean", "null"]}, "By Kafka's names; null: the default.", minProperties=1
         ),
         {"retention.ms": 3_600_000, "segment.bytes": None},
     )
 
 
-_BROKER_CHANGES: Json = {"config": {"log.retention.ms": 3_600_000, "log.segment.bytes": None}}
-"""The example for brokers, whose settings have other names than those of topics."""
+_BROKER_CHANGES = _Changes.body(config={"log.retention.ms": 3_600_000, "log.segment.bytes": None})
+"""For brokers, whose settings have other names than those of topics."""
 
 
-class _Altered(Model):
+class _Altered(Model, notes=True):
     """Settings that were altered."""
 
     altered: dict[str, str | None] = member(
         table({"type": ["string", "null"]}, "What was asked for."), {"retention.ms": "3600000", "segment.bytes": None}
     )
     dry_run: bool = member("Nothing was altered.", example=False)
-    note: str | None = note()
 
 
-_CHANGE_PROBLEMS = (*CONTROLLER_PROBLEMS, kafka.RequestTimedOut)
-_SHOWN = _Configs.answer("The settings.")
-_ALTERED = _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be.")
-_CHANGE = (DRY_RUN, TIMEOUT_MS, FORWARD)
+def _showing(where: str, tag: str, *problems: type[kafka.ProtocolError]) -> Callable[[Handler], Handler]:
+    """Declare a route that shows settings."""
+    return ROUTES.at(where, _Configs.answer("The settings."), problems=(*CONTROLLER_PROBLEMS, *problems), tag=tag)
 
 
-@ROUTES.at(
-    "GET /v1/topics/{topic}/configs",
-    _SHOWN,
-    problems=(*CONTROLLER_PROBLEMS, kafka.UnknownTopicOrPartition),
-    tag="topics",
-)
+def _altering(where: str, tag: str, body: Body, *problems: type[kafka.ProtocolError]) -> Callable[[Handler], Handler]:
+    """Declare a route that alters settings."""
+    answer = _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be.")
+    problems = (kafka.InvalidConfig, *problems)
+    return ROUTES.change(where, answer, parameters=(DRY_RUN,), body=body, problems=problems, tag=tag)
+
+
+@_showing("GET /v1/topics/{topic}/configs", "topics", kafka.UnknownTopicOrPartition)
 async def get_topic_configs(visit: Visit) -> Json:
     """Every setting of a topic, as this broker uses it."""
     return await _configs(visit, a.TOPIC, check_known(visit, visit[TOPIC]))
 
 
-@ROUTES.at(
-    "GET /v1/brokers/{broker}/configs",
-    _SHOWN,
-    problems=(*CONTROLLER_PROBLEMS, kafka.BrokerIdNotRegistered),
-    tag="cluster",
-)
+@_showing("GET /v1/brokers/{broker}/configs", "cluster", kafka.BrokerIdNotRegistered)
 async def get_broker_configs(visit: Visit) -> Json:
     """Every setting of one broker, asked of that broker."""
     return await _configs(visit, a.BROKER, str(registered(visit).node_id))
 
 
-@ROUTES.at("GET /v1/cluster/configs", _SHOWN, problems=CONTROLLER_PROBLEMS, tag="cluster")
+@_showing("GET /v1/cluster/configs", "cluster")
 async def get_cluster_configs(visit: Visit) -> Json:
     """The settings that all brokers were given at run time."""
     return await _configs(visit, a.BROKER, ALL_BROKERS)
 
 
-@ROUTES.at(
-    "PATCH /v1/topics/{topic}",
-    _ALTERED,
-    parameters=(*_CHANGE,),
-    body=_Changes.body(),
-    problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig, kafka.UnknownTopicOrPartition),
-    tag="topics",
-)
+@_altering("PATCH /v1/topics/{topic}", "topics", _Changes.body(), kafka.UnknownTopicOrPartition)
 async def patch_topic(visit: Visit) -> Json:
     """Alter settings of a topic; null takes one back to its default."""
     return await _alter(visit, a.TOPIC, check_known(visit, visit[TOPIC]))
 
 
-@ROUTES.at(
-    "PATCH /v1/brokers/{broker}/configs",
-    _ALTERED,
-    parameters=(*_CHANGE,),
-    body=_Changes.body(_BROKER_CHANGES),
-    problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig, kafka.BrokerIdNotRegistered),
-    tag="cluster",
-)
+@_altering("PATCH /v1/brokers/{broker}/configs", "cluster", _BROKER_CHANGES, kafka.BrokerIdNotRegistered)
 async def patch_broker_configs(visit: Visit) -> Json:
     """Alter settings of one broker."""
     return await _alter(visit, a.BROKER, str(registered(visit).node_id))
 
 
-@ROUTES.at(
-    "PATCH /v1/cluster/configs",
-    _ALTERED,
-    parameters=_CHANGE,
-    body=_Changes.body(_BROKER_CHANGES),
-    problems=(*_CHANGE_PROBLEMS, kafka.InvalidConfig),
-    tag="cluster",
-)
+@_altering("PATCH /v1/cluster/configs", "cluster", _BROKER_CHANGES)
 async def patch_cluster_configs(visit: Visit) -> Json:
     """Alter settings of all brokers at once."""
     return await _alter(visit, a.BROKER, ALL_BROKERS)
@@ -187,7 +160,7 @@ async def _alter(visit: Visit, kind: int, name: str) -> Json:
     resource = a.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
     request = a.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=visit[DRY_RUN])
     await change(visit, request, "responses", dry_run=visit[DRY_RUN])
-    return _Altered(altered=altered, dry_run=visit[DRY_RUN], note=visit.note).out()
+    return _Altered(altered=altered, dry_run=visit[DRY_RUN]).out()
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------
@@ -199,20 +172,19 @@ class _Count(Model):
     count: int = member(example=6, minimum=1, maximum=PARTITION_COUNT_MAX)
 
 
-class _MorePartitions(OfTopic):
+class _MorePartitions(OfTopic, notes=True):
     """A topic with more partitions."""
 
     partition_count: int = member(example=6)
     dry_run: bool = member("Nothing was changed.", example=False)
-    note: str | None = note()
 
 
-@ROUTES.at(
+@ROUTES.change(
     "POST /v1/topics/{topic}/partitions",
     _MorePartitions.answer("It has them, and the live brokers know."),
-    parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
+    parameters=(DRY_RUN,),
     body=_Count.body(),
-    problems=(*_CHANGE_PROBLEMS, kafka.InvalidPartitions, kafka.UnknownTopicOrPartition),
+    problems=(kafka.InvalidPartitions, kafka.UnknownTopicOrPartition),
     tag="topics",
 )
 async def post_partitions(visit: Visit) -> Json:
@@ -222,7 +194,7 @@ async def post_partitions(visit: Visit) -> Json:
     asked = a.NewPartitions(name=topic, count=count)
     request = a.CreatePartitionsRequest(topics=(asked,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
     await change(visit, request, "results", dry_run=dry_run)
-    return _MorePartitions(topic=topic, partition_count=count, dry_run=dry_run, note=visit.note).out()
+    return _MorePartitions(topic=topic, partition_count=count, dry_run=dry_run).out()
 
 
 # ---- reassignments ---------------------------------------------------------------------------------------------------
@@ -252,11 +224,10 @@ class _Moves(Model):
     reassignments: list[Any] = many_of(_Moving)
 
 
-class _Moved(_Moving):
+class _Moved(_Moving, notes=True):
     """A partition whose replicas move, or are to stay."""
 
     complete: bool = member("Nothing is left to do.", example=False)
-    note: str | None = note()
 
 
 class _Target(Model):
@@ -274,39 +245,32 @@ async def get_reassignments(visit: Visit) -> Json:
     return _Moves(reassignments=[_Moving.now(visit, each) for each in response.partitions]).out()
 
 
-_MOVED = {200: _Moved.answer("Begun, or cancelled; the live brokers know.")}
+_MOVED = _Moved.answer("Begun, or cancelled; the live brokers know.")
 
 
-@ROUTES.at(
+@ROUTES.change(
     "PUT /v1/topics/{topic}/partitions/{partition}/reassignment",
     _MOVED,
-    parameters=(TIMEOUT_MS, FORWARD),
     body=_Target.body(),
-    problems=(*_CHANGE_PROBLEMS, kafka.InvalidReplicaAssignment, kafka.UnknownTopicOrPartition),
+    problems=(kafka.InvalidReplicaAssignment, kafka.UnknownTopicOrPartition),
 )
 async def put_reassignment(visit: Visit) -> Json:
     """Begin to move a partition to these replicas; it is complete when all of them are in sync."""
     target = await _Target.sent(visit)
-    return await _reassign(visit, tuple(target.replicas), visit.note)
+    return await _reassign(visit, tuple(target.replicas))
 
 
-@ROUTES.at(
+@ROUTES.change(
     "DELETE /v1/topics/{topic}/partitions/{partition}/reassignment",
     _MOVED,
-    parameters=(TIMEOUT_MS, FORWARD),
-    problems=(
-        *_CHANGE_PROBLEMS,
-        kafka.InvalidReplicaAssignment,
-        kafka.NoReassignmentInProgress,
-        kafka.UnknownTopicOrPartition,
-    ),
+    problems=(kafka.InvalidReplicaAssignment, kafka.NoReassignmentInProgress, kafka.UnknownTopicOrPartition),
 )
 async def delete_reassignment(visit: Visit) -> Json:
     """Cancel: the replicas are as before. Refused where those that stay are not enough in sync."""
-    return await _reassign(visit, None, None)
+    return await _reassign(visit, None)
 
 
-async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: str | None) -> Json:
+async def _reassign(visit: Visit, replicas: tuple[int, ...] | None) -> Json:
     name = TopicPartition(visit[TOPIC], visit[PARTITION])
     partition_of(visit.host, name)
     item = a.ReassignedPartition(**name._asdict(), replicas=replicas)
@@ -316,4 +280,4 @@ async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: str | 
     moving = a.OngoingReassignment(
         **name._asdict(), replicas=state.replicas, adding_replicas=state.adding, removing_replicas=state.removing
     )
-    return _Moved.now(visit, moving, complete=not state.assignment.under_way, note=note)
+    return _Moved.now(visit, moving, complete=not state.assignment.under_way)

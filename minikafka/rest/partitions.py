@@ -16,17 +16,16 @@ from minikafka import errors as kafka
 from minikafka.broker.api.describe import LOADING
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.fetch import name_of
-from minikafka.rest.host import Host, Scene
+from minikafka.rest.host import Host, Scene, leader_members
 from minikafka.rest.leaders import (
     change,
     controller_of,
     current_leader,
-    leader_members,
     may_forward,
     partition_of,
     refuse_to_forward,
 )
-from minikafka.rest.model import Model, many_of, member, note, one
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schemas import Event as EventOut
@@ -62,13 +61,12 @@ class _Election(Model):
     type: str = member("`unclean` may lose committed records.", "preferred", enum=ELECTION_TYPES)
 
 
-class _Elected(Place):
+class _Elected(Place, notes=True):
     """A partition with its elected leader."""
 
     type: str = member(example="preferred", enum=ELECTION_TYPES)
     leader: Any = one(Leader, or_null=True)
     isr: list[NodeId] = member("Those in sync.", [1, 2, 3])
-    note: str | None = note()
 
 
 @ROUTES.at(
@@ -186,12 +184,7 @@ def replicas_of(host: Scene, image: PartitionImage, views: Views) -> list[_Repli
 
 
 def _replica_of(
-    host: Scene,
-    node: NodeId,
-    image: PartitionImage,
-    views: Views,
-    seen: m.DescribedReplica | None,
-    story: list[Event],
+    host: Scene, node: NodeId, image: PartitionImage, views: Views, seen: m.DescribedReplica | None, story: list[Event]
 ) -> _Replica:
     own = views[node].replica if node in views else None
     in_sync = node in image.isr
@@ -256,7 +249,6 @@ async def post_election(visit: Visit) -> Json:
         type=election,
         leader=leader_out(visit.host, image, visit.context.listener),
         isr=list(image.isr),
-        note=visit.note,
     ).out()
 
 

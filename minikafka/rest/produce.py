@@ -35,14 +35,13 @@ from minikafka.rest.leaders import (
     check_known,
     current_leader,
     is_stale,
-    leader_members,
     may_forward,
     min_isr,
     partition_of,
     refuse_to_forward,
     still_moving,
 )
-from minikafka.rest.model import Model, many_of, member, note
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import RecordIn, records_in
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Json, Reply, Routes, Visit
@@ -115,10 +114,7 @@ RECORDS_BODY = Body(
     description='One record, a list of records, `{"records": [...]}`, one record a line, or one raw value with its key '
     "in the request header `Kafka-Key` and its headers in `Kafka-Header-NAME`.",
     contents={
-        JSON: (
-            {"anyOf": [ref("RecordIn"), ref("RecordsIn"), many(ref("RecordIn"), minItems=1)]},
-            RecordsIn.example(),
-        ),
+        JSON: ({"anyOf": [ref("RecordIn"), ref("RecordsIn"), many(ref("RecordIn"), minItems=1)]}, RecordsIn.example()),
         "application/x-ndjson": ({"type": "string"}, '{"value": 1}\n{"value": 2}\n'),
         "application/octet-stream": (RAW, None),
         "text/plain": (RAW, "tea"),
@@ -159,13 +155,12 @@ class _Record(Model):
     outcome: str | None = member(ref("Outcome"), default=None)
 
 
-class _Produced(OfTopic):
+class _Produced(OfTopic, notes=True):
     """Where the records came to lie."""
 
     acks: str = member("As asked: `all`, `1` or `0`.", "all")
     partitions: list[Any] = many_of(_Batch)
     records: list[Any] = many_of(_Record)
-    note: str | None = note()
 
 
 WRITTEN = _Produced.answer("Acknowledged as `acks` asks.")
@@ -455,8 +450,6 @@ def _reply(visit: Visit, topic: str, parts: list[_Part], places: list[tuple[_Par
         "partitions": [_part_out(visit, part, acks) for part in parts],
         "records": [_place_out(part, at, acks) for part, at in places],
     }
-    if visit.note is not None:
-        body["note"] = visit.note
     return Reply(body, 207 if failed else 202 if acks == 0 else 200)
 
 
@@ -477,7 +470,7 @@ def _facts_of(visit: Visit, part: _Part) -> dict[str, Any]:
     if image is not None:
         facts["isr"] = list(image.isr)
         known = CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch)
-        facts["leader"] = leader_members(visit.host, known, visit.context.listener)
+        facts["leader"] = visit.leader_out(known)
         facts["min_insync_replicas"] = min_isr(visit.host.config, visit.host.image.topics[part.name.topic], image)
     return facts
 
@@ -507,9 +500,7 @@ def _part_out(visit: Visit, part: _Part, acks: int) -> dict[str, Any]:
     if acks == 0:
         return document
     document.update(
-        base_offset=answer.base_offset,
-        log_start_offset=answer.log_start_offset,
-        leader_epoch=answer.leader_epoch,
+        base_offset=answer.base_offset, log_start_offset=answer.log_start_offset, leader_epoch=answer.leader_epoch
     )
     if answer.duplicate:
         document["duplicate"] = True

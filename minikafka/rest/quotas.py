@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minikafka.errors import InvalidRequest, PolicyViolation, RequestTimedOut
+from minikafka.errors import InvalidRequest, PolicyViolation
 from minikafka.quorum.client_quotas import describe_client_quotas
 from minikafka.rest.leaders import change
-from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
-from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Routes, Visit
+from minikafka.rest.model import LEFT_OUT, Model, many_of, member
+from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import table
 from minikafka.rest.topics import DRY_RUN
 from minikafka.security.quotas import CLIENT_ID, IP, IP_KEYS, KEYS, USER
@@ -66,12 +65,11 @@ class _Alteration(_Entity):
             yield "user", "a user, a client_id or both are needed, or an ip"
 
 
-class _Altered(_Entity):
+class _Altered(_Entity, notes=True):
     """Quotas that were altered."""
 
     altered: dict[str, float | None] = member(_CHANGES, _CHANGES_EXAMPLE)
     dry_run: bool = member("Nothing was altered.", example=False)
-    note: str | None = note()
 
 
 @ROUTES.at("GET /v1/quotas", _Quotas.answer("The quotas."))
@@ -87,12 +85,12 @@ def _quota_of(entry: QuotaEntry) -> _Quota:
     return _Quota(**members, quotas={each.key: each.value for each in entry.values})
 
 
-@ROUTES.at(
+@ROUTES.change(
     "PATCH /v1/quotas",
     _Altered.answer("Altered, and used by the live brokers; or, in a dry run, it could be."),
-    parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
+    parameters=(DRY_RUN,),
     body=_Alteration.body(),
-    problems=(*CONTROLLER_PROBLEMS, RequestTimedOut, InvalidRequest, PolicyViolation),
+    problems=(InvalidRequest, PolicyViolation),
 )
 async def patch_quotas(visit: Visit) -> Json:
     """Set quotas of a user, a client id or both, or of an IP address; null removes one."""
@@ -106,4 +104,4 @@ async def patch_quotas(visit: Visit) -> Json:
     )
     request = AlterClientQuotasRequest(entries=(entry,), validate_only=dry_run)
     await change(visit, request, "entries", dry_run=dry_run)
-    return _Altered.out_of(sent, altered=sent.quotas, dry_run=dry_run, note=visit.note)
+    return _Altered.out_of(sent, altered=sent.quotas, dry_run=dry_run)

@@ -207,11 +207,7 @@ def moment_ms(text: str) -> int:
 
 def record_out(record: RecordView, leader_epoch: Epoch, form: str) -> dict[str, Any]:
     """One record for people; ``form`` is one of FORMATS, or ``bytes`` for clients that take msgpack."""
-    document: dict[str, Any] = {
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "leader_epoch": leader_epoch,
-    }
+    document: dict[str, Any] = {"offset": record.offset, "timestamp": record.timestamp, "leader_epoch": leader_epoch}
     # A key is a name: JSON strings and null stay texts in it whatever is asked for values.
     _bytes_out(document, "key", record.key, "auto" if form == "json" else form)
     document["encoding"] = _bytes_out(document, "value", record.value, form)

@@ -19,8 +19,8 @@ from minikafka import errors as kafka
 from minikafka.broker.dispatch import screened_answer, settled
 from minikafka.ports import RequestContext
 from minikafka.rest.body import BODY_SIZE, FORM_NOTE, FORM_TYPE, kind_of, parsed_object, read_body
-from minikafka.rest.host import Host
-from minikafka.rest.parameters import PARTS, HasValues, Parameter
+from minikafka.rest.host import Host, broker_members, leader_members
+from minikafka.rest.parameters import FORWARD, PARTS, TIMEOUT_MS, HasValues, Parameter
 from minikafka.rest.schema import Schema, text
 from minikafka.security.quotas import PRODUCE
 from minikafka.types import NodeId
@@ -33,6 +33,7 @@ from minikafka.world.http_connections import LISTENER, PRINCIPAL
 if TYPE_CHECKING:
     from minikafka.rest.routes import Doors
     from minikafka.security.permissions import Permit
+    from minikafka.wire.messages import CurrentLeader, DescribeQuorumResponse
 
 
 Json: TypeAlias = dict[str, Any]
@@ -137,6 +138,14 @@ class Visit(HasValues):
             return None
         return access.permit(self.context, f"{self.http.method} {self.http.rel_url.raw_path}")
 
+    def leader_out(self, leader: CurrentLeader | DescribeQuorumResponse) -> dict[str, Any]:
+        """A leader in answers and problems to this client."""
+        return leader_members(self.host, leader, self.context.listener)
+
+    def broker_out(self, node: NodeId) -> dict[str, Any]:
+        """A coordinator, a controller or another broker in answers and problems to this client."""
+        return broker_members(self.host, node, self.context.listener)
+
     async def answer(self, api: Api, request: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
         """The response of ``handle`` to what the client may request, with the denied parts added."""
         access = self.host.access
@@ -156,7 +165,9 @@ class Visit(HasValues):
 Handler: TypeAlias = Callable[[Visit], Awaitable[Json | Reply | Page | Stream]]
 
 
-LEADER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
+Problems: TypeAlias = tuple[type[kafka.ProtocolError], ...]
+
+LEADER_PROBLEMS: Problems = (
     kafka.UnknownTopicOrPartition,
     kafka.NotLeaderOrFollower,
     kafka.LeaderNotAvailable,
@@ -165,11 +176,7 @@ LEADER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
 )
 """What can go wrong wherever a partition's leader is asked."""
 
-CONTROLLER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
-    kafka.NotController,
-    kafka.LeaderNotAvailable,
-    kafka.NetworkException,
-)
+CONTROLLER_PROBLEMS: Problems = (kafka.NotController, kafka.LeaderNotAvailable, kafka.NetworkException)
 """What can go wrong wherever the active controller is asked."""
 
 
@@ -218,7 +225,7 @@ class Route:
     query: str = ""
     """Query of the command on ``/docs``, where a request without one is refused, although none of its parameters is
     required by itself."""
-    problems: tuple[type[kafka.ProtocolError], ...] = ()
+    problems: Problems = ()
     errors: ErrorForm | None = None
     """None: errors are problems."""
     testing: bool = False
@@ -228,6 +235,12 @@ class Route:
     def reads_metadata(self) -> bool:
         """True if the handler looks topics or groups up in the metadata: a broker without it would answer 404."""
         return self.tag in ("topics", "partitions", "records", "groups", "proxy")
+
+    @functools.cached_property
+    def may_have_note(self) -> bool:
+        """True if an answer may have advice for the client."""
+        schemas = [schema for answer in self.answers.values() for schema, _ in answer.contents.values()]
+        return any("note" in schema.get("properties", ()) for schema in schemas)
 
     @functools.cached_property
     def media_types(self) -> frozenset[str]:
@@ -279,6 +292,20 @@ class Routes(list[Route]):
             return handler
 
         return declare
+
+    def change(
+        self,
+        where: str,
+        answers: Answer | Mapping[int, Answer],
+        *,
+        parameters: tuple[Parameter[Any], ...] = (),
+        problems: Problems = (),
+        **more: Any,
+    ) -> Callable[[DeclaredHandler], DeclaredHandler]:
+        """Declare a route whose handler lets the active controller change something (``leaders.change``)."""
+        parameters = (*parameters, TIMEOUT_MS, FORWARD)
+        problems = (*CONTROLLER_PROBLEMS, kafka.RequestTimedOut, *problems)
+        return self.at(where, answers, parameters=parameters, problems=problems, **more)
 
 
 def text_answer(description: str, media_type: str, example: str, words: str = "") -> Answer:

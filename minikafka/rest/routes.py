@@ -116,6 +116,8 @@ async def respond(route: Route, visit: Visit) -> web.StreamResponse:
             body=reply.text, headers={**_headers(visit, reply.headers), "Content-Type": reply.media_type}
         )
     reply = Reply.of(reply)
+    if visit.note is not None and route.may_have_note:
+        reply.body["note"] = visit.note
     if visit.wants_msgpack:
         return _response(visit, reply.body, reply.status, reply.headers, JSON)
     text = await json_text.text_in_turns(reply.body)

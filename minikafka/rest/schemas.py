@@ -176,8 +176,7 @@ class Event(Model, named=True):
     )
     cause: str = member("Id of the request or timer that it happened for.", "controller#41")
     facts: dict[str, Any] = member(
-        table(anything("A fact."), "What the rule went by."),
-        {"partition": "orders-0", "old": [1, 2, 3], "new": [1, 2]},
+        table(anything("A fact."), "What the rule went by."), {"partition": "orders-0", "old": [1, 2, 3], "new": [1, 2]}
     )
 
 
@@ -212,7 +211,7 @@ class PartitionState(Model, named=True):
 class Broker(Model, named=True):
     """One broker."""
 
-    id: NodeId = member(example=1)
+    id: NodeId = member(example=1, source="node_id")
     host: str = member(example="127.0.0.1")
     port: int = member(example=9092)
     url: str = member("Where it listens.", "http://127.0.0.1:9092")

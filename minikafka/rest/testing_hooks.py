@@ -26,7 +26,6 @@ from minikafka.ports import RequestContext
 from minikafka.rest import json_text, parameters
 from minikafka.rest.body import parsed_object
 from minikafka.rest.host import FORWARD_SLACK_S, Host
-from minikafka.rest.leaders import broker_members
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, HasValues, Integer, Parameter, Parsed, Wrong, values_of
 from minikafka.rest.permissions import check
@@ -74,8 +73,7 @@ AT_OR_ALL = Parsed(
     example="all",
 )
 FORWARD = replace(
-    parameters.FORWARD,
-    description="`never`: do not forward to another broker, answer 421 with its address instead.",
+    parameters.FORWARD, description="`never`: do not forward to another broker, answer 421 with its address instead."
 )
 
 
@@ -275,7 +273,7 @@ async def _forward(name: str, visit: Visit, node: NodeId, timeout_s: float) -> R
         raise kafka.BrokerIdNotRegistered(f"no broker {node} is known here, only {sorted(host.image.brokers)}")
     if visit[FORWARD] == "never":
         elsewhere = kafka.InvalidRequest(f"broker {node} is another process; send the request to {address}")
-        raise Refused(elsewhere, status=421, broker=broker_members(host, node, context.listener))
+        raise Refused(elsewhere, status=421, broker=visit.broker_out(node))
     request = RunTestHookRequest(
         broker_id=node,
         route=name,
@@ -296,7 +294,7 @@ async def _forward(name: str, visit: Visit, node: NodeId, timeout_s: float) -> R
         message = f"broker {node}: {response.error_message}"
         error = kafka.error_of(response.error_code, message, outcome=outcome_in(response))
         refused = Refused(error, status=response.status or None)
-        refused.members.update(document, broker=broker_members(host, node, context.listener))
+        refused.members.update(document, broker=visit.broker_out(node))
         raise refused
     return Reply(document, response.status, {"Location": response.location} if response.location else {})
 
@@ -352,9 +350,7 @@ async def serve_forwarded(
     except (Refused, kafka.ProtocolError) as raised:
         return _failed(Refused.of(raised))
     return RunTestHookResponse(
-        status=reply.status,
-        document=json_text.text_of(reply.body),
-        location=reply.headers.get("Location", ""),
+        status=reply.status, document=json_text.text_of(reply.body), location=reply.headers.get("Location", "")
     )
 
 
@@ -368,10 +364,7 @@ async def _served(host: Host, instruments: Instruments, routes: Sequence[Route],
         raise kafka.InvalidRequest(f"{request.route[:100]!r} is not a testing route that brokers forward")
     _check_sender(host, route, request)
     values, given = values_of(
-        route.parameters,
-        path=request.path,
-        query={name: [value] for name, value in request.query.items()},
-        headers={},
+        route.parameters, path=request.path, query={name: [value] for name, value in request.query.items()}, headers={}
     )
     named = values[route.handler.node_in.name]
     if named not in (OWN, ALL, host.node_id):

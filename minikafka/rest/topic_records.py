@@ -133,12 +133,7 @@ class _Follower:
     """All readers of one stream; they hand over one poll at a time."""
 
     def __init__(
-        self,
-        visit: Visit,
-        topic: str,
-        starts: Positions,
-        begun: Marks,
-        written: Callable[[Change, int, str], bytes],
+        self, visit: Visit, topic: str, starts: Positions, begun: Marks, written: Callable[[Change, int, str], bytes]
     ) -> None:
         self._visit = visit
         self._topic = topic

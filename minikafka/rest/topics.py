@@ -1,4 +1,4 @@
-"""``/v1/topics``: list, create, show, delete; and one partition with its replicas.
+"""``/v1/topics``: list, create, show, delete.
 
 - Changes are made by the active controller; any broker forwards. Creating answers when the live brokers know the topic,
   so that the next request may produce to it.
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from minikafka import errors as kafka
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import change, check_known
-from minikafka.rest.model import LEFT_OUT, Model, many_of, member, note
-from minikafka.rest.parameters import FORWARD, INT32_MAX, TIMEOUT_MS, TOPIC, Choice, Flag
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Reply, Routes, Visit
+from minikafka.rest.model import LEFT_OUT, Model, many_of, member
+from minikafka.rest.parameters import INT32_MAX, TIMEOUT_MS, TOPIC, Choice, Flag
+from minikafka.rest.route import Json, Reply, Routes, Visit
 from minikafka.rest.schema import many, table, text, whole
 from minikafka.rest.schemas import OfTopic, PartitionState
 from minikafka.rest.views import gather_from
@@ -76,15 +76,14 @@ class _Topic(OfTopic):
     partitions: list[PartitionState] = many_of(PartitionState)
 
 
-class _Created(OfTopic):
+class _Created(OfTopic, notes=True):
     """The topic."""
 
     topic_id: str | None = member(example=_TOPIC_ID_EXAMPLE)
-    partition_count: int = member(example=3)
+    partition_count: int = member(example=3, source="num_partitions")
     replication_factor: int = member(example=3)
     config: dict[str, str] = member(_TOPIC_CONFIG, _CONFIG_EXAMPLE)
     dry_run: bool = member("Nothing was created.")
-    note: str | None = note()
 
 
 class _Deleted(OfTopic):
@@ -97,10 +96,9 @@ class _Deleted(OfTopic):
 @ROUTES.at("GET /v1/topics", _Topics.answer("All topics."), parameters=(WITH,))
 async def get_topics(visit: Visit) -> Json:
     """Every topic, in short."""
+    name = "DescribeTopicPartitions"
     described: m.DescribeTopicsResponse = await visit.answer(
-        BY_NAME["DescribeTopicPartitions"],
-        m.DescribeTopicsRequest(),
-        lambda left: visit.host.answer("DescribeTopicPartitions", left),
+        BY_NAME[name], m.DescribeTopicsRequest(), lambda left: visit.host.answer(name, left)
     )
     topics = [
         _TopicInShort(
@@ -145,9 +143,7 @@ async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Seq
 
 def _total(known: dict[_Log, int], logs: Sequence[_Log]) -> int | None:
     """The sum over these logs; None if that of one is not known."""
-    values = [known.get(each) for each in logs]
-    present = [each for each in values if each is not None]
-    return sum(present) if len(present) == len(values) else None
+    return sum(known[each] for each in logs) if known.keys() >= set(logs) else None
 
 
 @ROUTES.at("GET /v1/topics/{topic}", _Topic.answer("The topic."), problems=(kafka.UnknownTopicOrPartition,))
@@ -188,23 +184,21 @@ class _NewTopic(Model):
     )
 
 
-@ROUTES.at(
+@ROUTES.change(
     "POST /v1/topics",
     {
         201: _Created.answer("Created: the next request may use it.", dry_run=False),
         200: _Created.answer("It could be created.", dry_run=True),
     },
-    parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
+    parameters=(DRY_RUN,),
     body=_NewTopic.body(),
     problems=(
-        *CONTROLLER_PROBLEMS,
         kafka.InvalidConfig,
         kafka.InvalidPartitions,
         kafka.InvalidReplicaAssignment,
         kafka.InvalidReplicationFactor,
         kafka.InvalidTopic,
         kafka.PolicyViolation,
-        kafka.RequestTimedOut,
         kafka.TopicAlreadyExists,
     ),
 )
@@ -225,14 +219,7 @@ async def post_topic(visit: Visit) -> Reply:
 
     request = m.CreateTopicsRequest(topics=(topic,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
     created = await change(visit, request, "topics", dry_run=dry_run, topic=topic.name)
-    document = _Created.out_of(
-        created,
-        topic=created.name,
-        partition_count=created.num_partitions,
-        config=topic.configs,
-        dry_run=dry_run,
-        note=visit.note,
-    )
+    document = _Created.out_of(created, topic=created.name, config=topic.configs, dry_run=dry_run)
     return Reply(document) if dry_run else Reply(document, 201, {"Location": f"/v1/topics/{created.name}"})
 
 
@@ -241,11 +228,10 @@ def setting_text(value: str | float) -> str:
     return value if type(value) is str else str(value).lower()
 
 
-@ROUTES.at(
+@ROUTES.change(
     "DELETE /v1/topics/{topic}",
     _Deleted.answer("Gone, with all that was in it."),
-    parameters=(TIMEOUT_MS, FORWARD),
-    problems=(*CONTROLLER_PROBLEMS, kafka.InvalidTopic, kafka.RequestTimedOut, kafka.UnknownTopicOrPartition),
+    problems=(kafka.InvalidTopic, kafka.UnknownTopicOrPartition),
 )
 async def delete_topic(visit: Visit) -> Json:
     """Delete one topic with all that is in it."""

@@ -28,17 +28,15 @@ from minikafka.rest.leaders import (
     TRANSACTIONAL_IDS,
     Coordinated,
     ErrorOf,
-    broker_members,
     check_may,
     coordinator_of,
     first_error,
     from_all,
     from_coordinator,
     from_leader,
-    leader_members,
     whole_error,
 )
-from minikafka.rest.model import Model, many_of, member, note, one
+from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, any_text, states_parameter
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import one_of, whole
@@ -89,7 +87,9 @@ class _Transaction(Model):
     producer_epoch: int = member("Epoch of the latest producer; producers with a lower one are fenced.", 3)
     timeout_ms: int = member("The coordinator aborts a transaction that is open for longer.", 60_000)
     started_ms: int | None = member(
-        "Start of the present or last transaction, in milliseconds since 1970; null: there was none.", 1_795_259_231_681
+        "Start of the present or last transaction, in milliseconds since 1970; null: there was none.",
+        1_795_259_231_681,
+        negative_is_null=True,
     )
     partitions: list[Any] = many_of(Place)
     coordinator: Any = one(Coordinator)
@@ -105,7 +105,12 @@ class _Producer(Model):
         "Timestamp of its last batch or marker, in milliseconds since 1970.", 1_795_259_231_681
     )
     coordinator_epoch: int = member("Epoch of the coordinator that wrote its last marker; -1: there was none.", 0)
-    transaction_start_offset: int | None = member("First offset of its open transaction; null: none is open.", 41)
+    transaction_start_offset: int | None = member(
+        "First offset of its open transaction; null: none is open.",
+        41,
+        source="current_txn_start_offset",
+        negative_is_null=True,
+    )
 
 
 class _Producers(Place):
@@ -151,17 +156,13 @@ async def get_transaction(visit: Visit) -> Json:
         kind=TRANSACTIONAL_IDS,
     )
     [found] = response.transactions
-    coordinator = broker_members(
-        visit.host, await coordinator_of(visit, name, TRANSACTIONAL_IDS), visit.context.listener
-    )
-    started_ms = found.started_ms if found.started_ms >= 0 else None
-    return _Transaction.out_of(found, started_ms=started_ms, coordinator=coordinator)
+    coordinator = visit.broker_out(await coordinator_of(visit, name, TRANSACTIONAL_IDS))
+    return _Transaction.out_of(found, coordinator=coordinator)
 
 
 def producer_out(producer: m.ActiveProducer) -> dict[str, Any]:
     """A producer as ``/v1`` shows it."""
-    start = producer.current_txn_start_offset
-    return _Producer.out_of(producer, transaction_start_offset=start if start >= 0 else None)
+    return _Producer.out_of(producer)
 
 
 @ROUTES.at(
@@ -175,9 +176,7 @@ async def get_producers(visit: Visit) -> Json:
     request = m.DescribeProducersRequest(partitions=(m.DescribeProducersPartition(**name._asdict()),))
     found, leader = await from_leader(visit, name, request, wait_s=DESCRIBE_WAIT_S)
     producers = [producer_out(each) for each in found.active]
-    return _Producers.out_of(
-        found, leader=leader_members(visit.host, leader, visit.context.listener), producers=producers
-    )
+    return _Producers.out_of(found, leader=visit.leader_out(leader), producers=producers)
 
 
 TIMEOUT_MS_DEFAULT = 60_000
@@ -200,7 +199,7 @@ class _Wanted(Model):
     )
 
 
-class _Initialized(Model):
+class _Initialized(Model, notes=True):
     """The producer of a transactional id: no other one can commit from now on."""
 
     transactional_id: str = member(example="payments-1")
@@ -208,7 +207,6 @@ class _Initialized(Model):
     producer_epoch: int = member("To be sent with each request of the transaction.", 3)
     timeout_ms: int = member("A transaction that is open for longer is aborted.", TIMEOUT_MS_DEFAULT)
     coordinator: Any = one(Coordinator)
-    note: str | None = note()
 
 
 class _Sender(Model):
@@ -218,14 +216,13 @@ class _Sender(Model):
     producer_epoch: int = member(_PRODUCER_EPOCH, 3, if_missing=_ADVICE)
 
 
-class _Ended(Model):
+class _Ended(Model, notes=True):
     """A transaction that has ended, and the producer and the epoch of the next one."""
 
     transactional_id: str = member(example="payments-1")
     committed: bool = member("Whether the transaction was committed.", example=True)
     producer_id: int = member("Of the next transaction.", 4000)
     producer_epoch: int = member("Of the next transaction.", 4)
-    note: str | None = note()
 
 
 class _Offsets(_Sender):
@@ -246,13 +243,12 @@ class _PendingOffset(Place):
     offset: Offset = member(example=41)
 
 
-class _Pending(Model):
+class _Pending(Model, notes=True):
     """Offsets in a transaction."""
 
     transactional_id: str = member(example="payments-1")
     group: str = member(example="billing")
     offsets: list[Any] = many_of(_PendingOffset)
-    note: str | None = note()
 
 
 @ROUTES.at(
@@ -282,8 +278,7 @@ async def post_transaction(visit: Visit) -> Json:
         wanted,
         producer_id=given.producer_id,
         producer_epoch=given.producer_epoch,
-        coordinator=broker_members(visit.host, visit.leaders[-1], visit.context.listener),
-        note=visit.note,
+        coordinator=visit.broker_out(visit.leaders[-1]),
     )
 
 
@@ -330,7 +325,7 @@ async def put_transaction_offsets(visit: Visit) -> Json:
     )
 
     await _asked(visit, sent.group, request, GROUPS, failed=first_error("partitions"))
-    return _Pending.out_of(sent, transactional_id=name, note=visit.note)
+    return _Pending.out_of(sent, transactional_id=name)
 
 
 _END_PROBLEMS = (*COORDINATOR_PROBLEMS, *_FENCED, kafka.ConcurrentTransactions, kafka.InvalidTxnState)
@@ -371,7 +366,7 @@ async def _end(visit: Visit, *, is_commit: bool) -> Json:
         transaction_version=TRANSACTION_V2,
     )
     response: t.EndTxnResponse = await _asked(visit, name, request, TRANSACTIONAL_IDS)
-    return _Ended.out_of(response, transactional_id=name, committed=is_commit, note=visit.note)
+    return _Ended.out_of(response, transactional_id=name, committed=is_commit)
 
 
 async def _asked(visit: Visit, name: str, request: Any, kind: Coordinated, *, failed: ErrorOf = whole_error) -> Any:

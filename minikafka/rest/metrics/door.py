@@ -21,14 +21,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from minikafka.broker.broker import Broker
 from minikafka.broker.meters import EventCounts, ReadGauges
 from minikafka.errors import BrokerNotAvailable
-from minikafka.rest.metrics.families import (
-    View,
-    Windows,
-    gauge,
-    group_families,
-    look_at_groups,
-    number,
-)
+from minikafka.rest.metrics.families import View, Windows, gauge, group_families, look_at_groups, number
 from minikafka.rest.metrics.mbeans import mbeans, own
 from minikafka.types import NodeId, Offset
 

@@ -109,12 +109,7 @@ def histogram(
 
 
 def percentiles_ms(
-    name: str,
-    meaning: str,
-    label: str,
-    rows: Iterable[tuple[str, Histogram]],
-    windows: Windows,
-    now: float,
+    name: str, meaning: str, label: str, rows: Iterable[tuple[str, Histogram]], windows: Windows, now: float
 ) -> Metric:
     """Milliseconds as Kafka's histograms show them: quantiles of the last minute or two, count and sum of all."""
     family = Metric(name, meaning, "summary")

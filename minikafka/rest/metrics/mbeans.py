@@ -19,16 +19,7 @@ from prometheus_client.metrics_core import Metric
 from minikafka import __version__
 from minikafka.broker.meters import EventCounts, Histogram, ProcessGauges, RequestMeter, TopicMeter
 from minikafka.replication.leader import LeaderReplica, Remote
-from minikafka.rest.metrics.families import (
-    View,
-    Windows,
-    counter,
-    gauge,
-    histogram,
-    number,
-    percentiles_ms,
-    total,
-)
+from minikafka.rest.metrics.families import View, Windows, counter, gauge, histogram, number, percentiles_ms, total
 from minikafka.types import METADATA_PARTITION, NodeId
 
 PARTITION = ("topic", "partition")
