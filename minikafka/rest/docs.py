@@ -87,27 +87,27 @@ STATUS_WORDS = {
 INSTANCE = "/v1/topics/orders#2.1763778900123.17"
 
 # Of any route; and of those that read a body.
-COMMON: dict[int, tuple[kafka.ProtocolError, ...]] = {
-    400: (kafka.InvalidRequest("parameter ofset: no such parameter here; did you mean 'offset'?"),),
-    401: (kafka.SaslAuthenticationFailed(WRONG),),
-    403: (kafka.InvalidRequest("Host 'evil.example' is not a name that this broker knows"),),
-    406: (kafka.InvalidRequest("Accept 'text/html': this answer can only be application/json or application/msgpack"),),
-    503: (kafka.BrokerNotAvailable("the broker is starting or has stopped"),),
+COMMON: dict[int, kafka.ProtocolError] = {
+    400: kafka.InvalidRequest("parameter ofset: no such parameter here; did you mean 'offset'?"),
+    401: kafka.SaslAuthenticationFailed(WRONG),
+    403: kafka.InvalidRequest("Host 'evil.example' is not a name that this broker knows"),
+    406: kafka.InvalidRequest("Accept 'text/html': this answer can only be application/json or application/msgpack"),
+    503: kafka.BrokerNotAvailable("the broker is starting or has stopped"),
 }
-OF_BODIES: dict[int, tuple[kafka.ProtocolError, ...]] = {
-    408: (kafka.InvalidRequest("the body was not complete after 30 s"),),
-    413: (kafka.RecordListTooLarge("the body has 9000000 bytes or more, the limit is 8388608"),),
-    415: (kafka.InvalidRequest("Content-Type 'application/xml' cannot be read here"),),
-    422: (kafka.InvalidRequest("/records/3/key_b64: not base64"),),
+OF_BODIES: dict[int, kafka.ProtocolError] = {
+    408: kafka.InvalidRequest("the body was not complete after 30 s"),
+    413: kafka.RecordListTooLarge("the body has 9000000 bytes or more, the limit is 8388608"),
+    415: kafka.InvalidRequest("Content-Type 'application/xml' cannot be read here"),
+    422: kafka.InvalidRequest("/records/3/key_b64: not base64"),
 }
 
 GUARDED = frozenset({401, 403})
 """The checks of hosts, origins and credentials come before every route, so their errors are problems everywhere."""
 
 HEADERS = {
-    "Mk-Served-By": ("The brokers that were asked, by id.", {"type": "string"}),
-    "Mk-Leader": ("The leader, or the controller, that decided.", {"type": "string"}),
-    "Mk-Api-Version": ("The version of this API.", {"type": "string"}),
+    "Mk-Served-By": {"description": "The brokers that were asked, by id.", "schema": {"type": "string"}},
+    "Mk-Leader": {"description": "The leader, or the controller, that decided.", "schema": {"type": "string"}},
+    "Mk-Api-Version": {"description": "The version of this API.", "schema": {"type": "string"}},
 }
 
 
@@ -140,9 +140,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
                 "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
             },
             "examples": examples,
-            "headers": {
-                name: {"description": description, "schema": schema} for name, (description, schema) in HEADERS.items()
-            },
+            "headers": HEADERS,
         },
     }
 
@@ -170,15 +168,11 @@ def _operation(route: Route, examples: dict[str, Any]) -> dict[str, Any]:
         operation["parameters"] = [_parameter(each) for each in route.parameters]
     if route.body is not None:
         operation["requestBody"] = _request_body(route.body)
-    operation["responses"] = {
-        **{str(status): _answer(answer) for status, answer in sorted(route.answers.items())},
-        **{
-            str(status): _problems(status, errors, examples, None if status in GUARDED else route.errors)
-            for status, errors in problems_of(route).items()
-        },
-        "default": {"description": "Any other problem.", "content": _problem_content({}, route.errors)},
-    }
-    return operation
+    responses = {str(status): _answer(answer) for status, answer in sorted(route.answers.items())}
+    for status, errors in problems_of(route).items():
+        responses[str(status)] = _problems(status, errors, examples, None if status in GUARDED else route.errors)
+    responses["default"] = {"description": "Any other problem.", "content": _problem_content({}, route.errors)}
+    return {**operation, "responses": responses}
 
 
 def _parameter(parameter: Parameter[Any]) -> dict[str, Any]:
@@ -186,20 +180,15 @@ def _parameter(parameter: Parameter[Any]) -> dict[str, Any]:
     default = parameter.shown_default()
     if default is not None and parameter.place != "path":
         schema["default"] = default
-    document: dict[str, Any] = {"name": parameter.name, "in": parameter.place, "description": parameter.description}
-    if parameter.place == "path" or parameter.required:
-        document["required"] = True
-    document["schema"] = schema
-    if parameter.example is not None:
-        document["example"] = parameter.example
-    return document
+    required = {"required": True} if parameter.place == "path" or parameter.required else {}
+    example = {} if parameter.example is None else {"example": parameter.example}
+    head = {"name": parameter.name, "in": parameter.place, "description": parameter.description}
+    return {**head, **required, "schema": schema, **example}
 
 
 def _request_body(body: Body) -> dict[str, Any]:
-    document: dict[str, Any] = {"required": body.required, "content": _content(body.contents)}
-    if body.description:
-        document["description"] = body.description
-    return document
+    description = {"description": body.description} if body.description else {}
+    return {"required": body.required, "content": _content(body.contents), **description}
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
@@ -224,14 +213,8 @@ def _content(contents: Contents) -> dict[str, Any]:
 
 def problems_of(route: Route) -> dict[int, list[kafka.ProtocolError]]:
     """Status -> an example of each error that it may stand for."""
-    found: dict[int, list[kafka.ProtocolError]] = {}
-    tables: list[Mapping[int, Iterable[kafka.ProtocolError]]] = [
-        COMMON,
-        *([OF_BODIES] if route.body is not None else []),
-    ]
-    for table in tables:
-        for status, errors in table.items():
-            found.setdefault(status, []).extend(errors)
+    common = COMMON if route.body is None else {**COMMON, **OF_BODIES}
+    found = {status: [error] for status, error in common.items()}
     for kind in route.problems:
         error = kind(title_of(kind))
         found.setdefault(status_of(error), []).append(error)
@@ -245,12 +228,12 @@ def _problems(
     names = ", ".join(f"`{name}`" for name in dict.fromkeys(error.name for error in errors))
     references = {}
     for error in errors:
-        name = f"{slug_of(type(error))}-{status}"
-        if form is None:
-            value: Mapping[str, Any] = problem_of(error, status=status, instance=INSTANCE)
-        else:
-            name = f"proxy-{name}"
-            value = form.body_of(Refused(error, status=status))
+        name = f"{'' if form is None else 'proxy-'}{slug_of(type(error))}-{status}"
+        value: Mapping[str, Any] = (
+            problem_of(error, status=status, instance=INSTANCE)
+            if form is None
+            else form.body_of(Refused(error, status=status))
+        )
         examples[name] = {"summary": title_of(type(error)), "value": value}
         references[name] = {"$ref": f"#/components/examples/{name}"}
     return {"description": f"{STATUS_WORDS[status]} {names}", "content": _problem_content(references, form)}
@@ -270,7 +253,6 @@ def problem_pages() -> list[dict[str, Any]]:
 
 
 HTML = "text/html"
-HTML_UTF8 = "text/html; charset=utf-8"
 
 SLUG = Text(
     "slug",
@@ -283,15 +265,8 @@ SLUG = Text(
 
 
 PAGE_EXAMPLE = page_of("not-enough-replicas")
-_DESCRIPTION = Answer(
-    "The description.",
-    {
-        JSON: (
-            {"type": "object", "required": ["openapi", "info", "paths"]},
-            {"openapi": "3.1.0", "info": {}, "paths": {}},
-        )
-    },
-)
+_DESCRIPTION_SCHEMA: Schema = {"type": "object", "required": ["openapi", "info", "paths"]}
+_DESCRIPTION = Answer("The description.", {JSON: (_DESCRIPTION_SCHEMA, {"openapi": "3.1.0", "info": {}, "paths": {}})})
 
 
 @functools.cache
@@ -324,7 +299,7 @@ async def get_docs(visit: Visit) -> Page:
         page = page.replace(HOST.encode(), html.escape(url).encode())
     if cluster_id := visit.host.image.cluster_id:
         page = page.replace(CLUSTER_ID_EXAMPLE.encode(), html.escape(cluster_id).encode())
-    return Page(page, HTML_UTF8, {"Content-Security-Policy": CONTENT_POLICY})
+    return Page(page, f"{HTML}; charset=utf-8", {"Content-Security-Policy": CONTENT_POLICY})
 
 
 @ROUTES.at(

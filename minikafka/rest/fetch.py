@@ -153,13 +153,7 @@ def fetch_of(
     topic_id: TopicId | None = None,
 ) -> m.FetchRequest:
     """A fetch of one partition, with the request's isolation."""
-    part = m.FetchPartition(
-        topic=name.topic,
-        partition=name.partition,
-        topic_id=topic_id,
-        fetch_offset=offset,
-        partition_max_bytes=max_bytes,
-    )
+    part = m.FetchPartition(**name._asdict(), topic_id=topic_id, fetch_offset=offset, partition_max_bytes=max_bytes)
     return m.FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
@@ -242,8 +236,7 @@ async def read_out(
     for batch in batches:
         if room.is_full():
             break
-        is_aborted = aborted is not None and aborted.skips(batch)
-        if batch.is_control or is_aborted:
+        if (aborted is not None and aborted.skips(batch)) or batch.is_control:
             await turns.after(0)
             next_offset = batch.next_offset
             continue
@@ -330,7 +323,7 @@ def present_id(visit: Visit, topic: str) -> TopicId | None:
 
 async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> Offset:
     """ListOffsets at the leader: EARLIEST, LATEST or a time; -1: no record is that new. Refused, ProtocolError."""
-    wanted = m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
+    wanted = m.ListOffsetsPartition(**name._asdict(), timestamp=timestamp)
     request = m.ListOffsetsRequest(isolation_level=ISOLATION[visit[ISOLATION_LEVEL]], partitions=(wanted,))
     found, _ = await from_leader(visit, name, request, wait_s=PAUSE_S)
     return Offset(found.offset)
@@ -423,23 +416,20 @@ class PartitionReader:
         if leader != self._leader:
             self._leader = leader
             events.append(Change("leader", self.visit.leader_out(leader)))
-        records, self.next_offset = await records_of(
-            self.visit, answer, self.next_offset, FETCH_RECORD_COUNT_MAX, self._form
-        )
+        start, count_max = self.next_offset, FETCH_RECORD_COUNT_MAX
+        records, self.next_offset = await records_of(self.visit, answer, start, count_max, self._form)
         for record in records:
             events.append(Change("record", record, record.get("last_offset", record["offset"])))
             self._read_epoch = record["leader_epoch"]
         if answer.high_watermark != self._high_watermark:
             self._high_watermark = answer.high_watermark
-            events.append(
-                Change("hw", {"high_watermark": answer.high_watermark, "log_end_offset": answer.log_end_offset})
-            )
+            ends = {"high_watermark": answer.high_watermark, "log_end_offset": answer.log_end_offset}
+            events.append(Change("hw", ends))
         return events
 
     async def _cut(self) -> Offset | None:
         """Where the new leader's log leaves what was read; None: it holds all of it (KIP-320)."""
-        query = m.EpochQuery(topic=self.name.topic, partition=self.name.partition, leader_epoch=self._read_epoch)
-
+        query = m.EpochQuery(**self.name._asdict(), leader_epoch=self._read_epoch)
         request = m.OffsetForLeaderEpochRequest(partitions=(query,))
         found, _ = await from_leader(self.visit, self.name, request, wait_s=PAUSE_S)
         return found.end_offset if 0 <= found.end_offset < self.next_offset else None

@@ -317,6 +317,11 @@ class _Standing(Model):
     generation: int = member({**GENERATION, "minimum": 0}, 1, if_missing="the answer to the join has it")
     group_instance_id: str | None = member(default=None)
 
+    def of(self, visit: Visit) -> dict[str, Any]:
+        """Return the member that the path names, as a request to the coordinator has it."""
+        member = {"member_id": visit[MEMBER], "group_instance_id": self.group_instance_id or None}
+        return {"group_id": visit[GROUP], "generation_id": self.generation, **member}
+
 
 class _Lives(OfGroup, notes=True):
     """A member that lives."""
@@ -335,13 +340,7 @@ async def post_heartbeat(visit: Visit) -> Json:
     """Say that the member lives; 409 REBALANCE_IN_PROGRESS: it is to join again."""
     group, member_id = visit[GROUP], visit[MEMBER]
     standing = await _Standing.sent(visit)
-    request = g.HeartbeatRequest(
-        group_id=group,
-        generation_id=standing.generation,
-        member_id=member_id,
-        group_instance_id=standing.group_instance_id or None,
-    )
-    await from_coordinator(visit, group, request)
+    await from_coordinator(visit, group, g.HeartbeatRequest(**standing.of(visit)))
     await _check_counts(visit, group, member_id, standing.generation)
     return _Lives.out_of(standing, group=group, member_id=member_id)
 
@@ -377,14 +376,7 @@ class _MemberCommits(_Standing):
 async def put_member_offsets(visit: Visit) -> Reply:
     """Commit as a member: the next offsets to read. Counts as a heartbeat; refused when the group has gone on."""
     sent = await _MemberCommits.sent(visit)
-    request = g.OffsetCommitRequest(
-        group_id=visit[GROUP],
-        generation_id=sent.generation,
-        member_id=visit[MEMBER],
-        group_instance_id=sent.group_instance_id or None,
-        partitions=committing(sent.offsets),
-    )
-    return await committed(visit, request)
+    return await committed(visit, g.OffsetCommitRequest(**sent.of(visit), partitions=committing(sent.offsets)))
 
 
 class _Left(OfGroup):

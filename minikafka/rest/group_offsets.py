@@ -140,11 +140,9 @@ async def committed(visit: Visit, request: g.OffsetCommitRequest) -> Reply:
     outcomes = []
     for each in response.partitions:
         place: dict[str, Any] = {"topic": each.topic, "partition": each.partition}
-        outcomes.append(
-            _Outcome(**place, problem=problem_of(failure_of(each), **place))
-            if each.error_code
-            else _Outcome(**place, offset=offsets[each.topic, each.partition])
-        )
+        problem = problem_of(failure_of(each), **place) if each.error_code else None
+        offset = None if each.error_code else offsets[each.topic, each.partition]
+        outcomes.append(_Outcome(**place, offset=offset, problem=problem))
     status = 207 if any(each.problem for each in outcomes) else 200
     return Reply(_Outcomes(group=request.group_id, offsets=outcomes).out(), status)
 

@@ -14,17 +14,16 @@ from minikafka import errors as kafka
 from minikafka.coordination.packing import by_topic
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription
+from minikafka.rest.cluster import needed
 from minikafka.rest.leaders import coordinator_of, first_error, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, any_text, states_parameter
 from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import OfTopic, Place
-from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
-from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.group_messages import DescribedMember
 from minikafka.wire.messages import LATEST
 
@@ -48,7 +47,7 @@ MEMBER = any_text(
 class OfGroup(Model):
     """Something of a group."""
 
-    group: str = member(example="billing")
+    group: str = member(example="billing", source="group_id")
 
 
 class PartitionsOf(OfTopic):
@@ -80,7 +79,7 @@ def topics_of(member: DescribedMember, permit: Permit | None) -> list[str]:
 
 def may_describe(permit: Permit | None, topic: str) -> bool:
     """Return True if the client may see this topic: a group's permission shows none, as in Kafka's OffsetFetch."""
-    return permit is None or permit.allows((Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),))
+    return permit is None or permit.allows(needed(topic))
 
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------
@@ -115,16 +114,11 @@ class CommittedOffset(Lag):
     @classmethod
     def of(cls, name: TopicPartition, committed: g.FetchedOffset | None, log_end: Offset | None) -> Self:
         """Return what is known of a partition."""
-        offset = None if committed is None else committed.offset
-        return cls(
-            **name._asdict(),
-            committed=offset,
-            log_end=log_end,
-            lag=None if offset is None or log_end is None else max(0, log_end - offset),
-            metadata=None if committed is None else committed.metadata,
-            leader_epoch=None if committed is None else committed.leader_epoch,
-            commit_timestamp=None if committed is None else committed.commit_timestamp_ms,
-        )
+        lag = None if committed is None or log_end is None else max(0, log_end - committed.offset)
+        names = ("offset", "metadata", "leader_epoch", "commit_timestamp_ms")
+        offset, metadata, epoch, at_ms = (getattr(committed, each, None) for each in names)
+        where = {**name._asdict(), "committed": offset, "log_end": log_end, "lag": lag}
+        return cls(**where, metadata=metadata, leader_epoch=epoch, commit_timestamp=at_ms)
 
 
 STATES = tuple(each.value for each in State)
@@ -163,7 +157,7 @@ async def get_groups(visit: Visit) -> Json:
     """Every group of every coordinator, in short; with ``?forward=never`` only of this broker."""
     found = await from_all(visit, g.ListGroupsRequest(states=visit[STATE]), "groups")
     groups = sorted((each for part in found.values() for each in part.groups), key=lambda group: group.group_id)
-    return _Groups(groups=[_Listed.out_of(each, group=each.group_id) for each in groups]).out()
+    return _Groups(groups=groups).out()
 
 
 # ---- one group -------------------------------------------------------------------------------------------------------
@@ -198,7 +192,7 @@ class Member(Model):
     member_id: str = member(example="curl-2f1c0d8f7f3f4e6b")
     group_instance_id: str | None = member(INSTANCE)
     client_id: str = member(example="curl")
-    host: str = member("Where it joined from.", "/127.0.0.1")
+    host: str = member("Where it joined from.", "/127.0.0.1", source="client_host")
     software: str = member("Name and version of its library; empty if they are not known.", "curl 8.14.1")
     topics: list[str] = member(
         many(ref("TopicName"), "What it subscribes to; empty while the group rebalances."), ["orders"]
@@ -209,16 +203,16 @@ class Member(Model):
     def described(cls, each: DescribedMember, permit: Permit | None) -> dict[str, Any]:
         """Return a member as its coordinator describes it, with the topics that the client may describe."""
         assignment = partitions_out(assigned_to(each, permit))
-        return cls.out_of(each, host=each.client_host, topics=topics_of(each, permit), assignment=assignment)
+        return cls.out_of(each, topics=topics_of(each, permit), assignment=assignment)
 
 
 class _Group(OfGroup):
     """A group, its members and their offsets."""
 
     state: str = member(GROUP_STATE, "Stable")
-    generation: int = member(GENERATION, 3)
+    generation: int = member(GENERATION, 3, source="generation_id")
     protocol_type: str = member("`consumer`; empty for a group that only ever committed.", "consumer")
-    assignor: str = member("What its members agreed on; empty unless the group is stable.", "range")
+    assignor: str = member("What its members agreed on; empty unless the group is stable.", "range", source="protocol")
     leader: str | None = member("The member that deals the partitions.", "curl-2f1c0d8f7f3f4e6b")
     coordinator: Any = one(Coordinator)
     members: list[Any] = many_of(Member)
@@ -234,9 +228,6 @@ async def get_group(visit: Visit) -> Json:
     lags = await lags_of(visit, group)
     return _Group.out_of(
         group,
-        group=group.group_id,
-        generation=group.generation_id,
-        assignor=group.protocol,
         leader=group.leader or None,
         coordinator=visit.broker_out(await coordinator_of(visit, group.group_id)),
         members=[Member.described(each, visit.permit) for each in group.members],
@@ -273,7 +264,6 @@ async def get_lag(visit: Visit) -> Json:
     ]
     return _GroupLag.out_of(
         group,
-        group=group.group_id,
         lag_sum=sum(each.lag or 0 for each in known),
         lag_max=max(known, key=lambda each: each.lag or 0, default=None),
         partitions=partitions,

@@ -47,7 +47,7 @@ LOG_BYTES_MAX = 1024 * 1024
 class Log(Model):
     """The replica, and where its log begins and ends."""
 
-    replica: NodeId = member(example=2)
+    replica: NodeId = member(example=2, source="broker_id")
     role: str = member("What the broker is for this partition.", "follower")
     leader_epoch: Epoch = member(example=3)
     log_start_offset: Offset = member(example=0)
@@ -65,7 +65,7 @@ class _Batch(Model):
     committed: bool = member("Below this replica's high watermark: it cannot be cut any more.", example=False)
     crc: int = member("CRC-32C as it stands in the batch.", 3_405_691_582)
     is_valid: bool = member("The checksum fits the bytes.", example=True)
-    size_bytes: int = member(example=96)
+    size_bytes: int = member(example=96, source="size")
     max_timestamp: int = member(example=1_795_000_000_000)
     compression: str = member(example="none")
     is_control: bool = member("Not for applications.", example=False)
@@ -135,7 +135,7 @@ async def get_log(visit: Visit) -> Json:
         if visit[RECORDS]:
             await _add_records(shown, batch, form, room, decompressed_max(visit.host, name.topic))
         next_offset = batch.next_offset
-    return _Batches.out_of(log, **name._asdict(), replica=log.broker_id, batches=batches, next_offset=next_offset)
+    return _Batches.out_of(log, **name._asdict(), batches=batches, next_offset=next_offset)
 
 
 @ROUTES.at(
@@ -150,7 +150,7 @@ async def get_epochs(visit: Visit) -> Json:
     log = await _describe(visit, name, max_bytes=0)
     ends = [each.start_offset for each in log.epochs[1:]] + [log.log_end_offset]
     epochs = [_Epoch.out_of(each, end_offset=end) for each, end in zip(log.epochs, ends, strict=False)]
-    return _Epochs.out_of(log, **name._asdict(), replica=log.broker_id, epochs=epochs)
+    return _Epochs.out_of(log, **name._asdict(), epochs=epochs)
 
 
 async def _describe(visit: Visit, name: TopicPartition, *, max_bytes: int) -> DescribeLogResponse:
@@ -181,7 +181,6 @@ def _batch_out(batch: RecordBatch, high_watermark: Offset) -> dict[str, Any]:
         batch,
         committed=batch.next_offset <= high_watermark,
         is_valid=is_valid(batch),
-        size_bytes=batch.size,
         compression=CODEC_NAMES[batch.codec] if batch.codec < len(CODEC_NAMES) else str(batch.codec),
         records=None,
         detail=None,
@@ -288,7 +287,7 @@ async def get_controller_log(visit: Visit) -> Json:
                 continue
             records.append(_record_out(batch, record, log.high_watermark, names))
             next_offset = record.offset + 1
-    return _MetadataLog.out_of(log, replica=log.broker_id, records=records, next_offset=next_offset)
+    return _MetadataLog.out_of(log, records=records, next_offset=next_offset)
 
 
 def _record_out(batch: RecordBatch, record: wire.RecordView, high_watermark: int, names: dict[str, str]) -> _Record:

@@ -15,31 +15,16 @@ from typing import Any
 from minikafka import errors as kafka
 from minikafka.broker.api.describe import LOADING
 from minikafka.quorum.image import PartitionImage
+from minikafka.rest import sentences
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import Host, Scene, leader_members
-from minikafka.rest.leaders import (
-    change,
-    controller_of,
-    current_leader,
-    may_forward,
-    partition_of,
-    refuse_to_forward,
-)
+from minikafka.rest.leaders import change, controller_of, current_leader, may_forward, partition_of, refuse_to_forward
 from minikafka.rest.model import Model, many_of, member, one
-from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
-from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Json, Routes, Visit
+from minikafka.rest.parameters import FORWARD
+from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schemas import Event as EventOut
 from minikafka.rest.schemas import Leader, OfTopic, PartitionState, Place
-from minikafka.rest.sentences import (
-    NEVER_MS,
-    holding,
-    timestamp_text,
-    why_in_or_out,
-    why_nobody_leads,
-    why_out_of_date,
-    why_the_stable_offset,
-    why_the_watermark,
-)
+from minikafka.rest.sentences import NEVER_MS, timestamp_text
 from minikafka.rest.topics import described_topic
 from minikafka.rest.views import Event, Views, event_of, last, leaders_view, story_of, views_of, why_it_left
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
@@ -122,6 +107,8 @@ class _Partition(Place):
 
 
 REPLICA_EXAMPLE = _Replica.example()
+_PROGRESS = ("leo", "own_leo", "hw", "lag_records", "lag_ms", "caught_up_ms_ago", "last_fetch_ms_ago")
+"""Members of _Replica that are null while they are not known."""
 _LEADERS = ("log_start_offset", "last_stable_offset", "high_watermark", "log_end_offset")
 """What only the leader knows, by the names of its view too."""
 
@@ -163,10 +150,8 @@ def partition_out(
 
 async def asked_views(visit: Visit, name: TopicPartition, image: PartitionImage) -> Views:
     """Of all replicas, of this broker and of the active controller; without forwarding of this broker alone."""
-    if not may_forward(visit):
-        return await views_of(visit, name, [visit.host.node_id])
-    controller = await controller_of(visit)
-    return await views_of(visit, name, [visit.host.node_id, *image.replicas, controller])
+    others = [*image.replicas, await controller_of(visit)] if may_forward(visit) else []
+    return await views_of(visit, name, [visit.host.node_id, *others])
 
 
 def leader_out(host: Scene, image: PartitionImage, listener: str) -> dict[str, Any] | None:
@@ -187,50 +172,41 @@ def _replica_of(
     host: Scene, node: NodeId, image: PartitionImage, views: Views, seen: m.DescribedReplica | None, story: list[Event]
 ) -> _Replica:
     own = views[node].replica if node in views else None
+    role = "leader" if node == image.leader else "unknown" if own is None else own.role
     in_sync = node in image.isr
-    replica = _Replica(
-        id=node,
-        role="leader" if node == image.leader else own.role if own is not None else "unknown",
-        in_sync=in_sync,
-        why=why_in_or_out(node, host.image, image, seen, "" if in_sync else why_it_left(story, node), own),
-        leo=own.log_end_offset if own is not None else None,
-        own_leo=own.log_end_offset if own is not None else None,
-        hw=own.high_watermark if own is not None else None,
-        lag_records=None,
-        lag_ms=None,
-        caught_up_ms_ago=None,
-        last_fetch_ms_ago=None,
-    )
+    why = sentences.why_in_or_out(node, host.image, image, seen, "" if in_sync else why_it_left(story, node), own)
+    progress: dict[str, int | None] = dict.fromkeys(_PROGRESS)
+    if own is not None:
+        progress.update(leo=own.log_end_offset, own_leo=own.log_end_offset, hw=own.high_watermark)
     remote = next((each for each in seen.remotes if each.broker_id == node), None) if seen is not None else None
     if seen is not None and node == image.leader:
-        replica.leo = replica.own_leo = seen.log_end_offset
-        replica.hw = seen.high_watermark
-        replica.lag_records = replica.lag_ms = replica.caught_up_ms_ago = 0
+        end = seen.log_end_offset
+        progress.update(leo=end, own_leo=end, hw=seen.high_watermark, lag_records=0, lag_ms=0, caught_up_ms_ago=0)
     elif seen is not None and remote is not None and remote.log_end_offset >= 0:
         # What counts is what the follower has acknowledged, not what it has written since.
-        replica.leo = remote.log_end_offset
-        replica.lag_records = max(0, seen.log_end_offset - remote.log_end_offset)
-        replica.caught_up_ms_ago = remote.caught_up_ms_ago if remote.caught_up_ms_ago < NEVER_MS else None
-        replica.lag_ms = 0 if replica.lag_records == 0 else replica.caught_up_ms_ago
-        replica.last_fetch_ms_ago = remote.last_fetch_ms_ago
-    return replica
+        lag_records = max(0, seen.log_end_offset - remote.log_end_offset)
+        caught_up_ms_ago = remote.caught_up_ms_ago if remote.caught_up_ms_ago < NEVER_MS else None
+        progress.update(
+            leo=remote.log_end_offset,
+            lag_records=lag_records,
+            lag_ms=0 if lag_records == 0 else caught_up_ms_ago,
+            caught_up_ms_ago=caught_up_ms_ago,
+            last_fetch_ms_ago=remote.last_fetch_ms_ago,
+        )
+    return _Replica(id=node, role=role, in_sync=in_sync, why=why, **progress)
 
 
 # ---- elections -------------------------------------------------------------------------------------------------------
 
 
-@ROUTES.at(
+@ROUTES.change(
     "POST /v1/topics/{topic}/partitions/{partition}/elections",
     _Elected.answer("Elected, and known to the live brokers."),
-    parameters=(TIMEOUT_MS, FORWARD),
     body=_Election.body(),
     problems=(
-        *CONTROLLER_PROBLEMS,
         kafka.ElectionNotNeeded,
         kafka.EligibleLeadersNotAvailable,
-        kafka.LeaderNotAvailable,
         kafka.PreferredLeaderNotAvailable,
-        kafka.RequestTimedOut,
         kafka.UnknownTopicOrPartition,
     ),
 )
@@ -239,17 +215,11 @@ async def post_election(visit: Visit) -> Json:
     name = name_of(visit)
     partition_of(visit.host, name)
     election = (await _Election.sent(visit)).type
-
     request = m.ElectLeadersRequest(election_type=election, partitions=m.PartitionName.each([name]))
     await change(visit, request, "partitions", topic=name.topic, partition=name.partition)
     image = partition_of(visit.host, name)
-    return _Elected(
-        topic=name.topic,
-        partition=name.partition,
-        type=election,
-        leader=leader_out(visit.host, image, visit.context.listener),
-        isr=list(image.isr),
-    ).out()
+    leader = leader_out(visit.host, image, visit.context.listener)
+    return _Elected.out_of(image, topic=name.topic, type=election, leader=leader)
 
 
 _CHAIN = "What led to it, the oldest first."
@@ -305,14 +275,16 @@ class _Unstable(Model):
     started_at: str | None = member(
         "Timestamp of its first batch; null: retention has deleted that batch.", "2026-11-21T08:00:00.000+00:00"
     )
-    marker_offset: Offset | None = member("Offset of its marker, not yet committed; null: it is open.")
+    marker_offset: Offset | None = member(
+        "Offset of its marker, not yet committed; null: it is open.", negative_is_null=True
+    )
 
 
 class _StableOffset(Model):
     """The last stable offset, and why."""
 
     last_stable_offset: Offset | None = member(example=41)
-    held_by: _Unstable | None = one(_Unstable, or_null=True)
+    held_by: Any = one(_Unstable, or_null=True)
     sentence: str = member(
         example="the last stable offset is 41: the transaction of producer 4000 began at offset 41 and is open"
     )
@@ -322,7 +294,7 @@ class _Explanation(Place):
     """Why a partition has its present state."""
 
     leader: _Leads = one(_Leads)
-    isr: _Isr = one(_Isr)
+    isr: Any = one(_Isr)
     high_watermark: _Watermark = one(_Watermark)
     last_stable_offset: _StableOffset = one(_StableOffset)
     last_refusal: Event | None = one(EventOut, or_null=True)
@@ -362,24 +334,22 @@ async def get_explanation(visit: Visit) -> Json:
 def _leads(visit: Visit, image: PartitionImage, story: list[Event]) -> _Leads:
     """The leader; behind it the last change of leader, and what the leader did with it."""
     host = visit.host
-    change = last(story, "leader_elected", "leader_lost")
+    changed = last(story, "leader_elected", "leader_lost")
     taken = last([event for event in story if event.broker == image.leader], "became_leader")
     return _Leads(
         leader=leader_out(host, image, visit.context.listener),
         sentence=_why_this_leader(host, image, story) + _out_of_date(host),
-        because=[event for event in (change, taken) if event is not None],
+        because=[event for event in (changed, taken) if event is not None],
     )
 
 
-def _isr(host: Host, image: PartitionImage, views: Views, story: list[Event]) -> _Isr:
+def _isr(host: Host, image: PartitionImage, views: Views, story: list[Event]) -> dict[str, Any]:
     seen = leaders_view(views, image.leader)
-    return _Isr(
-        isr=list(image.isr),
-        elr=list(image.elr),
-        replicas=list(image.replicas),
-        proposed=list(seen.proposed_isr) if seen is not None and seen.proposed_isr is not None else None,
+    return _Isr.out_of(
+        image,
+        proposed=None if seen is None else seen.proposed_isr,
         sentence=_why_this_isr(image) + _out_of_date(host),
-        members=[_Member.out_of(each) for each in replicas_of(host, image, views)],
+        members=replicas_of(host, image, views),
         because=_isr_chain(story, image),
     )
 
@@ -391,7 +361,7 @@ def _watermark(image: PartitionImage, views: Views) -> _Watermark:
     return _Watermark(
         high_watermark=seen.high_watermark if seen is not None else None,
         log_end_offset=seen.log_end_offset if seen is not None else None,
-        held_by=[each.broker_id for each in holding(seen)] if seen is not None and waits else [],
+        held_by=[each.broker_id for each in sentences.holding(seen)] if seen is not None and waits else [],
         sentence=watermark_sentence(image, views),
         because=[event_of(image.leader, view.watermark_moved)] if view is not None and view.watermark_moved else [],
     )
@@ -402,8 +372,10 @@ def _stable_offset(image: PartitionImage, views: Views) -> _StableOffset:
     unstable = view.unstable if view is not None else None
     return _StableOffset(
         last_stable_offset=seen.last_stable_offset if seen is not None else None,
-        held_by=_unstable_of(unstable),
-        sentence=why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image, views),
+        held_by=unstable and _Unstable.out_of(unstable, started_at=timestamp_text(unstable.started_ms)),
+        sentence=sentences.why_the_stable_offset(seen, unstable)
+        if seen is not None
+        else _why_no_watermark(image, views),
     )
 
 
@@ -420,7 +392,7 @@ def _isr_chain(story: list[Event], image: PartitionImage) -> list[Event]:
 
 def _why_this_leader(host: Host, image: PartitionImage, story: list[Event]) -> str:
     if image.leader == NO_NODE:
-        return why_nobody_leads(host.image, image)
+        return sentences.why_nobody_leads(host.image, image)
     led = f"broker {image.leader} leads epoch {image.leader_epoch}"
     change = last(story, "leader_elected")
     if change is not None and change.facts.get("why"):
@@ -432,9 +404,7 @@ def _why_this_leader(host: Host, image: PartitionImage, story: list[Event]) -> s
 
 def _out_of_date(host: Host) -> str:
     """What to add to what the metadata says while this broker may not know the newest."""
-    if host.has_session:
-        return ""
-    return f"; {why_out_of_date(host.node_id)}"
+    return "" if host.has_session else f"; {sentences.why_out_of_date(host.node_id)}"
 
 
 def _why_this_isr(image: PartitionImage) -> str:
@@ -444,21 +414,10 @@ def _why_this_isr(image: PartitionImage) -> str:
     return f"the ISR is {list(image.isr)}: of the replicas {list(image.replicas)} it lacks {missing}"
 
 
-def _unstable_of(unstable: m.UnstableTransaction | None) -> _Unstable | None:
-    if unstable is None:
-        return None
-    return _Unstable(
-        producer_id=unstable.producer_id,
-        first_offset=unstable.first_offset,
-        started_at=timestamp_text(unstable.started_ms),
-        marker_offset=unstable.marker_offset if unstable.marker_offset >= 0 else None,
-    )
-
-
 def watermark_sentence(image: PartitionImage, views: Views) -> str:
     """Why the high watermark is where it is, or why it is unknown."""
     seen = leaders_view(views, image.leader)
-    return why_the_watermark(seen) if seen is not None else _why_no_watermark(image, views)
+    return sentences.why_the_watermark(seen) if seen is not None else _why_no_watermark(image, views)
 
 
 def _why_no_watermark(image: PartitionImage, views: Views) -> str:

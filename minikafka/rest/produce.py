@@ -24,23 +24,11 @@ from typing import Any, NamedTuple
 from minikafka import errors as kafka
 from minikafka.client.partitioner import murmur2_in_steps, partition_of_hash
 from minikafka.invariant import InvariantViolation
+from minikafka.rest import leaders
 from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, parsed_lines, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
 from minikafka.rest.json_text import ITEM_BYTES, TURN_BYTES, long_step
-from minikafka.rest.leaders import (
-    ATTEMPTS_MAX,
-    PAUSE_S,
-    ask,
-    check_known,
-    current_leader,
-    is_stale,
-    may_forward,
-    min_isr,
-    partition_of,
-    refuse_to_forward,
-    still_moving,
-)
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import RecordIn, records_in
@@ -210,9 +198,9 @@ async def post_partition_records(visit: Visit) -> Reply:
 
 async def _produce(visit: Visit, topic: str, only: TopicPartition | None) -> Reply:
     if only is not None:
-        partition_of(visit.host, only)
+        leaders.partition_of(visit.host, only)
     else:
-        check_known(visit, topic)
+        leaders.check_known(visit, topic)
     sender = _sender_of(visit, only)
     records = await _records(visit)
     await asyncio.sleep(0)
@@ -344,7 +332,7 @@ async def _partitioned(
     ``chosen`` has each record's partition, or None where the partitioner chooses.
     """
     # Again: it may have been deleted while the body was read.
-    check_known(visit, topic)
+    leaders.check_known(visit, topic)
     partitions = visit.host.image.topics[topic].partitions
     led = [each.partition for each in partitions if each.leader != NO_NODE] or list(range(len(partitions)))
     without_key = visit.host.world.random.choice(led)
@@ -375,31 +363,31 @@ async def _partitioned(
 
 def _may_repeat(error: kafka.ProtocolError) -> bool:
     """Return True if nothing was written and a retry may succeed: the leader moved, or a transaction is ending."""
-    return is_stale(error) or isinstance(error, kafka.ConcurrentTransactions)
+    return leaders.is_stale(error) or isinstance(error, kafka.ConcurrentTransactions)
 
 
 async def _send(visit: Visit, parts: list[_Part], sender: _Sender) -> None:
     """Every part ends with an answer or an error. Metadata is refreshed while nothing was written."""
-    forward = may_forward(visit)
+    forward = leaders.may_forward(visit)
     for part in parts:
         if sum([len(each.value or b"") + ITEM_BYTES for each in part.rows]) >= TURN_BYTES:
             await long_step()
         builder = BatchBuilder(**sender.state)
         builder.extend(part.rows)
         part.batch = builder.build()
-    for attempt in range(ATTEMPTS_MAX):
+    for attempt in range(leaders.ATTEMPTS_MAX):
         if attempt:
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(leaders.PAUSE_S)
         by_leader: dict[NodeId, list[_Part]] = {}
         for part in parts:
             if part.answer is None and (part.error is None or _may_repeat(part.error)):
                 try:
-                    leader = current_leader(visit.host, part.name, part.hint)
+                    leader = leaders.current_leader(visit.host, part.name, part.hint)
                 except kafka.ProtocolError as error:
                     part.error = error
                     continue
                 if not forward:
-                    refuse_to_forward(visit, part.name, leader)
+                    leaders.refuse_to_forward(visit, part.name, leader)
                 part.leader = leader.leader_id
                 by_leader.setdefault(leader.leader_id, []).append(part)
         if not by_leader:
@@ -417,13 +405,10 @@ async def _send_to(visit: Visit, leader: NodeId, parts: list[_Part], sender: _Se
         client_id="rest",
         transactional_id=sender.transactional_id,
         transaction_version=TRANSACTION_V2 if sender.transactional_id is not None else 0,
-        partitions=tuple(
-            ProducePartition(topic=part.name.topic, partition=part.name.partition, records=(part.batch,))
-            for part in parts
-        ),
+        partitions=tuple(ProducePartition(**part.name._asdict(), records=(part.batch,)) for part in parts),
     )
     try:
-        response: ProduceResponse = await ask(visit, leader, request, wait_s=sender.timeout_ms / 1000)
+        response: ProduceResponse = await leaders.ask(visit, leader, request, wait_s=sender.timeout_ms / 1000)
     except kafka.ProtocolError as error:
         for part in parts:
             part.error = error
@@ -456,7 +441,7 @@ def _reply(visit: Visit, topic: str, parts: list[_Part], places: list[tuple[_Par
 def _error_of(part: _Part) -> kafka.ProtocolError:
     if part.error is None:
         raise InvariantViolation(f"{part.name} has neither an answer nor an error")
-    return still_moving(part.name, part.error)
+    return leaders.still_moving(part.name, part.error)
 
 
 def _problem_of(visit: Visit, part: _Part) -> dict[str, Any]:
@@ -471,7 +456,9 @@ def _facts_of(visit: Visit, part: _Part) -> dict[str, Any]:
         facts["isr"] = list(image.isr)
         known = CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch)
         facts["leader"] = visit.leader_out(known)
-        facts["min_insync_replicas"] = min_isr(visit.host.config, visit.host.image.topics[part.name.topic], image)
+        facts["min_insync_replicas"] = leaders.min_isr(
+            visit.host.config, visit.host.image.topics[part.name.topic], image
+        )
     return facts
 
 

@@ -59,18 +59,15 @@ async def records_in(document: Any, now_ms: int) -> list[RecordIn]:
     if type(document) is dict and "records" in document:
         listed, path = document["records"], "/records"
         add_strangers(document, ("records",), "", faults, "no such member beside records")
-        if type(listed) is not list:
-            faults.append({"pointer": path, "detail": f"a list is needed, not {shown(listed)}"})
-            listed = []
-        elif not listed:
-            faults.append({"pointer": path, "detail": "at least one record is needed"})
     elif type(document) is list:
         listed, path = document, ""
-        if not listed:
-            faults.append({"pointer": path, "detail": "at least one record is needed"})
     else:
-        records = [record_in(document, "", now_ms, faults)]
-        return _checked(records, faults)
+        return _checked([record_in(document, "", now_ms, faults)], faults)
+    if type(listed) is not list:
+        faults.append({"pointer": path, "detail": f"a list is needed, not {shown(listed)}"})
+        listed = []
+    elif not listed:
+        faults.append({"pointer": path, "detail": "at least one record is needed"})
     if len(listed) > PRODUCE_RECORD_COUNT_MAX:
         raise RecordListTooLarge(
             f"{len(listed)} records in one request, the limit is {PRODUCE_RECORD_COUNT_MAX}",
@@ -254,7 +251,7 @@ def _header_out(value: bytes) -> Any:
 
 
 def unreadable_out(first_offset: int, last_offset: int, leader_epoch: Epoch, why: str) -> dict[str, Any]:
-    """Stands for the records of a batch that cannot be opened: a reader is document, and goes on behind it."""
+    """Stands for the records of a batch that cannot be opened: a reader sees why, and continues behind it."""
     return {
         "offset": first_offset,
         "last_offset": last_offset,

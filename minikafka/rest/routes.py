@@ -94,12 +94,9 @@ async def respond(route: Route, visit: Visit) -> web.StreamResponse:
         if visit.host.access is not None:
             check(route, visit.permit, visit.http.match_info)
         visit.wants_msgpack = _negotiate(",".join(visit.http.headers.getall("Accept", ())), route.media_types)
-        visit.values, visit.given = values_of(
-            route.parameters,
-            path=visit.http.match_info,
-            query={name: visit.http.query.getall(name) for name in visit.http.query},
-            headers=visit.http.headers,
-        )
+        http = visit.http
+        query = {name: http.query.getall(name) for name in http.query}
+        visit.values, visit.given = values_of(route.parameters, path=http.match_info, query=query, headers=http.headers)
         if route.reads_metadata:
             visit.host.check_caught_up()
         if visit.host.throttle.quotas is not None:
@@ -112,9 +109,8 @@ async def respond(route: Route, visit: Visit) -> web.StreamResponse:
     except Exception as error:  # noqa: BLE001 - a person gets an answer; the story is an event
         return _bug(visit, error)
     if isinstance(reply, Page):
-        return web.Response(
-            body=reply.text, headers={**_headers(visit, reply.headers), "Content-Type": reply.media_type}
-        )
+        headers = {**_headers(visit, reply.headers), "Content-Type": reply.media_type}
+        return web.Response(body=reply.text, headers=headers)
     reply = Reply.of(reply)
     if visit.note is not None and route.may_have_note:
         reply.body["note"] = visit.note
@@ -141,23 +137,16 @@ async def _admit(route: Route, visit: Visit) -> None:
 def refuse(visit: Visit, refused: Refused) -> web.Response:
     """The problem. What the client is not to blame for is an event too, with the same ``instance``."""
     if refused.status >= 500:
-        visit.host.world.events(
-            "problem_told",
-            instance=visit.instance,
-            method=visit.http.method,
-            status=refused.status,
-            error=refused.error.name,
-            detail=refused.error.message,
-            outcome=refused.error.outcome,
-        )
+        error = refused.error
+        facts = {"status": refused.status, "error": error.name, "detail": error.message, "outcome": error.outcome}
+        visit.host.world.events("problem_told", instance=visit.instance, method=visit.http.method, **facts)
     return _problem(visit, refused)
 
 
 def _problem(visit: Visit, refused: Refused) -> web.Response:
     form = None if visit.route is None else visit.route.errors
-    headers = refused.headers
-    if refused.status in (429, 503):
-        headers = {"Retry-After": str(RETRY_AFTER_S), **headers}
+    retry = {"Retry-After": str(RETRY_AFTER_S)} if refused.status in (429, 503) else {}
+    headers = {**retry, **refused.headers}
     if form is not None:
         return _response(visit, form.body_of(refused), refused.status, headers, form.media_type)
     problem = problem_of(refused.error, status=refused.status, instance=visit.instance, **refused.members)
@@ -363,37 +352,17 @@ async def _pump(
             await asyncio.wait({writing})
 
 
-TESTING_ROUTES = (
-    *testing_faults.ROUTES,
-    *fault_script.ROUTES,
-    *testing_actions.ROUTES,
-    *testing_faults.MACHINE_ROUTES,
-    *testing_waits.ROUTES,
-)
-ROUTES: tuple[Route, ...] = (
-    *console.ROUTES,
-    *cluster.ROUTES,
-    *live.ROUTES,
-    *history.ROUTES,
-    *group_history.ROUTES,
-    *topics.ROUTES,
-    *partitions.ROUTES,
-    *operations.ROUTES,
-    *quotas.ROUTES,
-    *logs.ROUTES,
-    *offsets.ROUTES,
-    *produce.ROUTES,
-    *proxy.ROUTES,
-    *fetch.ROUTES,
-    *topic_records.ROUTES,
-    *groups.ROUTES,
-    *group_offsets.ROUTES,
-    *group_members.ROUTES,
-    *transactions.ROUTES,
-    *stories.ROUTES,
-    *TESTING_ROUTES,
-    *docs.ROUTES,
-)
+def _routes_of(*modules: Any) -> tuple[Route, ...]:
+    return tuple(route for module in modules for route in module.ROUTES)
+
+
+# In the order of /docs.
+_CLUSTER = (console, cluster, live, history, group_history)
+_TOPICS = (topics, partitions, operations, quotas, logs, offsets, produce, proxy, fetch, topic_records)
+_GROUPS = (groups, group_offsets, group_members, transactions)
+_OF_FAULTS = (testing_faults, fault_script, testing_actions)
+TESTING_ROUTES = (*_routes_of(*_OF_FAULTS), *testing_faults.MACHINE_ROUTES, *testing_waits.ROUTES)
+ROUTES = (*_routes_of(*_CLUSTER, *_TOPICS, *_GROUPS, stories), *TESTING_ROUTES, *docs.ROUTES)
 
 _PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES]
 
@@ -464,14 +433,8 @@ class Doors:
 
 
 def _closed() -> web.Response:
-    error = kafka.BrokerNotAvailable("the broker is starting or has stopped")
-    return web.Response(
-        body=json_text.text_of(problem_of(error)),
-        status=503,
-        headers={"Retry-After": "1"},
-        content_type=PROBLEM_TYPE,
-        charset=None,
-    )
+    text = json_text.text_of(problem_of(kafka.BrokerNotAvailable("the broker is starting or has stopped")))
+    return web.Response(body=text, status=503, headers={"Retry-After": "1"}, content_type=PROBLEM_TYPE, charset=None)
 
 
 def _nothing_there(http: web.Request, host: Host) -> Refused:
@@ -481,11 +444,8 @@ def _nothing_there(http: web.Request, host: Host) -> Refused:
     methods = [route.method for route in at_path if is_there(route, host)]
     if methods:
         allowed = ", ".join(methods)
-        return Refused(
-            kafka.InvalidRequest(f"{http.method[:20]} cannot be used here; {allowed} can"),
-            status=405,
-            headers={"Allow": allowed},
-        )
+        error = kafka.InvalidRequest(f"{http.method[:20]} cannot be used here; {allowed} can")
+        return Refused(error, status=405, headers={"Allow": allowed})
     if at_path:
         return malformed(f"{path[:200]} is only there with mk.testing.endpoints.enable=true", status=404)
     if proxy.PATHS.match(path):

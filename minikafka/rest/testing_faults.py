@@ -124,7 +124,7 @@ class _Concerned(Place):
 class _Held(Model):
     """A message that a fault holds."""
 
-    id: int = member("Its number at its fault, for `:release`.", 1)
+    id: int = member("Its number at its fault, for `:release`.", 1, source="number")
     link: str = member("From which broker or client to which.", "2>1")
     api: str = member("Its API.", "Fetch")
     message: str = member("What it is.", "request", enum=MESSAGE_KINDS)
@@ -180,10 +180,6 @@ class _Released(Model):
 
 def _all_faults(bodies: Sequence[Any]) -> dict[str, Any]:
     return {"faults": [fault for each in bodies for fault in each["faults"]]}
-
-
-def _all_healed(bodies: Sequence[Any]) -> dict[str, Any]:
-    return {"healed": sum(each["healed"] for each in bodies)}
 
 
 def _set(done: Done) -> Iterator[Injection]:
@@ -281,25 +277,20 @@ async def delete_fault(call: HookCall) -> Json:
     return _out(fault, call)
 
 
-@ROUTES.hook(
-    "DELETE /v1/faults",
-    _Healed.answer("All are healed."),
-    node_in=AT_OR_ALL,
-    merge=_all_healed,
-    injects=lambda done: [done.injection("heal")],
-)
+_HEAL_ALL: dict[str, Any] = {
+    "node_in": AT_OR_ALL,
+    "merge": lambda bodies: {"healed": sum(each["healed"] for each in bodies)},
+    "injects": lambda done: [done.injection("heal")],
+}
+
+
+@ROUTES.hook("DELETE /v1/faults", _Healed.answer("All are healed."), **_HEAL_ALL)
 async def delete_faults(call: HookCall) -> Json:
     """Heal all faults."""
     return {"healed": call.instruments.faults.clear()}
 
 
-@ROUTES.hook(
-    "POST /v1/faults:reset",
-    _Healed.answer("All are healed."),
-    node_in=AT_OR_ALL,
-    merge=_all_healed,
-    injects=lambda done: [done.injection("heal")],
-)
+@ROUTES.hook("POST /v1/faults:reset", _Healed.answer("All are healed."), **_HEAL_ALL)
 async def post_reset(call: HookCall) -> Json:
     """Heal all faults, by the name that Toxiproxy's users know.
 
@@ -322,7 +313,6 @@ def _held_out(held: Held) -> dict[str, Any]:
     source, target, message = held.way
     return _Held.out_of(
         held,
-        id=held.number,
         link=f"{source}>{target}",
         message=message,
         held_ms=max(0, round((asyncio.get_running_loop().time() - held.since) * 1000)),

@@ -29,7 +29,7 @@ from minikafka.rest.host import FORWARD_SLACK_S, Host
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT32_MAX, HasValues, Integer, Parameter, Parsed, Wrong, values_of
 from minikafka.rest.permissions import check
-from minikafka.rest.route import Answer, Body, Json, Reply, Route, Routes, Visit
+from minikafka.rest.route import Answer, Body, Json, Problems, Reply, Route, Routes, Visit
 from minikafka.rpc import call
 from minikafka.types import Address, NodeId
 from minikafka.web.problems import Refused
@@ -151,7 +151,7 @@ class HookRoutes(Routes):
         *,
         parameters: tuple[Parameter[Any], ...] = (),
         body: Body | None = None,
-        problems: tuple[type[kafka.ProtocolError], ...] = (),
+        problems: Problems = (),
         node_in: Parameter[NodeId] = AT,
         merge: Merge | None = None,
         **more: Any,
@@ -167,11 +167,7 @@ class HookRoutes(Routes):
             answers,
             parameters=(*parameters, *own, FORWARD),
             body=body,
-            problems=tuple(
-                dict.fromkeys(
-                    (*problems, kafka.BrokerIdNotRegistered, kafka.BrokerNotAvailable, kafka.NetworkException)
-                )
-            ),
+            problems=(*problems, kafka.BrokerIdNotRegistered, kafka.BrokerNotAvailable, kafka.NetworkException),
         )
 
         def declare_hook(serve: DeclaredServe) -> DeclaredServe:
@@ -206,22 +202,18 @@ class _Anywhere:
     async def __call__(self, visit: Visit) -> Reply:
         if self.reads_body:
             await visit.document()
-        named = visit[self.node_in]
-        if named == ALL and self.merge is not None:
+        node = visit.host.node_id if visit[self.node_in] == OWN else visit[self.node_in]
+        if node == ALL and self.merge is not None:
             reply = await self._everywhere(visit, self.merge)
-            self._record(visit, None, reply)
         else:
-            node = visit.host.node_id if named == OWN else named
             reply = await self._at(visit, node, FORWARD_SLACK_S)
-            self._record(visit, node, reply)
+        self._record(visit, None if node == ALL else node, reply)
         return reply
 
     def _record(self, visit: Visit, node: NodeId | None, reply: Reply) -> None:
         instruments = instruments_of(visit)
-        is_alone = node is not None and (
-            str(node) not in instruments.faults.nodes or len(instruments.faults.nodes) == 1
-        )
-        at_ms = visit.host.world.clock.wall_ms()
+        nodes, at_ms = instruments.faults.nodes, visit.host.world.clock.wall_ms()
+        is_alone = node is not None and (str(node) not in nodes or len(nodes) == 1)
         done = Done(at_ms, node, is_alone, visit.values, visit.sent, reply.body)
         instruments.injections.extend(self.injects(done))
 
@@ -238,12 +230,13 @@ class _Anywhere:
     async def _everywhere(self, visit: Visit, merge: Merge) -> Reply:
         """Serve at each process of the cluster: its brokers share their faults."""
         host, instruments = visit.host, instruments_of(visit)
-        others = [node for node in sorted(host.image.brokers) if not _is_here(node, host, instruments)]
-        found = await asyncio.gather(*(self._outcome_at(visit, node) for node in (host.node_id, *others)))
+        nodes = [node for node in sorted(host.image.brokers) if not _is_here(node, host, instruments)]
+        nodes.insert(0, host.node_id)
+        found = await asyncio.gather(*(self._outcome_at(visit, node) for node in nodes))
         bodies = [each.body for each in found if isinstance(each, Reply)]
         failed = [
             {"broker": node, "detail": each.error.message, "outcome": each.error.outcome}
-            for node, each in zip((host.node_id, *others), found, strict=True)
+            for node, each in zip(nodes, found, strict=True)
             if isinstance(each, Refused)
         ]
         return Reply({**merge(bodies), "no_answer": failed})
@@ -383,6 +376,5 @@ def _check_sender(host: Host, route: Route, request: RunTestHookRequest) -> None
 
 
 def _failed(refused: Refused) -> RunTestHookResponse:
-    error = refused.error
-    document = json_text.text_of({**error.facts, **refused.members})
-    return RunTestHookResponse.failed(error, status=refused.status, document=document)
+    document = json_text.text_of({**refused.error.facts, **refused.members})
+    return RunTestHookResponse.failed(refused.error, status=refused.status, document=document)

@@ -24,21 +24,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from minikafka import errors as kafka
-from minikafka.rest import json_text
-from minikafka.rest.fetch import (
-    FORMAT,
-    HEARTBEAT_MS,
-    ISOLATION_LEVEL,
-    Change,
-    Mark,
-    PartitionReader,
-    fetch_of,
-    form_of,
-    listed_offset,
-    records_of,
-)
+from minikafka.rest import fetch, json_text
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
-from minikafka.rest.leaders import from_leader, unknown_topic
+from minikafka.rest.leaders import check_known, from_leader
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
 from minikafka.rest.records import time_ms
@@ -51,7 +39,7 @@ from minikafka.web.problems import Refused, problem_of
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import EARLIEST, LATEST
 
-ROUTES = Routes("records")
+ROUTES = Routes("records", also=(fetch.ISOLATION_LEVEL, fetch.FORMAT, FORWARD))
 PARTITION_COUNT_MAX = 100
 """Each costs a parked fetch and up to a poll's records."""
 NEWS_S = 1.0
@@ -74,9 +62,8 @@ def _marks(given: str) -> Marks:
         partition, colon, offset = each.partition(":")
         numbers = [text for text in (partition, offset) if text.isascii() and text.isdigit() and len(text) <= 18]
         if not colon or len(numbers) < 2 or int(offset) > INT64_MAX or int(partition) in found:
-            raise Wrong(
-                f"{given[:40]!r}: PARTITION:OFFSET with commas is needed, as in 0:42,1:17, or TOPIC_ID:0:42,1:17"
-            )
+            needed = "PARTITION:OFFSET with commas is needed, as in 0:42,1:17, or TOPIC_ID:0:42,1:17"
+            raise Wrong(f"{given[:40]!r}: {needed}")
         found[int(partition)] = int(offset)
     return Marks(topic[1] if topic else None, found)
 
@@ -120,11 +107,11 @@ def followed(visit: Visit, topic: str, starts: Positions, begun: Marks) -> Strea
     )
 
 
-def _event(change: Change, partition: int, position: str) -> bytes:
+def _event(change: fetch.Change, partition: int, position: str) -> bytes:
     return json_text.event(change.kind, {"partition": partition, **change.data}, position or None)
 
 
-def _line(change: Change, partition: int, _position: str) -> bytes:
+def _line(change: fetch.Change, partition: int, _position: str) -> bytes:
     data = {"partition": partition, **change.data}
     return json_text.text_of(data if change.kind == "record" else {change.kind: data})
 
@@ -133,7 +120,12 @@ class _Follower:
     """All readers of one stream; they hand over one poll at a time."""
 
     def __init__(
-        self, visit: Visit, topic: str, starts: Positions, begun: Marks, written: Callable[[Change, int, str], bytes]
+        self,
+        visit: Visit,
+        topic: str,
+        starts: Positions,
+        begun: Marks,
+        written: Callable[[fetch.Change, int, str], bytes],
     ) -> None:
         self._visit = visit
         self._topic = topic
@@ -145,13 +137,13 @@ class _Follower:
         self._former_ids: set[TopicId | None] = set()
         """Of topics that were deleted and created again while this was read."""
         self._positions = dict(starts)
-        self._polls: asyncio.Queue[tuple[int, list[Change], Mark]] = asyncio.Queue(maxsize=1)
+        self._polls: asyncio.Queue[tuple[int, list[fetch.Change], fetch.Mark]] = asyncio.Queue(maxsize=1)
         self._readers: dict[int, asyncio.Task[None]] = {}
 
     async def chunks(self, head: bytes, silence: bytes) -> AsyncGenerator[bytes, None]:
         """One chunk a poll; ``silence`` after heartbeat_ms without news. Ends when no partition can be read."""
         loop = asyncio.get_running_loop()
-        patience_s = self._visit[HEARTBEAT_MS] / 1000
+        patience_s = self._visit[fetch.HEARTBEAT_MS] / 1000
         try:
             self._begin()
             yield head
@@ -185,11 +177,13 @@ class _Follower:
         if partition in self._begun.positions:
             topic_id = self._begun.topic_id
         visit = self._visit
-        reader = PartitionReader(visit, name, start, wait_ms=visit[HEARTBEAT_MS], form=visit[FORMAT], topic_id=topic_id)
+        reader = fetch.PartitionReader(
+            visit, name, start, wait_ms=visit[fetch.HEARTBEAT_MS], form=visit[fetch.FORMAT], topic_id=topic_id
+        )
         async for changes in reader.events():
-            await self._polls.put((partition, changes, Mark(reader.topic_id, reader.next_offset)))
+            await self._polls.put((partition, changes, fetch.Mark(reader.topic_id, reader.next_offset)))
 
-    def _chunk(self, partition: int, changes: list[Change], mark: Mark) -> bytes:
+    def _chunk(self, partition: int, changes: list[fetch.Change], mark: fetch.Mark) -> bytes:
         """The events of one poll: the position stands at the last one, for before it the poll is incomplete."""
         kept = [each for each in changes if each.kind in {"record", "problem", "truncated"}]
         position = self._moved(partition, mark)
@@ -198,7 +192,7 @@ class _Follower:
             self._written(each, partition, position if number == last else "") for number, each in enumerate(kept)
         )
 
-    def _moved(self, partition: int, mark: Mark) -> str:
+    def _moved(self, partition: int, mark: fetch.Mark) -> str:
         """The id of an event after which a partition is read from ``mark`` on; empty if it has none."""
         if mark.topic_id is None or mark.topic_id in self._former_ids:
             return ""  # this reader has not yet noticed what another one has
@@ -237,9 +231,8 @@ def _read_start(given: str) -> Start:
     try:
         return Start(time_ms(given))
     except ValueError:
-        raise Wrong(
-            f"{shown(given)}: earliest, latest, -N (the last N), milliseconds since 1970 or ISO 8601 is needed"
-        ) from None
+        needed = "earliest, latest, -N (the last N), milliseconds since 1970 or ISO 8601 is needed"
+        raise Wrong(f"{shown(given)}: {needed}") from None
 
 
 FROM = Parsed(
@@ -314,7 +307,7 @@ FOLLOWED: Contents = {
 @ROUTES.at(
     "GET /v1/topics/{topic}/records",
     Answer("What is there; with `follow`, that and what comes.", {JSON: (_Records.schema(), LISTED), **FOLLOWED}),
-    parameters=(FROM, FOLLOW, MAX_RECORDS, HEARTBEAT_MS, LAST_EVENT_ID, ISOLATION_LEVEL, FORMAT, FORWARD),
+    parameters=(FROM, FOLLOW, MAX_RECORDS, fetch.HEARTBEAT_MS, LAST_EVENT_ID),
     problems=(
         *LEADER_PROBLEMS,
         kafka.CorruptMessage,
@@ -329,9 +322,7 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
 
     With ``follow`` they are sent as they come, partition by partition, and it does not end.
     """
-    topic = visit.host.image.topics.get(visit[TOPIC])
-    if topic is None:
-        raise unknown_topic(visit.host, visit[TOPIC])
+    topic = visit.host.image.topics[check_known(visit, visit[TOPIC])]
     gate = asyncio.Semaphore(SIDE_BY_SIDE_MAX)
     names = [TopicPartition(topic.name, each.partition) for each in topic.partitions]
     if visit[FOLLOW]:
@@ -363,9 +354,9 @@ async def _follow(visit: Visit, topic_id: TopicId, names: list[TopicPartition], 
         async with gate:
             if positions:
                 # It was added after the reader left.
-                return await listed_offset(visit, name, EARLIEST)
+                return await fetch.listed_offset(visit, name, EARLIEST)
             found = await _start_of(visit, name)
-            return found if found >= 0 else await listed_offset(visit, name, LATEST)
+            return found if found >= 0 else await fetch.listed_offset(visit, name, LATEST)
 
     offsets = await asyncio.gather(*map(start_of, names))
     starts = dict(zip((name.partition for name in names), offsets, strict=True))
@@ -375,9 +366,9 @@ async def _follow(visit: Visit, topic_id: TopicId, names: list[TopicPartition], 
 async def _start_of(visit: Visit, name: TopicPartition) -> Offset:
     """Where ``from`` begins in a partition; -1: nothing is that new."""
     start = visit[FROM]
-    found = await listed_offset(visit, name, start.timestamp)
+    found = await fetch.listed_offset(visit, name, start.timestamp)
     if start.back and found >= 0:
-        return max(await listed_offset(visit, name, EARLIEST), found - start.back)
+        return max(await fetch.listed_offset(visit, name, EARLIEST), found - start.back)
     return found
 
 
@@ -399,6 +390,8 @@ async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
     offset = await _start_of(visit, name)
     if offset < 0:
         return _Part(name.partition, [], -1)
-    request = fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=PARTITION_BYTES_MAX)
+    request = fetch.fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=PARTITION_BYTES_MAX)
     answer, _ = await from_leader(visit, name, request, wait_s=LOOK_WAIT_S)
-    return _Part(name.partition, *await records_of(visit, answer, offset, visit[MAX_RECORDS], form_of(visit)))
+    return _Part(
+        name.partition, *await fetch.records_of(visit, answer, offset, visit[MAX_RECORDS], fetch.form_of(visit))
+    )
