@@ -1,8 +1,8 @@
 """``GET /v1/topics/{t}/records``: the records of all partitions of a topic, as one list or, with ``follow=true``, as a
 stream.
 
-The list is ordered by timestamp, for people who look at a topic; programs read partition by partition. It never waits:
-``next`` has the offset from which each partition continues.
+The list is ordered by timestamp, and within a partition by offset, for people who look at a topic; programs read
+partition by partition. It never waits: ``next`` has the offset from which each partition continues.
 
 The stream does not end. It is lines of JSON for ``curl -N``, and Server-Sent Events for browsers (``Accept:
 text/event-stream``). Each partition has a reader of its own; records of several partitions come in the order in which
@@ -19,6 +19,7 @@ they were read.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -332,8 +333,9 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
     parts = await asyncio.gather(*(_look(visit, name, gate) for name in names))
     if parts[0].refused is not None and all(part.refused is not None for part in parts):
         raise parts[0].refused
-    merged = [{"partition": part.partition, **record} for part in parts for record in part.records]
-    merged.sort(key=lambda record: (record.get("timestamp", 0), record["partition"], record["offset"]))
+    # Each partition keeps its order: what does not fit is then all behind what is shown of it.
+    lists = ([{"partition": part.partition, **record} for record in part.records] for part in parts)
+    merged = list(heapq.merge(*lists, key=lambda record: (record.get("timestamp", 0), record["partition"])))
     records = merged[: visit[MAX_RECORDS]]
     left = {part.partition: part.next_offset for part in parts}
     for record in reversed(merged[visit[MAX_RECORDS] :]):

@@ -471,6 +471,17 @@ async def test_a_partition_shows_its_replicas_as_the_leader_sees_them(curl):
 # ---- produce ---------------------------------------------------------------------------------------------------------
 
 
+async def test_a_list_of_a_topic_with_timestamps_out_of_order_continues_at_the_first_record_that_it_left_out(curl):
+    """Producers set timestamps. If only times decided, `next` could be behind a record that the list has no room for."""
+    for partition, timestamps in ((0, (400, 300)), (1, (100, 200))):
+        records = [{"value": each, "timestamp": each} for each in timestamps]
+        await curl.post(f"/v1/topics/orders/partitions/{partition}/records", {"records": records})
+    for count, continues_at in ((2, [0, 2]), (3, [1, 2]), (4, [2, 2])):
+        found = (await curl.get(f"/v1/topics/orders/records?from=earliest&max_records={count}")).json
+        assert [each["value"] for each in found["records"]] == [100, 200, 400, 300][:count]
+        assert [each["next_offset"] for each in found["next"]] == continues_at
+
+
 async def test_records_are_produced_and_read_back_through_any_broker(curl):
     """The commands of docs/tour.md."""
     records = [{"key": "ann", "value": {"item": "tea"}}, {"key": "bob", "value": "milk", "headers": [["h", "1"]]}]
