@@ -299,8 +299,6 @@ async def get_whoami(visit: Visit) -> Json:
 
 # ---- the quorum of controllers ---------------------------------------------------------------------------------------
 
-DESCRIBE_WAIT_S = 1.0
-
 
 class _Member(Model):
     """One member of the quorum."""
@@ -331,5 +329,5 @@ class _Quorum(Model):
 )
 async def get_controller(visit: Visit) -> Json:
     """The quorum: its leader, and how far every voter and observer is."""
-    quorum: m.DescribeQuorumResponse = await from_controller(visit, m.DescribeQuorumRequest(), wait_s=DESCRIBE_WAIT_S)
+    quorum: m.DescribeQuorumResponse = await from_controller(visit, m.DescribeQuorumRequest())
     return _Quorum.out_of(quorum, leader=visit.leader_out(quorum))

@@ -16,6 +16,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
 from typing import Any
 from urllib.parse import urlencode
 
@@ -328,24 +329,7 @@ HOST = "http://127.0.0.1:9092"
 EXAMPLE_QUERY = "x-example-query"
 """Member of an operation: the query of its command, beside the parameters that are required."""
 
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; --strong: #06c; }
-@media (prefers-color-scheme: dark) { :root { --strong: #6bf; } }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem; }
-body { background: Canvas; color: CanvasText; }
-h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
-code, pre { font: 13px/1.45 ui-monospace, monospace; }
-pre { background: var(--soft); padding: .6rem; overflow-x: auto; border-radius: 4px; }
-code { background: var(--soft); padding: 0 .2em; border-radius: 3px; } pre code { background: none; padding: 0; }
-details { border: 1px solid var(--line); border-radius: 6px; margin: .5rem 0; padding: .2rem .8rem; }
-summary { cursor: pointer; padding: .3rem 0; } summary b { color: var(--strong); }
-summary span { opacity: .8; margin-left: .6rem; }
-table { border-collapse: collapse; width: 100%; margin: .5rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line);
-  overflow-wrap: anywhere; }
-code { overflow-wrap: anywhere; }
-nav a { margin-right: 1rem; } a { color: var(--strong); }
-"""
+STYLE = (resources.files(__package__) / "docs.css").read_text(encoding="utf-8")
 
 
 def render(document: dict[str, Any], problems: Iterable[dict[str, Any]]) -> bytes:
@@ -354,7 +338,8 @@ def render(document: dict[str, Any], problems: Iterable[dict[str, Any]]) -> byte
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>minikafka {_text(document['info']['version'])}: /v1</title><style>{STYLE}</style></head><body><main>",
+        f"<title>minikafka {_text(document['info']['version'])}: /v1</title><style>",
+        f"{STYLE}</style></head><body><main>",
         f"<h1>minikafka {_text(document['info']['version'])}</h1>",
         *(f"<p>{_text(each)}</p>" for each in document["info"]["description"].split("\n\n")),
         "<nav>",

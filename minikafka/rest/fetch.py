@@ -325,7 +325,7 @@ async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> O
     """ListOffsets at the leader: EARLIEST, LATEST or a time; -1: no record is that new. Refused, ProtocolError."""
     wanted = m.ListOffsetsPartition(**name._asdict(), timestamp=timestamp)
     request = m.ListOffsetsRequest(isolation_level=ISOLATION[visit[ISOLATION_LEVEL]], partitions=(wanted,))
-    found, _ = await from_leader(visit, name, request, wait_s=PAUSE_S)
+    found, _ = await from_leader(visit, name, request)
     return Offset(found.offset)
 
 
@@ -431,7 +431,7 @@ class PartitionReader:
         """Where the new leader's log leaves what was read; None: it holds all of it (KIP-320)."""
         query = m.EpochQuery(**self.name._asdict(), leader_epoch=self._read_epoch)
         request = m.OffsetForLeaderEpochRequest(partitions=(query,))
-        found, _ = await from_leader(self.visit, self.name, request, wait_s=PAUSE_S)
+        found, _ = await from_leader(self.visit, self.name, request)
         return found.end_offset if 0 <= found.end_offset < self.next_offset else None
 
     def _moved(self, refused: Refused) -> Change | None:

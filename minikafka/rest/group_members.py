@@ -204,18 +204,15 @@ async def post_member(visit: Visit) -> Json:
 def _not_yet(group: str, wish: Wish) -> Refused:
     """Time is up: the coordinator waits for another client."""
     again = f"join again with member_id {wish.member_id}" if wish.member_id else "join again"
-    error = kafka.RebalanceInProgress(
-        f"group {group} waits for its other members to join, or for its leader; your place is kept: {again}"
-    )
-    return Refused(error, member_id=wish.member_id or None)
+    message = f"group {group} waits for its other members to join, or for its leader; your place is kept: {again}"
+    return Refused(kafka.RebalanceInProgress(message), member_id=wish.member_id or None)
 
 
 async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple[g.JoinGroupResponse, Assignment]:
     """Join, deal if this member leads, and sync; again while others make the group rebalance meanwhile."""
     while True:
-        joined: g.JoinGroupResponse = await from_coordinator(
-            visit, group, wish.request(visit), failed=_join_failed, until=until
-        )
+        asked = wish.request(visit)
+        joined: g.JoinGroupResponse = await from_coordinator(visit, group, asked, failed=_join_failed, until=until)
         wish.member_id = joined.member_id
         if joined.error_code == kafka.MemberIdRequired.code:
             continue
@@ -237,9 +234,8 @@ async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple
         except kafka.InconsistentGroupProtocol:
             if not wish.group_instance_id:
                 leaving = g.LeavingMember(member_id=joined.member_id, reason="its assignment cannot be read")
-                await from_coordinator(
-                    visit, group, g.LeaveGroupRequest(group_id=group, members=(leaving,)), until=until
-                )
+                leave = g.LeaveGroupRequest(group_id=group, members=(leaving,))
+                await from_coordinator(visit, group, leave, until=until)
             raise
 
 
@@ -262,26 +258,20 @@ def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment,
     topics = sorted({topic for member in members for topic in member.subscription.topics})
     counts = {topic: partition_count(host, topic) for topic in topics}
     dealt = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
-    user_data = json.dumps(counts, separators=(",", ":")).encode()
-    return tuple(
-        g.MemberAssignment(
-            member_id=member,
-            assignment=Assignment(
-                partitions=tuple(partitions), user_data=user_data if member == joined.member_id else None
-            ).packed(),
-        )
+    own_data = {joined.member_id: json.dumps(counts, separators=(",", ":")).encode()}
+    assignments = {
+        member: Assignment(partitions=tuple(partitions), user_data=own_data.get(member))
         for member, partitions in dealt.items()
-    )
+    }
+    return tuple(g.MemberAssignment(member_id=name, assignment=each.packed()) for name, each in assignments.items())
 
 
 async def _beginnings(visit: Visit, group: str, partitions: tuple[TopicPartition, ...], reset: str) -> list[_Beginning]:
     """Where to begin in each partition: where the group has committed, else by ``auto_offset_reset`` (S35)."""
     if not partitions:
         return []
-    asked = m.PartitionName.each(partitions)
-    response: g.OffsetFetchResponse = await from_coordinator(
-        visit, group, g.OffsetFetchRequest(group_id=group, partitions=asked)
-    )
+    request = g.OffsetFetchRequest(group_id=group, partitions=m.PartitionName.each(partitions))
+    response: g.OffsetFetchResponse = await from_coordinator(visit, group, request)
     offsets = {TopicPartition(each.topic, each.partition): each.offset for each in response.partitions}
     committed = {name: offset for name, offset in offsets.items() if offset >= 0}
     found = await look_up(visit, {each: RESETS[reset] for each in partitions if each not in committed})
@@ -347,18 +337,16 @@ async def post_heartbeat(visit: Visit) -> Json:
 
 async def _check_counts(visit: Visit, group: str, member: str, generation: int) -> None:
     """The leader that was dealt for by a door learns when topics have more partitions, or are gone (S31)."""
-    response: g.DescribeGroupsResponse = await from_coordinator(
-        visit, group, g.DescribeGroupsRequest(groups=(group,)), failed=lambda _: None
-    )
+    request = g.DescribeGroupsRequest(groups=(group,))
+    response: g.DescribeGroupsResponse = await from_coordinator(visit, group, request, failed=lambda _: None)
     found = response.groups[0]
     if found.error_code or found.leader != member or found.generation_id != generation:
         return
     own = next((each for each in found.members if each.member_id == member), None)
     for topic, count in counts_dealt(own).items():
         if partition_count(visit.host, topic) != count:
-            raise kafka.RebalanceInProgress(
-                f"{topic} has {partition_count(visit.host, topic)} partitions, {count} were shared out: join again"
-            )
+            now = partition_count(visit.host, topic)
+            raise kafka.RebalanceInProgress(f"{topic} has {now} partitions, {count} were shared out: join again")
 
 
 class _MemberCommits(_Standing):
@@ -395,9 +383,8 @@ async def delete_member(visit: Visit) -> Json:
     """Leave the group, or remove a member: the others share its partitions at once."""
     group, member_id = visit[GROUP], visit[MEMBER]
     leaving = g.LeavingMember(member_id=member_id, reason="left over /v1")
-    response: g.LeaveGroupResponse = await from_coordinator(
-        visit, group, g.LeaveGroupRequest(group_id=group, members=(leaving,)), repeatable=False
-    )
+    request = g.LeaveGroupRequest(group_id=group, members=(leaving,))
+    response: g.LeaveGroupResponse = await from_coordinator(visit, group, request, repeatable=False)
     for each in response.members:
         if each.error_code:
             raise failure_of(each)

@@ -180,10 +180,8 @@ class _Reset(Model):
         goals = ("to", "to_offset", "shift_by", "to_datetime", "by_duration")
         given = [name for name in goals if getattr(self, name) is not None]
         if len(given) != 1:
-            yield (
-                given[1] if given else "to",
-                "exactly one of to, to_offset, shift_by, to_datetime and by_duration says where to go on",
-            )
+            needed = "exactly one of to, to_offset, shift_by, to_datetime and by_duration says where to go on"
+            yield given[1] if given else "to", needed
             return
         try:
             self.goal(0)
@@ -252,10 +250,8 @@ async def post_reset(visit: Visit) -> Json:
         done = await committed(visit, g.OffsetCommitRequest(group_id=group, partitions=partitions))
         if done.status != 200:
             refused = [f"{each['topic']}-{each['partition']}" for each in done.body["offsets"] if "problem" in each]
-            raise kafka.RequestTimedOut(
-                f"{', '.join(refused)} could not be reset, the other partitions were: look at the offsets",
-                outcome=kafka.UNKNOWN,
-            )
+            message = f"{', '.join(refused)} could not be reset, the other partitions were: look at the offsets"
+            raise kafka.RequestTimedOut(message, outcome=kafka.UNKNOWN)
     offsets = [
         _NewOffset(**each._asdict(), committed=before[each].offset if each in before else None, new_offset=offset)
         for each, offset in new.items()
@@ -270,9 +266,8 @@ async def _check_empty(visit: Visit, group: str) -> None:
     except kafka.GroupIdNotFound:
         return
     if found.state != State.EMPTY.value:
-        raise kafka.NonEmptyGroup(
-            f"group {group} is {found.state} and has {len(found.members)} members: stop its members first"
-        )
+        members = f"{len(found.members)} members"
+        raise kafka.NonEmptyGroup(f"group {group} is {found.state} and has {members}: stop its members first")
 
 
 async def _new_offsets(

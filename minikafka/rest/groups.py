@@ -165,9 +165,8 @@ async def get_groups(visit: Visit) -> Json:
 
 async def described(visit: Visit, group: str) -> g.DescribedGroup:
     """The group as its coordinator knows it. GroupIdNotFound when it does not exist."""
-    response: g.DescribeGroupsResponse = await from_coordinator(
-        visit, group, g.DescribeGroupsRequest(groups=(group,)), failed=first_error("groups")
-    )
+    request = g.DescribeGroupsRequest(groups=(group,))
+    response: g.DescribeGroupsResponse = await from_coordinator(visit, group, request, failed=first_error("groups"))
     return response.groups[0]
 
 
@@ -284,7 +283,6 @@ class _Deleted(OfGroup):
 async def delete_group(visit: Visit) -> Json:
     """Delete a group that has no members, with all that it committed."""
     group = visit[GROUP]
-    await from_coordinator(
-        visit, group, g.DeleteGroupsRequest(groups=(group,)), failed=first_error("groups"), repeatable=False
-    )
+    request = g.DeleteGroupsRequest(groups=(group,))
+    await from_coordinator(visit, group, request, failed=first_error("groups"), repeatable=False)
     return _Deleted(group=group, deleted=True).out()

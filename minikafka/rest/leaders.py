@@ -44,6 +44,8 @@ ATTEMPTS_MAX = 3
 PAUSE_S = 0.1
 # After this long a change is answered even if a broker is still behind; that one will say so itself.
 KNOWN_WAIT_S = 3.0
+LOOK_UP_WAIT_S = 1.0
+"""How long a broker may take for a request that waits for nothing."""
 COMPARED_NAMES_MAX = 200
 """Comparing a misspelled name with more topics would hold the loop for milliseconds."""
 
@@ -101,9 +103,8 @@ async def _response_of(visit: Visit, node: NodeId, request: Any, *, wait_s: floa
     visit.served_by.append(node)
     if response.error_code == kafka.BrokerNotAvailable.code:
         # It is starting or stopping: for the client that is as if it could not be reached.
-        raise kafka.LeaderNotAvailable(
-            f"broker {node} at {address}: {response.error_message}", outcome=failure_of(response).outcome
-        )
+        outcome = failure_of(response).outcome
+        raise kafka.LeaderNotAvailable(f"broker {node} at {address}: {response.error_message}", outcome=outcome)
     return response
 
 
@@ -173,12 +174,8 @@ def refuse_to_forward(visit: Visit, name: TopicPartition, leader: m.CurrentLeade
     """421 with the right broker, unless this one leads."""
     host = visit.host
     if leader.leader_id != host.node_id:
-        raise Refused(
-            kafka.NotLeaderOrFollower(f"broker {host.node_id} does not lead {name}, broker {leader.leader_id} does"),
-            leader=visit.leader_out(leader),
-            topic=name.topic,
-            partition=name.partition,
-        )
+        error = kafka.NotLeaderOrFollower(f"broker {host.node_id} does not lead {name}, broker {leader.leader_id} does")
+        raise Refused(error, leader=visit.leader_out(leader), **name._asdict())
 
 
 def is_stale(error: kafka.ProtocolError) -> bool:
@@ -194,7 +191,7 @@ def still_moving(name: TopicPartition, error: kafka.ProtocolError) -> kafka.Prot
 
 
 async def from_leader(
-    visit: Visit, name: TopicPartition, request: Any, *, wait_s: float
+    visit: Visit, name: TopicPartition, request: Any, *, wait_s: float = LOOK_UP_WAIT_S
 ) -> tuple[Any, m.CurrentLeader]:
     """A *read* at the partition's leader: what the response says of the partition, and who gave it.
 
@@ -226,7 +223,7 @@ async def from_leader(
 def _with_facts(
     visit: Visit, name: TopicPartition, leader: m.CurrentLeader, error: kafka.ProtocolError, answer: m.Failed | None
 ) -> Refused:
-    facts: dict[str, Any] = {"topic": name.topic, "partition": name.partition}
+    facts: dict[str, Any] = name._asdict()
     if leader.leader_id != NO_NODE:
         visit.leaders.append(leader.leader_id)
         facts["leader"] = visit.leader_out(leader)
@@ -237,11 +234,10 @@ def _with_facts(
     return Refused(error, **facts)
 
 
-async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s: float) -> Any:
+async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s: float = LOOK_UP_WAIT_S) -> Any:
     """The response of the active controller; ``items`` of it have errors too. Raises ProtocolError or Refused."""
-    error: kafka.ProtocolError = kafka.LeaderNotAvailable(
-        "no controller is reachable: the quorum has no leader at present"
-    )
+    unreachable = "no controller is reachable: the quorum has no leader at present"
+    error: kafka.ProtocolError = kafka.LeaderNotAvailable(unreachable)
     forward = may_forward(visit)
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
@@ -287,11 +283,8 @@ async def change(visit: Visit, request: Any, items: str = "", *, dry_run: bool =
 
 
 def _not_controller(visit: Visit, controller: NodeId) -> Refused:
-    host = visit.host
-    return Refused(
-        kafka.NotController(f"broker {host.node_id} is not the active controller, broker {controller} is"),
-        controller=visit.broker_out(controller),
-    )
+    message = f"broker {visit.host.node_id} is not the active controller, broker {controller} is"
+    return Refused(kafka.NotController(message), controller=visit.broker_out(controller))
 
 
 async def controller_of(visit: Visit) -> NodeId:
@@ -337,7 +330,6 @@ async def answer_of(host: Host, node: NodeId, request: Any, deadline: float) -> 
 COORDINATOR_WAIT_S = 5.0
 BUSY_PAUSE_S = 0.05
 """Between two attempts while the coordinator ends the last transaction."""
-LOOK_UP_WAIT_S = 1.0
 
 READING_METHODS = ("GET", "HEAD")
 
@@ -361,8 +353,8 @@ class Coordinated(NamedTuple):
 GROUPS = Coordinated(
     GROUP,
     OFFSETS_TOPIC,
-    lambda group: kafka.GroupIdNotFound(
-        f"group {group} does not exist: no group has committed an offset in this cluster"
+    lambda name: kafka.GroupIdNotFound(
+        f"group {name} does not exist: no group has committed an offset in this cluster"
     ),
 )
 TRANSACTIONAL_IDS = Coordinated(
@@ -407,9 +399,8 @@ async def from_coordinator(
             left_s = max(deadline - clock.now(), PAUSE_S)
             response = await response_of(visit, node, request, wait_s=left_s, slack_s=0.0 if until else None)
         except kafka.LeaderNotAvailable as unreachable:
-            error: kafka.ProtocolError = kafka.CoordinatorNotAvailable(
-                f"the coordinator of {group}: {unreachable.message}", outcome=unreachable.outcome
-            )
+            message = f"the coordinator of {group}: {unreachable.message}"
+            error: kafka.ProtocolError = kafka.CoordinatorNotAvailable(message, outcome=unreachable.outcome)
         except kafka.ProtocolError as raised:
             error = raised
         else:
@@ -439,17 +430,14 @@ async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) ->
     host = visit.host
     if visit.http.method in READING_METHODS and kind.topic not in host.image.topics:
         raise kind.missing(name)
-    response: FindCoordinatorResponse = await host.answer(
-        "FindCoordinator", FindCoordinatorRequest(keys=(name,), key_type=kind.key_type)
-    )
+    request = FindCoordinatorRequest(keys=(name,), key_type=kind.key_type)
+    response: FindCoordinatorResponse = await host.answer("FindCoordinator", request)
     found: Coordinator = response.coordinators[0]
     if found.error_code:
         raise failure_of(found)
     if found.node_id != host.node_id and not may_forward(visit):
-        raise Refused(
-            kafka.NotCoordinator(f"broker {host.node_id} does not coordinate {name}, broker {found.node_id} does"),
-            coordinator=visit.broker_out(found.node_id),
-        )
+        message = f"broker {host.node_id} does not coordinate {name}, broker {found.node_id} does"
+        raise Refused(kafka.NotCoordinator(message), coordinator=visit.broker_out(found.node_id))
     return found.node_id
 
 
@@ -473,9 +461,8 @@ async def _from_one(visit: Visit, node: NodeId, request: Any, what: str) -> Any:
             if node != visit.host.node_id and node not in visit.host.image.eligible_brokers():
                 return None
             if attempt == LIST_ATTEMPTS_MAX - 1:
-                raise kafka.CoordinatorNotAvailable(
-                    f"broker {node} cannot list its {what}: {error.message}; a list without them would be wrong"
-                ) from error
+                message = f"broker {node} cannot list its {what}: {error.message}; a list without them would be wrong"
+                raise kafka.CoordinatorNotAvailable(message) from error
             await asyncio.sleep(LIST_PAUSE_S)
     return None
 
@@ -497,7 +484,7 @@ async def look_up(visit: Visit, asked: Mapping[TopicPartition, int]) -> dict[Top
         for name, timestamp in missing.items():
             partition = visit.host.image.partition(name)
             if partition is not None and partition.leader != NO_NODE:
-                item = m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
+                item = m.ListOffsetsPartition(**name._asdict(), timestamp=timestamp)
                 leaders.setdefault(partition.leader, []).append(item)
         for part in await asyncio.gather(*(_look_up_at(visit, node, items) for node, items in leaders.items())):
             found.update(part)
@@ -507,9 +494,8 @@ async def look_up(visit: Visit, asked: Mapping[TopicPartition, int]) -> dict[Top
 
 async def _look_up_at(visit: Visit, node: NodeId, items: list[m.ListOffsetsPartition]) -> dict[TopicPartition, Offset]:
     try:
-        response: m.ListOffsetsResponse = await ask(
-            visit, node, m.ListOffsetsRequest(partitions=tuple(items)), wait_s=LOOK_UP_WAIT_S
-        )
+        request = m.ListOffsetsRequest(partitions=tuple(items))
+        response: m.ListOffsetsResponse = await ask(visit, node, request, wait_s=LOOK_UP_WAIT_S)
     except (kafka.LeaderNotAvailable, kafka.NetworkException):
         return {}
     return offsets_in(response)

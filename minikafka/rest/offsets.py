@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, RequestTimedOut
 from minikafka.rest.fetch import name_of
-from minikafka.rest.leaders import ask, from_leader
+from minikafka.rest.leaders import LOOK_UP_WAIT_S, ask, from_leader
 from minikafka.rest.model import Model, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, TIMEOUT_MS, Integer, Parsed, Wrong
 from minikafka.rest.records import time_ms
@@ -15,13 +15,11 @@ from minikafka.rest.route import LEADER_PROBLEMS, Json, Reply, Routes, Visit
 from minikafka.rest.schema import Timestamp, whole
 from minikafka.rest.schemas import Leader, Place
 from minikafka.types import Epoch, Offset, TopicPartition
-from minikafka.web.problems import Refused, malformed
+from minikafka.web.problems import malformed
 from minikafka.wire import messages as m
 from minikafka.wire.limits import shown
-from minikafka.wire.outcomes import failure_of
 
 ROUTES = Routes("records")
-LOOK_UP_WAIT_S = 1.0
 
 # Words of ListOffsets, and of what only the leader's replica says.
 WORDS = {"earliest": m.EARLIEST, "latest": m.LATEST, "max-timestamp": m.MAX_TIMESTAMP}
@@ -99,13 +97,13 @@ async def get_offsets(visit: Visit) -> Json:
         return await _own_mark(visit, name, at.word)
     wanted = m.ListOffsetsPartition(**name._asdict(), timestamp=at.timestamp)
     request = m.ListOffsetsRequest(partitions=(wanted,))
-    found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
+    found, leader = await from_leader(visit, name, request)
     return _Offset.out_of(found, at=at.word, leader=visit.leader_out(leader))
 
 
 async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Json:
-    request = m.ExplainPartitionRequest(topic=name.topic, partition=name.partition)
-    described, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
+    request = m.ExplainPartitionRequest(**name._asdict())
+    described, leader = await from_leader(visit, name, request)
     if described.replica is None:
         raise OffsetNotAvailable(f"broker {leader.leader_id} has not taken up {name} yet")
     offset = described.replica.high_watermark if word == "hw" else described.replica.log_end_offset
@@ -117,7 +115,7 @@ async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Json:
 async def _epoch_end(visit: Visit, name: TopicPartition) -> Json:
     wanted = m.EpochQuery(**name._asdict(), leader_epoch=visit[EPOCH])
     request = m.OffsetForLeaderEpochRequest(partitions=(wanted,))
-    found, leader = await from_leader(visit, name, request, wait_s=LOOK_UP_WAIT_S)
+    found, leader = await from_leader(visit, name, request)
     return _Offset.out_of(found, at="epoch", offset=found.end_offset, timestamp=None, leader=visit.leader_out(leader))
 
 
@@ -204,6 +202,4 @@ async def post_producer_id(visit: Visit) -> Reply:
     earlier = await _Earlier.sent(visit, required=False)
     request = m.InitProducerIdRequest(producer_id=earlier.producer_id, producer_epoch=earlier.producer_epoch)
     given: m.InitProducerIdResponse = await ask(visit, visit.host.node_id, request, wait_s=LOOK_UP_WAIT_S)
-    if given.error_code:
-        raise Refused(failure_of(given))
     return Reply(_Producer.out_of(given), 201)

@@ -165,7 +165,7 @@ class TopicRecord(RecordOut, _OfPartition, named=True):
 class Event(Model, named=True):
     """Something that happened to a partition."""
 
-    event: str = member("Its kind, as in the structured log.", "isr_shrunk")
+    event: str = member("Its kind, as in the structured log.", "isr_shrunk", source="kind")
     sentence: str = member(
         "The same for people.",
         "the ISR shrank from [1, 2, 3] to [1, 2]: the process of broker 3 has ended: connection refused by b3:9094",

@@ -206,8 +206,6 @@ class _Follower:
         return f"{self._topic_id}:" + ",".join(f"{each}:{offset}" for each, offset in sorted(self._positions.items()))
 
 
-LOOK_WAIT_S = 1.0
-
 # A topic may have thousands of partitions; so many are looked at side by side.
 SIDE_BY_SIDE_MAX = 16
 
@@ -393,7 +391,7 @@ async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
     if offset < 0:
         return _Part(name.partition, [], -1)
     request = fetch.fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=PARTITION_BYTES_MAX)
-    answer, _ = await from_leader(visit, name, request, wait_s=LOOK_WAIT_S)
+    answer, _ = await from_leader(visit, name, request)
     return _Part(
         name.partition, *await fetch.records_of(visit, answer, offset, visit[MAX_RECORDS], fetch.form_of(visit))
     )

@@ -51,7 +51,6 @@ from minikafka.wire.markers import TRANSACTION_V2
 
 ROUTES = Routes("transactions", also=(FORWARD,))
 STATES = tuple(each.value for each in State)
-DESCRIBE_WAIT_S = 1.0
 STATE = states_parameter("transactional ids", STATES, example="Ongoing")
 PRODUCER_ID = Integer("producer_id", "Only the transactional id of this producer.", high=INT64_MAX)
 RUNNING_MS = Integer(
@@ -174,7 +173,7 @@ async def get_producers(visit: Visit) -> Json:
     """Producers that the partition's leader knows: their last sequence, and where their open transaction begins."""
     name = name_of(visit)
     request = m.DescribeProducersRequest(partitions=(m.DescribeProducersPartition(**name._asdict()),))
-    found, leader = await from_leader(visit, name, request, wait_s=DESCRIBE_WAIT_S)
+    found, leader = await from_leader(visit, name, request)
     producers = [producer_out(each) for each in found.active]
     return _Producers.out_of(found, leader=visit.leader_out(leader), producers=producers)
 

@@ -45,11 +45,6 @@ class Event:
         return int(self.facts.get("partition_epoch", -1))
 
     @property
-    def event(self) -> str:
-        """The kind, by the name that it has in JSON."""
-        return self.kind
-
-    @property
     def sentence(self) -> str:
         """What happened, for people."""
         return sentence_of(self.kind, self.facts)
@@ -64,13 +59,12 @@ async def views_of(visit: Visit, name: TopicPartition, nodes: Iterable[NodeId]) 
     """The views of those of ``nodes`` that answer."""
     image = visit.host.image
     asked = [node for node in dict.fromkeys(nodes) if node == visit.host.node_id or node in image.brokers]
-    request = ExplainPartitionRequest(topic=name.topic, partition=name.partition)
+    request = ExplainPartitionRequest(**name._asdict())
 
     async def view(node: NodeId) -> ExplainPartitionResponse | None:
         try:
-            view: ExplainPartitionResponse = await ask(
-                visit, node, request, wait_s=patience_with(image, node), slack_s=0.0
-            )
+            patience_s = patience_with(image, node)
+            view: ExplainPartitionResponse = await ask(visit, node, request, wait_s=patience_s, slack_s=0.0)
         except ProtocolError:
             # Visible in the answer: `told_by` has those that answered.
             return None
@@ -143,10 +137,7 @@ def last(story: Sequence[Event], *kinds: str) -> Event | None:
 def why_it_left(story: Sequence[Event], node: NodeId) -> str:
     """Why ``node`` is not in the ISR any more, as far as anybody remembers; empty when nobody does."""
     for event in reversed(story):
-        if (
-            event.kind in ("isr_shrunk", "isr_changed")
-            and node in event.facts["old"]
-            and node not in event.facts["new"]
-        ):
+        shrunk = event.kind in ("isr_shrunk", "isr_changed")
+        if shrunk and node in event.facts["old"] and node not in event.facts["new"]:
             return str(event.facts.get("why", ""))
     return ""
