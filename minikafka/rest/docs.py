@@ -28,18 +28,9 @@ from minikafka.rest.parameters import Parameter, Text
 from minikafka.rest.route import Answer, Body, Contents, ErrorForm, Json, Page, Route, Routes, Visit, text_answer
 from minikafka.rest.schema import Schema, many, ref, shape
 from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE, SCHEMAS
+from minikafka.web import problems
 from minikafka.web.accept import JSON, MSGPACK
-from minikafka.web.problems import (
-    PROBLEM_PAGES,
-    PROBLEM_TYPE,
-    Refused,
-    malformed,
-    page_of,
-    problem_of,
-    slug_of,
-    status_of,
-    title_of,
-)
+from minikafka.web.problems import PROBLEM_PAGES, malformed, problem_of, title_of
 
 ROUTES = Routes("docs")
 TAGS = {
@@ -218,7 +209,7 @@ def problems_of(route: Route) -> dict[int, list[kafka.ProtocolError]]:
     found = {status: [error] for status, error in common.items()}
     for kind in route.problems:
         error = kind(title_of(kind))
-        found.setdefault(status_of(error), []).append(error)
+        found.setdefault(problems.status_of(error), []).append(error)
     return dict(sorted(found.items()))
 
 
@@ -229,11 +220,11 @@ def _problems(
     names = ", ".join(f"`{name}`" for name in dict.fromkeys(error.name for error in errors))
     references = {}
     for error in errors:
-        name = f"{'' if form is None else 'proxy-'}{slug_of(type(error))}-{status}"
+        name = f"{'' if form is None else 'proxy-'}{problems.slug_of(type(error))}-{status}"
         value: Mapping[str, Any] = (
             problem_of(error, status=status, instance=INSTANCE)
             if form is None
-            else form.body_of(Refused(error, status=status))
+            else form.body_of(problems.Refused(error, status=status))
         )
         examples[name] = {"summary": title_of(type(error)), "value": value}
         references[name] = {"$ref": f"#/components/examples/{name}"}
@@ -242,14 +233,14 @@ def _problems(
 
 def _problem_content(examples: dict[str, Any], form: ErrorForm | None) -> dict[str, Any]:
     content: Schema = {"schema": ref("Problem") if form is None else form.schema}
-    media_type = PROBLEM_TYPE if form is None else form.media_type
+    media_type = problems.PROBLEM_TYPE if form is None else form.media_type
     return {media_type: {**content, **({"examples": examples} if examples else {})}, MSGPACK: content}
 
 
 def problem_pages() -> list[dict[str, Any]]:
     """What every error means, by its number."""
-    slugs = sorted({slug_of(kind) for kind in kafka.ProtocolError.__subclasses__()})
-    pages = [page for page in map(page_of, slugs) if page is not None]
+    slugs = sorted({problems.slug_of(kind) for kind in kafka.ProtocolError.__subclasses__()})
+    pages = [page for page in map(problems.page_of, slugs) if page is not None]
     return sorted(pages, key=lambda page: int(page["error_code"]))
 
 
@@ -265,7 +256,7 @@ SLUG = Text(
 )
 
 
-PAGE_EXAMPLE = page_of("not-enough-replicas")
+PAGE_EXAMPLE = problems.page_of("not-enough-replicas")
 _DESCRIPTION_SCHEMA: Schema = {"type": "object", "required": ["openapi", "info", "paths"]}
 _DESCRIPTION = Answer("The description.", {JSON: (_DESCRIPTION_SCHEMA, {"openapi": "3.1.0", "info": {}, "paths": {}})})
 
@@ -315,7 +306,7 @@ async def get_problem_pages(_visit: Visit) -> Json:
 @ROUTES.at(f"GET {PROBLEM_PAGES}{{slug}}", Answer("What the error means.", {JSON: (ref("ProblemPage"), PAGE_EXAMPLE)}))
 async def get_problem_page(visit: Visit) -> Json:
     """What the ``type`` of a problem points at: its meaning, its cause, and what to look at."""
-    page = page_of(visit[SLUG])
+    page = problems.page_of(visit[SLUG])
     if page is None:
         raise malformed(f"no problem is called {visit[SLUG][:80]!r}", status=404)
     return page
@@ -332,7 +323,7 @@ EXAMPLE_QUERY = "x-example-query"
 STYLE = (resources.files(__package__) / "docs.css").read_text(encoding="utf-8")
 
 
-def render(document: dict[str, Any], problems: Iterable[dict[str, Any]]) -> bytes:
+def render(document: dict[str, Any], pages: Iterable[dict[str, Any]]) -> bytes:
     """The page, in UTF-8."""
     parts = [
         "<!doctype html>",
@@ -352,7 +343,7 @@ def render(document: dict[str, Any], problems: Iterable[dict[str, Any]]) -> byte
             for method, operation in operations.items():
                 if tag["name"] in operation["tags"]:
                     parts.extend(_shown_operation(method.upper(), path, operation))
-    parts.extend(_errors(problems))
+    parts.extend(_errors(pages))
     parts.append("</main></body></html>\n")
     return "\n".join(parts).encode()
 
@@ -397,10 +388,10 @@ def _answers(responses: dict[str, Any]) -> Iterator[str]:
     yield f"<table>{''.join(errors)}</table>"
 
 
-def _errors(problems: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _errors(pages: Iterable[dict[str, Any]]) -> Iterator[str]:
     yield '<h2 id="errors">errors</h2><p>Each has a page of its own at the address in its <code>type</code>.</p>'
     yield "<table><tr><th>error</th><th>number</th><th>status</th><th>retriable</th><th>meaning</th></tr>"
-    for page in problems:
+    for page in pages:
         yield (
             f'<tr><td><a href="{_text(page["type"])}">{_text(page["error"])}</a></td><td>{page["error_code"]}</td>'
             f"<td>{page['status']}</td><td>{'yes' if page['retriable'] else ''}</td>"

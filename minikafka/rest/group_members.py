@@ -22,19 +22,8 @@ from minikafka import errors as kafka
 from minikafka.client.settings import ASSIGNORS
 from minikafka.groups.assignors import COOPERATIVE, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
+from minikafka.rest import groups
 from minikafka.rest.group_offsets import COMMIT_ANSWERS, COMMIT_PROBLEMS, Commit, committed, committing
-from minikafka.rest.groups import (
-    COORDINATOR_PROBLEMS,
-    GENERATION,
-    GROUP,
-    MEMBER,
-    PARTITION_COUNT_MAX,
-    SORTED,
-    OfGroup,
-    PartitionsOf,
-    partitions_in,
-    partitions_out,
-)
 from minikafka.rest.host import WAIT_MS_MAX, Host
 from minikafka.rest.leaders import check_known, check_may, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member
@@ -94,16 +83,16 @@ class Wish(Model):
     auto_offset_reset: str = member(
         "Where `begin` is without a commit; `latest`.", "earliest", default="latest", enum=RESETS
     )
-    owned: list[PartitionsOf] = many_of(
-        PartitionsOf, "With a cooperative or sticky assignor: what it has had.", default=()
+    owned: list[groups.PartitionsOf] = many_of(
+        groups.PartitionsOf, "With a cooperative or sticky assignor: what it has had.", default=()
     )
-    generation: int = member({**GENERATION, "description": "In which it got `owned`."}, default=g.NO_GENERATION)
+    generation: int = member({**groups.GENERATION, "description": "In which it got `owned`."}, default=g.NO_GENERATION)
 
     def request(self, visit: Visit) -> g.JoinGroupRequest:
         """As JoinGroup."""
         _, software = identity_of(visit.http.headers.get("User-Agent", ""))
         return g.JoinGroupRequest(
-            group_id=visit[GROUP],
+            group_id=visit[groups.GROUP],
             session_timeout_ms=self.session_timeout_ms,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             member_id=self.member_id,
@@ -116,7 +105,7 @@ class Wish(Model):
         )
 
     def _protocol(self, name: str) -> g.GroupProtocol:
-        assignor, owned = ASSIGNORS[name], tuple(partitions_in(self.owned))
+        assignor, owned = ASSIGNORS[name], tuple(groups.partitions_in(self.owned))
         cooperative = assignor.rebalance == COOPERATIVE
         subscription = Subscription(
             topics=tuple(dict.fromkeys(self.topics)),
@@ -134,21 +123,21 @@ class _Beginning(Place):
     begin: Offset | None = member("Where to begin to read; null: not known now.", 41)
 
 
-class Joined(OfGroup, notes=True):
+class Joined(groups.OfGroup, notes=True):
     """A member of a group, with its partitions."""
 
     member_id: str = member("For every later call.", "curl-2f1c0d8f7f3f4e6b")
-    generation: int = member(GENERATION, 1)
+    generation: int = member(groups.GENERATION, 1)
     assignor: str = member("What the members agreed on.", "range")
     leads: bool = member("It is the group's leader: the broker has dealt in its name.", example=True)
-    assignment: list[Any] = many_of(PartitionsOf, SORTED)
+    assignment: list[Any] = many_of(groups.PartitionsOf, groups.SORTED)
     committed: list[_Beginning] = many_of(_Beginning)
-    revoked: list[Any] = many_of(PartitionsOf, "Of `owned`: another's. Stop reading them and join again.")
+    revoked: list[Any] = many_of(groups.PartitionsOf, "Of `owned`: another's. Stop reading them and join again.")
     session_timeout_ms: int = member("A heartbeat or a commit is due within this time.", SESSION_MS_DEFAULT)
 
 
 MEMBER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
-    *COORDINATOR_PROBLEMS,
+    *groups.COORDINATOR_PROBLEMS,
     kafka.FencedInstanceId,
     kafka.IllegalGeneration,
     kafka.RebalanceInProgress,
@@ -175,7 +164,7 @@ async def post_member(visit: Visit) -> Json:
 
     The first call has no ``member_id``; the answer has it, and every later call needs it.
     """
-    group = visit[GROUP]
+    group = visit[groups.GROUP]
     wish = await Wish.sent(visit)
     check_may(visit, AclOperation.DESCRIBE, ResourceType.TOPIC, *wish.topics)
     for topic in wish.topics:
@@ -187,16 +176,16 @@ async def post_member(visit: Visit) -> Json:
             joined, assigned = await _assigned(visit, group, wish, until)
     except (TimeoutError, kafka.NetworkException) as late:
         raise _not_yet(group, wish) from late
-    revoked = [each for each in partitions_in(wish.owned) if each not in assigned.partitions]
+    revoked = [each for each in groups.partitions_in(wish.owned) if each not in assigned.partitions]
     return Joined(
         group=group,
         member_id=joined.member_id,
         generation=joined.generation_id,
         assignor=joined.protocol_name or "",
         leads=joined.leader == joined.member_id,
-        assignment=partitions_out(assigned.partitions),
+        assignment=groups.partitions_out(assigned.partitions),
         committed=await _beginnings(visit, group, assigned.partitions, wish.auto_offset_reset),
-        revoked=partitions_out(revoked),
+        revoked=groups.partitions_out(revoked),
         session_timeout_ms=wish.session_timeout_ms,
     ).out()
 
@@ -304,20 +293,20 @@ def counts_dealt(member: g.DescribedMember | None) -> dict[str, Any]:
 class _Standing(Model):
     """Where it stands."""
 
-    generation: int = member({**GENERATION, "minimum": 0}, 1, if_missing="the answer to the join has it")
+    generation: int = member({**groups.GENERATION, "minimum": 0}, 1, if_missing="the answer to the join has it")
     group_instance_id: str | None = member(default=None)
 
     def of(self, visit: Visit) -> dict[str, Any]:
         """Return the member that the path names, as a request to the coordinator has it."""
-        member = {"member_id": visit[MEMBER], "group_instance_id": self.group_instance_id or None}
-        return {"group_id": visit[GROUP], "generation_id": self.generation, **member}
+        named = {"group_id": visit[groups.GROUP], "member_id": visit[groups.MEMBER]}
+        return {**named, "generation_id": self.generation, "group_instance_id": self.group_instance_id or None}
 
 
-class _Lives(OfGroup, notes=True):
+class _Lives(groups.OfGroup, notes=True):
     """A member that lives."""
 
-    member_id: str = member(example=MEMBER.example)
-    generation: int = member(GENERATION, 1)
+    member_id: str = member(example=groups.MEMBER.example)
+    generation: int = member(groups.GENERATION, 1)
 
 
 @ROUTES.at(
@@ -328,7 +317,7 @@ class _Lives(OfGroup, notes=True):
 )
 async def post_heartbeat(visit: Visit) -> Json:
     """Say that the member lives; 409 REBALANCE_IN_PROGRESS: it is to join again."""
-    group, member_id = visit[GROUP], visit[MEMBER]
+    group, member_id = visit[groups.GROUP], visit[groups.MEMBER]
     standing = await _Standing.sent(visit)
     await from_coordinator(visit, group, g.HeartbeatRequest(**standing.of(visit)))
     await _check_counts(visit, group, member_id, standing.generation)
@@ -352,14 +341,14 @@ async def _check_counts(visit: Visit, group: str, member: str, generation: int) 
 class _MemberCommits(_Standing):
     """What it has read."""
 
-    offsets: list[Commit] = many_of(Commit, minItems=1, maxItems=PARTITION_COUNT_MAX)
+    offsets: list[Commit] = many_of(Commit, minItems=1, maxItems=groups.PARTITION_COUNT_MAX)
 
 
 @ROUTES.at(
     "PUT /v1/groups/{group}/members/{member}/offsets",
     COMMIT_ANSWERS,
     body=_MemberCommits.body(),
-    problems=(*MEMBER_PROBLEMS, *(each for each in COMMIT_PROBLEMS if each not in COORDINATOR_PROBLEMS)),
+    problems=(*MEMBER_PROBLEMS, *COMMIT_PROBLEMS),
 )
 async def put_member_offsets(visit: Visit) -> Reply:
     """Commit as a member: the next offsets to read. Counts as a heartbeat; refused when the group has gone on."""
@@ -367,21 +356,21 @@ async def put_member_offsets(visit: Visit) -> Reply:
     return await committed(visit, g.OffsetCommitRequest(**sent.of(visit), partitions=committing(sent.offsets)))
 
 
-class _Left(OfGroup):
+class _Left(groups.OfGroup):
     """A member that has left its group."""
 
-    member_id: str = member(example=MEMBER.example)
+    member_id: str = member(example=groups.MEMBER.example)
     left: bool = member(example=True)
 
 
 @ROUTES.at(
     "DELETE /v1/groups/{group}/members/{member}",
     _Left.answer("It is no member any more."),
-    problems=(*COORDINATOR_PROBLEMS, kafka.FencedInstanceId, kafka.UnknownMemberId),
+    problems=(*groups.COORDINATOR_PROBLEMS, kafka.FencedInstanceId, kafka.UnknownMemberId),
 )
 async def delete_member(visit: Visit) -> Json:
     """Leave the group, or remove a member: the others share its partitions at once."""
-    group, member_id = visit[GROUP], visit[MEMBER]
+    group, member_id = visit[groups.GROUP], visit[groups.MEMBER]
     leaving = g.LeavingMember(member_id=member_id, reason="left over /v1")
     request = g.LeaveGroupRequest(group_id=group, members=(leaving,))
     response: g.LeaveGroupResponse = await from_coordinator(visit, group, request, repeatable=False)

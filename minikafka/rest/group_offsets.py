@@ -12,18 +12,7 @@ from typing import Any
 from minikafka import errors as kafka
 from minikafka.groups.group import State
 from minikafka.groups.offsets import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
-from minikafka.rest.groups import (
-    COORDINATOR_PROBLEMS,
-    GROUP,
-    PARTITION_COUNT_MAX,
-    CommittedOffset,
-    OfGroup,
-    PartitionsOf,
-    committed_of,
-    described,
-    lags_of,
-    partitions_in,
-)
+from minikafka.rest import groups
 from minikafka.rest.leaders import check_may, first_error, from_coordinator, look_up, partition_of, unknown_topic
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
@@ -49,22 +38,22 @@ PARTITION_QUERY = Integer("partition", "Only of this partition; all without it."
 # ---- looking ---------------------------------------------------------------------------------------------------------
 
 
-class _GroupOffsets(OfGroup):
+class _GroupOffsets(groups.OfGroup):
     """What a group has committed."""
 
     state: str = member("Of the group.", "Empty")
-    offsets: list[Any] = many_of(CommittedOffset)
+    offsets: list[Any] = many_of(groups.CommittedOffset)
 
 
 @ROUTES.at(
     "GET /v1/groups/{group}/offsets",
     _GroupOffsets.answer("The offsets."),
-    problems=(*COORDINATOR_PROBLEMS, kafka.GroupIdNotFound),
+    problems=(*groups.COORDINATOR_PROBLEMS, kafka.GroupIdNotFound),
 )
 async def get_offsets(visit: Visit) -> Json:
     """All that the group has committed, with the metadata beside it, when, and how far behind it is."""
-    group = await described(visit, visit[GROUP])
-    return _GroupOffsets(group=group.group_id, state=group.state, offsets=await lags_of(visit, group)).out()
+    group = await groups.described(visit, visit[groups.GROUP])
+    return _GroupOffsets.out_of(group, offsets=await groups.lags_of(visit, group))
 
 
 # ---- committing ------------------------------------------------------------------------------------------------------
@@ -83,7 +72,7 @@ class Commit(Model):
 class Commits(Model):
     """What to commit."""
 
-    offsets: list[Commit] = many_of(Commit, minItems=1, maxItems=PARTITION_COUNT_MAX)
+    offsets: list[Commit] = many_of(Commit, minItems=1, maxItems=groups.PARTITION_COUNT_MAX)
 
 
 def committing(offsets: Iterable[Commit]) -> tuple[g.CommitPartition, ...]:
@@ -98,7 +87,7 @@ class _Outcome(Place):
     problem: dict[str, Any] | None = member(ref("Problem"), default=None)
 
 
-class _Outcomes(OfGroup, notes=True):
+class _Outcomes(groups.OfGroup, notes=True):
     """What became of each."""
 
     offsets: list[_Outcome] = many_of(_Outcome)
@@ -109,7 +98,7 @@ COMMIT_ANSWERS = {
     207: Answer("Some were committed, each of the others has its problem.", {JSON: (_Outcomes.schema(), None)}),
 }
 COMMIT_PROBLEMS = (
-    *COORDINATOR_PROBLEMS,
+    *groups.COORDINATOR_PROBLEMS,
     kafka.InvalidRequest,
     kafka.OffsetMetadataTooLarge,
     kafka.UnknownTopicOrPartition,
@@ -125,7 +114,7 @@ COMMIT_PROBLEMS = (
 async def put_offsets(visit: Visit) -> Reply:
     """Commit by hand for a group that has no members; a group that does not exist begins with it."""
     partitions = committing((await Commits.sent(visit)).offsets)
-    return await committed(visit, g.OffsetCommitRequest(group_id=visit[GROUP], partitions=partitions))
+    return await committed(visit, g.OffsetCommitRequest(group_id=visit[groups.GROUP], partitions=partitions))
 
 
 async def committed(visit: Visit, request: g.OffsetCommitRequest) -> Reply:
@@ -171,8 +160,8 @@ class _Reset(Model):
         "ISO 8601 with a zone: the first record at or after it.", default=None, format="date-time"
     )
     by_duration: str | None = member("ISO 8601 (`PT1H30M`) or seconds: back from now.", default=None)
-    topics: list[PartitionsOf] = many_of(
-        PartitionsOf, "Which partitions; left out: all that the group has committed.", default=()
+    topics: list[groups.PartitionsOf] = many_of(
+        groups.PartitionsOf, "Which partitions; left out: all that the group has committed.", default=()
     )
     dry_run: bool | None = member("Change nothing, only tell.", example=True, default=LEFT_OUT)
 
@@ -208,7 +197,7 @@ class _NewOffset(Place):
     new_offset: Offset = member(example=0)
 
 
-class _ResetDone(OfGroup, notes=True):
+class _ResetDone(groups.OfGroup, notes=True):
     """Where a group goes on."""
 
     dry_run: bool = member("Nothing was changed.", example=True)
@@ -218,9 +207,9 @@ class _ResetDone(OfGroup, notes=True):
 @ROUTES.at(
     "POST /v1/groups/{group}/offsets:reset",
     _ResetDone.answer("Where the group goes on, or would."),
-    body=_Reset.body(topics=[PartitionsOf.example(partitions=[0])]),
+    body=_Reset.body(topics=[groups.PartitionsOf.example(partitions=[0])]),
     problems=(
-        *COORDINATOR_PROBLEMS,
+        *groups.COORDINATOR_PROBLEMS,
         kafka.GroupIdNotFound,
         kafka.LeaderNotAvailable,
         kafka.NonEmptyGroup,
@@ -234,11 +223,11 @@ async def post_reset(visit: Visit) -> Json:
     Exactly one of ``to`` (earliest, latest, current), ``to_offset``, ``shift_by``, ``to_datetime`` and ``by_duration``
     says where. Every offset is brought between the log's start and its end. Only for a group without members.
     """
-    group, reset = visit[GROUP], await _Reset.sent(visit)
+    group, reset = visit[groups.GROUP], await _Reset.sent(visit)
     check_may(visit, AclOperation.READ, ResourceType.TOPIC, *(each.topic for each in reset.topics))
     await _check_empty(visit, group)
-    before = await committed_of(visit, group)
-    wanted = partitions_in(reset.topics) or sorted(before)
+    before = await groups.committed_of(visit, group)
+    wanted = groups.partitions_in(reset.topics) or sorted(before)
     for each in wanted:
         partition_of(visit.host, each)
     if not wanted:
@@ -262,7 +251,7 @@ async def post_reset(visit: Visit) -> Json:
 async def _check_empty(visit: Visit, group: str) -> None:
     """Before anything is changed; the coordinator checks again when it commits."""
     try:
-        found = await described(visit, group)
+        found = await groups.described(visit, group)
     except kafka.GroupIdNotFound:
         return
     if found.state != State.EMPTY.value:
@@ -292,7 +281,7 @@ async def _new_offsets(
 # ---- forgetting ------------------------------------------------------------------------------------------------------
 
 
-class _Forgotten(OfGroup):
+class _Forgotten(groups.OfGroup):
     """Partitions for which a group has committed nothing any more."""
 
     deleted: list[Any] = many_of(Place)
@@ -303,7 +292,7 @@ class _Forgotten(OfGroup):
     _Forgotten.answer("Forgotten."),
     parameters=(TOPIC_QUERY, PARTITION_QUERY),
     problems=(
-        *COORDINATOR_PROBLEMS,
+        *groups.COORDINATOR_PROBLEMS,
         kafka.GroupIdNotFound,
         kafka.GroupSubscribedToTopic,
         kafka.NonEmptyGroup,
@@ -312,12 +301,12 @@ class _Forgotten(OfGroup):
 )
 async def delete_offsets(visit: Visit) -> Json:
     """Forget what the group has committed for a topic that no member reads."""
-    group, topic = visit[GROUP], visit[TOPIC_QUERY]
+    group, topic = visit[groups.GROUP], visit[TOPIC_QUERY]
     check_may(visit, AclOperation.READ, ResourceType.TOPIC, topic)
     if visit.gives(PARTITION_QUERY):
         partitions = [TopicPartition(topic, visit[PARTITION_QUERY])]
     else:
-        partitions = sorted(each for each in await committed_of(visit, group) if each.topic == topic)
+        partitions = sorted(each for each in await groups.committed_of(visit, group) if each.topic == topic)
         if not partitions and topic not in visit.host.image.topics:
             raise unknown_topic(visit.host, topic)
     request = g.OffsetDeleteRequest(group_id=group, partitions=m.PartitionName.each(partitions))

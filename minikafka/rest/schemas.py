@@ -7,20 +7,7 @@ from typing import Any
 from minikafka.errors import BY_CODE, NotEnoughReplicas
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member, one
 from minikafka.rest.parameters import INT64_MAX
-from minikafka.rest.schema import (
-    SCALARS,
-    PartitionNumber,
-    Schema,
-    Timestamp,
-    TopicName,
-    anything,
-    many,
-    ref,
-    shape,
-    table,
-    text,
-    whole,
-)
+from minikafka.rest.schema import SCALARS, PartitionNumber, Timestamp, TopicName, many, ref, shape, table, text, whole
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.web.problems import problem_of
 
@@ -176,7 +163,8 @@ class Event(Model, named=True):
     )
     cause: str = member("Id of the request or timer that it happened for.", "controller#41")
     facts: dict[str, Any] = member(
-        table(anything("A fact."), "What the rule went by."), {"partition": "orders-0", "old": [1, 2, 3], "new": [1, 2]}
+        table({"description": "A fact."}, "What the rule went by."),
+        {"partition": "orders-0", "old": [1, 2, 3], "new": [1, 2]},
     )
 
 
@@ -230,7 +218,7 @@ class BrokerLoad(Broker, named=True):
 
 
 _MODELS = (Leader, Fault, Problem, ProxyError, ProblemPage, RecordOut, TopicRecord, PartitionState, Event, Broker)
-SCHEMAS: dict[str, Schema] = {
+SCHEMAS: dict[str, dict[str, Any]] = {
     **SCALARS,
     "Outcome": {"type": "string", "enum": list(OUTCOMES), "description": "What became of a write."},
     "RecordIn": {
