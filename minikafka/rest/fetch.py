@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 from minikafka import errors as kafka
@@ -329,30 +330,22 @@ async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> O
     return Offset(found.offset)
 
 
+@dataclass(eq=False)
 class PartitionReader:
     """Reads from ``next_offset`` on. ``wait_ms``: the longest that a poll waits for news."""
 
-    def __init__(
-        self,
-        visit: Visit,
-        name: TopicPartition,
-        next_offset: Offset,
-        *,
-        wait_ms: int,
-        form: str,
-        topic_id: TopicId | None = None,
-    ) -> None:
-        self.visit = visit
-        self.name = name
-        self.next_offset = next_offset
-        self.topic_id = topic_id
-        """Of the topic that ``next_offset`` is in; None: it is in the one that the first fetch finds."""
-        self._wait_ms = wait_ms
-        self._form = form
-        self._read_epoch: Epoch = NO_EPOCH
-        """The leader epoch of the last batch that was read."""
-        self._leader: m.CurrentLeader | None = None
-        self._high_watermark: Offset = -1
+    visit: Visit
+    name: TopicPartition
+    next_offset: Offset
+    _: KW_ONLY
+    wait_ms: int
+    form: str
+    topic_id: TopicId | None = None
+    """Of the topic that ``next_offset`` is in; None: it is in the one that the first fetch finds."""
+    _read_epoch: Epoch = field(default=NO_EPOCH, init=False)
+    """The leader epoch of the last batch that was read."""
+    _leader: m.CurrentLeader | None = field(default=None, init=False)
+    _high_watermark: Offset = field(default=-1, init=False)
 
     async def at_once(self, *, resumes: bool) -> list[Change]:
         """What there is now; raises Refused or ProtocolError when it cannot be read.
@@ -376,7 +369,7 @@ class PartitionReader:
             if self._is_created_again():
                 yield [self._begins_again()]
             try:
-                answer, leader = await self._fetch(wait_ms=self._wait_ms)
+                answer, leader = await self._fetch(wait_ms=self.wait_ms)
                 if self._leader != leader and self._read_epoch != NO_EPOCH:
                     cut = await self._cut()
                     if cut is not None:
@@ -417,7 +410,7 @@ class PartitionReader:
             self._leader = leader
             events.append(Change("leader", self.visit.leader_out(leader)))
         start, count_max = self.next_offset, FETCH_RECORD_COUNT_MAX
-        records, self.next_offset = await records_of(self.visit, answer, start, count_max, self._form)
+        records, self.next_offset = await records_of(self.visit, answer, start, count_max, self.form)
         for record in records:
             events.append(Change("record", record, record.get("last_offset", record["offset"])))
             self._read_epoch = record["leader_epoch"]

@@ -246,7 +246,7 @@ class _Record(Model):
 class _MetadataLog(Log):
     """A part of the metadata log."""
 
-    records: list[_Record] = many_of(_Record)
+    records: list[Any] = many_of(_Record)
     next_offset: int = member("Where the next request should begin.", 21)
 
 
@@ -278,7 +278,7 @@ async def get_controller_log(visit: Visit) -> Json:
         raise kafka.BrokerIdNotRegistered(f"parameter replica: broker {node} is not registered")
     log = await describe_log(visit, METADATA_PARTITION, node, visit[FROM], max_bytes=LOG_BYTES_MAX)
     names = dict(visit.host.image.topic_names)
-    records: list[_Record] = []
+    records: list[dict[str, Any]] = []
     next_offset = max(visit[FROM], log.log_start_offset)
     for batch in iterate(b"".join(log.records)):
         # Raises CorruptMessage: a metadata log that cannot be read is not shown in part.
@@ -290,26 +290,22 @@ async def get_controller_log(visit: Visit) -> Json:
     return _MetadataLog.out_of(log, records=records, next_offset=next_offset)
 
 
-def _record_out(batch: RecordBatch, record: wire.RecordView, high_watermark: int, names: dict[str, str]) -> _Record:
-    shown = _Record(
-        offset=record.offset,
-        timestamp=record.timestamp,
-        leader_epoch=batch.leader_epoch,
-        committed=record.offset < high_watermark,
-        type="unreadable",
-        fields={},
-    )
+def _record_out(
+    batch: RecordBatch, record: wire.RecordView, high_watermark: int, names: dict[str, str]
+) -> dict[str, Any]:
+    kind, detail = "unreadable", ""
+    said: dict[str, Any] = {}
     if batch.is_control:
-        kind = wire.control_type_of(record)
-        shown.type = CONTROL_NAMES.get(kind, f"Control{kind}")
-        return shown
-    try:
-        decoded = decode(record.value or b"")
-    except kafka.ProtocolError as error:
-        shown.detail = error.message
-        return shown
-    shown.type, shown.fields = type(decoded).__name__, _fields_out(decoded, names)
-    return shown
+        control = wire.control_type_of(record)
+        kind = CONTROL_NAMES.get(control, f"Control{control}")
+    else:
+        try:
+            decoded = decode(record.value or b"")
+            kind, said = type(decoded).__name__, _fields_out(decoded, names)
+        except kafka.ProtocolError as error:
+            detail = error.message
+    where = {"leader_epoch": batch.leader_epoch, "committed": record.offset < high_watermark}
+    return _Record.out_of(record, **where, type=kind, fields=said, detail=detail or None)
 
 
 HIDDEN = "[hidden]"

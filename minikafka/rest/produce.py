@@ -450,15 +450,14 @@ def _problem_of(visit: Visit, part: _Part) -> dict[str, Any]:
 
 def _facts_of(visit: Visit, part: _Part) -> dict[str, Any]:
     """What a person looks at next: who leads, who is in sync, how many would have to be."""
-    facts: dict[str, Any] = {"topic": part.name.topic, "partition": part.name.partition}
+    facts: dict[str, Any] = part.name._asdict()
     image = visit.host.image.partition(part.name)
     if image is not None:
         facts["isr"] = list(image.isr)
         known = CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch)
         facts["leader"] = visit.leader_out(known)
-        facts["min_insync_replicas"] = leaders.min_isr(
-            visit.host.config, visit.host.image.topics[part.name.topic], image
-        )
+        topic = visit.host.image.topics[part.name.topic]
+        facts["min_insync_replicas"] = leaders.min_isr(visit.host.config, topic, image)
     return facts
 
 

@@ -45,11 +45,6 @@ def many(items: Schema, description: str = "", **more: Any) -> Schema:
     return {**_typed("array", description, more), "items": items}
 
 
-def nodes(description: str) -> Schema:
-    """A list of broker ids."""
-    return many(whole(), description)
-
-
 def table(values: Schema, description: str = "", **more: Any) -> Schema:
     """An object whose names are data."""
     return {**_typed("object", description, more), "additionalProperties": values}

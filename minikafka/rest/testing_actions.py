@@ -163,14 +163,13 @@ async def post_action(call: HookCall) -> Reply:
     _Wanted.read(call.document)
     lives = _lives(call)
     call.host.world.events("action_asked", do=word, broker=node)
-    if word not in {"stop", "kill", "start"}:
-        return Reply(_Action(node_id=node, do=word, done=True, faults=_paused(call, word)).out())
-    act = {"stop": lives.stop, "kill": lives.kill, "start": lives.start}[word]
-    if node == call.host.node_id and word != "start":
-        lives.soon(act, node)
-        return Reply(_Action(node_id=node, do=word, done=False, faults=[]).out(), 202)
-    await act(node)
-    return Reply(_Action(node_id=node, do=word, done=True, faults=[]).out())
+    if act := {"stop": lives.stop, "kill": lives.kill, "start": lives.start}.get(word):
+        if node == call.host.node_id and word != "start":
+            lives.soon(act, node)
+            return Reply(_Action(node_id=node, do=word, done=False, faults=[]).out(), 202)
+        await act(node)
+    faults = [] if act else _paused(call, word)
+    return Reply(_Action(node_id=node, do=word, done=True, faults=faults).out())
 
 
 def _lives(call: HookCall) -> Lives:
