@@ -40,7 +40,7 @@ from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import failure_of
 from minikafka.world.connections import identity_of
 
-ROUTES = Routes("groups", also=(FORWARD,))
+ROUTES = Routes("groups", also=(FORWARD,), problems=groups.COORDINATOR_PROBLEMS)
 
 # Kafka's session.timeout.ms: a person types slower than a program beats, and may ask for more.
 SESSION_MS_DEFAULT = 45_000
@@ -136,13 +136,7 @@ class Joined(groups.OfGroup, notes=True):
     session_timeout_ms: int = member("A heartbeat or a commit is due within this time.", SESSION_MS_DEFAULT)
 
 
-MEMBER_PROBLEMS: tuple[type[kafka.ProtocolError], ...] = (
-    *groups.COORDINATOR_PROBLEMS,
-    kafka.FencedInstanceId,
-    kafka.IllegalGeneration,
-    kafka.RebalanceInProgress,
-    kafka.UnknownMemberId,
-)
+MEMBER_PROBLEMS = (kafka.FencedInstanceId, kafka.IllegalGeneration, kafka.RebalanceInProgress, kafka.UnknownMemberId)
 
 
 @ROUTES.at(
@@ -366,7 +360,7 @@ class _Left(groups.OfGroup):
 @ROUTES.at(
     "DELETE /v1/groups/{group}/members/{member}",
     _Left.answer("It is no member any more."),
-    problems=(*groups.COORDINATOR_PROBLEMS, kafka.FencedInstanceId, kafka.UnknownMemberId),
+    problems=(kafka.FencedInstanceId, kafka.UnknownMemberId),
 )
 async def delete_member(visit: Visit) -> Json:
     """Leave the group, or remove a member: the others share its partitions at once."""

@@ -28,7 +28,7 @@ from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.outcomes import failure_of
 
-ROUTES = Routes("groups", also=(FORWARD,))
+ROUTES = Routes("groups", also=(FORWARD,), problems=groups.COORDINATOR_PROBLEMS)
 TOPIC_QUERY = Text(
     "topic", "Only of this topic.", length_max=249, pattern=r"[^/]+", needed="a name", required=True, example="orders"
 )
@@ -45,11 +45,7 @@ class _GroupOffsets(groups.OfGroup):
     offsets: list[Any] = many_of(groups.CommittedOffset)
 
 
-@ROUTES.at(
-    "GET /v1/groups/{group}/offsets",
-    _GroupOffsets.answer("The offsets."),
-    problems=(*groups.COORDINATOR_PROBLEMS, kafka.GroupIdNotFound),
-)
+@ROUTES.at("GET /v1/groups/{group}/offsets", _GroupOffsets.answer("The offsets."), problems=(kafka.GroupIdNotFound,))
 async def get_offsets(visit: Visit) -> Json:
     """All that the group has committed, with the metadata beside it, when, and how far behind it is."""
     group = await groups.described(visit, visit[groups.GROUP])
@@ -97,12 +93,7 @@ COMMIT_ANSWERS = {
     200: _Outcomes.answer("Committed, on all in-sync replicas of the group's log."),
     207: Answer("Some were committed, each of the others has its problem.", {JSON: (_Outcomes.schema(), None)}),
 }
-COMMIT_PROBLEMS = (
-    *groups.COORDINATOR_PROBLEMS,
-    kafka.InvalidRequest,
-    kafka.OffsetMetadataTooLarge,
-    kafka.UnknownTopicOrPartition,
-)
+COMMIT_PROBLEMS = (kafka.InvalidRequest, kafka.OffsetMetadataTooLarge, kafka.UnknownTopicOrPartition)
 
 
 @ROUTES.at(
@@ -209,7 +200,6 @@ class _ResetDone(groups.OfGroup, notes=True):
     _ResetDone.answer("Where the group goes on, or would."),
     body=_Reset.body(topics=[groups.PartitionsOf.example(partitions=[0])]),
     problems=(
-        *groups.COORDINATOR_PROBLEMS,
         kafka.GroupIdNotFound,
         kafka.LeaderNotAvailable,
         kafka.NonEmptyGroup,
@@ -291,13 +281,7 @@ class _Forgotten(groups.OfGroup):
     "DELETE /v1/groups/{group}/offsets",
     _Forgotten.answer("Forgotten."),
     parameters=(TOPIC_QUERY, PARTITION_QUERY),
-    problems=(
-        *groups.COORDINATOR_PROBLEMS,
-        kafka.GroupIdNotFound,
-        kafka.GroupSubscribedToTopic,
-        kafka.NonEmptyGroup,
-        kafka.UnknownTopicOrPartition,
-    ),
+    problems=(kafka.GroupIdNotFound, kafka.GroupSubscribedToTopic, kafka.NonEmptyGroup, kafka.UnknownTopicOrPartition),
 )
 async def delete_offsets(visit: Visit) -> Json:
     """Forget what the group has committed for a topic that no member reads."""

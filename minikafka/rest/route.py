@@ -254,10 +254,12 @@ DeclaredHandler = TypeVar("DeclaredHandler", bound=Handler)
 class Routes(list[Route]):
     """The routes of a module. Each is declared above its handler, with all that ``/openapi.json`` says of it."""
 
-    def __init__(self, tag: str, *, testing: bool = False, also: tuple[Parameter[Any], ...] = ()) -> None:
-        """``also``: parameters that all of them have."""
+    def __init__(
+        self, tag: str, *, testing: bool = False, also: tuple[Parameter[Any], ...] = (), problems: Problems = ()
+    ) -> None:
+        """``also``: parameters that all of them have. ``problems``: what can go wrong at all of them."""
         super().__init__()
-        self._tag, self._testing, self._also = tag, testing, also
+        self._tag, self._testing, self._also, self._problems = tag, testing, also, problems
 
     def at(
         self,
@@ -265,6 +267,7 @@ class Routes(list[Route]):
         answers: Answer | Mapping[int, Answer],
         *,
         parameters: tuple[Parameter[Any], ...] = (),
+        problems: Problems = (),
         tag: str | None = None,
         **more: Any,
     ) -> Callable[[DeclaredHandler], DeclaredHandler]:
@@ -285,6 +288,7 @@ class Routes(list[Route]):
                     tag=tag or self._tag,
                     answers=by_status,
                     parameters=(*parts, *parameters, *self._also),
+                    problems=(*self._problems, *problems),
                     testing=self._testing,
                     **more,
                 )
