@@ -16,7 +16,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from minikafka import errors as kafka
-from minikafka.client.caller import Attempts, Backoff, Caller, no_controller
+from minikafka.client.caller import Attempts, Caller, no_controller
 from minikafka.client.metadata import Metadata
 from minikafka.client.routing import GROUP_KEY, Coordinator, ErrorOf, Leaders, as_names, named
 from minikafka.client.settings import AdminConfig
@@ -36,7 +36,7 @@ class AdminCalls:
         self.config = config
         self._world_source = world
         self._resources = AsyncExitStack()
-        self._parts: tuple[World, Metadata, Leaders, Backoff, Caller] | None = None
+        self._parts: tuple[World, Metadata, Caller] | None = None
         self._closed = False
         self._changed_at = NO_OFFSET
         """How far the metadata log reached with this client's latest change."""
@@ -49,8 +49,7 @@ class AdminCalls:
         world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
         caller = Caller(world)
         metadata = Metadata(self.config, world, caller, controller_timeout_ms=self.config.controller_timeout_ms)
-        backoff = Backoff(world.random, base_ms=self.config.retry_backoff_ms, max_ms=self.config.retry_backoff_max_ms)
-        self._parts = (world, metadata, Leaders(self.config, world, metadata), backoff, caller)
+        self._parts = (world, metadata, caller)
         try:
             await metadata.start(self._deadline(None))
         except BaseException:
@@ -118,8 +117,8 @@ class AdminCalls:
         self, offset: Offset, deadline: float, met: Callable[[m.MetadataResponse], bool], topics: Sequence[str]
     ) -> m.MetadataResponse:
         """Until every broker that can be reached reflects ``offset`` of the metadata log, and ``met`` holds there."""
-        world, _, _, backoff, _ = self._started()
-        attempts = Attempts(world, backoff, deadline, growth_max=3)
+        world, metadata, _ = self._started()
+        attempts = Attempts(world, metadata.backoff, deadline, growth_max=3)
         while True:
             answer = await self._answer_about(topics)
             if answer is not None and met(answer) and await self._all_show(answer, topics, offset, deadline, met):
@@ -136,7 +135,7 @@ class AdminCalls:
         met: Callable[[m.MetadataResponse], bool],
     ) -> bool:
         """Return True if all brokers of ``answer`` agree. One that is down learns of it when it is back."""
-        world, metadata, _, _, caller = self._started()
+        world, metadata, caller = self._started()
         request = m.MetadataRequest(topics=tuple(topics))
         leaders = {each.leader_id for topic in answer.topics for each in topic.partitions}
         good = True
@@ -157,8 +156,8 @@ class AdminCalls:
 
     async def _ask_anyone(self, request: Any, deadline: float) -> Any:
         """The answer of the first node that gives one, the controller in front: it knows first."""
-        world, metadata, _, backoff, caller = self._started()
-        attempts = metadata.attempts(backoff, deadline)
+        world, metadata, caller = self._started()
+        attempts = metadata.attempts(deadline)
         while True:
             last: kafka.ProtocolError | None = None
             for address in metadata.controller_first():
@@ -175,8 +174,8 @@ class AdminCalls:
 
     async def _ask_node(self, node: NodeId, request: Any, deadline: float, attempts: Attempts | None = None) -> Any:
         """The answer of one broker, once it is known where it listens."""
-        world, metadata, _, backoff, caller = self._started()
-        attempts = attempts or metadata.attempts(backoff, deadline)
+        world, metadata, caller = self._started()
+        attempts = attempts or metadata.attempts(deadline)
         while True:
             address = metadata.address(node)
             patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
@@ -196,8 +195,7 @@ class AdminCalls:
 
     async def _once_loaded(self, node: NodeId, request: Any, deadline: float) -> Any:
         """The response of one broker, once it has read the partitions that it coordinates."""
-        _, metadata, _, backoff, _ = self._started()
-        attempts = metadata.attempts(backoff, deadline, growth_max=3)
+        attempts = self._metadata().attempts(deadline, growth_max=3)
         while True:
             try:
                 return await self._ask_node(node, request, deadline, attempts)
@@ -223,8 +221,8 @@ class AdminCalls:
         ``happened`` looks whether an attempt without an answer took effect after all, and gives the answer then;
         ``repeated`` is the error by which a repetition shows that an earlier attempt did.
         """
-        world, metadata, _, backoff, caller = self._started()
-        attempts = Attempts(world, backoff, deadline)
+        world, metadata, caller = self._started()
+        attempts = Attempts(world, metadata.backoff, deadline)
         earlier = EarlierAttempts(request)
         missing = _MissingController()
         while True:
@@ -278,7 +276,7 @@ class AdminCalls:
 
     # ------------------------------------------------------------------------------------------------------ helpers
 
-    def _started(self) -> tuple[World, Metadata, Leaders, Backoff, Caller]:
+    def _started(self) -> tuple[World, Metadata, Caller]:
         if self._parts is None or self._closed:
             raise kafka.InvalidRequest(f"the admin client {'was closed' if self._closed else 'is not started'}")
         return self._parts
@@ -300,7 +298,8 @@ class AdminCalls:
         return self._started()[1]
 
     def _leaders(self) -> Leaders:
-        return self._started()[2]
+        world, metadata, _ = self._started()
+        return Leaders(self.config, world, metadata)
 
     def _wall_ms(self) -> int:
         return self._started()[0].clock.wall_ms()

@@ -36,7 +36,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from minikafka.client.group_offsets import GroupOffsets, Membership
 from minikafka.client.metadata import Metadata, Update
@@ -154,6 +154,7 @@ class Subscription:
 LEAVE_WAIT_S = 2.0
 
 Partitions = tuple[TopicPartition, ...]
+Rebalancing: TypeAlias = Literal["on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"]
 
 LEAVING: ContextVar[BaseMember | None] = ContextVar("leaving", default=None)
 """The member whose listener hears that it is over, for what that calls: the last moment for a commit."""
@@ -275,7 +276,7 @@ class BaseMember(ABC):
         self._is_giving_up = True
         try:
             if self.owned:
-                await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), self.owned)
+                await self._call("on_partitions_revoked", self.owned)
         finally:
             self._is_giving_up = False
             LEAVING.set(other)
@@ -303,7 +304,7 @@ class BaseMember(ABC):
     async def _give_up(self, partitions: Partitions) -> None:
         if self._config.enable_auto_commit:
             await self.offsets.commit_processed()
-        await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), partitions)
+        await self._call("on_partitions_revoked", partitions)
         self._drop(partitions)
 
     def _drop(self, partitions: Partitions) -> None:
@@ -311,17 +312,19 @@ class BaseMember(ABC):
         self._positions.assign(self.owned)
         self.offsets.forget(partitions)
 
-    async def _call(
-        self,
-        callback: Callable[[ConsumerRebalanceListener, list[TopicPartition]], Any],
-        partitions: Partitions,
-        *,
-        always: bool = False,
-    ) -> None:
-        """Tell the application's listener; what it raises ends the consumer."""
+    def _lose_all(self, why: str, *, awaits_poll: bool) -> Partitions:
+        """The group has gone on without this member: what it had may be another's already. Return what that was."""
+        lost = self.owned
+        self._awaits_poll = self._awaits_poll or awaits_poll or bool(lost)
+        self._world.events("group_member_thrown_out", group=self._coordinator.group, member=self.member_id, why=why)
+        self._drop(lost)
+        return lost
+
+    async def _call(self, event: Rebalancing, partitions: Partitions, *, always: bool = False) -> None:
+        """Call the application's listener; what it raises ends the consumer."""
         listener = self._subscription.listener
         if listener is not None and (partitions or always):
-            answer = callback(listener, list(partitions))
+            answer = getattr(listener, event)(list(partitions))
             if inspect.isawaitable(answer):
                 await answer
 

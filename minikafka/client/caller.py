@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from minikafka import errors as kafka
+from minikafka.client.settings import ClientConfig
 from minikafka.ports import World
 from minikafka.rpc import call
 from minikafka.types import Address
@@ -43,14 +44,17 @@ def in_parts(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 class Backoff:
-    """Pauses that double from ``base_ms`` to ``max_ms``, each 20 % shorter to 20 % longer (KIP-580)."""
+    """Pauses that double from ``retry_backoff_ms`` to ``retry_backoff_max_ms``, each 20 % shorter to 20 % longer.
+
+    As in Kafka since KIP-580.
+    """
 
     __slots__ = ("_base_s", "_max_s", "_random")
 
-    def __init__(self, random: Random, *, base_ms: int, max_ms: int) -> None:
+    def __init__(self, random: Random, config: ClientConfig) -> None:
         self._random = random
-        self._base_s = base_ms / 1000
-        self._max_s = max_ms / 1000
+        self._base_s = config.retry_backoff_ms / 1000
+        self._max_s = config.retry_backoff_max_ms / 1000
 
     def pause_s(self, attempts: int) -> float:
         """Seconds to wait after ``attempts`` failed attempts (1 or more)."""

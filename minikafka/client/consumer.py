@@ -33,7 +33,6 @@ from minikafka.client.structs import (
     WakeUp,
 )
 from minikafka.errors import InvalidGroupId, InvalidRequest, ProtocolError, RequestTimedOut
-from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.tasks import Step, Tasks, in_turn
 from minikafka.types import Offset, TopicPartition
@@ -55,7 +54,6 @@ class Consumer:
         self._world: World | None = None
         self._metadata: Metadata | None = None
         self._fetcher: Fetcher | None = None
-        self._leaders: Leaders | None = None
         self._member: BaseMember | None = None
         self._offsets: GroupOffsets | None = None
         self._coordinator: Coordinator | None = None
@@ -91,12 +89,13 @@ class Consumer:
             metadata.listeners.append(self._on_metadata)
             metadata.follow_only(self._topics_wanted())
             await metadata.start(self._deadline())
-            self._leaders = Leaders(self.config, world, metadata)
             self._fetcher = Fetcher(self.config, world, metadata, self._positions)
             self._fetcher.start()
             self._gate = PollGate(world.clock.now)
             if self.config.group_id is not None:
-                self._enter_group(self.config.group_id, world, metadata)
+                # With a group offsets can be committed, whether this consumer becomes a member or not.
+                self._coordinator = Coordinator(self.config.group_id, self.config, world, metadata)
+                self._offsets = GroupOffsets(self.config, world, self._coordinator, self._positions, Membership)
             if self._subscription.pattern is not None and not self._broker_matches:
                 await self._match_topics(self._subscription.pattern)
             if self._subscription:
@@ -235,11 +234,6 @@ class Consumer:
 
     # ------------------------------------------------------------------------------------------------------- group
 
-    def _enter_group(self, group: str, world: World, metadata: Metadata) -> None:
-        """With a group offsets can be committed, whether this consumer becomes a member or not."""
-        self._coordinator = Coordinator(group, self.config, world, metadata)
-        self._offsets = GroupOffsets(self.config, world, self._coordinator, self._positions, Membership)
-
     def _join(self) -> None:
         """Become a member, if there is a group; find topics, if there is a pattern."""
         is_matched_here = self._subscription.pattern is not None and not self._broker_matches
@@ -247,16 +241,15 @@ class Consumer:
             self._tasks.spawn(self._keep_matching(), "topic-pattern")
         if self._coordinator is None or self._member is not None:
             return
-        fetcher, metadata, gate = self._fetcher, self._metadata, self._gate
-        if fetcher is None or metadata is None or gate is None:
+        if self._gate is None:
             raise InvalidRequest("the consumer is not started")
         parts = MemberParts(
             self.config,
             self._running_world(),
-            metadata,
+            self._running_metadata(),
             self._coordinator,
             self._positions,
-            gate,
+            self._gate,
             self._subscription,
             follow=self._follow_group,
             tell=self._tell,
@@ -286,9 +279,8 @@ class Consumer:
 
     async def _match_topics(self, pattern: re.Pattern[str]) -> None:
         """Internal topics match no pattern, as in Kafka."""
-        invariant(self._metadata is not None, "a pattern is matched without metadata")
         try:
-            response = await self._metadata.ask_once(None)  # type: ignore[union-attr]
+            response = await self._running_metadata().ask_once(None)
         except ProtocolError as error:
             self._running_world().events("topics_not_listed", why=error.message)
             return
@@ -308,10 +300,9 @@ class Consumer:
 
     async def _look_up_committed(self, partitions: list[TopicPartition]) -> bool:
         """One attempt, of default_api_timeout_ms at most; False when it failed."""
-        invariant(self._offsets is not None, "offsets are looked up without a group")
         held = [each for each in partitions if self._positions.is_held(each)]
         try:
-            committed = await self._offsets.committed(held)  # type: ignore[union-attr]
+            committed = await self._in_group().committed(held)
         except ProtocolError as error:
             self._positions.refuse(held, error)
             self._tell()
@@ -440,7 +431,7 @@ class Consumer:
         """
         deadline = self._deadline()
         clock = self._running_world().clock
-        absent = None if self._metadata is None else AbsentPartitions(self._metadata.view, clock)
+        absent = AbsentPartitions(self._running_metadata().view, clock)
         while True:
             fetcher = self._running()
             state = self._state(partition)
@@ -448,7 +439,7 @@ class Consumer:
                 return state.position
             if state.error is not None:
                 raise type(state.error)(state.error.message, outcome=state.error.outcome, **state.error.facts)
-            if absent is not None and (missing := absent.error(state.partition)) is not None:
+            if (missing := absent.error(state.partition)) is not None:
                 raise missing
             look_at = min(deadline, clock.now() + ABSENT_S / 4) if absent else deadline
             if not await fetcher.changed(look_at) and look_at >= deadline:
@@ -502,17 +493,16 @@ class Consumer:
 
     async def _list_offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, m.ListedOffset]:
         self._running()
-        invariant(self._leaders is not None, "a consumer runs without leaders")
+        leaders = Leaders(self.config, self._running_world(), self._running_metadata())
         isolation = m.READ_COMMITTED if self.config.isolation_level == "read_committed" else m.READ_UNCOMMITTED
-        return await self._leaders.list_offsets(wanted, deadline=self._deadline(), isolation_level=isolation)  # type: ignore[union-attr]
+        return await leaders.list_offsets(wanted, deadline=self._deadline(), isolation_level=isolation)
 
     # ------------------------------------------------------------------------------------------------------ topics
 
     async def topics(self) -> frozenset[str]:
         """All topics of the cluster that are not internal."""
         self._running()
-        invariant(self._metadata is not None, "a consumer runs without metadata")
-        response = await self._metadata.ask_once(None)  # type: ignore[union-attr]
+        response = await self._running_metadata().ask_once(None)
         return frozenset(topic.name for topic in response.topics if not topic.error_code and not topic.is_internal)
 
     def partitions_for_topic(self, topic: str) -> frozenset[int] | None:
@@ -655,6 +645,11 @@ class Consumer:
         if self._world is None:
             raise InvalidRequest("the consumer is not started")
         return self._world
+
+    def _running_metadata(self) -> Metadata:
+        if self._metadata is None:
+            raise InvalidRequest("the consumer is not started")
+        return self._metadata
 
     def __repr__(self) -> str:
         return f"<consumer {' '.join(map(repr, self._positions.states.values()))}>"

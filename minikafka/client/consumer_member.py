@@ -146,17 +146,10 @@ class ConsumerProtocolMember(BaseMember):
         await self._send_goodbye(leaving)
 
     async def _thrown_out(self, why: str, *, awaits_poll: bool = False, error: ProtocolError | None = None) -> None:
-        """The group has gone on without this member: what it had may be another's already."""
-        lost = self.owned
-        self._awaits_poll = self._awaits_poll or awaits_poll or bool(lost)
-        self._world.events(
-            "group_member_thrown_out", group=self._coordinator.group, member=self.rule.member_id, why=why
-        )
+        lost = self._lose_all(why, awaits_poll=awaits_poll)
         self.rule.lose(error)
-        self._drop(lost)
         self._tell()
-        if lost:
-            await self._call(lambda listener, gone: listener.on_partitions_lost(gone), lost)
+        await self._call("on_partitions_lost", lost)
 
     async def _say_goodbye(self) -> None:
         try:
@@ -217,7 +210,7 @@ class ConsumerProtocolMember(BaseMember):
                 found = committed[partition]
                 self._positions.begin_at(partition, found.offset, found.leader_epoch)
         self._follow({each.topic for each in self.owned})
-        await self._call(lambda listener, given: listener.on_partitions_assigned(given), added)
+        await self._call("on_partitions_assigned", added)
         if self.rule.life == life:
             self.rule.taken(known)
         if self.rule.to_take:
@@ -229,7 +222,7 @@ class ConsumerProtocolMember(BaseMember):
             await self.offsets.commit_processed()
         if self.rule.life != life:
             return
-        await self._call(lambda listener, partitions: listener.on_partitions_revoked(partitions), gone)
+        await self._call("on_partitions_revoked", gone)
         if self.rule.life == life:
             self._drop(gone)
 

@@ -11,15 +11,15 @@ import asyncio
 from typing import Any
 
 from minikafka import errors as kafka
-from minikafka.client.caller import Backoff, in_parts
+from minikafka.client.caller import in_parts
 from minikafka.client.metadata import Leader, Metadata, Update
 from minikafka.client.positions import EARLIEST, NEVER, PartitionState, Positions
+from minikafka.client.routing import error_of_part
 from minikafka.client.settings import ConsumerConfig
 from minikafka.ports import World
 from minikafka.tasks import Tasks
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire import messages as m
-from minikafka.wire.outcomes import error_in
 
 FETCHES_PER_NODE_MAX = 8
 """Each may be a long poll of partitions that are read to their ends, and these do not come to it together. With two, a
@@ -43,7 +43,6 @@ class Fetcher:
         self._metadata = metadata
         self._positions = positions
         self._isolation = m.READ_COMMITTED if config.isolation_level == "read_committed" else m.READ_UNCOMMITTED
-        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._failures = 0
         """Failed requests in a row, for the pause before the next."""
         self._wake = asyncio.Event()
@@ -150,9 +149,7 @@ class Fetcher:
         good = []
         for state, version in asked:
             answer = answers.get(state.partition)
-            refusal = (
-                error_in(answer) if answer is not None else kafka.UnknownServerError("the answer says nothing of it")
-            )
+            refusal = error_of_part(answer)
             if refusal is None:
                 good.append((state, version, answer))
             else:
@@ -164,7 +161,7 @@ class Fetcher:
         if error.stale_metadata or isinstance(error, METADATA_MAY_HELP):
             self._metadata.learn_leader(state.partition, getattr(answer, "current_leader", None))
         self._world.events("consumer_request_failed", partition=str(state.partition), error=error.name)
-        pause_s = self._backoff.pause_s(min(self._failures, 10))
+        pause_s = self._metadata.backoff.pause_s(min(self._failures, 10))
         self._positions.failed(state, version, error, self._world.clock.now() + pause_s)
 
     async def _reset(self, node: NodeId, asked: Asked) -> None:

@@ -237,23 +237,18 @@ class Member(BaseMember):
         for partition, found in committed.items():
             self._positions.begin_at(partition, found.offset, found.leader_epoch)
         self._tell()
-        await self._call(lambda listener, new: listener.on_partitions_assigned(new), added, always=True)
+        await self._call("on_partitions_assigned", added, always=True)
         if gone and self._is_cooperative:
             self.rejoin("what was given up is free for the others now")
 
     async def _thrown_out(self, why: str, *, forget_id: bool, awaits_poll: bool = False) -> None:
-        """The group has gone on without this member: what it had may be another's already."""
-        lost = self.owned
-        self._awaits_poll = self._awaits_poll or awaits_poll or bool(lost)
-        self._world.events("group_member_thrown_out", group=self._coordinator.group, member=self.member_id, why=why)
+        lost = self._lose_all(why, awaits_poll=awaits_poll)
         self.generation = g.NO_GENERATION
         if forget_id:
             self.member_id = ""
         self._was_owned = (), g.NO_GENERATION
-        self._drop(lost)
         self._must_join.set()
-        if lost:
-            await self._call(lambda listener, gone: listener.on_partitions_lost(gone), lost)
+        await self._call("on_partitions_lost", lost)
 
     # ---------------------------------------------------------------------------------------------- heartbeats
 

@@ -391,7 +391,8 @@ class Metadata:
         self._task: asyncio.Task[None] | None = None
         self._in_vain = 0
         """How often in a row more was asked for, and no broker knew."""
-        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
+        self.backoff = Backoff(world.random, config)
+        """The pauses between attempts of this client."""
         self._unanswered = 0
         """Rounds over all nodes in a row in which none answered."""
         self._failures = ConnectionFailures()
@@ -410,7 +411,7 @@ class Metadata:
 
     async def start(self, deadline: float) -> None:
         """Ask until a first broker answers. NetworkException at ``deadline`` when none did."""
-        attempts = Attempts(self._world, self._backoff, deadline)
+        attempts = Attempts(self._world, self.backoff, deadline)
         while True:
             try:
                 await self._ask()
@@ -473,9 +474,9 @@ class Metadata:
             if entry in self._waiting:
                 self._waiting.remove(entry)
 
-    def attempts(self, backoff: Backoff, deadline: float, *, growth_max: int = 31) -> Attempts:
+    def attempts(self, deadline: float, *, growth_max: int = 31) -> Attempts:
         """The attempts of one call, which end early after ``controller_timeout_ms`` without a controller."""
-        return Attempts(self._world, backoff, deadline, growth_max=growth_max, missing=self._missing)
+        return Attempts(self._world, self.backoff, deadline, growth_max=growth_max, missing=self._missing)
 
     def _without_controller(self) -> list[str]:
         """What each broker said if the newest metadata names no controller. Newer metadata is requested."""
@@ -576,7 +577,7 @@ class Metadata:
                     if isinstance(error, kafka.SaslAuthenticationFailed):
                         self._release(error)
                     self._world.events("metadata_refresh_failed", error=error.message)
-                pause_s = min(pause_max_s, self._backoff.pause_s(max(self._in_vain, 1)))
+                pause_s = min(pause_max_s, self.backoff.pause_s(max(self._in_vain, 1)))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._is_new.wait()

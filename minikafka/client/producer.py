@@ -29,7 +29,6 @@ from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import GroupMetadata, OffsetAndMetadata, RecordMetadata, SentRecords
 from minikafka.client.transactions import State, Transactions, offsets_of
 from minikafka.config import KIB
-from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.tasks import Step, in_turn
 from minikafka.types import Offset, TopicPartition
@@ -327,7 +326,7 @@ class Producer:
         their order. MessageTooLarge, and InvalidRequest for what is not bytes, are raised before anything is buffered;
         a part for which memory stayed full, or whose metadata stayed unknown, has a failed future (not written).
         """
-        now_ms = self._running_world().clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        now_ms = self._running().world.clock.wall_ms() if timestamp_ms is None else timestamp_ms
         given = list(records)
         if not given:
             return []
@@ -347,7 +346,7 @@ class Producer:
         return BatchToSend(
             compression=self.config.compression_type or "none",
             size_max=self.config.max_batch_size,
-            wall_ms=self._running_world().clock.wall_ms(),
+            wall_ms=self._running().world.clock.wall_ms(),
             transactional=self._transactions is not None,
             rows=None if self._ledger is None else [],
         )
@@ -481,13 +480,13 @@ class Producer:
         return partition
 
     def _with_leader(self, topic: str, count: int) -> list[int]:
-        view = self._running_metadata().view
+        view = self._running().metadata.view
         return [index for index in range(count) if view.leader(topic, index).node in view.brokers]
 
     def _next_sticky(self, topic: str, queues: list[Queue], current: int) -> int:
         available = self._with_leader(topic, len(queues)) or list(range(len(queues)))
         lengths = [len(queues[index].batches) for index in available]
-        return choose_sticky(self._running_world().random, available, lengths, current)
+        return choose_sticky(self._running().world.random, available, lengths, current)
 
     # ---------------------------------------------------------------------------------------- ledger
 
@@ -616,11 +615,12 @@ class Producer:
 
     async def _known(self, topic: str, count: int, deadline: float) -> list[Queue]:
         """The topic's queues once it has at least ``count`` partitions (S27)."""
-        metadata, sender = self._running_metadata(), self._running()
+        sender = self._running()
+        metadata = sender.metadata
         if not isinstance(topic, str):
             raise kafka.InvalidRequest(f"topic: a str is needed, not {type(topic).__name__}", field="topic")
         metadata.follow(topic)
-        absent = AbsentPartitions(metadata.view, self._running_world().clock)
+        absent = AbsentPartitions(metadata.view, sender.world.clock)
         while True:
             queues = sender.queues(topic)
             if queues is not None and len(queues) >= count:
@@ -652,16 +652,6 @@ class Producer:
             )
         self._sender.check()
         return self._sender
-
-    def _running_metadata(self) -> Metadata:
-        self._running()
-        invariant(self._metadata is not None, "a sender without metadata")
-        return self._metadata  # type: ignore[return-value]
-
-    def _running_world(self) -> World:
-        self._running()
-        invariant(self._world is not None, "a sender without a world")
-        return self._world  # type: ignore[return-value]
 
     def __repr__(self) -> str:
         return f"<producer {self._accumulator!r}>"

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from minikafka import errors as kafka
-from minikafka.client.caller import Backoff, Caller, in_parts
+from minikafka.client.caller import Caller, in_parts
 from minikafka.client.metadata import AbsentPartitions, Leader, Metadata
 from minikafka.client.settings import ClientConfig
 from minikafka.ports import World
@@ -45,7 +45,6 @@ class Leaders:
         self._config = config
         self._world = world
         self._metadata = metadata
-        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
 
     async def ask(
         self,
@@ -63,7 +62,7 @@ class Leaders:
         answers: dict[TopicPartition, Any] = {}
         unsure: dict[TopicPartition, None] = {}
         absent = AbsentPartitions(self._metadata.view, self._world.clock)
-        attempts = self._metadata.attempts(self._backoff, deadline)
+        attempts = self._metadata.attempts(deadline)
         for topic in dict.fromkeys(partition.topic for partition in items):
             self._metadata.follow(topic)
         while True:
@@ -148,15 +147,18 @@ class Leaders:
         found = {TopicPartition(each.topic, each.partition): each for each in getattr(response, results)}
         for partition, _, _ in group:
             answer = found.get(partition)
-            refusal = (
-                error_in(answer) if answer is not None else kafka.UnknownServerError("the answer says nothing of it")
-            )
+            refusal = error_of_part(answer)
             if refusal is None:
                 answers[partition] = answer
                 continue
             errors[partition] = refusal
             if refusal.stale_metadata or isinstance(refusal, kafka.NetworkException):
                 self._metadata.learn_leader(partition, getattr(answer, "current_leader", None))
+
+
+def error_of_part(part: Any) -> kafka.ProtocolError | None:
+    """Return the error of one part of a response; None as the part: the response lacks it."""
+    return kafka.UnknownServerError("the answer says nothing of it") if part is None else error_in(part)
 
 
 def error_within(
@@ -223,7 +225,6 @@ class Coordinator:
         self._world = world
         self._metadata = metadata
         self._caller = Caller(world)
-        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._address: Address | None = None
         self._node: NodeId = NO_NODE
         self._rounds = 0
@@ -258,7 +259,7 @@ class Coordinator:
 
         An error's outcome is that of all attempts: it is unknown if any attempt may have been written.
         """
-        attempts = self._metadata.attempts(self._backoff, deadline)
+        attempts = self._metadata.attempts(deadline)
         earlier = EarlierAttempts(request)
         while True:
             try:
@@ -290,7 +291,7 @@ class Coordinator:
 
     async def locate(self, deadline: float) -> NodeId:
         """Which broker it is. RequestTimedOut when none knows by ``deadline``."""
-        attempts = self._metadata.attempts(self._backoff, deadline)
+        attempts = self._metadata.attempts(deadline)
         while True:
             try:
                 await self._find(deadline)

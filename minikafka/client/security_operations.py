@@ -19,6 +19,8 @@ from minikafka.security.scram import (
     ScramMechanism,
     salted_password,
 )
+from minikafka.wire import credentials as c
+from minikafka.wire import quotas as q
 from minikafka.wire.acls import (
     Acl,
     AclFilter,
@@ -27,24 +29,6 @@ from minikafka.wire.acls import (
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
-)
-from minikafka.wire.credentials import (
-    AlterUserScramCredentialsRequest,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    ScramDeletion,
-    ScramUpsertion,
-)
-from minikafka.wire.quotas import (
-    DEFAULT,
-    EXACT,
-    AlterClientQuotasRequest,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    EntityPart,
-    QuotaAlteration,
-    QuotaChange,
-    QuotaFilterPart,
 )
 
 
@@ -85,8 +69,8 @@ class SecurityOperations(AdminCalls):
     ) -> dict[str, dict[str, int]]:
         """Return iterations by mechanism of these users, or of all. The first error is raised."""
         names = None if users is None else as_names(users, "describe_user_scram_credentials")
-        request = DescribeUserScramCredentialsRequest(users=names)
-        response: DescribeUserScramCredentialsResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
+        request = c.DescribeUserScramCredentialsRequest(users=names)
+        response: c.DescribeUserScramCredentialsResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
         raise_first(response.results)
         return {
             each.user: {ScramMechanism(info.mechanism).label: info.iterations for info in each.credential_infos}
@@ -124,7 +108,7 @@ class SecurityOperations(AdminCalls):
         if not password:
             raise InvalidRequest("The password is empty.", member="password")
         salt = self._started()[0].entropy(SALT_SIZE)
-        upsertion = ScramUpsertion(
+        upsertion = c.ScramUpsertion(
             name=user,
             mechanism=number,
             iterations=iterations,
@@ -132,15 +116,15 @@ class SecurityOperations(AdminCalls):
             # PBKDF2 refuses 0 iterations, and the controller all that are out of bounds.
             salted_password=salted_password(number, password, salt, max(1, min(iterations, ITERATIONS_MAX))),
         )
-        request = AlterUserScramCredentialsRequest(upsertions=(upsertion,))
+        request = c.AlterUserScramCredentialsRequest(upsertions=(upsertion,))
         await self._changed(request, timeout_ms, "results", wait=wait)
 
     async def delete_user_credential(
         self, user: str, mechanism: str, timeout_ms: int | None = None, *, wait: bool = True
     ) -> None:
         """Delete a user's credential of one mechanism. Raises ResourceNotFound if there is none."""
-        deletion = ScramDeletion(name=user, mechanism=_mechanism(mechanism))
-        request = AlterUserScramCredentialsRequest(deletions=(deletion,))
+        deletion = c.ScramDeletion(name=user, mechanism=_mechanism(mechanism))
+        request = c.AlterUserScramCredentialsRequest(deletions=(deletion,))
         await self._changed(request, timeout_ms, "results", wait=wait)
 
     # ---- quotas ----
@@ -155,13 +139,13 @@ class SecurityOperations(AdminCalls):
                 default. They may have other types too. Empty: all entities.
             timeout_ms: When the call is given up.
         """
-        request = DescribeClientQuotasRequest(
+        request = q.DescribeClientQuotasRequest(
             components=tuple(
-                QuotaFilterPart(entity_type=kind, match_type=DEFAULT if name is None else EXACT, match=name)
+                q.QuotaFilterPart(entity_type=kind, match_type=q.DEFAULT if name is None else q.EXACT, match=name)
                 for kind, name in wanted
             )
         )
-        response: DescribeClientQuotasResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
+        response: q.DescribeClientQuotasResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
         return {
             tuple((part.entity_type, part.entity_name) for part in entry.entity): {
                 each.key: each.value for each in entry.values
@@ -184,12 +168,12 @@ class SecurityOperations(AdminCalls):
             timeout_ms: When the call is given up.
             wait: Return when every broker that can be reached uses them.
         """
-        request = AlterClientQuotasRequest(
+        request = q.AlterClientQuotasRequest(
             entries=tuple(
-                QuotaAlteration(
-                    entity=tuple(EntityPart(entity_type=kind, entity_name=name) for kind, name in entity),
+                q.QuotaAlteration(
+                    entity=tuple(q.EntityPart(entity_type=kind, entity_name=name) for kind, name in entity),
                     ops=tuple(
-                        QuotaChange(key=key, value=0.0 if value is None else float(value), remove=value is None)
+                        q.QuotaChange(key=key, value=0.0 if value is None else float(value), remove=value is None)
                         for key, value in values.items()
                     ),
                 )

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from minikafka import errors as kafka
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import NEVER, Batch, Call, Identity, PartitionQueue, is_success
-from minikafka.client.caller import Backoff, Caller
+from minikafka.client.caller import Caller
 from minikafka.client.metadata import Metadata, Update
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
@@ -186,11 +186,10 @@ class Sender:
         self.on_failure: Callable[[kafka.ProtocolError], None] = lambda _: None
         """Called with the error of each batch that failed for good, before its waiters."""
         self._config = config
-        self._world = world
+        self.world = world
         self._accumulator = accumulator
-        self._metadata = metadata
+        self.metadata = metadata
         self._caller = caller
-        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._wake = asyncio.Event()
         self.wake: Callable[[], None] = self._wake.set
         """Look again: something was added, or is urgent."""
@@ -279,7 +278,7 @@ class Sender:
 
     def queues(self, topic: str) -> list[Queue] | None:
         """The topic's queues, as many as it has partitions; None when metadata does not know the topic."""
-        known = self._metadata.view.partition_count(topic)
+        known = self.metadata.view.partition_count(topic)
         if known is None:
             self.topics.pop(topic, None)
             return None
@@ -299,14 +298,14 @@ class Sender:
         if self.broken is None:
             self.broken = error
             self.topics.clear()
-            self._world.events("producer_broken", error=repr(error))
+            self.world.events("producer_broken", error=repr(error))
             self._fail_all(f"the producer ended: {error!r}")
             if self._main is not None:
                 self._main.cancel()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        accumulator, clock, wake = self._accumulator, self._world.clock, self._wake
+        accumulator, clock, wake = self._accumulator, self.world.clock, self._wake
         while True:
             wake.clear()
             drained = accumulator.drain(clock.now(), self._leader_of)
@@ -315,7 +314,7 @@ class Sender:
             for call in drained.calls:
                 self._tasks.spawn(self._produce(call), "producer-call")
             if drained.leaderless:
-                self._metadata.refresh_soon()
+                self.metadata.refresh_soon()
             if drained.wants_identity and self._identity_task is None:
                 self._identity_task = self._tasks.spawn(self._init_producer_id(), "producer-identity")
             self._settle()
@@ -327,12 +326,12 @@ class Sender:
                 timer.cancel()
 
     def _leader_of(self, topic: str, partition: int) -> NodeId:
-        node = self._metadata.view.leader(topic, partition).node
-        return node if node in self._metadata.view.brokers else NO_NODE
+        node = self.metadata.view.leader(topic, partition).node
+        return node if node in self.metadata.view.brokers else NO_NODE
 
     async def _produce(self, call: Call[Waiting]) -> None:
         """One request and its answer. The answer of a partition that is missing counts as unknown."""
-        config, clock = self._config, self._world.clock
+        config, clock = self._config, self.world.clock
         sequencing = PIPELINED if self._accumulator.pipelines else PLAIN
         request = m.ProduceRequest(
             acks=config.required_acks,
@@ -362,9 +361,9 @@ class Sender:
             if self._config.idempotent:
                 # A copy that the former leader may have replicated is recognized by its sequence.
                 partitions = [each.topic_partition for each in call.batches]
-                response = await self._metadata.call_leader(call.node, request, partitions, deadline=deadline)
+                response = await self.metadata.call_leader(call.node, request, partitions, deadline=deadline)
             else:
-                response = await self._metadata.call(call.node, request, deadline=deadline)
+                response = await self.metadata.call(call.node, request, deadline=deadline)
             answers = {(each.topic, each.partition): each for each in response.partitions}
             endpoints = response.node_endpoints
         except kafka.ProtocolError as error:
@@ -399,14 +398,14 @@ class Sender:
             return
         if error.stale_metadata or isinstance(error, kafka.NetworkException):
             leader = answer.current_leader if answer is not None else None
-            self._metadata.learn_leader(batch.topic_partition, leader, endpoints)
+            self.metadata.learn_leader(batch.topic_partition, leader, endpoints)
         if self._config.required_acks == 0 and error.outcome != kafka.NOT_WRITTEN:
             # Nobody waits for it, and sending it again might write it twice.
             self._accumulator.succeeded(batch)
             return
         identity = batch.queue.identity
-        failure = self._accumulator.failed(batch, error, now, self._backoff.pause_s(batch.attempts))
-        self._world.events(
+        failure = self._accumulator.failed(batch, error, now, self.metadata.backoff.pause_s(batch.attempts))
+        self.world.events(
             "produce_attempt_failed",
             partition=str(batch.topic_partition),
             error=error.name,
@@ -415,14 +414,14 @@ class Sender:
             final=failure is not None,
         )
         if batch.queue.identity != identity:
-            self._world.events(
+            self.world.events(
                 "producer_epoch_bumped", partition=str(batch.topic_partition), identity=batch.queue.identity
             )
         if failure is not None:
             self._refuse(failure.batch, failure.error)
 
     def _refuse(self, batch: Batch[Waiting], error: kafka.ProtocolError) -> None:
-        self._world.events(
+        self.world.events(
             "delivery_failed",
             partition=str(batch.topic_partition),
             records=batch.record_count,
@@ -439,14 +438,14 @@ class Sender:
         attempts = 0
         try:
             while True:
-                for address in self._metadata.any_addresses():
-                    deadline = self._world.clock.now() + self._config.request_timeout_ms / 1000
+                for address in self.metadata.any_addresses():
+                    deadline = self.world.clock.now() + self._config.request_timeout_ms / 1000
                     try:
                         answer: m.InitProducerIdResponse = await self._caller.call(
                             address, m.InitProducerIdRequest(), deadline=deadline
                         )
                     except kafka.ProtocolError as error:
-                        self._world.events("init_producer_id_failed", error=error.name, message=error.message)
+                        self.world.events("init_producer_id_failed", error=error.name, message=error.message)
                         self._accumulator.why_no_identity = error.message
                         if error.retriable:
                             continue
@@ -457,7 +456,7 @@ class Sender:
                     self._accumulator.why_no_identity = ""
                     return
                 attempts += 1
-                await asyncio.sleep(self._backoff.pause_s(attempts))
+                await asyncio.sleep(self.metadata.backoff.pause_s(attempts))
         finally:
             self._identity_task = None
             self.wake()
@@ -465,8 +464,8 @@ class Sender:
     # ---------------------------------------------------------------------------------------- waiters
 
     def _on_metadata(self, update: Update) -> None:
-        if self._metadata.failed is not None:
-            self.fail(self._metadata.failed)
+        if self.metadata.failed is not None:
+            self.fail(self.metadata.failed)
             return
         for topic in list(self.topics):
             self.queues(topic)

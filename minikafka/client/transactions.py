@@ -23,7 +23,7 @@ from typing import Any
 from minikafka import errors as kafka
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import Identity
-from minikafka.client.caller import Backoff, accepted
+from minikafka.client.caller import accepted
 from minikafka.client.metadata import Metadata
 from minikafka.client.routing import GROUP_KEY, TRANSACTION_KEY, Coordinator, error_of_coordinator, error_within
 from minikafka.client.sender import Sender
@@ -80,7 +80,6 @@ class Transactions:
         self._accumulator = accumulator
         self._coordinator = Coordinator(self._name, config, world, metadata, key_type=TRANSACTION_KEY)
         self._groups: dict[str, Coordinator] = {}
-        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._identity = Identity(-1, -1)
         self._has_offsets = False
         self._commits: EarlierAttempts | None = None
