@@ -21,7 +21,6 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from minikafka import errors as kafka
 from minikafka.blocking.brokers import BACKOFF_FIRST_S, BACKOFF_MAX_S, Brokers, BrokersUnreachable
@@ -77,20 +76,9 @@ class OffsetRange:
         return self.end - self.start
 
 
-class Limits(Protocol):
-    """How a range is read; Spark's source options have these members, and so has :class:`ReadingLimits`."""
-
-    @property
-    def fetch_size(self) -> int: ...
-    @property
-    def poll_timeout_s(self) -> float: ...
-    @property
-    def fail_on_data_loss(self) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingLimits:
-    """Limits of a reader outside of Spark; the defaults are those of Spark's source options."""
+    """How a range is read."""
 
     fetch_size: int = FETCH_SIZE
     """Most bytes of one fetch."""
@@ -107,7 +95,7 @@ class NotYetCommitted(Exception):
 class RangeReader:
     """Reads one range. Raises DataLoss, NotYetCommitted, BrokersUnreachable."""
 
-    def __init__(self, brokers: Brokers, wanted: OffsetRange, limits: Limits) -> None:
+    def __init__(self, brokers: Brokers, wanted: OffsetRange, limits: ReadingLimits) -> None:
         self._brokers = brokers
         self._range = wanted
         self._limits = limits

@@ -7,9 +7,10 @@ precommitted-read need transactions and are not here until the broker has them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
 from typing import ClassVar
+
+from msgspec import Struct
 
 from minikafka.types import NO_OFFSET, Epoch, NodeId, Offset
 
@@ -17,8 +18,7 @@ MISSING = "missing"
 """In place of a value where a replica has no record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding(ABC):
+class Finding(Struct, frozen=True, kw_only=True):
     """One broken promise."""
 
     kind: ClassVar[str]
@@ -34,23 +34,22 @@ class Finding(ABC):
 
     def evidence(self) -> dict[str, object]:
         """The fields as JSON has them (lists for tuples); a contract."""
-        return {member.name: _plain(getattr(self, member.name)) for member in fields(self)}
+        return {name: _plain(getattr(self, name)) for name in self.__struct_fields__}
 
     def place(self) -> str:
         """``flights-3@42``, or ``flights-3`` where no offset is known."""
         at = "" if self.offset == NO_OFFSET else f"@{self.offset}"
         return f"{self.topic}-{self.partition}{at}"
 
-    @abstractmethod
     def sentence(self) -> str:
         """What was seen, in one line."""
+        raise NotImplementedError
 
 
 # -- sends -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostWrite(Finding):
+class LostWrite(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "lost-write"
     meaning: ClassVar[str] = "an acknowledged record is gone: readers passed its place, or no replica has it"
 
@@ -72,8 +71,7 @@ class LostWrite(Finding):
         return f"{self.value} of {self.process} was acknowledged and is nowhere to be read ({held})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unseen(Finding):
+class Unseen(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "unseen"
     meaning: ClassVar[str] = "an acknowledged record lies beyond all that was read, though the final read is complete"
 
@@ -86,8 +84,7 @@ class Unseen(Finding):
         return f"{self.value} of {self.process} was acknowledged; reading ended at {self.read_up_to}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicate(Finding):
+class Duplicate(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "duplicate"
     meaning: ClassVar[str] = "a value stands at more places than it was sent"
 
@@ -102,8 +99,7 @@ class Duplicate(Finding):
         return f"{self.value} was sent {_times(self.sends)} and stands at {places}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonmonotonicSend(Finding):
+class NonmonotonicSend(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "nonmonotonic-send"
     meaning: ClassVar[str] = "records of one process stand in another order than they were sent"
 
@@ -118,8 +114,7 @@ class NonmonotonicSend(Finding):
         return f"{self.process} sent {first} before {second}, but they stand at {first_at} and {second_at}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedRead(Finding):
+class AbortedRead(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "aborted-read"
     meaning: ClassVar[str] = "a record is there whose send definitely failed"
 
@@ -132,8 +127,7 @@ class AbortedRead(Finding):
         return f"{self.value} was refused with {self.error}, yet seen by {self.seen_by}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhantomRead(Finding):
+class PhantomRead(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "phantom-read"
     meaning: ClassVar[str] = "a record is there that nobody sent"
 
@@ -144,8 +138,7 @@ class PhantomRead(Finding):
         return f"{self.value} was sent by nobody, yet seen by {self.seen_by}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InconsistentOffsets(Finding):
+class InconsistentOffsets(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "inconsistent-offsets"
     meaning: ClassVar[str] = "one offset was seen with different values"
 
@@ -156,8 +149,7 @@ class InconsistentOffsets(Finding):
         return "; ".join(f"{value} says {who}" for value, who in self.values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shifted(Finding):
+class Shifted(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "shifted"
     meaning: ClassVar[str] = "records stand in their order, all the same distance from where they were acknowledged"
 
@@ -181,8 +173,7 @@ class Shifted(Finding):
 # -- polls -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonmonotonicPoll(Finding):
+class NonmonotonicPoll(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "nonmonotonic-poll"
     meaning: ClassVar[str] = "a process read an offset again or went back, with no seek or assignment between"
 
@@ -194,14 +185,12 @@ class NonmonotonicPoll(Finding):
         return f"{self.process} was to go on at {self.expected} and got {self.offset}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntNonmonotonicPoll(NonmonotonicPoll):
+class IntNonmonotonicPoll(NonmonotonicPoll, frozen=True, kw_only=True):
     kind: ClassVar[str] = "int-nonmonotonic-poll"
     meaning: ClassVar[str] = "within one poll offsets repeat or go back"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollSkip(Finding):
+class PollSkip(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "poll-skip"
     meaning: ClassVar[str] = "between two polls a process passed over records that exist"
 
@@ -214,14 +203,12 @@ class PollSkip(Finding):
         return f"{self.process} passed over {_records(self.count)} from {self.offset} to {self.until} (exclusive)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntPollSkip(PollSkip):
+class IntPollSkip(PollSkip, frozen=True, kw_only=True):
     kind: ClassVar[str] = "int-poll-skip"
     meaning: ClassVar[str] = "within one poll a process passed over records that exist"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadAboveHw(Finding):
+class ReadAboveHw(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "read-above-hw"
     meaning: ClassVar[str] = "a consumer was given a record at or above the high watermark"
 
@@ -236,8 +223,7 @@ class ReadAboveHw(Finding):
 # -- replicas --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diverged(Finding):
+class Diverged(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "diverged"
     meaning: ClassVar[str] = "replicas differ below their high watermarks"
 
@@ -250,8 +236,7 @@ class Diverged(Finding):
         return f"{held}{'; ' if self.detail else ''}{self.detail}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcknowledgedMissingOnReplica(Finding):
+class AcknowledgedMissingOnReplica(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "acknowledged-missing-on-replica"
     meaning: ClassVar[str] = "an acknowledged record is not on a replica that must have it"
 
@@ -285,6 +270,19 @@ KINDS: tuple[type[Finding], ...] = (
     AcknowledgedMissingOnReplica,
 )
 """Every kind, the gravest first: the order of reports."""
+
+
+def findings_json(totals: Mapping[str, int], findings: Collection[Finding]) -> dict[str, object]:
+    """The part of a verdict's JSON that says what was found; ``totals``: how many of each kind."""
+    return {
+        kind.kind: {
+            "count": totals[kind.kind],
+            "meaning": kind.meaning,
+            "examples": [each.evidence() for each in findings if each.kind == kind.kind],
+        }
+        for kind in KINDS
+        if kind.kind in totals
+    }
 
 
 def _plain(value: object) -> object:

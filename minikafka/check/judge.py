@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from minikafka.check import findings
 from minikafka.check.clients import (
     Outcome,
     PartitionReads,
@@ -24,21 +25,7 @@ from minikafka.check.clients import (
     Stretches,
     moved_together,
 )
-from minikafka.check.findings import (
-    MISSING,
-    AbortedRead,
-    AcknowledgedMissingOnReplica,
-    Duplicate,
-    Finding,
-    InconsistentOffsets,
-    IntPollSkip,
-    LostWrite,
-    NonmonotonicSend,
-    PhantomRead,
-    PollSkip,
-    Shifted,
-    Unseen,
-)
+from minikafka.check.findings import Finding
 from minikafka.check.history import Expectations
 from minikafka.check.replicas import ReplicaBook, ReplicaLog
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
@@ -212,10 +199,10 @@ class Judge:
     def _lost(self, record: SentRecord, held_by: tuple[NodeId, ...], read_up_to: Offset) -> None:
         self._lost_ops.add(record.op)
         offset = NO_OFFSET if record.offset is None else record.offset
-        self._report(LostWrite(**_of(record), offset=offset, held_by=held_by, read_up_to=read_up_to))
+        self._report(findings.LostWrite(**_of(record), offset=offset, held_by=held_by, read_up_to=read_up_to))
 
     def _unseen(self, record: SentRecord, offset: Offset, read_up_to: Offset) -> None:
-        self._report(Unseen(**_of(record), offset=offset, read_up_to=read_up_to))
+        self._report(findings.Unseen(**_of(record), offset=offset, read_up_to=read_up_to))
 
     def _missing_on_replicas(
         self, record: SentRecord, offset: Offset, logs: dict[NodeId, ReplicaLog], holders: tuple[NodeId, ...]
@@ -228,10 +215,10 @@ class Judge:
             must = log.owes(offset) or (self._expectations.replicas_complete and offset >= log.log_start)
             if must and node not in holders:
                 row = log.rows.get(offset)
-                without.append((node, MISSING if row is None else row[1]))
+                without.append((node, findings.MISSING if row is None else row[1]))
         if without:
             self._report(
-                AcknowledgedMissingOnReplica(
+                findings.AcknowledgedMissingOnReplica(
                     topic=record.topic,
                     partition=record.place.partition,
                     offset=offset,
@@ -270,7 +257,7 @@ class Judge:
                     partition, offset = places[1]
                     lines = () if record is None else (record.line,)
                     self._report(
-                        Duplicate(
+                        findings.Duplicate(
                             topic=topic,
                             partition=partition,
                             offset=offset,
@@ -305,9 +292,8 @@ class Judge:
                 continue  # one record at another's place: a swap
             moved.update((acknowledged[offset].value, stretch.distance) for offset in stretch.offsets)
             self._report(
-                Shifted(
-                    topic=partition.topic,
-                    partition=partition.partition,
+                findings.Shifted(
+                    **partition._asdict(),
                     offset=first,
                     lines=(acknowledged[first].outcome_line, acknowledged[last].outcome_line),
                     until=last + 1,
@@ -364,9 +350,8 @@ class Judge:
         if offset in self._agreed[partition]:
             claims.setdefault(self._agreed[partition][offset], ("the replicas", 0))
         self._report(
-            InconsistentOffsets(
-                topic=partition.topic,
-                partition=partition.partition,
+            findings.InconsistentOffsets(
+                **partition._asdict(),
                 offset=offset,
                 lines=tuple(line for _, line in claims.values() if line),
                 values=tuple((value, who) for value, (who, _) in claims.items()),
@@ -395,7 +380,7 @@ class Judge:
             last[writer] = (record, offset)
             if before is not None and before[1] >= offset:
                 self._report(
-                    NonmonotonicSend(
+                    findings.NonmonotonicSend(
                         topic=record.topic,
                         partition=partition,
                         offset=offset,
@@ -438,26 +423,16 @@ class Judge:
             record = sent.get(value)
             if record is not None and _sends_that_may_stand(record):
                 continue
-            reading = self._reads(TopicPartition(topic, number)).first.get(offset)
+            name = TopicPartition(topic, number)
+            reading = self._reads(name).first.get(offset)
             seen_by = "the replicas" if reading is None else reading.process
-            lines = () if reading is None else (reading.line,)
+            lines: tuple[int, ...] = () if reading is None else (reading.line,)
+            seen: dict[str, Any] = {**name._asdict(), "offset": offset, "value": value, "seen_by": seen_by}
             if record is None:
-                self._report(
-                    PhantomRead(topic=topic, partition=number, offset=offset, lines=lines, value=value, seen_by=seen_by)
-                )
+                self._report(findings.PhantomRead(**seen, lines=lines))
             else:
-                self._report(
-                    AbortedRead(
-                        topic=topic,
-                        partition=number,
-                        offset=offset,
-                        lines=(record.line, record.outcome_line, *lines),
-                        value=value,
-                        op=record.op,
-                        error=record.error,
-                        seen_by=seen_by,
-                    )
-                )
+                lines = (record.line, record.outcome_line, *lines)
+                self._report(findings.AbortedRead(**seen, lines=lines, op=record.op, error=record.error))
 
     def _skips(self, partition: TopicPartition) -> None:
         """poll-skip and int-poll-skip: a gap counts when records are known to stand in it."""
@@ -472,11 +447,10 @@ class Judge:
             skipped = offsets[first : bisect_left(offsets, gap.end)]
             skipped = [offset for offset in skipped if not self._replaced.may_be_gone(partition, offset)]
             if skipped:
-                finding = IntPollSkip if gap.inside else PollSkip
+                finding = findings.IntPollSkip if gap.inside else findings.PollSkip
                 self._report(
                     finding(
-                        topic=partition.topic,
-                        partition=partition.partition,
+                        **partition._asdict(),
                         offset=skipped[0],
                         lines=(gap.line,),
                         process=gap.process,

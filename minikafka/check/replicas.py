@@ -233,8 +233,7 @@ def _compacted_difference(
     reasons = [f"replica {walk.node} lacks the last record of its key" for walk in lacking]
     reasons += [f"replica {walk.node} has another record" for walk in strays if walk not in lacking]
     return Diverged(
-        topic=partition.topic,
-        partition=partition.partition,
+        **partition._asdict(),
         offset=offset,
         holdings=tuple((walk.node, *_held_by(walk, offset)) for walk in due),
         detail=", ".join(reasons),
@@ -385,8 +384,7 @@ def _diverged(
     lines: tuple[int, ...] = (),
 ) -> Diverged:
     return Diverged(
-        topic=partition.topic,
-        partition=partition.partition,
+        **partition._asdict(),
         offset=offset,
         lines=lines,
         holdings=tuple(holdings),

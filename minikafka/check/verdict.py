@@ -10,22 +10,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from minikafka.check import history
 from minikafka.check.clients import Outcome, PollBook, SendBook
-from minikafka.check.findings import KINDS, Finding
-from minikafka.check.history import (
-    Acknowledged,
-    Assign,
-    Expect,
-    Expectations,
-    Failed,
-    Operation,
-    Poll,
-    Replica,
-    Seek,
-    Send,
-    Unknown,
-    read_history,
-)
+from minikafka.check.findings import KINDS, Finding, findings_json
+from minikafka.check.history import Expectations, Operation, read_history
 from minikafka.check.judge import Judge
 from minikafka.check.replicas import ReplicaBook
 from minikafka.invariant import invariant
@@ -92,15 +80,7 @@ class Verdict:
                 "log_start": [[*name, offset] for name, offset in sorted(self.expectations.log_start.items())],
                 **({"compacted": sorted(self.expectations.compacted)} if self.expectations.compacted else {}),
             },
-            "findings": {
-                kind.kind: {
-                    "count": self.totals[kind.kind],
-                    "meaning": kind.meaning,
-                    "examples": [finding.evidence() for finding in self.of(kind.kind)],
-                }
-                for kind in KINDS
-                if kind.kind in self.totals
-            },
+            "findings": findings_json(self.totals, self.findings),
         }
 
     def render(self) -> str:
@@ -160,23 +140,23 @@ class Checker:
     def feed(self, operation: Operation) -> None:
         """Take the next operation. Raises HistoryError when it contradicts what came before."""
         match operation:
-            case Send():
+            case history.Send():
                 self._sends.on_send(operation)
-            case Acknowledged():
+            case history.Acknowledged():
                 self._sends.on_acknowledged(operation)
-            case Poll():
+            case history.Poll():
                 self._polls.on_poll(operation)
-            case Failed():
+            case history.Failed():
                 self._sends.on_failed(operation)
-            case Unknown():
+            case history.Unknown():
                 self._sends.on_unknown(operation)
-            case Assign():
+            case history.Assign():
                 self._polls.on_assign(operation)
-            case Seek():
+            case history.Seek():
                 self._polls.on_seek(operation)
-            case Replica():
+            case history.Replica():
                 self._replicas.on_replica(operation)
-            case Expect(expectations=expectations):
+            case history.Expect(expectations=expectations):
                 if not self._expectations_fixed:
                     self._expectations = expectations
 

@@ -28,22 +28,12 @@ from minikafka.check import (
     HistoryError,
     Verdict,
     compare_replicas,
+    history,
     merged,
     value_id,
 )
 from minikafka.check.findings import MISSING, Diverged, ReadAboveHw
-from minikafka.check.history import (
-    Acknowledged,
-    Assign,
-    Expect,
-    Failed,
-    Operation,
-    Poll,
-    Seek,
-    Send,
-    Unknown,
-    read_history,
-)
+from minikafka.check.history import Operation, read_history
 from minikafka.cli.admin import Decorated, tls_files, tls_options
 from minikafka.cli.running import FAILED, Failure, lone_command
 from minikafka.cli.tables import EXISTING_FILE, output_option, print_json, together
@@ -144,12 +134,12 @@ def audit(ledgers: Sequence[Path], bootstrap: str | None, folders: Iterable[Path
     topics: dict[str, None] = {}
     idempotent = True
     for operation in operations_of(ledgers):
-        if isinstance(operation, Poll | Assign | Seek):
+        if isinstance(operation, history.Poll | history.Assign | history.Seek):
             readers.feed(operation)
             continue
-        if isinstance(operation, Send):
+        if isinstance(operation, history.Send):
             topics[operation.topic] = None
-        if isinstance(operation, Expect):
+        if isinstance(operation, history.Expect):
             idempotent = idempotent and operation.expectations.idempotent
         checker.feed(operation)
     if not topics:
@@ -169,7 +159,7 @@ def audit(ledgers: Sequence[Path], bootstrap: str | None, folders: Iterable[Path
     promised = Expectations(
         idempotent=idempotent, final_read_complete=True, log_start=log_start, compacted=frozenset(compacted)
     )
-    checker.feed(Expect(expectations=promised))
+    checker.feed(history.Expect(expectations=promised))
     batches = size = 0
     for partition in partitions:
         holders = [node for node, folder in nodes.items() if partition in partitions_in(folder)]
@@ -219,10 +209,10 @@ class Readers:
         self._highest: dict[tuple[TopicPartition, str], tuple[Offset, str, int]] = {}
         self._ends: dict[TopicPartition, Offset] = {}
 
-    def feed(self, operation: Poll | Assign | Seek) -> None:
+    def feed(self, operation: history.Poll | history.Assign | history.Seek) -> None:
         """What a ledger says."""
         self._checker.feed(operation)
-        if isinstance(operation, Poll):
+        if isinstance(operation, history.Poll):
             name = TopicPartition(operation.topic, operation.partition)
             self._partitions.add(name)
             below = [each for each in operation.records if each[0] < (operation.high_watermark or each[0] + 1)]
@@ -233,7 +223,7 @@ class Readers:
                     self._highest.get(place, (offset, value, operation.line)), (offset, value, operation.line)
                 )
 
-    def compare(self, poll: Poll) -> None:
+    def compare(self, poll: history.Poll) -> None:
         """What the log has."""
         name = TopicPartition(poll.topic, poll.partition)
         self._ends[name] = poll.high_watermark or 0
@@ -247,8 +237,7 @@ class Readers:
             if offset >= end:
                 self._checker.report(
                     ReadAboveHw(
-                        topic=name.topic,
-                        partition=name.partition,
+                        **name._asdict(),
                         offset=offset,
                         lines=(line,),
                         process=process,
@@ -257,7 +246,7 @@ class Readers:
                     )
                 )
         kept = Expectations(log_start=promised.log_start, compacted=promised.compacted)
-        self._checker.feed(Expect(expectations=kept))
+        self._checker.feed(history.Expect(expectations=kept))
         return self._checker.verdict()
 
 
@@ -271,12 +260,12 @@ def operations_of(ledgers: Sequence[Path]) -> Iterator[Operation]:
 
 def _with_ledger_name(operation: Operation, name: str, index: int, count: int) -> Operation:
     match operation:
-        case Send():
+        case history.Send():
             process = f"{name}: {operation.process}"
             return replace(operation, op=operation.op * count + index, process=process)
-        case Acknowledged() | Failed() | Unknown():
+        case history.Acknowledged() | history.Failed() | history.Unknown():
             return replace(operation, op=operation.op * count + index)
-        case Poll() | Assign() | Seek():
+        case history.Poll() | history.Assign() | history.Seek():
             return replace(operation, process=f"{name}: {operation.process}")
         case _:
             return operation
@@ -289,7 +278,7 @@ def _brokers(bootstrap: str, timeout_s: float) -> Brokers:
     return Brokers(parse_bootstrap(bootstrap, https=True), api_timeout_s=timeout_s, tls=tls_files(bootstrap))
 
 
-def _from_brokers(bootstrap: str, topics: list[str], log_start: dict[TopicPartition, Offset]) -> Iterator[Poll]:
+def _from_brokers(bootstrap: str, topics: list[str], log_start: dict[TopicPartition, Offset]) -> Iterator[history.Poll]:
     """Every partition from its log start, which is noted, to its high watermark, as polls."""
     brokers = _brokers(bootstrap, API_TIMEOUT_S)
     names = [
@@ -309,7 +298,7 @@ def _from_brokers(bootstrap: str, topics: list[str], log_start: dict[TopicPartit
 
 def _from_folders(
     nodes: dict[NodeId, Path], partitions: list[TopicPartition], log_start: dict[TopicPartition, Offset]
-) -> Iterator[Poll]:
+) -> Iterator[history.Poll]:
     """As :func:`_from_brokers`, from the replica whose high watermark is highest."""
     for name in partitions:
         replicas = [
@@ -328,8 +317,8 @@ def _records(batch: RecordBatch) -> list[RecordView]:
     return [] if batch.is_control else decode_batch(batch)
 
 
-def _poll(name: TopicPartition, records: list[RecordView], high_watermark: Offset, after: Offset) -> Poll:
-    return Poll(
+def _poll(name: TopicPartition, records: list[RecordView], high_watermark: Offset, after: Offset) -> history.Poll:
+    return history.Poll(
         time=0.0,
         process=READER,
         topic=name.topic,

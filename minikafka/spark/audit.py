@@ -39,21 +39,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from minikafka.blocking.brokers import Brokers
-from minikafka.check.findings import (
-    KINDS,
-    MISSING,
-    AbortedRead,
-    Diverged,
-    Duplicate,
-    Finding,
-    InconsistentOffsets,
-    LostWrite,
-    NonmonotonicSend,
-    PhantomRead,
-    ReadAboveHw,
-    Shifted,
-    Unseen,
-)
+from minikafka.check import findings
+from minikafka.check.findings import Finding, findings_json
 from minikafka.check.history import value_id
 from minikafka.spark.options import parse_source
 from minikafka.spark.places import present
@@ -162,14 +149,14 @@ def _place(row: Any) -> dict[str, Any]:
 
 def lost(row: Any) -> Finding:
     """Acknowledged and gone."""
-    return LostWrite(
+    return findings.LostWrite(
         **_place(row), value=row.value, op=row.op, process=row.process, held_by=(), read_up_to=row.read_up_to
     )
 
 
 def unseen(row: Any) -> Finding:
     """Acknowledged and beyond all that is there."""
-    return Unseen(**_place(row), value=row.value, op=row.op, process=row.process, read_up_to=row.read_up_to)
+    return findings.Unseen(**_place(row), value=row.value, op=row.op, process=row.process, read_up_to=row.read_up_to)
 
 
 def _first(row: Any) -> dict[str, Any]:
@@ -180,27 +167,27 @@ def duplicate(row: Any) -> Finding:
     """A value with its places."""
     places = tuple((each.partition, each.offset) for each in row.at)
     second = {"topic": row.topic, "partition": places[1][0], "offset": places[1][1]}
-    return Duplicate(**second, value=row.value, places=places, sends=row.may_stand or 0)
+    return findings.Duplicate(**second, value=row.value, places=places, sends=row.may_stand or 0)
 
 
 def aborted(row: Any) -> Finding:
     """A value whose sends failed."""
-    return AbortedRead(**_first(row), value=row.value, op=row.last_op, error=row.error or "", seen_by=READER)
+    return findings.AbortedRead(**_first(row), value=row.value, op=row.last_op, error=row.error or "", seen_by=READER)
 
 
 def phantom(row: Any) -> Finding:
     """A value that nobody sent."""
-    return PhantomRead(**_first(row), value=row.value, seen_by=READER)
+    return findings.PhantomRead(**_first(row), value=row.value, seen_by=READER)
 
 
 def inconsistent(row: Any) -> Finding:
     """A place with all that is claimed of it."""
-    return InconsistentOffsets(**_place(row), values=tuple((each.value, each.who) for each in row.claims))
+    return findings.InconsistentOffsets(**_place(row), values=tuple((each.value, each.who) for each in row.claims))
 
 
 def shifted(row: Any) -> Finding:
     """A stretch that moved."""
-    return Shifted(
+    return findings.Shifted(
         **_place(row),
         until=row.until,
         distance=row.distance,
@@ -212,7 +199,7 @@ def shifted(row: Any) -> Finding:
 
 def reordered(row: Any) -> Finding:
     """A send with the one before it."""
-    return NonmonotonicSend(
+    return findings.NonmonotonicSend(
         topic=row.topic,
         partition=row.partition,
         offset=row.stands_at,
@@ -226,17 +213,17 @@ def reordered(row: Any) -> Finding:
 
 def above(row: Any) -> Finding:
     """A record of a poll."""
-    return ReadAboveHw(**_place(row), process=row.process, value=row.value, high_watermark=row.high_watermark)
+    return findings.ReadAboveHw(**_place(row), process=row.process, value=row.value, high_watermark=row.high_watermark)
 
 
 def diverged(row: Any) -> Finding:
     """A place with what each replica has there."""
     held = {each.node: (each.epoch, each.value) for each in row.holdings}
     owing = sorted({each.node for each in row.owing} | held.keys())
-    holdings = {node: held.get(node, (NO_EPOCH, MISSING)) for node in owing}
+    holdings = {node: held.get(node, (NO_EPOCH, findings.MISSING)) for node in owing}
     usual = Counter(holdings.values()).most_common(1)[0][0]
     strays = [node for node in owing if holdings[node] != usual]
-    return Diverged(
+    return findings.Diverged(
         **_place(row),
         holdings=tuple((node, *holdings[node]) for node in owing),
         detail=f"replica {', '.join(map(str, strays))} differs from the others",
@@ -316,8 +303,8 @@ class Audit:
         self._values(self._cache(values.join(names, ["topic", "value"], "left")))
         acknowledged = self._cache(self._acknowledged(data, values, names, log_starts))
         owed = acknowledged.where("offset is null or log_start is null or offset >= log_start").where(LOST)
-        self._keep(LostWrite, owed.where("offset is null or offset < read_up_to"), lost)
-        self._keep(Unseen, owed.where("offset >= read_up_to"), unseen)
+        self._keep(findings.LostWrite, owed.where("offset is null or offset < read_up_to"), lost)
+        self._keep(findings.Unseen, owed.where("offset >= read_up_to"), unseen)
         self._disputes(data, acknowledged, self._shifts(acknowledged))
         self._order(acknowledged)
         self._read_above_hw(data)
@@ -327,9 +314,9 @@ class Audit:
         """What stands too often, or should not stand at all."""
         if self._idempotent:
             several = found.where("places > greatest(coalesce(may_stand, 0), 1)")
-            self._keep(Duplicate, several, duplicate)
-        self._keep(AbortedRead, found.where("may_stand = 0"), aborted)
-        self._keep(PhantomRead, found.where("may_stand is null"), phantom)
+            self._keep(findings.Duplicate, several, duplicate)
+        self._keep(findings.AbortedRead, found.where("may_stand = 0"), aborted)
+        self._keep(findings.PhantomRead, found.where("may_stand is null"), phantom)
 
     def _acknowledged(self, data: DataFrame, values: DataFrame, names: DataFrame, log_starts: DataFrame) -> DataFrame:
         """Each acknowledged send with what stands at its place (``here``) and where its value stands (``place``)."""
@@ -373,7 +360,7 @@ class Audit:
             # A record alone at another's place is a swap.
             .where("count_ > 1 or here is null")
         )
-        self._keep(Shifted, stretches, shifted)
+        self._keep(findings.Shifted, stretches, shifted)
         return numbered.join(stretches.select(*WHERE, "stretch"), [*WHERE, "stretch"]).select("topic", "value")
 
     def _disputes(self, data: DataFrame, acknowledged: DataFrame, moved: DataFrame) -> None:
@@ -399,7 +386,7 @@ class Audit:
             .groupBy(*PLACE)
             .agg(f.sort_array(f.collect_list(f.struct("who", "value")), asc=False).alias("claims"))
         )
-        self._keep(InconsistentOffsets, disputed, inconsistent, examples=claims)
+        self._keep(findings.InconsistentOffsets, disputed, inconsistent, examples=claims)
 
     def _order(self, acknowledged: DataFrame) -> None:
         """By where a value stands (one that was sent several times, by its answer); unknown sends may arrive late."""
@@ -417,7 +404,7 @@ class Audit:
         pairs = sent.select(
             "*", *(f.lag(name).over(window).alias(f"before_{name}") for name in ("op", "value", "stands_at"))
         )
-        self._keep(NonmonotonicSend, pairs.where("before_stands_at >= stands_at"), reordered)
+        self._keep(findings.NonmonotonicSend, pairs.where("before_stands_at >= stands_at"), reordered)
 
     def _polls(self) -> DataFrame:
         """What polls in the ledgers were given, record by record."""
@@ -441,7 +428,7 @@ class Audit:
             .groupBy("process", *WHERE, "high_watermark")
             .agg(f.max("offset").alias("offset"), f.max_by("value", "offset").alias("value"))
         )
-        self._keep(ReadAboveHw, beyond_theirs.unionByName(beyond_todays), above)
+        self._keep(findings.ReadAboveHw, beyond_theirs.unionByName(beyond_todays), above)
 
     def compare(self, replicas: Replicas) -> int:
         """Hold the replicas' records against each other, below the high watermarks; rows looked at."""
@@ -460,7 +447,7 @@ class Audit:
         wanted = sides.join(f.broadcast(due), WHERE).withColumn(
             "owing", f.expr("filter(due, each -> each.log_start <= offset and offset < each.high_watermark)")
         )
-        self._keep(Diverged, wanted.where("different > 1 or holders < size(owing)"), diverged)
+        self._keep(findings.Diverged, wanted.where("different > 1 or holders < size(owing)"), diverged)
         return int(below.count())
 
     def _keep(
@@ -503,15 +490,7 @@ class Audited:
         return {
             "ok": self.ok,
             "counts": {"sends": self.sends, "records_read": self.records, "replica_records": self.held},
-            "findings": {
-                kind.kind: {
-                    "count": self.totals[kind.kind],
-                    "meaning": kind.meaning,
-                    "examples": [each.evidence() for each in self.findings if each.kind == kind.kind],
-                }
-                for kind in KINDS
-                if kind.kind in self.totals
-            },
+            "findings": findings_json(self.totals, self.findings),
         }
 
 

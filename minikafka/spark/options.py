@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 from minikafka.addresses import parse_bootstrap
-from minikafka.blocking.reading import FETCH_SIZE, POLL_TIMEOUT_MS
+from minikafka.blocking.reading import FETCH_SIZE, POLL_TIMEOUT_MS, ReadingLimits
 from minikafka.blocking.tls import ClientTls
 from minikafka.errors import InvalidConfig, did_you_mean, nearest
 from minikafka.types import Address, Offset, TopicPartition
@@ -182,7 +182,7 @@ Place: TypeAlias = ByWord | ByOffset | ByTimestamp | ByGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
+class SourceOptions(ReadingLimits):
     """A reader's options; times in seconds, sizes in bytes."""
 
     bootstrap: tuple[Address, ...]
@@ -190,7 +190,6 @@ class SourceOptions:
     selection: Selection
     starting: Place
     ending: Place
-    fail_on_data_loss: bool
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
@@ -198,11 +197,9 @@ class SourceOptions:
     max_records_per_partition: int | None
     include_headers: bool
     group_id_prefix: str
-    poll_timeout_s: float
     retry_count: int
     retry_interval_s: float
     api_timeout_s: float
-    fetch_size: int
     push_filters: bool
     isolation_level: int = READ_UNCOMMITTED
     commit_group: str | None = None

@@ -409,7 +409,7 @@ class _Writer(Travels):
             return TaskWriter(options, brokers, identity, task).write(iterator)
         if options.guarantee is Guarantee.TRANSACTIONAL:
             transaction = self._begin(brokers, transactional_id(self._job, task))
-            return _write_transaction(options, brokers, transaction, task, None, iterator)
+            return self._write_transaction(brokers, transaction, task, None, iterator)
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         if query_id is None or batch_id is None:
@@ -424,7 +424,26 @@ class _Writer(Travels):
         if is_written(transaction.note(), batch):
             skipped = sum(each.num_rows for each in iterator)
             return Written(skipped, skipped)
-        return _write_transaction(options, brokers, transaction, task, batch, iterator)
+        return self._write_transaction(brokers, transaction, task, batch, iterator)
+
+    def _write_transaction(
+        self, brokers: Brokers, transaction: TaskTransaction, task: int, batch: int | None, iterator: Iterator[Any]
+    ) -> Written:
+        """Write the rows, and the note of ``batch`` if it has a number, and leave the transaction open."""
+        opened = transaction.opened
+        identity = Identity(opened.producer_id, opened.epoch, is_derived=False, transactional_id=transaction.name)
+        writer = TaskWriter(self._options, brokers, identity, task)
+        try:
+            written = writer.write(iterator)
+            if not written.rows:
+                return written
+            if batch is not None:
+                transaction.write_note(batch, writer.topics[0])
+        except BaseException:
+            # The last stable offset need not wait for the next attempt or the timeout.
+            abort_all(brokers, [opened])
+            raise
+        return replace(written, transaction=opened)
 
     def _begin(self, brokers: Brokers, name: str) -> TaskTransaction:
         return TaskTransaction(brokers, name, timeout_ms=self._options.transaction_timeout_ms)
@@ -441,30 +460,6 @@ class _Writer(Travels):
         """What was written without a transaction stays, as with Spark's Kafka sink."""
         if self._options.has_transactions:
             abort_all(self._cluster(), _transactions(messages))
-
-
-def _write_transaction(
-    options: SinkOptions,
-    brokers: Brokers,
-    transaction: TaskTransaction,
-    task: int,
-    batch: int | None,
-    iterator: Iterator[Any],
-) -> Written:
-    """Write the rows, and the note of ``batch`` if it has a number, and leave the transaction open."""
-    identity = Identity(transaction.producer_id, transaction.epoch, is_derived=False, transactional_id=transaction.name)
-    writer = TaskWriter(options, brokers, identity, task)
-    try:
-        written = writer.write(iterator)
-        if not written.rows:
-            return written
-        if batch is not None:
-            transaction.write_note(batch, writer.topics[0])
-    except BaseException:
-        # The last stable offset need not wait for the next attempt or the timeout.
-        abort_all(brokers, [transaction.opened])
-        raise
-    return replace(written, transaction=transaction.opened)
 
 
 def _transactions(messages: list[WriterCommitMessage | None]) -> list[OpenTransaction]:
