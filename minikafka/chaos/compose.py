@@ -17,7 +17,7 @@ import asyncio
 import json
 import os
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -204,10 +204,9 @@ class ComposeTarget:
 
     name: ClassVar[str] = "compose"
 
-    def __init__(self, scenario: Scenario, folder: Path, say: Callable[[str], object]) -> None:
+    def __init__(self, scenario: Scenario, folder: Path) -> None:
         self._scenario = scenario
         self._folder = folder.absolute()
-        self._say = say
         self._project = f"minikafka-chaos-{os.getpid()}"
         self._file = self._folder / "compose.json"
         self._ports = Ports()
@@ -244,9 +243,6 @@ class ComposeTarget:
 
     def addresses(self) -> Mapping[NodeId, Address]:
         return {node: address for node, address in self._addresses.items() if self._containers[node].is_running}
-
-    def journals(self) -> tuple[Path, ...]:
-        return tuple(path for node in self.nodes if (path := self._kept(node) / JOURNAL).exists())
 
     def died(self) -> Mapping[NodeId, str]:
         return {node: each.obituary() for node, each in self._containers.items() if self._fleet.is_missed(node)}

@@ -34,12 +34,13 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
+from minikafka import faults
 from minikafka.chaos import machine
 from minikafka.chaos.machine import (
     RULES_NEED,
@@ -56,21 +57,7 @@ from minikafka.chaos.machine import (
 from minikafka.chaos.scenario import Hit, Scenario
 from minikafka.chaos.target import NO_MESSAGES, Fleet
 from minikafka.errors import InvalidConfig, WorldError
-from minikafka.faults import (
-    CLIENT_END,
-    CLOCK_JUMP,
-    DISK_FAULTS,
-    DISK_FULL,
-    FSYNC_FAIL,
-    KILL,
-    LINK_FAULTS,
-    MESSAGES,
-    PAUSE,
-    POWER_LOSS,
-    SLOW_DISK,
-    STOP,
-    End,
-)
+from minikafka.faults import End
 from minikafka.hosting.cluster_files import ClusterFiles, lay_out, write
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerProcess, stop_all
 from minikafka.hosting.secured import ADMIN, MECHANISM, PLAINTEXT, ClusterSecurity, ClusterTls
@@ -250,13 +237,13 @@ LOGS: Final = "disk/logs"
 DISK_MIB: Final = 1024
 """A disk is a file with holes: it takes what was written."""
 
-NEEDS_DISK: Final = frozenset({POWER_LOSS, DISK_FULL})
-NEEDS_STRACE: Final = frozenset({FSYNC_FAIL, SLOW_DISK})
+NEEDS_DISK: Final = frozenset({faults.POWER_LOSS, faults.DISK_FULL})
+NEEDS_STRACE: Final = frozenset({faults.FSYNC_FAIL, faults.SLOW_DISK})
 
 
 def host_of(end: End) -> str:
     """A broker's host, or that of all who are none."""
-    return CLIENTS if end == CLIENT_END else f"n{end}"
+    return CLIENTS if end == faults.CLIENT_END else f"n{end}"
 
 
 class NetnsTarget:
@@ -264,10 +251,9 @@ class NetnsTarget:
 
     name: ClassVar[str] = "netns"
 
-    def __init__(self, scenario: Scenario, folder: Path, say: Callable[[str], object]) -> None:
+    def __init__(self, scenario: Scenario, folder: Path) -> None:
         self._scenario = scenario
         self._folder = folder.absolute()
-        self._say = say
         self._nodes = tuple(range(1, scenario.cluster.brokers + 1))
         self._made = ExitStack()
         self._lan: Lan | None = None
@@ -283,9 +269,9 @@ class NetnsTarget:
     @classmethod
     def lacks(cls, what: str) -> str | None:
         """Everything can be made but jumps of the calendar, if root has the tools."""
-        if what == CLOCK_JUMP:
+        if what == faults.CLOCK_JUMP:
             return "its hosts share one calendar"
-        if what == MESSAGES:
+        if what == faults.MESSAGES:
             return NO_MESSAGES
         if what in NEEDS_DISK:
             return machine.why_no_mounts()
@@ -312,12 +298,9 @@ class NetnsTarget:
 
     def died(self) -> Mapping[NodeId, str]:
         # A disk that is full or fails stops its broker.
-        spoilt = {node for hit in self._hits.values() if hit.what in DISK_FAULTS for node in hit.nodes}
+        spoilt = {node for hit in self._hits.values() if hit.what in faults.DISK_FAULTS for node in hit.nodes}
         missed = {node: each for node, each in self._brokers.items() if self._fleet.is_missed(node)}
         return {node: each.obituary() for node, each in missed.items() if node not in spoilt}
-
-    def journals(self) -> tuple[Path, ...]:
-        return tuple(self._folder / f"broker-{node}" / "journal.jsonl" for node in self._nodes)
 
     # ---- a life ------------------------------------------------------------------------------------------------------
 
@@ -338,8 +321,8 @@ class NetnsTarget:
             clients=clients if self._security.uses_sasl else None,
         )
         brokers = [
-            replace(files, settings={**files.settings, "mk.journal.path": str(journal)})
-            for files, journal in zip(laid.brokers, self.journals(), strict=True)
+            replace(files, settings={**files.settings, "mk.journal.path": str(files.folder / "journal.jsonl")})
+            for files in laid.brokers
         ]
         self._files = replace(laid, brokers=tuple(brokers))
         write(self._files)
@@ -405,16 +388,16 @@ class NetnsTarget:
 
     async def begin(self, hit: Hit) -> None:
         self._hits[hit.strike.number] = hit
-        if hit.what in LINK_FAULTS:
+        if hit.what in faults.LINK_FAULTS:
             await self._set_filters()
-        elif hit.what in {PAUSE, KILL, STOP}:
+        elif hit.what in {faults.PAUSE, faults.KILL, faults.STOP}:
             await self._fleet.begin(hit)
-        elif hit.what == POWER_LOSS:
+        elif hit.what == faults.POWER_LOSS:
             await self._lose_power(hit)
-        elif hit.what == DISK_FULL:
+        elif hit.what == faults.DISK_FULL:
             await asyncio.to_thread(self._fill_disks)
         else:
-            await self._change_calls(hit.nodes, fails=hit.what == FSYNC_FAIL)
+            await self._change_calls(hit.nodes, fails=hit.what == faults.FSYNC_FAIL)
 
     async def end(self, hit: Hit) -> None:
         if self._hits.pop(hit.strike.number, None) is None:
@@ -423,15 +406,15 @@ class NetnsTarget:
             await self._put_right(hit)
 
     async def _put_right(self, hit: Hit) -> None:
-        if hit.what in LINK_FAULTS:
+        if hit.what in faults.LINK_FAULTS:
             await self._set_filters()
             return
-        if hit.what == POWER_LOSS:
+        if hit.what == faults.POWER_LOSS:
             await self._give_power(hit)
-        elif hit.what == DISK_FULL:
+        elif hit.what == faults.DISK_FULL:
             await asyncio.to_thread(self._fill_disks)
         await self._fleet.end(hit)
-        if hit.what != PAUSE:
+        if hit.what != faults.PAUSE:
             await self._change_calls(hit.nodes)
 
     async def heal(self) -> None:
@@ -444,10 +427,10 @@ class NetnsTarget:
     @property
     def _dark(self) -> set[NodeId]:
         """Brokers without power."""
-        return {node for hit in self._hits.values() if hit.what == POWER_LOSS for node in hit.nodes}
+        return {node for hit in self._hits.values() if hit.what == faults.POWER_LOSS for node in hit.nodes}
 
     def _filters(self) -> Iterator[tuple[Passage, Filter]]:
-        ends: tuple[End, ...] = (*self._nodes, CLIENT_END)
+        ends: tuple[End, ...] = (*self._nodes, faults.CLIENT_END)
         for one in sorted(self._dark):
             for other in ends:
                 yield Passage(host_of(one), host_of(other)), Filter(drops=True)
@@ -475,7 +458,7 @@ class NetnsTarget:
         await self._set_filters()
 
     def _fill_disks(self) -> None:
-        full = {node for hit in self._hits.values() if hit.what == DISK_FULL for node in hit.nodes}
+        full = {node for hit in self._hits.values() if hit.what == faults.DISK_FULL for node in hit.nodes}
         for node, disk in self._disks.items():
             if node in self._dark:
                 continue  # it can neither be written to nor be read; when its power is back this is asked again
@@ -489,7 +472,7 @@ class NetnsTarget:
         for node in nodes:
             if (before := self._injected.pop(node, None)) is not None:
                 await asyncio.to_thread(before.close)
-            slow = [hit for hit in self._hits.values() if hit.what == SLOW_DISK and node in hit.nodes]
+            slow = [hit for hit in self._hits.values() if hit.what == faults.SLOW_DISK and node in hit.nodes]
             delay_s = max((hit.strike.delay_s for hit in slow), default=0.0)
             broker = self._brokers[node]
             if broker.is_running and (delay_s or fails):

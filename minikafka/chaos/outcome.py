@@ -28,18 +28,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from minikafka.chaos.scenario import UNCLEAN, Scenario
-from minikafka.check.findings import (
-    AcknowledgedMissingOnReplica,
-    Duplicate,
-    Finding,
-    InconsistentOffsets,
-    LostWrite,
-    NonmonotonicPoll,
-    NonmonotonicSend,
-    PollSkip,
-    Shifted,
-    Unseen,
-)
+from minikafka.check import findings
+from minikafka.check.findings import Finding
 from minikafka.faults import POWER_LOSS
 from minikafka.types import TopicPartition
 
@@ -177,18 +167,18 @@ class Figures:
 
 
 _OF_A_LOG: Final[tuple[type[Finding], ...]] = (
-    LostWrite,
-    Unseen,
-    Shifted,
-    InconsistentOffsets,
-    NonmonotonicSend,
-    NonmonotonicPoll,
-    PollSkip,
-    AcknowledgedMissingOnReplica,
+    findings.LostWrite,
+    findings.Unseen,
+    findings.Shifted,
+    findings.InconsistentOffsets,
+    findings.NonmonotonicSend,
+    findings.NonmonotonicPoll,
+    findings.PollSkip,
+    findings.AcknowledgedMissingOnReplica,
 )
 """What a log that has lost its end shows: others stand in its place, and who had read it reads again."""
 
-_LOOSE: Final[tuple[type[Finding], ...]] = (*_OF_A_LOG, Duplicate)
+_LOOSE: Final[tuple[type[Finding], ...]] = (*_OF_A_LOG, findings.Duplicate)
 """And without idempotence a record may stand there twice."""
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,27 +20,11 @@ from typing import Any, ClassVar, Final
 
 import aiohttp
 
+from minikafka import faults
 from minikafka.chaos.scenario import Hit, Scenario
 from minikafka.chaos.target import Fleet
 from minikafka.errors import WorldError
-from minikafka.faults import (
-    CLIENT,
-    CLIENT_END,
-    CLOCK_JUMP,
-    CUT,
-    DELAY,
-    DISK_FULL,
-    FSYNC_FAIL,
-    ISOLATE,
-    KILL,
-    LOSS,
-    MESSAGES,
-    PAUSE,
-    POWER_LOSS,
-    SLOW_DISK,
-    STOP,
-    End,
-)
+from minikafka.faults import End
 from minikafka.hosting.processes import LAUNCHER, ProcessCluster
 from minikafka.types import Address, NodeId
 
@@ -72,9 +56,7 @@ class ProcessTarget:
     name: ClassVar[str] = "processes"
     launcher: ClassVar[Sequence[str]] = LAUNCHER
 
-    def __init__(self, scenario: Scenario, folder: Path, say: Callable[[str], object]) -> None:
-        self._folder = folder
-        self._say = say
+    def __init__(self, scenario: Scenario, folder: Path) -> None:
         self._cluster = ProcessCluster(
             scenario.cluster.brokers,
             data_dir=folder / "brokers",
@@ -96,7 +78,7 @@ class ProcessTarget:
 
     @classmethod
     def lacks(cls, what: str) -> str | None:
-        if what == POWER_LOSS:
+        if what == faults.POWER_LOSS:
             return "what a killed process wrote stays in the kernel's page cache; use --target simulator or netns"
         return None
 
@@ -113,10 +95,6 @@ class ProcessTarget:
     def addresses(self) -> Mapping[NodeId, Address]:
         return self._cluster.addresses()
 
-    def journals(self) -> tuple[Path, ...]:
-        path = self._folder / JOURNAL
-        return (path,) if path.exists() else ()
-
     def died(self) -> Mapping[NodeId, str]:
         return {
             node: broker.obituary()
@@ -126,7 +104,11 @@ class ProcessTarget:
 
     def _is_explained(self, node: NodeId) -> bool:
         """Return True if a disk that a fault has damaged ended it."""
-        return bool(self._applying[node].locked() or self._struck(DISK_FULL, node) or self._struck(FSYNC_FAIL, node))
+        return bool(
+            self._applying[node].locked()
+            or self._struck(faults.DISK_FULL, node)
+            or self._struck(faults.FSYNC_FAIL, node)
+        )
 
     async def start(self) -> None:
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S))
@@ -143,9 +125,9 @@ class ProcessTarget:
 
     async def begin(self, hit: Hit) -> None:
         self._hits[hit.strike.number] = hit
-        if hit.what == CLOCK_JUMP:
+        if hit.what == faults.CLOCK_JUMP:
             self._ahead_ms.update(dict.fromkeys(hit.nodes, int(hit.strike.by_s * 1000)))
-        if hit.what in {KILL, STOP, PAUSE}:
+        if hit.what in {faults.KILL, faults.STOP, faults.PAUSE}:
             await self._fleet.begin(hit)
         else:
             await self._apply_to_all(_touched(hit))
@@ -165,7 +147,7 @@ class ProcessTarget:
     def _begins_again(self, node: NodeId) -> None:
         """A new process knows nothing of the faults in force, and its disk is well."""
         self._applied[node] = AppliedFaults()
-        self._spent.update((hit.strike.number, node) for hit in self._struck(FSYNC_FAIL, node))
+        self._spent.update((hit.strike.number, node) for hit in self._struck(faults.FSYNC_FAIL, node))
 
     def _struck(self, what: str, node: NodeId) -> list[Hit]:
         """The hits of one kind on a broker that are in force."""
@@ -186,11 +168,11 @@ class ProcessTarget:
 
     def _machine(self, node: NodeId) -> Spec:
         """For the broker's /v1/machine; empty: all is well."""
-        delays_s = [hit.strike.delay_s for hit in self._struck(SLOW_DISK, node)]
+        delays_s = [hit.strike.delay_s for hit in self._struck(faults.SLOW_DISK, node)]
         state = {
-            "disk_full": bool(self._struck(DISK_FULL, node)),
+            "disk_full": bool(self._struck(faults.DISK_FULL, node)),
             "sync_delay_ms": int(max(delays_s, default=0.0) * 1000),
-            "failing_syncs": len(self._struck(FSYNC_FAIL, node)),
+            "failing_syncs": len(self._struck(faults.FSYNC_FAIL, node)),
             "calendar_ahead_ms": self._ahead_ms[node],
         }
         return {name: value for name, value in state.items() if value}
@@ -269,21 +251,21 @@ def _touched(hit: Hit) -> tuple[NodeId, ...]:
 def _where(link: tuple[End, End]) -> NodeId:
     """The broker at which a link's fault is set: where its messages leave, or else arrive."""
     source, target = link
-    return target if source == CLIENT_END else source
+    return target if source == faults.CLIENT_END else source
 
 
 def _spec(hit: Hit, link: tuple[End, End], seed: int) -> Spec:
     """The fault as /v1/faults takes it: lost packets are silence, not broken connections. Each link draws by itself."""
-    source, target = (CLIENT if end == CLIENT_END else str(end) for end in link)
+    source, target = (faults.CLIENT if end == faults.CLIENT_END else str(end) for end in link)
     spec: Spec = {"kind": "drop", "link": f"{source}>{target}"}
-    if hit.what == MESSAGES and hit.strike.messages is not None:
+    if hit.what == faults.MESSAGES and hit.strike.messages is not None:
         given = asdict(replace(hit.strike.messages, link=spec["link"], seed=seed))
         spec = {name: value for name, value in given.items() if value}
-    elif hit.what == DELAY:
+    elif hit.what == faults.DELAY:
         jitter_ms = hit.strike.jitter_s * 1000
         spec |= {"kind": "delay", "delay_ms": hit.strike.delay_s * 1000, "jitter_ms": jitter_ms, "seed": seed}
-    elif hit.what == LOSS:
+    elif hit.what == faults.LOSS:
         spec |= {"probability": hit.strike.share, "seed": seed}
-    elif hit.what not in {ISOLATE, CUT}:
+    elif hit.what not in {faults.ISOLATE, faults.CUT}:
         raise WorldError(f"{hit.what} is no fault of links")
     return spec

@@ -470,7 +470,7 @@ async def play(
     _check_unused(folder)
     (folder / scenario.path.name).write_bytes(scenario.path.read_bytes())
     make = made or target_class(target)
-    run = Run(scenario, make(scenario, folder, say), seed=seed, duration_s=duration_s, folder=folder, say=say)
+    run = Run(scenario, make(scenario, folder), seed=seed, duration_s=duration_s, folder=folder, say=say)
     outcome = await run.run()
     write(outcome, folder)
     return outcome

@@ -23,21 +23,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
-from minikafka.faults import (
-    CLIENT,
-    CLIENT_END,
-    FAULTS,
-    ISOLATE,
-    MAJORITY,
-    MESSAGES,
-    MINORITY,
-    ONE,
-    OTHERS,
-    End,
-    View,
-    links_of,
-    nodes_of,
-)
+from minikafka import faults
+from minikafka.faults import End, View
 from minikafka.types import NodeId, TopicPartition
 from minikafka.world.faults import COUNT_MAX, EVERY_API, FaultSpec
 
@@ -311,7 +298,7 @@ class Hit:
 
 
 def _end(end: End) -> str:
-    return CLIENT if end == CLIENT_END else f"n{end}"
+    return faults.CLIENT if end == faults.CLIENT_END else f"n{end}"
 
 
 def strikes_of(scenario: Scenario, seed: int, duration_s: float | None = None) -> tuple[Strike, ...]:
@@ -342,9 +329,9 @@ def _times(step: Step, random: Random, length_s: float) -> Iterator[float]:
 
 def _strike(step: Step, at_s: float, random: Random, brokers: int) -> Strike:
     what = random.choice(step.what)
-    word = FAULTS[what]
+    word = faults.FAULTS[what]
     whom = _settled(random.choice(step.whom), random, brokers)
-    to = (_settled(step.to, random, brokers) or OTHERS) if word.is_link else ""
+    to = (_settled(step.to, random, brokers) or faults.OTHERS) if word.is_link else ""
     lasts_s = step.lasts.draw(random) if step.lasts is not None else None
     return Strike(
         number=0,
@@ -358,14 +345,14 @@ def _strike(step: Step, at_s: float, random: Random, brokers: int) -> Strike:
         jitter_s=step.jitter_s if "jitter" in word.takes else 0.0,
         share=step.share if "share" in word.takes else 0.0,
         by_s=step.by_s if "by" in word.takes else 0.0,
-        messages=step.fault_of_messages() if what == MESSAGES else None,
+        messages=step.fault_of_messages() if what == faults.MESSAGES else None,
     )
 
 
 def _settled(words: str, random: Random, brokers: int) -> str:
     """Words of chance replaced by the brokers that the seed draws."""
     minority = (brokers - 1) // 2
-    counts = {ONE: 1, MINORITY: max(minority, 1), MAJORITY: brokers // 2 + 1}
+    counts = {faults.ONE: 1, faults.MINORITY: max(minority, 1), faults.MAJORITY: brokers // 2 + 1}
     settled: list[str] = []
     for word in (each.strip() for each in words.split(",")):
         if word in counts:
@@ -378,18 +365,18 @@ def _settled(words: str, random: Random, brokers: int) -> str:
 
 def hit_of(strike: Strike, view: View) -> Hit | None:
     """The brokers that the step hits at present; None if there are none."""
-    nodes = () if strike.whom == CLIENT else nodes_of(strike.whom, view)
-    if not FAULTS[strike.what].is_link:
+    nodes = () if strike.whom == faults.CLIENT else faults.nodes_of(strike.whom, view)
+    if not faults.FAULTS[strike.what].is_link:
         return Hit(strike=strike, nodes=nodes) if nodes else None
     links = link_words(strike)
-    found = dict.fromkeys(link for words in links for link in links_of(words, view))
+    found = dict.fromkeys(link for words in links for link in faults.links_of(words, view))
     return Hit(strike=strike, nodes=nodes, links=tuple(found)) if found else None
 
 
 def link_words(strike: Strike) -> tuple[str, ...]:
     """The directed links of a link fault, in words: ``A>B``."""
     one_way = f"{strike.whom}>{strike.to}"
-    if strike.what != ISOLATE:
+    if strike.what != faults.ISOLATE:
         return (one_way,)
     both = (one_way, f"{strike.to}>{strike.whom}")
-    return (*both, f"{strike.whom}>{CLIENT}", f"{CLIENT}>{strike.whom}") if strike.clients else both
+    return (*both, f"{strike.whom}>{faults.CLIENT}", f"{faults.CLIENT}>{strike.whom}") if strike.clients else both

@@ -63,14 +63,14 @@ class CannotMake(InvalidConfig):
 
 
 class Target(Protocol):
-    """A cluster that can be hurt. Made with ``Target(scenario, folder, say)``; nothing is started by that.
+    """A cluster that can be hurt. Made with ``Target(scenario, folder)``; nothing is started by that.
 
-    ``folder`` is the run's own, and exists; ``say`` takes a line for people.
+    ``folder`` is the run's own, and exists.
     """
 
     name: ClassVar[str]
 
-    def __init__(self, scenario: Scenario, folder: Path, say: Callable[[str], object]) -> None: ...
+    def __init__(self, scenario: Scenario, folder: Path) -> None: ...
 
     @classmethod
     def lacks(cls, what: str) -> str | None:
@@ -128,10 +128,6 @@ class Target(Protocol):
 
     async def close(self) -> None:
         """Leave nothing behind but files in the folder."""
-        ...
-
-    def journals(self) -> tuple[Path, ...]:
-        """The brokers' journals (``mk.journal.path``), for the replay page."""
         ...
 
 

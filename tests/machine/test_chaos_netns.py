@@ -87,7 +87,7 @@ def network() -> Path:
 
 async def test_a_start_that_is_cut_short_leaves_nothing(tmp_path: Path):
     """Ctrl-C while brokers start: no process, no mount, and this process is back in its own network."""
-    target = NetnsTarget(read(find("power-loss-all")), tmp_path, lambda _: None)
+    target = NetnsTarget(read(find("power-loss-all")), tmp_path)
     home, children = network(), psutil.Process().children()
     starting = asyncio.ensure_future(target.start())
     for _ in range(6_000):

@@ -24,7 +24,7 @@ from minikafka.types import Address
 
 @pytest.fixture
 def target(tmp_path: Path) -> ComposeTarget:
-    made = ComposeTarget(read(find("zombie-leader")), tmp_path, lambda _: None)
+    made = ComposeTarget(read(find("zombie-leader")), tmp_path)
     for node, container in made._containers.items():
         made._addresses[node] = Address("127.0.0.1", 10_000 + node)
         container.address, container.gateway = f"172.30.0.{node + 1}", "172.30.0.1"

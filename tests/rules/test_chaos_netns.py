@@ -147,7 +147,7 @@ async def test_who_is_about_to_be_started_is_not_missed():
 
 async def test_whom_a_full_disk_stopped_is_not_missed_while_room_is_made(tmp_path: Path):
     """Making room takes a while, and the fault is in force no more."""
-    target = NetnsTarget(read(find("disk-full-leader")), tmp_path, lambda _: None)
+    target = NetnsTarget(read(find("disk-full-leader")), tmp_path)
     target._fleet, brokers = fleet()
     target._brokers = brokers  # type: ignore[assignment]  # stand-ins
     full = hit("disk-full", 1, 1)
@@ -180,7 +180,7 @@ class FakeDisk:
 
 async def test_a_disk_without_power_is_left_alone_while_others_are_put_right(tmp_path: Path):
     """Every call on it would fail; what else is wrong with it is made so again when its power is back."""
-    target = NetnsTarget(read(find("power-loss-all")), tmp_path, lambda _: None)
+    target = NetnsTarget(read(find("power-loss-all")), tmp_path)
     disks = {node: FakeDisk() for node in (1, 2)}
     target._disks = disks  # type: ignore[assignment]  # stand-ins
     strike = Strike(number=1, at_s=0.0, what="power-loss", whom="n1")

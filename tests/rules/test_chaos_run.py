@@ -58,7 +58,7 @@ class NeverReady(ProcessTarget):
 
 async def test_who_is_about_to_be_started_has_not_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A look between the end of a kill and the start of the broker is no obituary: it would be a false `damaged`."""
-    target = ProcessTarget(read(find("kill-loop")), tmp_path, lambda _: None)
+    target = ProcessTarget(read(find("kill-loop")), tmp_path)
     hit = Hit(strike=Strike(number=1, at_s=0.0, what="kill", whom="n1"), nodes=(1,))
     go_on = asyncio.Event()
 
@@ -82,7 +82,7 @@ async def test_who_is_about_to_be_started_has_not_died(tmp_path: Path, monkeypat
 async def test_a_partition_that_takes_nothing_any_more_is_damage(waiting: int, tmp_path: Path):
     """In sync and silent for good, with records that wait for it: no cluster that has recovered is like that."""
     scenario = replace(read(find("majority-loss")), expect=Expectation(converge_s=0.3))
-    target = Unhurt(scenario, tmp_path, lambda _: None)
+    target = Unhurt(scenario, tmp_path)
     run = Run(scenario, target, seed=1, duration_s=None, folder=tmp_path, say=lambda _: None)
     run._watch = InSync()  # type: ignore[assignment]  # a stand-in
     run._figures.began(1, "kill n1", 0.0)
@@ -132,7 +132,7 @@ def with_one_fault_at_the_end(target: Slow, folder: Path, monkeypatch: pytest.Mo
 
 async def test_a_fault_that_begins_when_the_load_ends_is_begun_and_put_right(tmp_path: Path, monkeypatch):
     """strace was attached by a thread whose result nobody waited for any more: the syncs stayed slow in peace."""
-    target = Slow(read(find("kill-loop")), tmp_path, lambda _: None)
+    target = Slow(read(find("kill-loop")), tmp_path)
     run = with_one_fault_at_the_end(target, tmp_path, monkeypatch)
     await run._play()
     assert not target.in_force
@@ -143,7 +143,7 @@ async def test_a_fault_that_begins_when_the_load_ends_is_begun_and_put_right(tmp
 @pytest.mark.parametrize("after_s", [0.0, 0.05])
 async def test_a_fault_that_fails_when_the_load_ends_fails_the_run(tmp_path: Path, monkeypatch, after_s: float):
     """It was swallowed: nobody looked at strikes after the load, and the run counted as one with that fault."""
-    target = Slow(read(find("kill-loop")), tmp_path, lambda _: None)
+    target = Slow(read(find("kill-loop")), tmp_path)
     target.fails_after_s = after_s
     run = with_one_fault_at_the_end(target, tmp_path, monkeypatch)
     with pytest.raises(WorldError, match="no such process"):
@@ -155,7 +155,7 @@ async def test_a_fault_that_fails_when_the_load_ends_fails_the_run(tmp_path: Pat
 async def test_a_cluster_that_does_not_start_leaves_nothing_open(tmp_path: Path):
     """S38: whatever a run ends in, its history is whole and its brokers are gone."""
     scenario = read(find("kill-loop"))
-    target = NeverReady(scenario, tmp_path, lambda _: None)
+    target = NeverReady(scenario, tmp_path)
     run = Run(scenario, target, seed=1, duration_s=None, folder=tmp_path, say=lambda _: None)
     with pytest.raises(WorldError, match="broker 1 is not ready"):
         await run.run()
@@ -187,7 +187,7 @@ class Doors(ProcessTarget):
 
 async def test_a_fault_whose_answer_was_late_is_not_set_twice(tmp_path: Path, monkeypatch):
     """The broker stood still for longer than it was waited for: the first of the two would never be healed."""
-    target = Doors(read(find("kill-loop")), tmp_path, lambda _: None)
+    target = Doors(read(find("kill-loop")), tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(BrokerProcess, "is_running", True)
         cut = Strike(number=7, at_s=0.0, what="cut", whom="n1")
