@@ -128,35 +128,27 @@ def minikafka_users() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="session")
-def minikafka_shared_cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minikafka_settings: Mapping[str, str]
-) -> Iterator[LocalCluster]:
+def minikafka_shared_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """Three brokers for all tests of the session. After each test faults are healed and dead brokers are restarted."""
-    yield from _started(request, tmp_path_factory, BROKERS, minikafka_settings)
+    yield from _started(request, BROKERS)
 
 
 @pytest.fixture(scope="session")
-def minikafka_shared_broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minikafka_settings: Mapping[str, str]
-) -> Iterator[LocalCluster]:
+def minikafka_shared_broker(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """One broker for all tests of the session."""
-    yield from _started(request, tmp_path_factory, 1, minikafka_settings)
+    yield from _started(request, 1)
 
 
 @pytest.fixture
-def minikafka_cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minikafka_settings: Mapping[str, str]
-) -> Iterator[LocalCluster]:
+def minikafka_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """Three brokers of this test's own; ``@pytest.mark.minikafka(brokers=5, config={...})`` changes them."""
-    yield from _started(request, tmp_path_factory, BROKERS, minikafka_settings)
+    yield from _started(request, BROKERS)
 
 
 @pytest.fixture
-def minikafka_broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minikafka_settings: Mapping[str, str]
-) -> Iterator[LocalCluster]:
+def minikafka_broker(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """One broker of this test's own; the marker's ``config`` is for it too."""
-    yield from _started(request, tmp_path_factory, 1, minikafka_settings)
+    yield from _started(request, 1)
 
 
 @pytest.fixture(scope="session")
@@ -174,9 +166,7 @@ def minikafka_topic(request: pytest.FixtureRequest) -> str:
     return f"{name}-{bench.topics}"
 
 
-def _started(
-    request: pytest.FixtureRequest, temporary: pytest.TempPathFactory, brokers: int, settings: Mapping[str, str]
-) -> Iterator[LocalCluster]:
+def _started(request: pytest.FixtureRequest, brokers: int) -> Iterator[LocalCluster]:
     # Only now: a test without brokers must not pay for one.
     from minikafka.testing.local_cluster import LocalCluster  # noqa: PLC0415
 
@@ -189,12 +179,13 @@ def _started(
     config = {
         **QUICK,
         "default.replication.factor": str(min(BROKERS, brokers)),
-        **settings,
+        **request.getfixturevalue("minikafka_settings"),
         **asked.get("config", {}),
     }
     bench = request.config.stash[_BENCH]
     if bench.journals is None:
         chosen = request.config.getoption("--minikafka-journal-dir")
+        temporary = request.getfixturevalue("tmp_path_factory")
         bench.journals = Path(chosen) if chosen else temporary.getbasetemp() / "minikafka-journals"
     own = asked.keys() & {"tls", "security_protocol"}
     with LocalCluster(
