@@ -16,6 +16,7 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 
 import click
 
-from minikafka import AdminClient, Producer
+from minikafka import AdminClient
 from minikafka.chaos.load import Compared, Ledger, compare, judge, read_back
 from minikafka.chaos.watch import Watch
 from minikafka.check import Verdict
@@ -31,6 +32,8 @@ from minikafka.cli.demo_story import FLIGHT_COUNT, Flight, FlightsMissing, Scree
 from minikafka.cli.running import FAILED, Failure, Interrupted, Signals, first_of, lone_command, run_until_asked
 from minikafka.cli.spark import print_flights
 from minikafka.cli.tables import FOLDER, console
+from minikafka.client.producer import Producer
+from minikafka.client.settings import ProducerConfig, build
 from minikafka.client.structs import NewTopic
 from minikafka.config import DAY_MS
 from minikafka.errors import InvalidConfig, WorldError
@@ -38,7 +41,7 @@ from minikafka.hosting.processes import ProcessCluster
 from minikafka.spark.jobs import LATE_MINUTES
 from minikafka.spark.session import INSTALL_SPARK
 from minikafka.types import TopicPartition
-from minikafka.world.clients import Asker
+from minikafka.world.clients import Asker, client_world
 
 JOB_TIMEOUT_S = 300.0
 QUIET_INTERVAL_S = 5.0
@@ -159,6 +162,8 @@ def directly(flights: Iterable[Flight], until_ms: int) -> Direct:
     return direct
 
 
+PROCESS = "demo-producer"
+"""The producer's name in the history."""
 TOPIC = "flights"
 SUMMARY_TOPIC = "flights-delays"
 PARTITIONS = 6
@@ -305,10 +310,12 @@ class Demo:
 
     async def _stream(self, cluster: ProcessCluster, ledger: Ledger, source: Any) -> Story:
         """Stream and story side by side; returns when all outcomes are known and the replicas have settled."""
-        producing = Producer(bootstrap_servers=cluster.bootstrap, acks="all", allow_auto_create_topics=False)
+        settings = {"bootstrap_servers": cluster.bootstrap, "client_id": PROCESS, "allow_auto_create_topics": False}
+        config = build(ProducerConfig, settings)
+        producing = Producer(config, client_world(config), ledger=nullcontext(ledger))
         async with Asker(cluster.bootstrap) as asker, producing as producer:
             watch = Watch(asker, cluster.addresses, TOPIC)
-            stream = Stream(producer, ledger.recorder, TOPIC, source)
+            stream = Stream(producer, TOPIC, source)
             story = Story(cluster, watch, stream, self.count, self.screen.say)
             shown = Shown(
                 stream,

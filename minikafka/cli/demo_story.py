@@ -9,8 +9,8 @@ The demo's stream of flights, and what happens to its brokers meanwhile, chapter
     at 65 %   kill -9 the active controller; measure the same, and until there is another controller
     at 85 %   restart it, wait until it is in every ISR
 
-The stream sends the flights in time order with acks=all, and every promise is written into a history. A send is
-recorded before the producer gets it, its outcome when the producer reports it. The number of flights in progress is
+The stream sends the flights in time order with acks=all, and the producer's ledger writes every promise into a history:
+a send before its record is buffered, its outcome when the brokers have answered. The number of flights in progress is
 bounded, so that brokers die in mid-stream and not after it. The stream is held back where it would end before the next
 chapter: two dead brokers of three would be another test.
 
@@ -35,7 +35,6 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from sys import intern
 
@@ -45,9 +44,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from minikafka import Producer
 from minikafka.chaos.watch import ClusterState, Watch
-from minikafka.check import Recorder, value_id
+from minikafka.client.producer import Producer
 from minikafka.client.structs import RecordMetadata
 from minikafka.errors import NOT_WRITTEN, ProtocolError, WorldError
 from minikafka.hosting.processes import ProcessCluster
@@ -153,8 +151,6 @@ def _read(path: Path) -> tuple[list[str], list[tuple[str, ...]]]:
     return header, rows
 
 
-PROCESS = "demo-producer"
-
 # Flights sent and not yet acknowledged: a tenth of a second's worth for a busy cluster.
 UNDER_WAY_MAX = 3_000
 
@@ -165,14 +161,13 @@ SENDS_PER_TURN = 100
 class Stream:
     """Sends ``flights``; look at the counters while :meth:`run` runs."""
 
-    def __init__(self, producer: Producer, recorder: Recorder, topic: str, flights: Iterable[Flight]) -> None:
+    def __init__(self, producer: Producer, topic: str, flights: Iterable[Flight]) -> None:
         self.sent = self.acknowledged = self.failed = self.unknown = 0
         self.acknowledged_at: dict[int, float] = {}
         """Partition -> when its latest acknowledgement came, in seconds of the loop's clock."""
         self.allowed: int | None = None
         """Go no further than so many flights for now; None: to the end."""
         self._producer = producer
-        self._recorder = recorder
         self._topic = topic
         self._flights = flights
         self._loop = asyncio.get_running_loop()
@@ -215,40 +210,27 @@ class Stream:
         return beyond or self.sent - self.answered >= UNDER_WAY_MAX
 
     async def _send(self, flight: Flight) -> None:
-        op = self._recorder.send(PROCESS, self._topic, value_id(flight.value), key=flight.key.decode())
         self.sent += 1
         try:
             future = await self._producer.send(self._topic, flight.value, flight.key, timestamp_ms=flight.timestamp_ms)
         except ProtocolError as error:
-            self._refused(op, error)
+            self._refused(error)
         else:
-            future.add_done_callback(partial(self._answered, op))
+            future.add_done_callback(self._answered)
 
-    def _answered(self, op: int, future: asyncio.Future[RecordMetadata]) -> None:
-        error = None if future.cancelled() else future.exception()
-        if future.cancelled():
-            self.unknown += 1
-            self._recorder.unknown(op, "CANCELLED")
-        elif isinstance(error, ProtocolError):
-            self._refused(op, error)
-        elif error is not None:
-            self.unknown += 1
-            self._recorder.unknown(op, type(error).__name__)
-        else:
-            place = future.result()
-            self.acknowledged += 1
-            self.acknowledged_at[place.partition] = self._loop.time()
-            offset = place.offset if place.offset >= 0 else None
-            self._recorder.acknowledged(op, partition=place.partition, offset=offset)
+    def _answered(self, future: asyncio.Future[RecordMetadata]) -> None:
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if error is not None:
+            self._refused(error)
+            return
+        self.acknowledged += 1
+        self.acknowledged_at[future.result().partition] = self._loop.time()
         self._tell()
 
-    def _refused(self, op: int, error: ProtocolError) -> None:
-        if error.outcome == NOT_WRITTEN:
-            self.failed += 1
-            self._recorder.failed(op, error.name)
-        else:
-            self.unknown += 1
-            self._recorder.unknown(op, error.name)
+    def _refused(self, error: BaseException) -> None:
+        is_known = isinstance(error, ProtocolError) and error.outcome == NOT_WRITTEN
+        self.failed += is_known
+        self.unknown += not is_known
         self._tell()
 
     def _tell(self) -> None:
