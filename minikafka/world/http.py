@@ -11,26 +11,19 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from ssl import SSLContext
-from typing import TYPE_CHECKING
+from typing import Unpack
 
-from minikafka.config import MIB
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.ports import Buffers, Handler, HttpLogin, OpenSession
 from minikafka.types import Address
-from minikafka.web.gate import Gate
 from minikafka.wire.codec import http_failure
 from minikafka.world.connections import ConnectionQuota, OpenConnection, user_agent
 from minikafka.world.http_client import ClientLogin, HttpClient
-from minikafka.world.http_server import NODE_HEADER, HttpServer, Translate
+from minikafka.world.http_server import NODE_HEADER, HttpServer, ServerOptions
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.tls import ServerTls
 
-if TYPE_CHECKING:
-    from minikafka.world.http_connections import LoadDoors
-
-# Kafka's connections.max.idle.ms of brokers; a client lets go a minute earlier, so that it never sends into a
-# connection that the server is closing.
-SERVER_IDLE_S = 600.0
+# A minute earlier than servers (IDLE_S): a client never sends into a connection that the server is closing.
 CLIENT_IDLE_S = 540.0
 
 # A host that does not answer the first packet in this time is as good as none; the call's deadline may be sooner.
@@ -40,44 +33,32 @@ CONNECT_TIMEOUT_S = 3.0
 class HttpNetwork:
     """One process's end of the network: any number of servers, one pool of client connections.
 
-    ``load_doors`` returns what mounts other routes on a server, at their first request; ``translate`` lets ``/rpc``
-    take JSON. Both may be set later, before :meth:`serve`. ``gate`` says who may ask; without one, every client that
-    uses an address or a name of loopback. ``quota`` limits the connections of all servers together. ``tls`` has each
+    ``quota`` limits the connections of all servers together, and ``options`` are those of each. ``tls`` has each
     listener that uses TLS, by name. With ``client_tls``, which returns the context for a new connection, all calls use
     TLS; ``client_login`` returns the value of ``Authorization`` that each call carries. ``login_listeners`` names
     listeners at which each HTTP request needs credentials; ``logins``, which is set later, makes the check of a
     listener's credentials. ``links`` is where faults strike, in tests. ``client_id`` is how calls name their sender to
-    the peers. Sizes are in bytes.
+    the peers.
     """
 
     def __init__(
         self,
         *,
-        load_doors: LoadDoors | None = None,
-        translate: Translate | None = None,
-        gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
         tls: Mapping[str, ServerTls] | None = None,
         client_tls: Callable[[], SSLContext] | None = None,
         client_login: ClientLogin | None = None,
         login_listeners: Collection[str] = (),
-        request_max_bytes: int = 100 * MIB,
-        queued_max_bytes: int = 64 * MIB,
-        idle_timeout_s: float = SERVER_IDLE_S,
         links: LinkEnd | None = None,
         client_id: str = "",
+        **options: Unpack[ServerOptions],
     ) -> None:
-        self.load_doors = load_doors
-        self.translate = translate
-        self._gate = gate
+        self._options = options
         self.quota = quota if quota is not None else ConnectionQuota()
         self._tls = tls or {}
         self._login_listeners = login_listeners
         self.logins: Callable[[str], HttpLogin] | None = None
         """Makes the check of credentials of a listener."""
-        self._request_max_bytes = request_max_bytes
-        self._queued_max_bytes = queued_max_bytes
-        self._idle_timeout_s = idle_timeout_s
         self._links = links
         headers = {"User-Agent": user_agent(client_id)}
         if links is not None:
@@ -124,17 +105,12 @@ class HttpNetwork:
             handler,
             listener=listener,
             sessions=sessions,
-            load_doors=self.load_doors,
-            translate=self.translate,
             interpose=self._links.serve if self._links is not None else None,
-            gate=self._gate,
             quota=self.quota,
             tls=self._tls.get(listener),
             needs_login=listener in self._login_listeners,
             login=None if self.logins is None else self.logins(listener),
-            request_max_bytes=self._request_max_bytes,
-            queued_max_bytes=self._queued_max_bytes,
-            idle_timeout_s=self._idle_timeout_s,
+            **self._options,
         )
         await server.listen(address)
         self._servers.append(server)

@@ -46,10 +46,10 @@ from minikafka.world.http_server import (
     NODE_HEADER,
     SEE_LOG,
     HttpServer,
-    NotAnswered,
     answered,
     refused,
 )
+from minikafka.world.rpc_connection import NotAnswered
 
 # What `curl -d` says of JSON: taken as such. That no web page can send it is the gate's part.
 FORM = "application/x-www-form-urlencoded"

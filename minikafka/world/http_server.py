@@ -26,11 +26,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar
 
 from minikafka import errors as kafka
 from minikafka.broker.large_turns import LargeTurns
-from minikafka.config import KIB
+from minikafka.config import KIB, MIB
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameSession, Handler, HttpLogin, OpenSession, RequestContext
 from minikafka.security.principals import NotAuthenticated
@@ -52,7 +52,7 @@ from minikafka.world.connections import (
 )
 from minikafka.world.faults import client_source
 from minikafka.world.request_room import STRANGERS, RequestRoom
-from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection
+from minikafka.world.rpc_connection import Answer, Head, NotAnswered, RpcConnection
 from minikafka.world.tls import ServerTls, reads_in_turns
 from minikafka.world.tls_listener import BACKLOG, TlsListener, bound
 from minikafka.world.unread_responses import UnreadResponses
@@ -72,14 +72,6 @@ JSON = "application/json"
 
 NODE_HEADER = "Mk-Node-Id"
 """The header that names the calling broker, where faults may be set (world/faults.py)."""
-
-
-class NotAnswered(Exception):
-    """A request that gets no answer on purpose: its connection stays silent, or breaks (``hang_up``)."""
-
-    def __init__(self, why: str, *, hang_up: bool) -> None:
-        super().__init__(why)
-        self.hang_up = hang_up
 
 
 Served = TypeVar("Served")
@@ -157,6 +149,9 @@ LARGE_BODY = 8 * KIB
 HURRY_S = 1.0
 """While frames wait for room, senders that have room and do not use it are closed this often."""
 
+IDLE_S = 600.0
+"""Kafka's connections.max.idle.ms of brokers."""
+
 # A body that is not complete after this long comes from a client that is gone or hostile.
 BODY_TIMEOUT_S = 30.0
 
@@ -203,6 +198,20 @@ def _counted(size: int) -> int:
     return size if size > ALWAYS_ADMITTED_SIZE else 0
 
 
+class ServerOptions(TypedDict, total=False):
+    """Parameters of a server that all servers of a process have in common."""
+
+    load_doors: LoadDoors | None
+    """Returns what mounts other routes on a server, at their first request."""
+    translate: Translate | None
+    """Lets ``/rpc`` take JSON."""
+    gate: Gate | None
+    """Says who may ask; without one, every client that uses an address or a name of loopback."""
+    request_max_bytes: int
+    queued_max_bytes: int
+    idle_timeout_s: float
+
+
 class HttpServer:
     """One listening port. ``handler`` gets the raw bodies of ``/rpc``; ``load_doors`` has the rest."""
 
@@ -220,9 +229,9 @@ class HttpServer:
         tls: ServerTls | None = None,
         needs_login: bool = False,
         login: HttpLogin | None = None,
-        request_max_bytes: int,
-        queued_max_bytes: int,
-        idle_timeout_s: float,
+        request_max_bytes: int = 100 * MIB,
+        queued_max_bytes: int = 64 * MIB,
+        idle_timeout_s: float = IDLE_S,
     ) -> None:
         self.handler = handler
         self._turns = LargeTurns()
@@ -663,14 +672,12 @@ class HttpServer:
         # A list, as the codec returns it, is cheaper to tell from an awaitable than the reverse.
         return Answer(answer) if type(answer) is list or not isinstance(answer, Awaitable) else answer
 
-    async def awaited(self, api: str, answer: Awaitable[Buffers]) -> Answer | None:
-        """The answer once it is there; None: nothing at all. Raises HangUp."""
+    async def awaited(self, api: str, answer: Awaitable[Buffers]) -> Answer:
+        """The answer once it is there. Raises NotAnswered."""
         try:
             return Answer(await answer)
-        except NotAnswered as silence:
-            if silence.hang_up:
-                raise HangUp from silence
-            return None
+        except NotAnswered:
+            raise
         except Exception as error:  # noqa: BLE001 - as in rpc_answer
             return self._failed(api, error)
 

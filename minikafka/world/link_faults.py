@@ -21,7 +21,7 @@ from minikafka.types import METADATA_TOPIC, Address
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import encode_response, error_response
 from minikafka.world.faults import Contents, Fault, Faults, Way, body_in, places_of
-from minikafka.world.http_server import NotAnswered
+from minikafka.world.rpc_connection import NotAnswered
 
 Answer = bytes | bytearray
 Served = TypeVar("Served")
@@ -101,19 +101,11 @@ class LinkEnd:
         self._under_way.add(task)
         task.add_done_callback(self._arrived)
         try:
-            async with asyncio.timeout_at(deadline):
-                answer = await asyncio.shield(task)
-                if answer is None:
-                    await asyncio.Event().wait()
-        except TimeoutError:
-            answer = None
+            return await _in_time(asyncio.shield(task), peer, api, deadline)
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
             raise OutcomeUnknown(f"{api} to {peer}: this end of the network is closed") from None
-        if answer is None:
-            raise OutcomeUnknown(f"{api} to {peer}: no answer in time")
-        return answer
 
     async def _exchange(self, peer: Address, api: str, body: Buffers, budget_s: float, send: Send) -> Answer | None:
         """The answer; None when it or the request vanished."""
@@ -149,16 +141,8 @@ class LinkEnd:
 
     async def arriving(self, peer: Address, api: str, body: Buffers, answer: Answer, *, deadline: float) -> Answer:
         """The answer of a call that was sent before there was any fault, as it arrives; or OutcomeUnknown."""
-        try:
-            async with asyncio.timeout_at(deadline):
-                arrived = await self._arrives(peer, self._name_of(peer), _api_of(api, body), api, answer)
-                if arrived is None:
-                    await asyncio.Event().wait()
-        except TimeoutError:
-            arrived = None
-        if arrived is None:
-            raise OutcomeUnknown(f"{api} to {peer}: no answer in time")
-        return arrived
+        arriving = self._arrives(peer, self._name_of(peer), _api_of(api, body), api, answer)
+        return await _in_time(arriving, peer, api, deadline)
 
     def _arrived(self, task: asyncio.Task[Answer | None]) -> None:
         self._under_way.discard(task)
@@ -235,6 +219,20 @@ class LinkEnd:
             task.cancel()
         if self._under_way:
             await asyncio.wait(self._under_way)
+
+
+async def _in_time(arriving: Awaitable[Answer | None], peer: Address, api: str, deadline: float) -> Answer:
+    """The answer; OutcomeUnknown at ``deadline``, also for one that vanished (None)."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            answer = await arriving
+            if answer is None:
+                await asyncio.Event().wait()
+    except TimeoutError:
+        answer = None
+    if answer is None:
+        raise OutcomeUnknown(f"{api} to {peer}: no answer in time")
+    return answer
 
 
 async def _held(fault: Fault, way: Way, api: str, contents: Contents) -> None:

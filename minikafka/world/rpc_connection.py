@@ -143,8 +143,12 @@ def _around_length(
     )
 
 
-class HangUp(Exception):
-    """The connection breaks without an answer."""
+class NotAnswered(Exception):
+    """A request that gets no answer on purpose: its connection stays silent, or breaks (``hang_up``)."""
+
+    def __init__(self, why: str, *, hang_up: bool) -> None:
+        super().__init__(why)
+        self.hang_up = hang_up
 
 
 class RpcConnection(SocketConnection):
@@ -324,11 +328,10 @@ class RpcConnection(SocketConnection):
     async def _handle(self, head: Head, held: int, answering: ForTask[Awaitable[Buffers]]) -> None:
         handling = self._handling
         try:
-            answer = await self._host.awaited(head.api, answering.take())
-            if answer is not None:
-                self._write(head, answer)
-        except HangUp:
-            self.abort()
+            self._write(head, await self._host.awaited(head.api, answering.take()))
+        except NotAnswered as silence:
+            if silence.hang_up:
+                self.abort()
         finally:
             self._ended(held, handling)
 
