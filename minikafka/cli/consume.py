@@ -241,6 +241,8 @@ def command(
         raise click.UsageError(
             "--partition and --offset do not go with --group: the group assigns partitions and keeps offsets"
         )
+    if group is not None and ledger is not None:
+        raise click.UsageError("--ledger does not go with --group: the reads of a member are not recorded")
     try:
         begin = parse_start(start) if start is not None else BEGINNING if from_beginning else END
         printer = _printer(format_, output, escape=not raw and sys.stdout.isatty())

@@ -247,6 +247,7 @@ def test_all_that_lists_offers_tabs_and_says_so():
         ("consume", "t", "--offset", "5", "--from-beginning"),
         ("consume", "t", "--offset", "5", "--group", "g"),
         ("consume", "t", "--partition", "0", "--group", "g"),
+        ("consume", "t", "--ledger", "reads.jsonl", "--group", "g"),
         ("consume", "t", "--partition", "-1"),
         ("consume", "t", "--timeout-ms", "0"),
         ("groups", "describe"),
