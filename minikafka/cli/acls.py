@@ -19,8 +19,7 @@ from minikafka import AdminClient
 from minikafka.cli.admin import Decorated, call_admin
 from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import (
-    bootstrap_option,
-    list_output_option,
+    list_options,
     many,
     print_found,
     repeatable,
@@ -312,8 +311,7 @@ Describe of the topics, and Read of the groups."""
 @click.option("--producer", is_flag=True, help="The operations that a producer needs.")
 @click.option("--consumer", is_flag=True, help="The operations that a consumer needs.")
 @click.option("--idempotent", is_flag=True, help="Add IdempotentWrite on the cluster to --producer.")
-@bootstrap_option
-@list_output_option
+@list_options
 def add(bootstrap: str, output: str, producer: bool, consumer: bool, idempotent: bool, **options: Any) -> None:
     """Create ACLs: one for each combination of resource, principal, host and operation."""
     acls = acls_to_add(Chosen(**options), producer=producer, consumer=consumer, idempotent=idempotent)
@@ -333,8 +331,7 @@ and of *.""",
 )
 @_common(PATTERN_FILTERS, "any")
 @repeatable("--principal", "principals", "Principal whose ACLs are listed", "TYPE:NAME")
-@bootstrap_option
-@list_output_option
+@list_options
 def list_acls(bootstrap: str, output: str, principals: tuple[str, ...], **options: Any) -> None:
     """List the ACLs that match the options, or all."""
     wanted = filters(Chosen(**options), principals)
@@ -353,8 +350,7 @@ def list_acls(bootstrap: str, output: str, principals: tuple[str, ...], **option
 )
 @_common(PATTERN_FILTERS, "literal")
 @click.option("--all", "everything", is_flag=True, help="Remove all ACLs of the cluster.")
-@bootstrap_option
-@list_output_option
+@list_options
 def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> None:
     """Delete the ACLs that match the options, and print them."""
     chosen = Chosen(**options)
@@ -391,8 +387,7 @@ of single resources, never patterns. Brokers do not check requests at their own 
 )
 @click.option("--producer", is_flag=True, help="Explain the operations that a producer needs.")
 @click.option("--consumer", is_flag=True, help="Explain the operations that a consumer needs.")
-@bootstrap_option
-@list_output_option
+@list_options
 def explain(
     bootstrap: str, output: str, principal: str, host: str, producer: bool, consumer: bool, **options: Any
 ) -> None:

@@ -20,10 +20,9 @@ from minikafka.cli.running import Failure, Misuse, command_group
 from minikafka.cli.settings import DEFAULT_ORIGIN, broker_settings, parse_flags
 from minikafka.cli.tables import (
     EXISTING_FILE,
-    bootstrap_option,
     columns_of,
     config_option,
-    kafka_output_option,
+    kafka_list_options,
     list_output_option,
     print_found,
     repeatable,
@@ -111,8 +110,7 @@ _resource_options = together(
 )
 @_resource_options
 @click.option("--all", "everything", is_flag=True, help="Show all settings, also those that were not altered.")
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 @watch_option
 def describe(everything: bool, bootstrap: str, output: str, watch: bool, **whose: Any) -> None:
     """Show settings of a topic or broker that were altered at run time (--all: every one), and who says what."""
@@ -187,8 +185,7 @@ def _to_json(each: a.DescribedConfig) -> Mapping[str, Any]:
 @repeatable("--append", "appends", "Add values to a setting that is a list", "KEY=VALUE")
 @repeatable("--subtract", "subtracts", "Remove values from a setting that is a list", "KEY=VALUE")
 @click.option("--dry-run", is_flag=True, help="Check the change without making it.")
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def alter(
     sets: tuple[str, ...],
     deletes: tuple[str, ...],

@@ -26,29 +26,18 @@ from typing import Any
 import click
 
 from minikafka import AdminClient, __version__
+from minikafka.cli import doctor_checks as checks
 from minikafka.cli.admin import client_settings, connection
-from minikafka.cli.doctor_checks import (
-    AGREED,
-    ERROR,
-    NOTE,
-    WARNING,
-    BrokerFacts,
-    CertificateFacts,
-    ClusterFacts,
-    DirectoryFacts,
-    Finding,
-    SecurityFacts,
-    directory_findings,
-    findings,
-    security_findings,
-    security_of,
-    settings_elsewhere,
-    shown_certificate,
-)
-from minikafka.cli.doctor_checks import SETTINGS as SECURITY_SETTINGS
+from minikafka.cli.doctor_checks import Finding
 from minikafka.cli.running import FAILED, Failure, Misuse, check_reachable, lone_command, run
 from minikafka.cli.settings import broker_settings
-from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_output_option, many, print_json, print_table
+from minikafka.cli.tables import (
+    EXISTING_FILE,
+    list_options,
+    many,
+    print_json,
+    print_table,
+)
 from minikafka.cli.v1 import V1
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
@@ -68,14 +57,14 @@ PLACES_MAX = 4
 """Topics or brokers that a finding names for people; of more it says how many they are."""
 PATIENCE: dict[str, Any] = {"default_api_timeout_ms": 5_000, "request_timeout_ms": 2_500}
 
-SETTINGS_ASKED = (*AGREED, "queued.max.request.bytes", *SECURITY_SETTINGS)
+SETTINGS_ASKED = (*checks.AGREED, "queued.max.request.bytes", *checks.SETTINGS)
 
 _SAMPLE = re.compile(
     r"^(mk_log_dir_free_bytes|mk_queued_request_bytes|process_open_fds|process_max_fds)(?:\{.*\})? (\S+)"
 )
 
 
-async def gather(bootstrap: str) -> ClusterFacts:
+async def gather(bootstrap: str) -> checks.ClusterFacts:
     """Ask the cluster, every broker of it, and what lies around them. Raises when no bootstrap server answers."""
     await check_reachable(bootstrap)
     tls, login = connection(bootstrap)
@@ -83,18 +72,18 @@ async def gather(bootstrap: str) -> ClusterFacts:
         metadata: MetadataResponse = await asker.ask_any(MetadataRequest(topics=()), DIAL_TIMEOUT_S)
         registered = await _registered(http, asker, metadata)
         brokers = [await _broker(asker, http, node, address) for node, address in sorted(registered.items())]
-    facts = ClusterFacts(__version__, brokers)
+    facts = checks.ClusterFacts(__version__, brokers)
     await _from_admin(bootstrap, facts)
     for broker in brokers:
-        if all(name in broker.settings for name in SECURITY_SETTINGS):
+        if all(name in broker.settings for name in checks.SETTINGS):
             shown = () if tls is None else await _shown(broker.address, tls)
             where = f"broker {broker.node_id}"
-            settings = settings_elsewhere(broker.settings)
-            facts.security.append(SecurityFacts(where=where, settings=settings, certificates=shown))
+            settings = checks.settings_elsewhere(broker.settings)
+            facts.security.append(checks.SecurityFacts(where=where, settings=settings, certificates=shown))
     return facts
 
 
-async def _shown(address: Address, tls: SSLContext) -> tuple[CertificateFacts, ...]:
+async def _shown(address: Address, tls: SSLContext) -> tuple[checks.CertificateFacts, ...]:
     """The certificate that a broker shows; none if it does not answer."""
     try:
         async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -104,7 +93,7 @@ async def _shown(address: Address, tls: SSLContext) -> tuple[CertificateFacts, .
             await writer.wait_closed()
     except (OSError, TimeoutError):
         return ()
-    return (shown_certificate(certificate["notAfter"]),)
+    return (checks.shown_certificate(certificate["notAfter"]),)
 
 
 async def _page(http: V1, address: Address, path: str) -> str:
@@ -125,8 +114,8 @@ async def _registered(http: V1, asker: Asker, metadata: MetadataResponse) -> dic
     return living
 
 
-async def _broker(asker: Asker, http: V1, node: int, address: Address) -> BrokerFacts:
-    facts = BrokerFacts(node, address)
+async def _broker(asker: Asker, http: V1, node: int, address: Address) -> checks.BrokerFacts:
+    facts = checks.BrokerFacts(node, address)
     try:
         before = time.time_ns()
         described = await asker.ask(address, DescribeReplicasRequest(topics=()), DIAL_TIMEOUT_S)
@@ -159,7 +148,7 @@ def _missing(readiness: str) -> str:
     return str(status.get("detail") or status.get("message") or status.get("missing") or "")
 
 
-async def _from_admin(bootstrap: str, facts: ClusterFacts) -> None:
+async def _from_admin(bootstrap: str, facts: checks.ClusterFacts) -> None:
     try:
         async with AdminClient(**client_settings(bootstrap), **PATIENCE) as admin:
             await _ask_admin(admin, facts)
@@ -167,7 +156,7 @@ async def _from_admin(bootstrap: str, facts: ClusterFacts) -> None:
         facts.quorum_silent = facts.quorum_silent or str(error)
 
 
-async def _ask_admin(admin: AdminClient, facts: ClusterFacts) -> None:
+async def _ask_admin(admin: AdminClient, facts: checks.ClusterFacts) -> None:
     facts.topics = await admin.describe_topics()
     wanted: dict[str, Any] = {"min.insync.replicas": None}
     described = await admin.describe_configs([ConfigResource("topic", each.topic, wanted) for each in facts.topics])
@@ -188,13 +177,13 @@ async def _ask_admin(admin: AdminClient, facts: ClusterFacts) -> None:
         facts.quorum_silent = error.message
 
 
-def directory_of(config: BrokerConfig) -> DirectoryFacts:
+def directory_of(config: BrokerConfig) -> checks.DirectoryFacts:
     """What the data directory of a broker on this machine is like, by its settings."""
     folder = Path(config.log_dirs)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     there = folder if folder.exists() else next(each for each in folder.absolute().parents if each.exists())
     usage = os.statvfs(there)
-    return DirectoryFacts(
+    return checks.DirectoryFacts(
         str(folder),
         writable=_why_not_writable(there),
         free_bytes=usage.f_bavail * usage.f_frsize,
@@ -231,7 +220,7 @@ def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:
     return ""
 
 
-ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
+ORDER = {checks.ERROR: 0, checks.WARNING: 1, checks.NOTE: 2}
 
 
 @lone_command(
@@ -251,8 +240,7 @@ Exit codes: 0 nothing is broken, 1 something is (--strict: or may soon be), 2 ca
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=EXISTING_FILE)
 @click.option("--offline", is_flag=True, help="Examine only FILE ..., without a request to a broker.")
 @click.option("--strict", is_flag=True, help="Exit with 1 also for warnings.")
-@bootstrap_option
-@list_output_option
+@list_options
 def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str, output: str) -> None:
     """Look for what is wrong with a cluster; say what to do."""
     if offline and not files:
@@ -263,11 +251,11 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
             config = broker_settings(file, os.environ, ()).config
         except InvalidConfig as refused:
             found.append(
-                Finding(ERROR, "settings", str(file), refused.message, "change the setting: no broker starts so")
+                Finding(checks.ERROR, "settings", str(file), refused.message, "change the setting: no broker starts so")
             )
             continue
-        found.extend(directory_findings(directory_of(config)))
-        found.extend(security_findings(security_of(str(file), config)))
+        found.extend(checks.directory_findings(directory_of(config)))
+        found.extend(checks.security_findings(checks.security_of(str(file), config)))
     asked = 0
     if not offline:
         try:
@@ -275,12 +263,14 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
         except Failure as failure:
             if not files:
                 raise
-            found.append(Finding(ERROR, "bootstrap", "cluster", failure.message, "--offline looks at the files alone"))
+            found.append(
+                Finding(checks.ERROR, "bootstrap", "cluster", failure.message, "--offline looks at the files alone")
+            )
         else:
             asked = len(facts.brokers)
-            found.extend(findings(facts))
+            found.extend(checks.findings(facts))
     found.sort(key=lambda each: ORDER[each.level])
-    broken = any(each.level == ERROR or (strict and each.level == WARNING) for each in found)
+    broken = any(each.level == checks.ERROR or (strict and each.level == checks.WARNING) for each in found)
     if output == "json":
         print_json({"ok": not broken, "brokers": asked, "findings": [asdict(each) for each in found]})
     elif output == "tsv":
@@ -313,5 +303,5 @@ def draw(found: list[Finding], brokers: int, directories: int) -> None:
         click.echo(f"{'':<8} -> {each.do}")
     looked = [many(brokers, "broker")] if brokers else []
     looked += [f"{directories} data director{'ies' if directories != 1 else 'y'}"] if directories else []
-    errors, warnings = (sum(each.level == level for each in found) for level in (ERROR, WARNING))
+    errors, warnings = (sum(each.level == level for each in found) for level in (checks.ERROR, checks.WARNING))
     click.echo(f"Looked at {' and '.join(looked) or 'nothing'}: {many(errors, 'error')}, {many(warnings, 'warning')}.")

@@ -26,8 +26,7 @@ from minikafka.cli.admin import call_admin
 from minikafka.cli.running import Failure, lone_command
 from minikafka.cli.tables import (
     EXISTING_FILE,
-    bootstrap_option,
-    kafka_output_option,
+    kafka_list_options,
     print_found,
     print_lines,
     repeatable,
@@ -85,8 +84,7 @@ async def partitions_named(admin: AdminClient, text: str) -> list[TopicPartition
 )
 @click.argument("group", nargs=-1)
 @all_groups_option
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str) -> None:
     """Delete groups without members, with all that they committed; the others are reported, and stay."""
     check_choice(group, all_groups=all_groups)
@@ -133,8 +131,7 @@ def _why(group: str, error: ProtocolError) -> str:
     metavar="TOPIC[:P,P]",
     help="Topic, or some of its partitions, whose offsets are deleted (repeatable).",
 )
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def delete_offsets(group: str, topics: tuple[str, ...], bootstrap: str, output: str) -> None:
     """Forget what GROUP has committed for topics that none of its members reads."""
 
@@ -189,8 +186,7 @@ Resets = dict[str, dict[TopicPartition, Offset]]
 )
 @click.option("--export", is_flag=True, help="Print the new offsets as CSV.")
 @click.option("--execute", is_flag=True, help="Change the offsets; without this they are only shown.")
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def reset_offsets(
     group: str | None,
     all_groups: bool,

@@ -19,9 +19,8 @@ from minikafka.cli.admin import call_admin
 from minikafka.cli.group_changes import check_choice, chosen, delete, delete_offsets, group_or_all, reset_offsets
 from minikafka.cli.running import command_group
 from minikafka.cli.tables import (
-    bootstrap_option,
     columns_of,
-    kafka_output_option,
+    kafka_list_options,
     print_found,
     print_json,
     print_lines,
@@ -65,8 +64,7 @@ def command() -> None:
     metavar="STATE",
     help=f"Only groups in these states, separated by commas (repeatable): {', '.join(STATES)}.",
 )
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
     """List the groups of all coordinators."""
     wanted = [each.strip() for given in states for each in given.split(",")]
@@ -93,8 +91,7 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
   minikafka groups describe billing -o json | jq '[.offsets[].lag] | add'"""
 )
 @group_or_all
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:
     """Show committed offsets, log ends, lag and who reads what."""
     found = _asked(described, group, bootstrap, all_groups=all_groups)
@@ -116,8 +113,7 @@ def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -
 )
 @group_or_all
 @click.option("--verbose", is_flag=True, help="Show the partitions of each member.")
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def members(group: str | None, all_groups: bool, verbose: bool, bootstrap: str, output: str) -> None:
     """Show the members of GROUP."""
     found = _asked(_group, group, bootstrap, all_groups=all_groups)
@@ -140,8 +136,7 @@ def members(group: str | None, all_groups: bool, verbose: bool, bootstrap: str, 
   minikafka groups state --all-groups"""
 )
 @group_or_all
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def state(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:
     """Show coordinator, state, generation and assignor of GROUP."""
     found = _asked(_standing, group, bootstrap, all_groups=all_groups)

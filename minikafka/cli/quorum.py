@@ -12,9 +12,8 @@ from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import (
     as_document,
-    bootstrap_option,
     columns_of,
-    kafka_output_option,
+    kafka_list_options,
     print_json,
     print_lines,
     print_table,
@@ -44,8 +43,7 @@ def command() -> None:
 )
 @click.option("--status", is_flag=True, help="Show only the leader and the largest lag of its followers.")
 @click.option("--replication", is_flag=True, help="Show only the replicas of the metadata log.")
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 @watch_option
 def describe(status: bool, replication: bool, bootstrap: str, output: str, watch: bool) -> None:
     """Show leader, epoch, high watermark and replicas of the metadata log."""

@@ -8,7 +8,7 @@ import click
 
 from minikafka.cli.admin import call_admin
 from minikafka.cli.running import Misuse, command_group
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_found, together
+from minikafka.cli.tables import bootstrap_option, list_options, print_found, together
 from minikafka.security.quotas import (
     CLIENT_ID,
     CONNECTION,
@@ -170,8 +170,7 @@ def set_quotas(
 @click.option("--for-user", "user", help="Only entities with this user.")
 @click.option("--client-id", help="Only entities with this client id.")
 @click.option("--for-ip", "ip", help="Only the entity of this IP address.")
-@bootstrap_option
-@list_output_option
+@list_options
 def list_quotas(user: str | None, client_id: str | None, ip: str | None, bootstrap: str, output: str) -> None:
     """List entities with their quotas."""
     given = ((CLIENT_ID, client_id), (IP, ip), (USER, user))

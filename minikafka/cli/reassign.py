@@ -28,6 +28,7 @@ from minikafka.cli.tables import (
     OutputFile,
     bootstrap_option,
     columns_of,
+    kafka_list_options,
     kafka_output_option,
     many,
     partition_name,
@@ -189,8 +190,7 @@ def generate(
     help="Write the present assignment to this file; `execute` with it undoes the moves.",
 )
 @click.option("--additional", is_flag=True, help="Start the moves even if other reassignments are under way.")
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def execute(
     moves: tuple[str, ...], wait: bool, rollback: Path | None, additional: bool, bootstrap: str, output: str
 ) -> None:
@@ -272,8 +272,7 @@ With FILE or moves, -o kafka prints what `kafka-reassign-partitions.sh --verify`
 as long as something of it is not complete; without, what `--list` does."""
 )
 @MOVES_IF_ANY
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 @watch_option
 def status(moves: tuple[str, ...], bootstrap: str, output: str, watch: bool) -> None:
     """Show what is under way, and what it still waits for."""
@@ -372,8 +371,7 @@ async def _ask_leader(asker: Asker, address: Address, group: list[Progress]) -> 
 )
 @click.argument("partitions", nargs=-1, metavar="[FILE|TOPIC-PARTITION]...")
 @click.option("--all", "everything", is_flag=True, help="Cancel all reassignments that are under way.")
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output: str) -> None:
     """End reassignments that are under way: the replicas are as before.
 

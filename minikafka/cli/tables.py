@@ -105,6 +105,13 @@ def bootstrap_option(function: Decorated) -> Decorated:
     )(tls_options(function))
 
 
+list_options = together(bootstrap_option, list_output_option)
+"""Of commands that list what brokers answer."""
+
+kafka_list_options = together(bootstrap_option, kafka_output_option)
+"""Of those that a tool of Kafka's has too."""
+
+
 def topic_argument(function: Decorated) -> Decorated:
     """``TOPIC``, or ``--topic TOPIC`` as Kafka's console tools have it (kcat's ``-t``)."""
 

@@ -27,7 +27,7 @@ from minikafka.cli.tables import (
     bootstrap_option,
     columns_of,
     config_option,
-    kafka_output_option,
+    kafka_list_options,
     many,
     print_found,
     print_json,
@@ -111,8 +111,7 @@ def create(
   minikafka topics list -o json | jq -r '.topics[].topic'""",
 )
 @exclude_internal_option
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:
     """List the topics of the cluster."""
     topics = call_admin(bootstrap, lambda admin: admin.describe_topics())
@@ -180,8 +179,7 @@ class _Described:
     help="Show only topics that have settings of their own, without their partitions.",
 )
 @exclude_internal_option
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 @watch_option
 def describe(topic: str | None, bootstrap: str, output: str, watch: bool, **wanted: bool) -> None:
     """Show leaders, epochs and in-sync replicas of TOPIC, or of all topics."""
@@ -317,8 +315,7 @@ def delete(topic: str, if_exists: bool, bootstrap: str) -> None:
 )
 @click.argument("topic")
 @click.argument("before", nargs=-1, required=True, metavar="PARTITION:OFFSET...")
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def delete_records(topic: str, before: tuple[str, ...], bootstrap: str, output: str) -> None:
     """Delete the records of TOPIC below an offset, on all replicas; `end`: all that are committed.
 
@@ -401,8 +398,7 @@ The output of -o kafka is kafka-get-offsets.sh's: TOPIC:PARTITION:OFFSET."""
     help="latest, earliest, max-timestamp, or milliseconds since 1970: the first record from then on.",
 )
 @exclude_internal_option
-@bootstrap_option
-@kafka_output_option
+@kafka_list_options
 def offsets(topic: str | None, time: str, exclude_internal: bool, bootstrap: str, output: str) -> None:
     """Show an offset of each partition of TOPIC, or of all topics: by default where it ends (the high watermark).
 

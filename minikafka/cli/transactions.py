@@ -10,7 +10,13 @@ import click
 from minikafka import AdminClient
 from minikafka.cli.admin import call_admin, parse_partition
 from minikafka.cli.running import Failure, Misuse, command_group
-from minikafka.cli.tables import bootstrap_option, columns_of, list_output_option, partition_name, print_found, rows_of
+from minikafka.cli.tables import (
+    columns_of,
+    list_options,
+    partition_name,
+    print_found,
+    rows_of,
+)
 from minikafka.client.routing import TRANSACTION_KEY
 from minikafka.transactions.hanging import OpenTransaction
 from minikafka.transactions.records import State
@@ -75,8 +81,7 @@ def command() -> None:
     metavar="REGEX",
     help="Only transactional ids that this regular expression (RE2) matches as a whole.",
 )
-@bootstrap_option
-@list_output_option
+@list_options
 def list_(
     states: tuple[str, ...],
     producer_ids: tuple[int, ...],
@@ -112,8 +117,7 @@ def list_(
   minikafka transactions describe payments-1 payments-2 -o json"""
 )
 @click.argument("transactional_ids", nargs=-1, required=True, metavar="TRANSACTIONAL-ID...")
-@bootstrap_option
-@list_output_option
+@list_options
 def describe(transactional_ids: tuple[str, ...], bootstrap: str, output: str) -> None:
     """Show state, producer, timeout and partitions of transactional ids."""
 
@@ -145,8 +149,7 @@ def _transaction_json(coordinator: NodeId, each: DescribedTransaction) -> dict[s
   minikafka transactions describe-producers orders-0 orders-1 -o json""",
 )
 @click.argument("partitions", nargs=-1, required=True, metavar="TOPIC-PARTITION...")
-@bootstrap_option
-@list_output_option
+@list_options
 def describe_producers(partitions: tuple[str, ...], bootstrap: str, output: str) -> None:
     """Show the producers that the leader of a partition knows, with their open transactions."""
     names = [parse_partition(each) for each in partitions]
@@ -198,8 +201,7 @@ isolation.level=read_committed wait at its start offset until `minikafka transac
     metavar="MINUTES",
     help="Only transactions without a batch for this long; use the largest transaction.max.timeout.ms of the brokers.",
 )
-@bootstrap_option
-@list_output_option
+@list_options
 def find_hanging(
     topic: str | None, partition: int | None, broker_id: int | None, minutes: int, bootstrap: str, output: str
 ) -> None:
@@ -241,8 +243,7 @@ producer or its timeout: aborted here, it may be committed in its other partitio
     help="First offset of the transaction, as find-hanging and describe-producers print it.",
 )
 @click.option("--force", is_flag=True, help="Abort the transaction even if a coordinator knows it.")
-@bootstrap_option
-@list_output_option
+@list_options
 def abort(partition: str, start_offset: int, force: bool, bootstrap: str, output: str) -> None:
     """Abort the hanging transaction that begins at an offset of TOPIC-PARTITION."""
     name = parse_partition(partition)

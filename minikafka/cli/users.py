@@ -14,7 +14,7 @@ import click
 
 from minikafka.cli.admin import call_admin, read_secret
 from minikafka.cli.running import Misuse, command_group
-from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_output_option, print_found
+from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_options, print_found
 from minikafka.errors import ResourceNotFound
 from minikafka.security.scram import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 
@@ -97,8 +97,7 @@ def add(
   minikafka users list
   minikafka users list -o json""",
 )
-@bootstrap_option
-@list_output_option
+@list_options
 def list_users(bootstrap: str, output: str) -> None:
     """List the users with the mechanisms and iterations of their credentials."""
     users = call_admin(bootstrap, lambda admin: admin.describe_user_scram_credentials())

@@ -26,7 +26,7 @@ from minikafka.cli.running import CONNECT_TIMEOUT_S, NAME_OTHERS, Failure, Misus
 from minikafka.cli.tables import (
     bootstrap_option,
     columns_of,
-    list_output_option,
+    list_options,
     output_option,
     print_found,
     print_json,
@@ -151,8 +151,7 @@ The list of each broker is what GET /v1/connections of that broker returns."""
 )
 @click.option("--broker", type=click.IntRange(0), help="Only the connections of this broker.")
 @click.option("--protocol", type=click.Choice(["kafka", "rpc", "http"]), help="Only connections with this protocol.")
-@bootstrap_option
-@list_output_option
+@list_options
 @watch_option
 def connections(broker: int | None, protocol: str | None, bootstrap: str, output: str, watch: bool) -> None:
     """List the open connections of each broker."""
@@ -303,8 +302,7 @@ def faults() -> None:
 @click.option("--error", help="Kafka's name of the error with which kind error answers requests.")
 @click.option("--delay-ms", type=float, help="Time by which delay and reorder hold a message.")
 @click.option("--jitter-ms", type=float, help="Longest random addition to the time of a delay.")
-@bootstrap_option
-@list_output_option
+@list_options
 def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> None:
     """Set a fault of KIND on LINK ('2>1', '3<>broker', 'client>*'), until it is healed."""
     asked = {name: value for name, value in limits.items() if value is not None}
@@ -330,8 +328,7 @@ def _at_end_of(link: str) -> str:
   minikafka faults list
   minikafka faults list -o json | jq '.faults[].hits'""",
 )
-@bootstrap_option
-@list_output_option
+@list_options
 def list_(bootstrap: str, output: str) -> None:
     """List the faults of all brokers, and what they struck."""
     answer = ask(bootstrap, "GET", "/v1/faults?broker=all")
@@ -345,8 +342,7 @@ def list_(bootstrap: str, output: str) -> None:
   minikafka faults held
   minikafka faults held -o json | jq '.held[].partitions'"""
 )
-@bootstrap_option
-@list_output_option
+@list_options
 def held(bootstrap: str, output: str) -> None:
     """List the messages that faults of kind hold hold, with the partitions and offsets of Produce and Fetch."""
     answer = ask(bootstrap, "GET", "/v1/faults?broker=all")
