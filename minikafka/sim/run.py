@@ -49,6 +49,7 @@ from minikafka.sim.transactor_plans import TRANSACTOR_FAULTS
 from minikafka.sim.transactors import TRANSACTIONAL_TOPICS, Transactors
 from minikafka.sim.verdicts import LinkProfile
 from minikafka.sim.watch import LOSSES, Watch
+from minikafka.sim.workload import READ_PAUSE_S
 from minikafka.sim.world import SimWorld
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
@@ -121,6 +122,7 @@ CONVERGE_S = 60.0
 
 LOOK_EVERY_S = 0.1
 FINAL_READ_S = 20.0
+"""For the last readers; one that pauses between its fetches has a pause for each record besides."""
 STORY_EVENTS = 25
 
 
@@ -377,7 +379,7 @@ class Run:
             ends = {name: self._high_watermark(name) for name in of_users}
             self._until(
                 lambda: all(reader.positions[name] >= end for name, end in ends.items()),
-                FINAL_READ_S,
+                FINAL_READ_S + READ_PAUSE_S * sum(ends.values()),  # a fetch reads one segment, maybe of one record
                 "not_readable",
                 lambda: f"read up to {reader.positions}, the watermarks are {ends}",
             )
