@@ -205,7 +205,7 @@ async def never_waits(self: PollGate) -> None:
 
 async def nothing_is_committed(self: BaseMember, partitions: Sequence[TopicPartition]) -> None:
     """Partitions go without a commit of what was processed of them."""
-    await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), partitions)
+    await self._call("on_partitions_revoked", partitions)
     self._drop(partitions)
 
 

@@ -68,7 +68,7 @@ async def takes_what_was_given(self: Member, partitions: tuple[TopicPartition, .
     for partition, found in committed.items():
         self._positions.begin_at(partition, found.offset, found.leader_epoch)
     self._tell()
-    await self._call(lambda listener, new: listener.on_partitions_assigned(new), added, always=True)
+    await self._call("on_partitions_assigned", added, always=True)
     if gone and self._is_cooperative:
         self.rejoin("what was given up is free for the others now")
 
