@@ -42,7 +42,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         return f"{self.topic}-{self.partition}{at}"
 
     def sentence(self) -> str:
-        """What was seen, in one line."""
+        """What was seen, in one line. Every kind has one; a test looks, for a struct cannot be an abstract class."""
         raise NotImplementedError
 
 

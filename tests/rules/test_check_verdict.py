@@ -16,6 +16,7 @@ from minikafka.check.findings import (
     AcknowledgedMissingOnReplica,
     Diverged,
     Duplicate,
+    Finding,
     InconsistentOffsets,
     LostWrite,
     NonmonotonicSend,
@@ -553,6 +554,7 @@ def test_the_json_contract_and_the_text() -> None:
 def test_every_kind_has_a_word_and_a_meaning_of_its_own() -> None:
     """Kinds are a contract of CLI and JSON."""
     assert len({kind.kind for kind in KINDS}) == len({kind.meaning for kind in KINDS}) == len(KINDS) == 15
+    assert [kind.kind for kind in KINDS if kind.sentence is Finding.sentence] == []
 
 
 def steps(work: Callable[[], object]) -> int:
