@@ -171,7 +171,8 @@ class ReplicaManager:
 
     @property
     def missing_replicas(self) -> tuple[MissingReplica, ...]:
-        """Replicas that this broker held in a former life, and whose logs this process had to create.
+        """Replicas that this broker held in a former life, and whose logs this process had to create, or to cut at some
+        damage. One that is nowhere else may lead with what is left.
 
         As far as the controller cannot know it: it compares the data directories itself. A broker that has not been
         unfenced yet joins no ISR, so that one which the metadata calls in sync, eligible or the last leader held a log.
@@ -404,9 +405,11 @@ class ReplicaManager:
             # The id is synced with a log's first records. A folder without one lost in a power cut what was never
             # synced, as the tail of any log may; it does not mean that the folder was removed. Where something was
             # synced, the file with the id is damaged, and the replica has lost its records.
-            never_synced = found is not None and found.topic_id == NO_TOPIC_ID and not found.was_synced
-            if self._missing is not None and not never_synced:
-                self._missing[topic.topic_id, name.partition] = None
+            is_lost = found is None or found.topic_id != NO_TOPIC_ID or found.was_synced
+        else:
+            is_lost = name in self.logs.damaged and len(topic.partitions[name.partition].replicas) > 1
+        if is_lost and self._missing is not None:
+            self._missing[topic.topic_id, name.partition] = None
         partition = Partition(
             self.config.node_id,
             name,

@@ -99,6 +99,8 @@ class LogDirectory:
         self._tail_size = 0
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._high_watermarks: dict[TopicPartition, Offset] = {}
+        self.damaged: dict[TopicPartition, None] = {}
+        """Logs that lack records which were synced: what opening them cut off was no torn tail."""
         self._former: dict[TopicPartition, None] = {}
         """Partitions that checkpoints may name though their log is gone."""
         self._with_former: list[PartitionLog] = []
@@ -183,7 +185,7 @@ class LogDirectory:
                 self._with_former.append(self._logs[partition])
             if pause is not None:
                 await pause()
-        self._look_for_lost_logs(points)
+        self._look_for_damage(points)
         named = {*(points or {}), *(starts or {}), *self._high_watermarks, *clean_ends}
         self._former.update(dict.fromkeys(sorted(named - self._logs.keys())))
         self._share_tails()
@@ -240,21 +242,30 @@ class LogDirectory:
         self._disk.remove(CLEAN_SHUTDOWN)
         await self._disk.sync_folder("")
 
-    def _look_for_lost_logs(self, points: Mapping[TopicPartition, Offset] | None) -> None:
+    def _look_for_damage(self, points: Mapping[TopicPartition, Offset] | None) -> None:
         """Without its folder a replica holds nothing, and a damaged one lacks what was cut off: it must not count as
         one that can be elected (KIP-966).
+
+        After an unclean stop the end of a log may be torn, and its folder may be too new for the disk: only what was
+        cut off below the recovery point is damage. So is all that was cut where the checkpoint of the points is gone:
+        the power may tear it, but an operator takes it away, for the logs to be walked from their beginnings.
         """
-        if not self.was_clean:
-            return
-        cut = {
-            partition
-            for partition, log in self._logs.items()
-            if log.report.dropped or log.report.lacks_records or log.end_offset < log.report.recovery_point
-        }
-        lost = None if points is None else sorted({*points} - self._logs.keys() | cut)
-        if lost is None or lost:
+        is_gone = points is None and not self._disk.exists(RECOVERY_POINT_CHECKPOINT)
+        for partition, log in self._logs.items():
+            report = log.report
+            if self.was_clean:
+                is_cut = report.dropped or report.lacks_records or log.end_offset < report.recovery_point
+            else:
+                is_cut = any(is_gone or dropped.below_recovery_point for dropped in report.dropped)
+            if is_cut:
+                self.damaged[partition] = None
+        lost = {*self.damaged}
+        if self.was_clean:
+            lost |= {*(points or {})} - self._logs.keys()
+        nobody_knows = self.was_clean and points is None
+        if lost or nobody_knows:
             self.previous_broker_epoch = NO_BROKER_EPOCH
-            self._events("logs_lost", partitions=None if lost is None else list(map(str, lost)))
+            self._events("logs_lost", partitions=None if nobody_knows else list(map(str, sorted(lost))))
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, Offset] | None:
         """None when the checkpoint is missing or cannot be read; ours is never empty, though Kafka's may be."""

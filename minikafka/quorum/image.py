@@ -46,7 +46,8 @@ from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, Listener, NodeId,
 from minikafka.wire.acls import Acl
 
 NO_DIR = "-"
-"""In ``PartitionImage.last_known_dirs``: the last known leader came back without the partition's folder."""
+"""In ``PartitionImage.last_known_dirs``: the last known leader came back without the partition's folder, or with a
+damaged log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ class BrokerImage:
     def came_back_empty(self, partition: PartitionImage) -> bool:
         """Return True if this broker led the partition last and has lost its log since.
 
-        Its data directory is another one, or it came back without the partition's folder (``NO_DIR``).
+        Its data directory is another one, or it came back without the partition's folder or its synced records
+        (``NO_DIR``).
         """
         return self.node_id in partition.last_known_elr and not self.has_one_of(partition.last_known_dirs)
 
@@ -111,7 +113,7 @@ class PartitionImage:
     last_known_elr: tuple[NodeId, ...] = ()
     """The last leader, once ISR and ELR may both run empty (KIP-966)."""
     last_known_dirs: tuple[str, ...] = ()
-    """The data directory in which it led; empty: unknown; ``NO_DIR``: the folder is gone from there."""
+    """The data directory in which it led; empty: unknown; ``NO_DIR``: the folder is gone from there, or damaged."""
     recovered: bool = True
     """False from an unclean election until its leader says that it has recovered (KIP-704)."""
     adding: tuple[NodeId, ...] = ()

@@ -209,7 +209,7 @@ def _last_leader(node: NodeId, image: MetadataImage, partition: PartitionImage) 
     broker = image.brokers.get(node)
     if broker is not None and broker.came_back_empty(partition):
         if NO_DIR in partition.last_known_dirs:
-            return f"broker {node}, which led last, is back without the partition's folder"
+            return f"broker {node}, which led last, is back without the partition's folder, or with a damaged log"
         return f"broker {node}, which led last, is back with another data directory and leads again with the former one"
     return f"broker {node}, which led last, leads again when it is back"
 

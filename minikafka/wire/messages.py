@@ -567,7 +567,8 @@ class BrokerHeartbeatRequest(Request):
     want_fence: bool = False
     want_shut_down: bool = False
     missing_replicas: tuple[MissingReplica, ...] = ()
-    """While fenced: replicas that this broker held, and whose logs its process had to create (our own addition)."""
+    """While fenced: replicas that this broker held, and whose logs its process had to create, or to cut at damage (our
+    own addition)."""
 
 
 class BrokerHeartbeatResponse(Failed):
