@@ -12,7 +12,8 @@ Order in which a leader is looked for, each one acceptable (registered, unfenced
 3. the first replica in assignment order that is in the ISR; with an empty ISR, in the ELR: the ISR is then that one
 4. ISR and ELR empty: the last known leader, the ISR is then that one, and it must recover. Not with another data
    directory than that in which it led, and not without the partition's folder, or with a log that was cut at some
-   damage: then it holds nothing or less, and what is committed may come back with the former directory, or lie at others
+   damage: then it holds less or nothing, and what is committed may come back with the former directory, or others have
+   it
 5. unclean elections only: the first replica in assignment order, then those that a reassignment is still adding (they
    may hold next to nothing), and last the last known leader that holds nothing; the ISR is then that one, and it must
    recover
@@ -78,9 +79,9 @@ def change_of(
     ``image`` already holds what happened to the brokers. ``isr`` is the wanted ISR (None: unchanged); ``unclean_stop``
     names a broker that may have lost its unsynced records and thus leaves the ELR; ``was`` is what was registered of it
     before; ``emptied`` names a broker that came back without this replica's folder, or with less in it than was synced:
-    it leaves ISR and ELR, and is no last known leader that may lead again; ``recovered`` says that an uncleanly elected leader has recovered;
-    ``assignment`` gives the partition other replicas (KIP-455). Elections are unclean only if ``election`` says so: see
-    :func:`election_for`.
+    it leaves ISR and ELR, and is no last known leader that may lead again; ``recovered`` says that an uncleanly elected
+    leader has recovered; ``assignment`` gives the partition other replicas (KIP-455). Elections are unclean only if
+    ``election`` says so: see :func:`election_for`.
 
     A reassignment completes here, with the change that brings its last replica into the ISR.
     """

@@ -79,7 +79,11 @@ class Served:
             )
         with holds.open("r+b") as file:
             self._shared = mmap.mmap(file.fileno(), HOLD.size)
-        self.port: int = self._line()["port"]
+        try:
+            self.port: int = self._line()["port"]
+        except NoAnswer:
+            self.__exit__(None, None, None)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -103,7 +107,8 @@ class Served:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise NoAnswer(f"the broker process ended:\n{self.log()[-3_000:]}")
+            ended = f"the broker process ended with {self._process.wait(PATIENCE_S)}"
+            raise NoAnswer(f"{ended}, and wrote:\n{self.log()[-3_000:]}")
         told: dict[str, Any] = json.loads(line)
         return told
 

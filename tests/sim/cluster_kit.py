@@ -130,3 +130,14 @@ def facts_of(cluster: SimCluster, kind: str, node: NodeId | None = None) -> list
         for event in cluster.sim.journal
         if event.kind == kind and (node is None or event.node == f"n{node}")
     ]
+
+
+def both_are_back(cluster: SimCluster, *nodes: int) -> None:
+    """They have been let in, each in its present life, and the controller has had time for an election."""
+    cluster.run_for(20.0)
+    image = cluster.image()
+    assert image is not None
+    assert {node: image.eligible(node) for node in nodes} == dict.fromkeys(nodes, True)
+    assert {node: image.brokers[node].broker_epoch for node in nodes} == {
+        node: cluster.brokers[node].broker_epoch for node in nodes
+    }

@@ -11,6 +11,7 @@ from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.log import recovery, scan, segment_store
 from minikafka.log.durability import Durability
 from minikafka.log.epochs import EpochCache
+from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import Duplicate, ProducerState
 from minikafka.log.segment import Segment
@@ -50,6 +51,9 @@ from tests.rules.test_replication_follower import (
 )
 from tests.sim import drills
 from tests.sim.bug import Bug
+from tests.sim.test_bit_rot import (
+    test_the_last_leader_does_not_lead_with_what_damage_has_left as last_leader_needs_its_records,
+)
 from tests.sim.test_cluster_disks import (
     test_the_last_leader_does_not_lead_with_an_empty_disk_and_does_with_the_former_one as last_leader_needs_its_disk,
 )
@@ -242,6 +246,14 @@ def without_the_last_topic(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def any_disk_will_do(self: BrokerImage, log_dirs: tuple[str, ...]) -> bool:
     return True
+
+
+def damage_is_forgotten(original: Callable[..., None]) -> Callable[..., None]:
+    def look(self: LogDirectory, points: Any) -> None:
+        original(self, points)
+        self.damaged.clear()
+
+    return look
 
 
 def whoever_comes(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -548,6 +560,14 @@ OWN = (
         (ReplicaManager, "missing_replicas", ()),
         ground="drill",
         told_in=last_leader_needs_its_disk,
+    ),
+    _own(
+        "brokers",
+        "elected_with_what_damage_left",
+        "the last known leader leads again with a log that was cut at some damage, and everybody cuts to it (KIP-966)",
+        (LogDirectory, "_look_for_damage", damage_is_forgotten(LogDirectory._look_for_damage)),
+        ground="drill",
+        told_in=last_leader_needs_its_records,
     ),
     _own(
         "brokers",

@@ -13,7 +13,7 @@ from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.plan import Fault
 from minikafka.sim.run import Run
 from minikafka.types import NodeId, TopicPartition
-from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
+from tests.sim.cluster_kit import ORDERS, Client, both_are_back, facts_of, simulated, values
 from tests.sim.test_sim_clients import quick
 
 LETTERS = [bytes([letter]) for letter in b"abcdefgh"]
@@ -191,3 +191,51 @@ def test_damage_keeps_its_own_segments_from_retention_only() -> None:
         replica = cluster.replica(1, ORDERS)
         assert replica is not None
         assert (replica.failed, replica.log.start_offset) == (None, 0)
+
+
+def fill_the_last_leader(cluster: SimCluster, *, copies: int) -> tuple[Client, NodeId, list[NodeId]]:
+    """A partition whose other replicas have ended, and whose leader's disk is damaged in what was synced. It ends, too,
+    and all start again. The client, the leader and the others.
+    """
+    cluster.create_topic("orders", partitions=1, replication_factor=copies)
+    client = Client(cluster, linger_ms=0)
+    for letter in LETTERS:
+        client.send(letter)
+    cluster.settle()
+    leader = cluster.leader_of(ORDERS)
+    others = [node for node in cluster.nodes if node != leader and cluster.replica(node, ORDERS) is not None]
+    for node in others:
+        cluster.crash(node)
+        cluster.until(lambda: cluster.partition(ORDERS).isr == (leader,), 60.0, "the ISR to shrink")  # type: ignore[union-attr]
+    bit_rot(cluster, leader)
+    cluster.crash(leader)
+    cluster.sim.disk(node_name(leader)).remove_for_good(RECOVERY_POINT_CHECKPOINT)
+    for node in (leader, *others):
+        cluster.restart(node)
+    return client, leader, others
+
+
+def test_the_last_leader_does_not_lead_with_what_damage_has_left() -> None:
+    """KIP-966, seed 651817121: the last leader's log is cut at the damage as it starts. It led with what was left, and
+    the other replica dropped what only it still had.
+    """
+    with simulated(min_insync_replicas="1", **FROM_FILES) as cluster:
+        client, leader, [follower] = fill_the_last_leader(cluster, copies=2)
+        both_are_back(cluster, leader, follower)
+        state = cluster.partition(ORDERS)
+        assert state is not None
+        assert (state.leader, state.isr, state.elr, state.last_known_elr) == (-1, (), (), (leader,))
+        assert [facts["partitions"] for facts in facts_of(cluster, "logs_lost", leader)] == [[str(ORDERS)]]
+        assert client.run(client.admin.elect_leaders("unclean", [ORDERS])) == {ORDERS: None}
+        cluster.settle(60.0)
+        assert values(cluster, leader) == values(cluster, follower) == LETTERS
+
+
+def test_a_damaged_replica_that_is_alone_leads_with_what_is_left() -> None:
+    """Nobody has more, so that there is nothing to wait for."""
+    with simulated(min_insync_replicas="1", **FROM_FILES) as cluster:
+        client, leader, _ = fill_the_last_leader(cluster, copies=1)
+        cluster.settle(60.0)
+        assert values(cluster, leader) == LETTERS[:ROTTEN]
+        client.send(b"after it")
+        assert values(cluster, leader) == [*LETTERS[:ROTTEN], b"after it"]

@@ -19,6 +19,7 @@ from tests.sim.cluster_kit import (
     ORDERS,
     Client,
     a_follower,
+    both_are_back,
     facts_of,
     folders,
     on_disk,
@@ -321,17 +322,6 @@ def test_a_broker_that_missed_deletion_and_creation_takes_the_new_topic() -> Non
         assert client.run(client.admin.alter_partition_reassignments({ORDERS: cluster.nodes})) == {ORDERS: None}
         cluster.settle(60.0)
         assert [values(cluster, node) for node in cluster.nodes] == [[b"new 0"]] * 3
-
-
-def both_are_back(cluster: SimCluster, *nodes: int) -> None:
-    """They have been let in, each in its present life, and the controller has had time for an election."""
-    cluster.run_for(20.0)
-    image = cluster.image()
-    assert image is not None
-    assert {node: image.eligible(node) for node in nodes} == dict.fromkeys(nodes, True)
-    assert {node: image.brokers[node].broker_epoch for node in nodes} == {
-        node: cluster.brokers[node].broker_epoch for node in nodes
-    }
 
 
 def test_the_last_leader_does_not_lead_with_an_empty_disk_and_does_with_the_former_one() -> None:

@@ -80,6 +80,8 @@ def spark(home: Path) -> Iterator[Any]:
     settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true"} | INTERPRETED
     if why_no_connector() is None:
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
+        settings |= {"spark.kafka.producer.cache.timeout": "100ms"}
+        settings |= {"spark.kafka.producer.cache.evictorThreadRunInterval": "100ms"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(home))
         session = open_session("tests", "local[2,4]", settings)

@@ -63,6 +63,24 @@ class Topics:
 def topics(spark: Any) -> Iterator[Topics]:
     with LocalCluster(brokers=3, config=SETTINGS) as cluster:
         yield Topics(spark, cluster)
+        end_producers(spark)
+
+
+def end_producers(spark: Any) -> None:
+    """Wait until Spark has closed its producers, which it keeps for further batches.
+
+    One that outlives its brokers asks those that have their ports next for its topic, and so creates it there, in the
+    cluster of another test.
+    """
+    threads = spark.sparkContext._jvm.java.lang.Thread
+    gives_up_at = time.monotonic() + TIMEOUT_S
+    while names := [
+        name
+        for name in (thread.getName() for thread in threads.getAllStackTraces().keySet())
+        if name.startswith("kafka-producer-network-thread")
+    ]:
+        assert time.monotonic() < gives_up_at, names
+        time.sleep(0.1)
 
 
 def finish(query: Any) -> None:
