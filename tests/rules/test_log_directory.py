@@ -376,7 +376,7 @@ def test_a_log_that_had_to_be_cut_after_a_clean_stop_is_reported_as_lost(is_shor
 def test_a_log_that_is_cut_below_its_recovery_point_after_a_kill_is_damaged(point: int | None, is_damaged: bool):
     """What was not synced may be torn, and everything behind it goes: that is no damage. What was synced is cut only
     where it has rotten, and then others have what is gone here. (Seed 651817121: a last known leader led again with
-    what was left, and everybody cut to it.)
+    what was left, and the others truncated to it.)
     """
     disk = MemoryDisk()
     _, orders, _ = with_logs(disk)
@@ -386,11 +386,11 @@ def test_a_log_that_is_cut_below_its_recovery_point_after_a_kill_is_damaged(poin
         disk.replace_file(POINTS, f"0\n1\norders 0 {point}\n".encode())
     path = max(each for each in disk.inodes if each.startswith(str(ORDERS)) and each.endswith(".log"))
     disk.inodes[path].content[-2 * (orders.size_bytes // 8) + 30] ^= 0xFF
-    told: list[tuple[str, Any]] = []
-    again = opened(disk, events=lambda kind, /, **facts: told.append((kind, facts)))
+    events: list[tuple[str, Any]] = []
+    again = opened(disk, events=lambda kind, /, **facts: events.append((kind, facts)))
     assert (again.was_clean, again.logs[ORDERS].end_offset) == (False, 6)
     assert list(again.damaged) == [ORDERS] * is_damaged
-    assert (("logs_lost", {"partitions": [str(ORDERS)]}) in told) == is_damaged
+    assert (("logs_lost", {"partitions": [str(ORDERS)]}) in events) == is_damaged
 
 
 def test_a_kill_is_unclean_and_loses_nothing():

@@ -564,7 +564,7 @@ OWN = (
     _own(
         "brokers",
         "elected_with_what_damage_left",
-        "the last known leader leads again with a log that was cut at some damage, and everybody cuts to it (KIP-966)",
+        "the last known leader leads again with a log that was cut at damage, and the others truncate to it (KIP-966)",
         (LogDirectory, "_look_for_damage", damage_is_forgotten(LogDirectory._look_for_damage)),
         ground="drill",
         told_in=last_leader_needs_its_records,

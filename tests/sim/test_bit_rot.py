@@ -193,7 +193,7 @@ def test_damage_keeps_its_own_segments_from_retention_only() -> None:
         assert (replica.failed, replica.log.start_offset) == (None, 0)
 
 
-def fill_the_last_leader(cluster: SimCluster, *, copies: int) -> tuple[Client, NodeId, list[NodeId]]:
+def restart_a_damaged_last_leader(cluster: SimCluster, *, copies: int) -> tuple[Client, NodeId, list[NodeId]]:
     """A partition whose other replicas have ended, and whose leader's disk is damaged in what was synced. It ends, too,
     and all start again. The client, the leader and the others.
     """
@@ -220,7 +220,7 @@ def test_the_last_leader_does_not_lead_with_what_damage_has_left() -> None:
     the other replica dropped what only it still had.
     """
     with simulated(min_insync_replicas="1", **FROM_FILES) as cluster:
-        client, leader, [follower] = fill_the_last_leader(cluster, copies=2)
+        client, leader, [follower] = restart_a_damaged_last_leader(cluster, copies=2)
         both_are_back(cluster, leader, follower)
         state = cluster.partition(ORDERS)
         assert state is not None
@@ -234,7 +234,7 @@ def test_the_last_leader_does_not_lead_with_what_damage_has_left() -> None:
 def test_a_damaged_replica_that_is_alone_leads_with_what_is_left() -> None:
     """Nobody has more, so that there is nothing to wait for."""
     with simulated(min_insync_replicas="1", **FROM_FILES) as cluster:
-        client, leader, _ = fill_the_last_leader(cluster, copies=1)
+        client, leader, _ = restart_a_damaged_last_leader(cluster, copies=1)
         cluster.settle(60.0)
         assert values(cluster, leader) == LETTERS[:ROTTEN]
         client.send(b"after it")
