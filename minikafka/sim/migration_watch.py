@@ -27,7 +27,8 @@ that of its records of the consumer protocol; a batch that converts the group ch
 ``given_before_revoked``          a member receives a partition, and another one that received it, by either protocol,
                                   has neither given it up nor been removed
 ``assignment_unrecorded``         a member receives an assignment or an epoch that is not committed
-``stale_generation_committed``    a commit of a classic member is accepted for a generation that the member had left
+``stale_generation_committed``    a commit of a classic member is accepted for a generation that the member had left,
+                                  though its group is a classic one or it has not owned the partition since (KIP-1251)
 ``zombie_commit``                 a commit is accepted from a member that was removed before, or of a partition that was
                                   another member's before
 ``committed_offset_deleted``      the offset of a partition is deleted, though nothing made it expire
@@ -137,6 +138,7 @@ class MigrationBook(OwnershipBook[_Group]):
                 frozenset(Assignment.unpacked(each.assignment).partitions),
                 instance_id=each.instance_id,
                 is_classic=True,
+                in_classic_group=True,
             )
             for each in (value.members if value is not None else ())
             if value is not None

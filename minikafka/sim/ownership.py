@@ -27,6 +27,7 @@ class Owned(NamedTuple):
     revoking: Partitions = frozenset()
     instance_id: str | None = None
     is_classic: bool = False
+    in_classic_group: bool = False
 
     @property
     def all(self) -> Partitions:
@@ -129,11 +130,25 @@ class OwnershipBook(Generic[Known]):
             self._report("zombie_commit", f"{what} {self._shown(granted)}, and had been removed by then")
             return
         if was.is_classic and 0 <= sent.generation < was.epoch:
-            self._report(
-                "stale_generation_committed",
-                f"{what} {self._shown(granted)} in generation {sent.generation}, and was in {was.epoch}",
-            )
+            kept = frozenset() if was.in_classic_group else self._owned_since(group, member, sent.generation, was)
+            if not granted <= kept:
+                self._report(
+                    "stale_generation_committed",
+                    f"{what} {self._shown(granted - kept)} in generation {sent.generation}, and was in {was.epoch}",
+                )
         for each in sorted(granted):
             owner = sent.owners.get(each, member)
             if owner != member:
                 self._report("zombie_commit", f"{what} {self._name_of(each)}, and {owner} owned it by then")
+
+    def _owned_since(self, group: str, member: str, generation: int, now: Owned) -> Partitions:
+        """What a member was assigned in each of its generations since this one, and still owns (KIP-1251)."""
+        ever = self._groups[group].ever
+        if (member, generation) not in ever:
+            return frozenset()
+        lived = [
+            frozenset().union(*each)
+            for (name, epoch), each in ever.items()
+            if name == member and generation <= epoch < now.epoch
+        ]
+        return now.all.intersection(*lived)

@@ -71,6 +71,24 @@ def test_an_upgrade_keeps_generation_and_assignment_and_asks_the_classic_member_
     assert mine == [0, 1]
 
 
+def test_a_classic_member_commits_in_a_former_generation_what_it_has_owned_since():
+    """KIP-1251 counts for both protocols, as in Kafka 4.3.1 (beside it, seed 890443782): the commit may have been on
+    its way while the generation rose. What the member does not own is another matter.
+    """
+    desk = desk_of()
+    [member] = desk.stable(1)
+    theirs = assigned(desk.enter("new"))
+    desk.join(member)
+    desk.sync(member, 2)
+    [mine, *_] = sorted({0, 1, 2, 3} - theirs)
+    ticket = desk.commit_as(member, 1, mine)
+    assert desk.answers[ticket].partitions[0].error_code == 0
+    assert desk.committed(partition=mine) == 5
+    for generation, partition in ((1, min(theirs)), (0, mine), (3, mine)):
+        with pytest.raises(IllegalGeneration):
+            desk.commit_as(member, generation, partition)
+
+
 @pytest.mark.parametrize(("dealt", "epoch"), [((0, 1), 1), ((0,), 2)])
 def test_an_upgrade_for_a_member_that_reads_nothing_assigns_only_what_is_nobodys(dealt: tuple[int, ...], epoch: int):
     """As in Kafka, the classic member need not join again; unless its cooperative rebalance was half done."""

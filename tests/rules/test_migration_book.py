@@ -185,12 +185,23 @@ def test_an_assignment_that_is_not_committed_is_a_finding(desk: Desk):
 
 
 def test_commits_of_generations_that_a_member_has_left_are_a_finding(desk: Desk):
-    """Its generation before the upgrade; members of the consumer protocol may be an epoch behind (KIP-1251)."""
-    desk.upgrade(desk.current("a", 4, 0), desk.current("b", 3, 1), desk.current("new", 9, 2))
-    for op, (member, generation, number) in enumerate([("a", 4, 0), ("b", 3, 1), ("new", 8, 2), ("a", 3, 0)]):
+    """Unless it has owned the partition since (KIP-1251), as members of the consumer protocol may."""
+    desk.upgrade(desk.current("a", 4, 0, 2), desk.current("b", 3, 1), desk.current("new", 9, 3))
+    for op, (member, generation, number) in enumerate([("a", 4, 2), ("b", 3, 1), ("new", 8, 3), ("a", 3, 0)]):
         desk.book.commit_sent(op, "g", member, generation)
-        assert desk.found == []
         desk.book.commit_granted(op, "g", member, [TopicPartition("t", number)])
+    assert desk.found == []
+    for op, (member, generation, number) in enumerate([("a", 3, 2), ("a", 2, 0), ("b", 2, 1)], start=10):
+        desk.book.commit_sent(op, "g", member, generation)
+        desk.book.commit_granted(op, "g", member, [TopicPartition("t", number)])
+    assert desk.found == ["stale_generation_committed"] * 3
+
+
+def test_a_commit_of_a_former_generation_of_a_classic_group_is_a_finding(desk: Desk):
+    """Whatever the member has owned since."""
+    desk.book.recorded("g", [desk.classic(4, a=0, b=1)])
+    desk.book.commit_sent(1, "g", "a", 3)
+    desk.book.commit_granted(1, "g", "a", [TopicPartition("t", 0)])
     assert desk.found == ["stale_generation_committed"]
 
 

@@ -6,16 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from minikafka.faults import ALL, CLIENT
 from minikafka.groups import coordinator as groups_coordinator
 from minikafka.groups.consumer import classic
 from minikafka.groups.consumer.groups import ConsumerGroups
 from minikafka.groups.consumer.records import CURRENT
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.records import GroupRecord
-from minikafka.sim.message_faults import LATE
-from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.plan import Plan
 from minikafka.sim.seeds import migration_plan_of
+from tests.rules.test_group_migration import (
+    test_a_classic_member_commits_in_a_former_generation_what_it_has_owned_since as commits_what_it_has_owned_since,
+)
+from tests.sim.bug import Bug
 from tests.sim.planted import Planted
 from tests.sim.planted_transactions import family
 
@@ -109,20 +111,6 @@ def cooperating(plan: Plan, *, work_s: float) -> Plan:
     )
 
 
-def with_late_joins(seed: int) -> Plan:
-    """Responses to JoinGroup are late: members commit meanwhile, in the generation that they have."""
-    plan = cooperating(migration_plan_of(seed), work_s=0.05)
-    late = Fault(
-        at_s=1.0,
-        kind=LATE,
-        target=f"{ALL}>{CLIENT}",
-        lasts_s=plan.duration_s,
-        value=3.0,
-        message="JoinGroup answer",
-    )
-    return plan.with_faults([late])
-
-
 def with_slow_work(seed: int) -> Plan:
     """Members work for seconds on what they must give up, while others join and migrate."""
     return cooperating(migration_plan_of(seed), work_s=2.0)
@@ -152,14 +140,6 @@ MIGRATION_CLUSTERS: tuple[Planted, ...] = (
         patches=[(classic, "record_of", without_members(classic.record_of))],
     ),
     migrations(
-        name="classic_generations_not_fenced_after_an_upgrade",
-        make=with_late_joins,
-        drawn="group migrations, late joins",
-        story="an upgraded group takes the commits of classic members in generations that they have left",
-        caught_by=("stale_generation_committed", "zombie_commit", "commit-back"),
-        patches=[(groups_coordinator, "check_committer", of_any_generation(groups_coordinator.check_committer))],
-    ),
-    migrations(
         name="classic_members_own_nothing_when_they_join",
         make=with_slow_work,
         drawn="group migrations, slow work",
@@ -182,3 +162,16 @@ MIGRATION_CLUSTERS: tuple[Planted, ...] = (
         patches=[(GroupCoordinator, "loaded", with_the_classic_group(GroupCoordinator.loaded))],
     ),
 )
+
+MIGRATION_DRILLS = (
+    Bug(
+        name="classic_generations_not_fenced_after_an_upgrade",
+        source="ours",
+        area="groups",
+        story="an upgraded group takes commits of classic members in generations in which others owned the partitions",
+        patches=[(groups_coordinator, "check_committer", of_any_generation(groups_coordinator.check_committer))],
+        ground="drill",
+        told_in=commits_what_it_has_owned_since,
+    ),
+)
+"""Only a commit that the network delivers late shows it, and a late one of the same generation looks the same."""

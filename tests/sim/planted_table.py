@@ -32,7 +32,7 @@ from tests.sim.planted_departures import DEPARTURE_CLUSTERS
 from tests.sim.planted_groups import GROUP_CLUSTERS, GROUP_DRILLS
 from tests.sim.planted_kafka import KAFKA
 from tests.sim.planted_messages import MESSAGE_CLUSTERS
-from tests.sim.planted_migrations import MIGRATION_CLUSTERS
+from tests.sim.planted_migrations import MIGRATION_CLUSTERS, MIGRATION_DRILLS
 from tests.sim.planted_own import OWN
 from tests.sim.planted_plan_features import EXTRA_CLUSTERS, EXTRA_DRILLS
 from tests.sim.planted_protocols import PROTOCOL_CLUSTERS
@@ -62,7 +62,16 @@ CLUSTERS: Final = (
 )
 """Hunted with plans of the simulator."""
 
-RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS, *GROUP_DRILLS, *COMPACTION, *SURVIVOR_DRILLS, *VERIFICATION_DRILLS)
+RULES: Final = (
+    *KAFKA,
+    *OWN,
+    *EXTRA_DRILLS,
+    *GROUP_DRILLS,
+    *MIGRATION_DRILLS,
+    *COMPACTION,
+    *SURVIVOR_DRILLS,
+    *VERIFICATION_DRILLS,
+)
 """Hunted on smaller grounds, or told by directed tests."""
 
 CLASSES: Final = {
@@ -112,7 +121,6 @@ CLASSES: Final = {
     "consumer protocol": ("revocations_without_confirmation", "owners_forgotten"),
     "group migration": (
         "upgrade_half_written",
-        "classic_generations_not_fenced_after_an_upgrade",
         "upgrade_forgets_what_cooperative_members_still_own",
     ),
     "departures": (

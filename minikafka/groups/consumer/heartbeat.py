@@ -417,15 +417,8 @@ def check_committer(
     if epoch < 0 and not group.members:
         return
     member = group.members.get(request.member_id)
-    if member is not None and member.is_classic:
-        if epoch != group.current(request.member_id).epoch:
-            raise kafka.IllegalGeneration(
-                f"member {request.member_id} of group {group.group_id} is in generation "
-                f"{group.current(request.member_id).epoch}, not {epoch}: nothing was committed, join again"
-            )
-        return
     is_old = isinstance(request, g.OffsetCommitRequest) and not request.knows_member_epochs
-    if member is not None and is_old:
+    if member is not None and is_old and not member.is_classic:
         raise kafka.UnsupportedVersion(
             f"group {group.group_id} uses the consumer protocol: its members commit with OffsetCommit 9 or newer"
         )
