@@ -130,6 +130,19 @@ def test_partition_moves_only_after_its_owner_has_revoked_it(desk: ConsumerDesk)
     assert (group.state, group.group_epoch, group.assignment_epoch, group.assignor) == ("Stable", 2, 2, "uniform")
 
 
+def test_a_topic_that_a_member_leaves_while_it_revokes_is_revoked_as_well(desk: ConsumerDesk):
+    """As in Kafka (beside it, seed 51004004); before, the member was assigned it until all else was revoked."""
+    other_id = "BAECAwQFBgcICQoLDA0ODw"
+    desk.topic(2, "other", other_id)
+    desk.enter("a", subscribed_topic_names=("t", "other"))
+    desk.beat("a", 1, {0, 1, 2, 3}, subscribed_topic_names=("other",))
+    response = desk.beat("a", 1, subscribed_topic_names=("t",))
+    assert (response.member_epoch, assigned(response)) == (1, set())
+    assert desk.beat("a", 1).assignment is None, "nothing is new"
+    done = desk.beat("a", 1, set())
+    assert (done.member_epoch, assigned(done)) == (3, {0, 1, 2, 3})
+
+
 def test_wrong_epochs_are_fenced(desk: ConsumerDesk):
     """The previous epoch passes once its response was lost, if the member owns no more than it was assigned."""
     desk.enter("a")

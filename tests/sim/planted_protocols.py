@@ -53,8 +53,8 @@ def as_plain_ones(original: Callable[..., bool]) -> Callable[..., bool]:
 def taken_as_revoked(original: Callable[..., Any]) -> Callable[..., Any]:
     """A heartbeat confirms every revocation, whatever the member says that it owns."""
 
-    def reconciled(group: ConsumerGroup, member_id: str, _owned: Any) -> Any:
-        return original(group, member_id, frozenset())
+    def reconciled(group: ConsumerGroup, member_id: str, _owned: Any, **named: Any) -> Any:
+        return original(group, member_id, frozenset(), **named)
 
     return reconciled
 

@@ -49,18 +49,29 @@ from minikafka.wire.batch import NO_TIMESTAMP
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest
 
 
-def reconciled(group: ConsumerGroup, member_id: str, owned: frozenset[TopicIdPartition] | None) -> Current:
+def reconciled(
+    group: ConsumerGroup,
+    member_id: str,
+    owned: frozenset[TopicIdPartition] | None,
+    *,
+    subscribed: frozenset[str] | None = None,
+) -> Current:
     """The member's next step.
 
     Args:
         group: the group, with its newest target assignment.
         member_id: the member whose heartbeat this is.
         owned: the partitions that it reports to own; None: unknown, so it may still own all that it had.
+        subscribed: the ids of the topics that it reads now; None: the same as before.
     """
     current = group.current(member_id)
     if current.state == MemberState.UNREVOKED:
         if owned is None or not owned.isdisjoint(current.revoking):
-            return current
+            if subscribed is None or all(each.topic_id in subscribed for each in current.assigned):
+                return current
+            kept = {each: at for each, at in current.assigned.items() if each.topic_id in subscribed}
+            left = {each: at for each, at in current.assigned.items() if each.topic_id not in subscribed}
+            return replace(current, previous_epoch=current.epoch, assigned=kept, revoking={**current.revoking, **left})
         return _next(group, member_id, owned, current.epoch + 1)
     if current.state == MemberState.STABLE and current.epoch == group.assignment_epoch:
         return current
@@ -199,7 +210,11 @@ class Heartbeat:
             draft.set(GroupEpoch(epoch=group.epoch + 1, metadata_hash=metadata_hash))
         if group.epoch > group.assignment_epoch:
             self._assign(draft)
-        current = reconciled(group, member_id, owned)
+        subscribed = None
+        if is_changed:
+            names = group.topics_of(member_id) & self.topics.keys()
+            subscribed = frozenset(self.topics[each].topic_id for each in names)
+        current = reconciled(group, member_id, owned, subscribed=subscribed)
         if current != before or is_new:
             draft.move(member_id, current)
         return current
