@@ -339,6 +339,11 @@ class ReplicaManager:
         registered = new.brokers.get(me)
         if registered is not None and not registered.fenced and registered.broker_epoch == self._broker_epoch():
             self._missing = None
+            for name in list(self.logs.damaged):
+                try:
+                    self.logs.forget_damage(name)
+                except STORAGE_ERRORS as error:
+                    self.storage_failed(name, str(error))
         self._apply_configs(old, new)
         self.traffic.keep_topics(new.topics)
         for gone in self._topic_configs.keys() - new.topics.keys():

@@ -38,6 +38,7 @@ from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
 from minikafka.log.names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSET_CHECKPOINT,
+    DAMAGED,
     DELETED_FOLDER,
     LOG,
     LOG_START_OFFSET_CHECKPOINT,
@@ -100,7 +101,8 @@ class LogDirectory:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self.damaged: dict[TopicPartition, None] = {}
-        """Logs that lack records which were synced: what opening them cut off was no torn tail."""
+        """Logs that lack records which were synced: what opening them cut off was no torn tail. That may have been a
+        process before this one, which ended before :meth:`forget_damage`."""
         self._former: dict[TopicPartition, None] = {}
         """Partitions that checkpoints may name though their log is gone."""
         self._with_former: list[PartitionLog] = []
@@ -180,12 +182,15 @@ class LogDirectory:
                     ) from error
                 await self._set_aside(partition, str(error))
                 continue
+            if self._is_damaged(self._logs[partition], points):
+                self.damaged[partition] = None
+                await self._disk.publish(f"{partition}/{DAMAGED}", b"")
             self._logs[partition].clean_end = clean_ends.get(partition)
             if has_former:
                 self._with_former.append(self._logs[partition])
             if pause is not None:
                 await pause()
-        self._look_for_damage(points)
+        self._report_losses(points)
         named = {*(points or {}), *(starts or {}), *self._high_watermarks, *clean_ends}
         self._former.update(dict.fromkeys(sorted(named - self._logs.keys())))
         self._share_tails()
@@ -242,23 +247,28 @@ class LogDirectory:
         self._disk.remove(CLEAN_SHUTDOWN)
         await self._disk.sync_folder("")
 
-    def _look_for_damage(self, points: Mapping[TopicPartition, Offset] | None) -> None:
-        """Without its folder a replica holds nothing, and a damaged one lacks what was cut off: it must not count as
-        one that can be elected (KIP-966).
-
-        After an unclean stop the end of a log may be torn, and its folder may be too new for the disk: only what was
+    def _is_damaged(self, log: PartitionLog, points: Mapping[TopicPartition, Offset] | None) -> bool:
+        """After an unclean stop the end of a log may be torn, and its folder may be too new for the disk: only what was
         cut off below the recovery point is damage. So is all that was cut where the checkpoint of the points is gone:
         the power may tear it, but an operator takes it away, for the logs to be walked from their beginnings.
         """
+        report = log.report
+        if self._disk.exists(f"{log.partition}/{DAMAGED}"):
+            return True
+        if self.was_clean:
+            return bool(report.dropped) or report.lacks_records or log.end_offset < report.recovery_point
         is_gone = points is None and not self._disk.exists(RECOVERY_POINT_CHECKPOINT)
-        for partition, log in self._logs.items():
-            report = log.report
-            if self.was_clean:
-                is_cut = report.dropped or report.lacks_records or log.end_offset < report.recovery_point
-            else:
-                is_cut = any(is_gone or dropped.below_recovery_point for dropped in report.dropped)
-            if is_cut:
-                self.damaged[partition] = None
+        return any(is_gone or dropped.below_recovery_point for dropped in report.dropped)
+
+    def forget_damage(self, partition: TopicPartition) -> None:
+        """The controller knows that the log was damaged. After a power cut it may be reported once more."""
+        del self.damaged[partition]
+        self._disk.remove(f"{partition}/{DAMAGED}")
+
+    def _report_losses(self, points: Mapping[TopicPartition, Offset] | None) -> None:
+        """Without its folder a replica holds nothing, and a damaged one lacks what was cut off: it must not count as
+        one that can be elected (KIP-966).
+        """
         lost = {*self.damaged}
         if self.was_clean:
             lost |= {*(points or {})} - self._logs.keys()

@@ -31,6 +31,9 @@ changed since, and is not known yet when logs are opened). It holds the offset u
 segments; empty, as earlier versions wrote it, it says nothing of holes.
 """
 
+DAMAGED = "mk.damaged"
+"""Our own, and empty: this log lacks records that were synced, and the controller may not know it yet."""
+
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"

@@ -393,6 +393,25 @@ def test_a_log_that_is_cut_below_its_recovery_point_after_a_kill_is_damaged(poin
     assert (("logs_lost", {"partitions": [str(ORDERS)]}) in events) == is_damaged
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_damaged_log_is_remembered_until_the_controller_knows(is_clean: bool):
+    """The process may end before it is let in, and the next one finds a log that ends well."""
+    disk = MemoryDisk()
+    _, orders, _ = with_logs(disk)
+    disk.replace_file(POINTS, b"0\n1\norders 0 8\n")
+    path = max(each for each in disk.inodes if each.startswith(str(ORDERS)) and each.endswith(".log"))
+    disk.inodes[path].content[-2 * (orders.size_bytes // 8) + 30] ^= 0xFF
+    first = opened(disk)
+    assert list(first.damaged) == [ORDERS]
+    if is_clean:
+        assert run(first.close(broker_epoch=77))
+    second = opened(disk)
+    assert (list(second.damaged), second.previous_broker_epoch) == ([ORDERS], -1)
+    second.forget_damage(ORDERS)
+    assert not second.damaged
+    assert not opened(disk).damaged
+
+
 def test_a_kill_is_unclean_and_loses_nothing():
     """kill -9: no marker, no broker epoch, every record still there."""
     disk = MemoryDisk()

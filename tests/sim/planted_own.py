@@ -12,6 +12,7 @@ from minikafka.log import recovery, scan, segment_store
 from minikafka.log.durability import Durability
 from minikafka.log.epochs import EpochCache
 from minikafka.log.log_directory import LogDirectory
+from minikafka.log.names import DAMAGED
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import Duplicate, ProducerState
 from minikafka.log.segment import Segment
@@ -51,6 +52,9 @@ from tests.rules.test_replication_follower import (
 )
 from tests.sim import drills
 from tests.sim.bug import Bug
+from tests.sim.test_bit_rot import (
+    test_damage_is_remembered_by_a_process_that_ends_before_it_is_let_in as damage_is_remembered,
+)
 from tests.sim.test_bit_rot import (
     test_the_last_leader_does_not_lead_with_what_damage_has_left as last_leader_needs_its_records,
 )
@@ -248,12 +252,16 @@ def any_disk_will_do(self: BrokerImage, log_dirs: tuple[str, ...]) -> bool:
     return True
 
 
-def damage_is_forgotten(original: Callable[..., None]) -> Callable[..., None]:
-    def look(self: LogDirectory, points: Any) -> None:
-        original(self, points)
-        self.damaged.clear()
+def damage_is_overlooked(_self: LogDirectory, _log: Any, _points: Any) -> bool:
+    return False
 
-    return look
+
+def damage_of_this_start(original: Callable[..., bool]) -> Callable[..., bool]:
+    def is_damaged(self: LogDirectory, log: Any, points: Any) -> bool:
+        self._disk.remove(f"{log.partition}/{DAMAGED}")
+        return original(self, log, points)
+
+    return is_damaged
 
 
 def whoever_comes(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -565,9 +573,17 @@ OWN = (
         "brokers",
         "elected_with_what_damage_left",
         "the last known leader leads again with a log that was cut at damage, and the others truncate to it (KIP-966)",
-        (LogDirectory, "_look_for_damage", damage_is_forgotten(LogDirectory._look_for_damage)),
+        (LogDirectory, "_is_damaged", damage_is_overlooked),
         ground="drill",
         told_in=last_leader_needs_its_records,
+    ),
+    _own(
+        "brokers",
+        "damage_forgotten_at_the_next_start",
+        "a log that was cut at damage counts as whole once its broker has ended again, before it was let in (KIP-966)",
+        (LogDirectory, "_is_damaged", damage_of_this_start(LogDirectory._is_damaged)),
+        ground="drill",
+        told_in=damage_is_remembered,
     ),
     _own(
         "brokers",

@@ -193,9 +193,11 @@ def test_damage_keeps_its_own_segments_from_retention_only() -> None:
         assert (replica.failed, replica.log.start_offset) == (None, 0)
 
 
-def restart_a_damaged_last_leader(cluster: SimCluster, *, copies: int) -> tuple[Client, NodeId, list[NodeId]]:
+def restart_a_damaged_last_leader(
+    cluster: SimCluster, *, copies: int, ends: int = 1
+) -> tuple[Client, NodeId, list[NodeId]]:
     """A partition whose other replicas have ended, and whose leader's disk is damaged in what was synced. It ends, too,
-    and all start again. The client, the leader and the others.
+    more than once before others are there to let it in, and all start again. The client, the leader and the others.
     """
     cluster.create_topic("orders", partitions=1, replication_factor=copies)
     client = Client(cluster, linger_ms=0)
@@ -210,25 +212,43 @@ def restart_a_damaged_last_leader(cluster: SimCluster, *, copies: int) -> tuple[
     bit_rot(cluster, leader)
     cluster.crash(leader)
     cluster.sim.disk(node_name(leader)).remove_for_good(RECOVERY_POINT_CHECKPOINT)
+    for _ in range(ends - 1):
+        cluster.restart(leader)
+        cluster.until(lambda: leader in cluster.present(), 20.0, "the damaged broker to load its logs")
+        cluster.crash(leader)
     for node in (leader, *others):
         cluster.restart(node)
     return client, leader, others
+
+
+def check_last_leader_waits(ends: int) -> None:
+    """It does not lead, and has everything again once another replica was elected uncleanly."""
+    with simulated(min_insync_replicas="1", **FROM_FILES) as cluster:
+        client, leader, [follower] = restart_a_damaged_last_leader(cluster, copies=2, ends=ends)
+        both_are_back(cluster, leader, follower)
+        state = cluster.partition(ORDERS)
+        assert state is not None
+        assert (state.leader, state.isr, state.elr, state.last_known_elr) == (-1, (), (), (leader,))
+        assert [facts["partitions"] for facts in facts_of(cluster, "logs_lost", leader)] == [[str(ORDERS)]] * ends
+        assert client.run(client.admin.elect_leaders("unclean", [ORDERS])) == {ORDERS: None}
+        cluster.settle(60.0)
+        assert values(cluster, leader) == values(cluster, follower) == LETTERS
+        cluster.stop(leader)
+        cluster.restart(leader)
+        cluster.settle(60.0)
+        assert len(facts_of(cluster, "logs_lost", leader)) == ends, "it was let in since"
 
 
 def test_the_last_leader_does_not_lead_with_what_damage_has_left() -> None:
     """KIP-966, seed 651817121: the last leader's log is cut at the damage as it starts. It led with what was left, and
     the other replica dropped what only it still had.
     """
-    with simulated(min_insync_replicas="1", **FROM_FILES) as cluster:
-        client, leader, [follower] = restart_a_damaged_last_leader(cluster, copies=2)
-        both_are_back(cluster, leader, follower)
-        state = cluster.partition(ORDERS)
-        assert state is not None
-        assert (state.leader, state.isr, state.elr, state.last_known_elr) == (-1, (), (), (leader,))
-        assert [facts["partitions"] for facts in facts_of(cluster, "logs_lost", leader)] == [[str(ORDERS)]]
-        assert client.run(client.admin.elect_leaders("unclean", [ORDERS])) == {ORDERS: None}
-        cluster.settle(60.0)
-        assert values(cluster, leader) == values(cluster, follower) == LETTERS
+    check_last_leader_waits(ends=1)
+
+
+def test_damage_is_remembered_by_a_process_that_ends_before_it_is_let_in() -> None:
+    """The next process finds a log that ends well."""
+    check_last_leader_waits(ends=2)
 
 
 def test_a_damaged_replica_that_is_alone_leads_with_what_is_left() -> None:
