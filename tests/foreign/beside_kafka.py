@@ -260,6 +260,16 @@ def has_enough(answer: Message, asked: Message) -> bool:
     return most >= min(asked["min_bytes"], asked["max_bytes"])
 
 
+def is_deleted(found: Difference) -> bool:
+    """Return True if Kafka lists an offset below the log start, and ours does not, in a topic whose log starts are known."""
+    topics, row = found.ask.message["topics"], found.row
+    if len(topics) > 1 or "offset" not in row:
+        return False
+    start = found.given.values.get(("log start", f"{topics[0]['name']}-{row['partition_index']}"), 0)
+    is_there = found.member != "offset" or found.ours == -1 or found.ours >= start
+    return 0 <= row["offset"] < start and is_there
+
+
 def sends_next(produce: Message) -> bool:
     """Return True if all batches of a transactional Produce have the sequence that follows."""
     batches_sent = [part["records"] for topic in produce["topic_data"] for part in topic["partition_data"]]
@@ -314,6 +324,7 @@ ON_PURPOSE = (
         "ListOffsets",
         lambda d: d.member == "timestamp" and min(d.kafka, d.ours) >= 0 and abs(d.kafka - d.ours) < CLOCKS_MS,
     ),
+    Purpose("the largest timestamp is that of a record that is not deleted", "ListOffsets", is_deleted),
     Purpose(
         "a partition that is named again is answered again",
         "Fetch",

@@ -114,6 +114,17 @@ async def test_a_batch_that_takes_long_to_read_is_searched_beside_the_loop(count
     assert (await answered(replicas, TIME + count)).offset == -1
 
 
+@pytest.mark.parametrize("deleted", [TIME, TIME + 1], ids=["as old as the other", "newer"])
+async def test_the_largest_timestamp_is_not_that_of_a_deleted_record(deleted: int):
+    """Kafka lists a record below the log start as long as its segment is there (seed 969258708 beside it)."""
+    log = open_log(MemoryDisk())
+    for time in (deleted, TIME):
+        log.append_as_leader(client_batch("x", time=time), leader_epoch=0, wall_ms=TIME)
+    log.raise_start(1)
+    newest = await answered(Replicas(log), MAX_TIMESTAMP)
+    assert (newest.offset, newest.timestamp) == (1, TIME)
+
+
 async def test_a_leader_that_was_deposed_while_it_searched_refuses():
     """What it found may be gone from the log of its successor."""
     log = open_log(MemoryDisk())
