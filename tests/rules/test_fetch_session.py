@@ -238,9 +238,9 @@ def test_whoever_was_served_comes_last_next_time():
     assert [each.partition for each in session.partitions] == [1, 2, 0]
 
 
-def follows(led, offset: int, now: float, *, epoch: int = INCARNATION):
+def follows(led, offset: int, now: float, *, node: int = FOLLOWER):
     end = led.log.end_offset
-    return led.record_fetch(FOLLOWER, offset, start_offset=0, broker_epoch=epoch, leader_end=end, now=now)
+    return led.record_fetch(node, offset, start_offset=0, broker_epoch=INCARNATION, leader_end=end, now=now)
 
 
 def test_a_follower_at_the_log_end_stays_in_sync_however_long_nothing_happens():
@@ -266,14 +266,14 @@ def test_the_short_way_says_what_the_long_one_would():
     assert long.remotes == short.remotes
 
 
-def idle_session(led, now: float = 1.0) -> FetchSession:
+def idle_session(led, now: float = 1.0, node: int = FOLLOWER) -> FetchSession:
     """A session whose only partition is idle since ``now``."""
-    session = begun(sessions(), question(0, 3))
+    session = begun(sessions(), question(0, 3), node=node)
     cached = session.partitions[name(0)]
-    follows(led, 3, now=now)
+    follows(led, 3, now=now, node=node)
     cached.answered(seat(), led, led.high_watermark, 0)
     session.idle.at = now
-    assert led.asks_again(FOLLOWER, 3, broker_epoch=INCARNATION, now=now, idle=session.idle)
+    assert led.asks_again(node, 3, broker_epoch=INCARNATION, now=now, idle=session.idle)
     session.rests(cached)
     return session
 
@@ -324,6 +324,18 @@ def test_whatever_changes_makes_an_idle_partition_active(change: str):
     CHANGES[change](place, place.role)
     assert list(session.active) == [name(0)]
     assert woken == [session.partitions[name(0)]]
+
+
+def test_a_follower_that_is_looked_at_again_leaves_the_others_idle():
+    """What happens then is news for those as well: a leader that forgot them would leave their long polls waiting."""
+    led = leader(log_of((0, 3)), epoch=1)
+    follows(led, 3, now=0.5, node=3)
+    first, second = idle_session(led), idle_session(led, node=3)
+    first.update([question(0, 3)], [])
+    assert list(first.active) == [name(0)]
+    assert not second.active
+    led.append(batch("x"), acks=1, wall_ms=0)
+    assert list(second.active) == [name(0)]
 
 
 @pytest.mark.parametrize("how", ["named", "forgotten", "all"])
