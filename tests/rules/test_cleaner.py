@@ -403,6 +403,21 @@ def test_a_full_disk_puts_it_off():
     assert log.clean_end is not None
 
 
+def test_what_is_written_over_a_cut_is_dirty():
+    """The log was clean up to an offset that was cut off since, and is there again with other records."""
+    log = filled(MemoryDisk())
+    clean(log)
+    log.truncate_to(6)
+    run(log.sync())
+    for number in range(40):
+        put(log, ("a", f"new {number}"))
+    run(log.sync())
+    dirty = log.dirty_range(high_watermark=log.end_offset, now_ms=TIME)
+    assert dirty.first_dirty <= 6
+    clean(log)
+    assert not [row for row in rows(log) if row[0] < dirty.first_uncleanable - 1 and row[1] == "a"]
+
+
 @pytest.mark.parametrize("what", ["cut", "cut below", "restart", "delete", "close"])
 @pytest.mark.parametrize("lag", range(1, 16))
 def test_what_happens_to_the_log_meanwhile_comes_first(what, lag):

@@ -461,6 +461,15 @@ def test_nobody_registers_in_the_place_of_a_broker_that_a_deaf_controller_could_
     assert not sessions.may_live(1, 11.5, patience_s=1.0)
 
 
+def test_an_interruption_of_a_former_reign_spares_nobody_in_the_next_one():
+    """The predecessor was silent before: its session would end later by as much."""
+    sessions = Sessions(timeout_s=8.0)
+    sessions.restart((1,), 0.0)
+    sessions.spare(9.0, connected_at=9.0, resumed_at=9.0)
+    sessions.restart((1, 2), 12.0, {1: 5.0})
+    assert sessions.next_deadline() == 13.0
+
+
 def test_time_never_goes_back_for_a_session():
     """Two heartbeats may be handled out of order: the later one counts."""
     sessions = Sessions(timeout_s=9.0)

@@ -40,6 +40,16 @@ def test_placement_goes_on_where_it_stopped():
     assert (new.leader, new.isr, new.leader_epoch, new.partition_epoch) == (2, (2, 3), 0, 0)
 
 
+def test_partitions_that_come_during_a_reassignment_have_the_replicas_of_its_target():
+    """Those that it is still removing are no part of the replication factor."""
+    cluster = Cluster(3)
+    cluster.create("t", partitions=1, factor=1)
+    cluster.reassign((3,))
+    assert cluster.state(TopicPartition("t", 0)).replicas == (3, 1)
+    assert enlarge(cluster, 2).error_code == 0
+    assert replicas_of(cluster)[1:] == [(2,)]
+
+
 def test_replicas_may_be_named():
     """The preferred leader first; a fenced broker may be among them, not alone."""
     cluster = Cluster(3)

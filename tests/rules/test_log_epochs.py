@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minikafka.log.checkpoint import parse_epochs
 from minikafka.log.epochs import EpochCache
+from minikafka.log.names import LEADER_EPOCH_CHECKPOINT
 from minikafka.types import EpochEnd
+from tests.rules.log_words import ORDERS, fill, open_log
+from tests.rules.memory_disk import MemoryDisk, run
 
 
 def test_the_articles_example():
@@ -146,3 +150,24 @@ def test_a_log_that_starts_before_its_first_batch():
     assert not cache.begin_at(20)
     assert not cache.begin_at(22)
     assert not EpochCache().begin_at(20)
+
+
+def test_epochs_below_the_start_are_forgotten_when_a_log_is_opened():
+    """The start was raised, and the power took the checkpoint of epochs that was written then."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, "a", "b", epoch=0)
+    fill(log, "c", "d", epoch=1)
+    run(log.sync())
+    assert open_log(disk, start_offset=3).epochs.entries == [(1, 3)]
+
+
+def test_an_epoch_is_in_the_checkpoint_with_its_first_record():
+    """Until then it can wait: a broker that becomes the leader of thousands of partitions would write as many files."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    checkpoint = f"{ORDERS}/{LEADER_EPOCH_CHECKPOINT}"
+    log.assign_epoch(5, 0)
+    assert parse_epochs(disk.read_file(checkpoint)) == []
+    fill(log, "a", epoch=5)
+    assert parse_epochs(disk.read_file(checkpoint)) == [(5, 0)]

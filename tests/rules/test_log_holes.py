@@ -126,6 +126,26 @@ def test_no_segment_with_gaps_is_sealed_before_the_marker_is_durable():
     assert segments(disk) == [0, 31]
 
 
+def test_a_sync_that_began_before_the_marker_does_not_cover_it():
+    """Else a segment could be sealed, and the power could take the marker that was written while the sync ran."""
+    disk = MemoryDisk()
+    log = open_log(disk, COMPACT)
+    log.append_as_follower(at(0))
+    disk.held = True
+    sync = log.sync()
+    for _ in range(3):  # the marker comes when the small files of this sync are known
+        sync.send(None)
+    log.append_as_follower(at(5))
+    disk.held = False
+    with pytest.raises(StopIteration):
+        sync.send(None)
+    log.append_as_follower(at(10, 15, 20, 25, 30))
+    assert segments(disk) == [0]
+    run(log.sync())
+    log.append_as_follower(at(35, 40))
+    assert segments(disk) == [0, 31]
+
+
 def test_a_killed_process_may_have_left_the_marker_in_the_page_cache():
     """The next one does not take it for durable, and does not write it again, which could tear what is durable."""
     disk = MemoryDisk()

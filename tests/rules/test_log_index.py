@@ -91,6 +91,14 @@ def test_entries_are_kafkas_bytes():
     assert times == TIME.to_bytes(8) + (0).to_bytes(4)
 
 
+def test_the_newest_time_is_not_that_of_the_record_at_the_end():
+    """An index entry may be of the very record at which the reader has to stop: it is not committed."""
+    log = open_log(MemoryDisk(), TopicConfig(index_interval_bytes=1))
+    for number in range(4):
+        fill(log, "x", time=TIME + number)
+    assert [log.newest_timestamp(end) - TIME for end in (1, 2, 3, 4)] == [0, 1, 2, 3]
+
+
 def test_damaged_entries_are_not_sane():
     """Rule 6 of segment.py: zeros, a torn entry or a position beyond the segment are never believed."""
     index = OffsetIndex(0)

@@ -287,6 +287,17 @@ def test_last_stable_offset_is_held_by_open_and_by_uncommitted_ended_transaction
     assert [transactions.stable_end(hw) for hw in (13, 14)] == [5, 14]
 
 
+def test_cut_that_takes_the_marker_of_the_oldest_transaction_leaves_the_others_in_order():
+    """The oldest one that is left holds the last stable offset, in whichever order they have ended."""
+    transactions = OpenTransactions()
+    for producer_id, first_offset in enumerate((1, 2, 3)):
+        transactions.begin(first_offset, producer_id)
+    for first_offset, marker in ((3, 10), (2, 11), (1, 12)):
+        transactions.end(first_offset, marker)
+    transactions.restore_ended(transactions.ended_below(12))
+    assert transactions.stable_end(9) == 2
+
+
 def test_transaction_that_was_committed_once_stays_so_when_the_watermark_falls():
     """A new leader knows an older watermark; the marker below the former one is on every replica that can lead."""
     transactions = OpenTransactions()

@@ -155,6 +155,18 @@ def test_a_segment_is_old_by_record_time():
         assert log.segment_count == 2
 
 
+def test_a_segment_that_was_emptied_is_as_old_as_what_comes_next():
+    """The time of a record that was cut off is forgotten."""
+    log = open_log(MemoryDisk(), TopicConfig(segment_ms=1000))
+    log.append_as_leader(client_batch("a", "b", "c"), leader_epoch=0, wall_ms=TIME)
+    log.truncate_to(1)
+    assert log.size_bytes == 0
+    run(log.sync())
+    fill(log, "d", time=TIME + 5000)
+    fill(log, "e", time=TIME + 5500)
+    assert log.segment_count == 1
+
+
 def test_an_empty_segment_is_not_rolled():
     """Two segments cannot have one base offset."""
     log = open_log(MemoryDisk())

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from minikafka.config import TopicConfig
 from minikafka.log.log_directory import LogDirectory
+from minikafka.log.names import SNAPSHOT, offset_name
 from minikafka.log.partition_log import PartitionLog
+from minikafka.log.producer_state import parse_snapshot
 from tests.rules.log_words import TIME, fill, from_producer
 from tests.rules.memory_disk import MemoryDisk, run
 from tests.rules.test_log_directory import ORDERS, SMALL, TOPIC_ID, opened
@@ -212,3 +214,19 @@ def test_the_start_does_not_move_if_what_let_the_records_go_holds_no_more() -> N
     assert (log.start_offset, log.end_offset) == before
     assert run(log.delete_segments(log.expired_segments(LONG_AFTER, 3), lambda: True))
     assert log.start_offset == 3
+
+
+def test_a_snapshot_at_the_beginning_of_a_segment_knows_nothing_of_what_is_in_it():
+    """A producer that has its first batch there is not known before it."""
+    disk = MemoryDisk()
+    _, log = with_synced_records(disk)
+    log.roll()
+    log.append_as_leader(from_producer(8, 0, "first of the next segment"), leader_epoch=0, wall_ms=TIME)
+    run(log.sync())
+    log.close()
+    remove_snapshots(disk)
+    log = opened(disk).logs[ORDERS]
+    run(log.delete_segments(log.expired_segments(LONG_AFTER, 3)))
+    assert log.start_offset == 3
+    entries = parse_snapshot(disk.read_file(f"{ORDERS}/{offset_name(3, SNAPSHOT)}"))
+    assert [each.producer_id for each in entries] == [7]

@@ -173,6 +173,24 @@ def test_a_leader_that_restarts_has_resigned():
     assert core.state_version == 0
 
 
+def test_a_leader_that_has_resigned_does_not_follow_itself():
+    """If its pre-votes are refused it asks again: nobody else is known to lead its epoch."""
+    core = member("resigned")
+    pass_time(core)
+    for peer in (2, 3):
+        answer(core, granted=False, peer=peer, pre_vote=True)
+    assert core.role.name == "prospective"
+    assert core.role.backoff_until is not None
+
+
+@pytest.mark.parametrize("role", ["unattached", "leader", "resigned"])
+def test_a_member_that_stops_does_not_stand_for_election(role: str):
+    """It would end the reign of another member only to stop."""
+    core = member(role)
+    core.stop(now=1.5)
+    assert core.next_deadline() is None
+
+
 def test_a_follower_that_restarts_goes_on_following():
     """Its leader may have noticed nothing."""
     core = make_core(1, state=QuorumState(epoch=4, leader_id=2, voted_id=3))

@@ -345,6 +345,23 @@ def test_answers_of_former_rounds_count_for_nothing():
     assert core.role.name == "candidate"
 
 
+def test_a_vote_of_an_epoch_that_was_lost_does_not_count_in_the_next_one():
+    """Its voter may have voted for another candidate since: two leaders could be elected in one epoch."""
+    core = make_core(1)
+    core.on_time(core.next_deadline() or 0.0, WALL_MS)
+    yes = VoteResponse(leader_epoch=0, vote_granted=True)
+    for epoch in (0, 1):
+        asked = vote(voter_id=2, candidate_id=1, candidate_epoch=epoch, last_epoch=0, pre_vote=True)
+        voting.on_response(core, asked, yes, 2, now=1.0)
+        assert (core.role.name, core.epoch) == ("candidate", epoch + 1)
+        if epoch == 0:
+            core.on_time(core.role.ends_at, WALL_MS)
+            core.on_time(core.role.backoff_until, WALL_MS)
+    late = vote(voter_id=3, candidate_id=1, candidate_epoch=1, last_epoch=0)
+    voting.on_response(core, late, yes, 3, now=9.0)
+    assert core.role.name == "candidate"
+
+
 def begin(leader: int, epoch: int) -> BeginQuorumEpochRequest:
     return BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=leader, leader_epoch=epoch)
 

@@ -84,6 +84,24 @@ def test_segments_go_from_the_log_and_then_from_the_disk():
     assert not [name for name in disk.names("orders-0") if name.endswith(".deleted")]
 
 
+def test_segments_that_are_cut_while_their_deletion_waits_for_the_disk_stay():
+    """What made them expire was counted before: the next round decides about what is left."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *"abcdefghijkl")
+    expired = log.expired_segments(TIME + 8 * 86_400_000, high_watermark=12)
+    assert len(expired) > 1
+    disk.held = True
+    deletion = log.delete_segments(expired)
+    deletion.send(None)
+    log.truncate_to(2)
+    disk.held = False
+    with pytest.raises(StopIteration) as stopped:
+        deletion.send(None)
+    assert stopped.value.value == []
+    assert (log.start_offset, values(on_disk(log))) == (0, ["a", "b"])
+
+
 def test_the_active_segment_goes_too_and_the_log_goes_on():
     """KAFKA-FACTS 1.5: a new one is rolled first; offsets are never used twice."""
     disk = MemoryDisk()
