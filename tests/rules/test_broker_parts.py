@@ -151,6 +151,27 @@ def test_time_outs_on_an_idle_partition_leave_nothing_behind_that_grows():
     run(body)
 
 
+def test_a_wake_up_reaches_those_who_stay_when_the_entries_of_others_are_swept_out():
+    """The nearest offset comes first again: else a wake-up would end at one that waits for more."""
+
+    async def body(sim):
+        purgatory, marks = Purgatory(), Marks()
+
+        def wait_for(end: int):
+            return purgatory.park([Condition(Mark.LOG_END, ORDERS, end)], marks.reached(end), sim.loop.now + 9)
+
+        first, far, near, *_ = [wait_for(end) for end in (1, 10, 2, *range(11, 8 + SWEEP_SIZE_MIN))]
+        first.cancel()
+        wait_for(20)
+        marks.end = 2
+        purgatory.wake(Mark.LOG_END, ORDERS, 2)
+        assert await near is True
+        assert sim.loop.now == 0.0
+        assert far.is_parked
+
+    run(body)
+
+
 def test_a_waiter_learns_which_partitions_woke_it_and_still_waits_for_all():
     """A long poll over a thousand partitions must look at the one that has news, not at all."""
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from minikafka.broker.lifecycle import Lifecycle
+from minikafka.broker.lifecycle import UNHEARD_S, Lifecycle
 from minikafka.config import BrokerConfig
-from minikafka.errors import OutcomeUnknown
+from minikafka.errors import DuplicateBrokerRegistration, OutcomeUnknown, StaleBrokerEpoch
 from minikafka.ports import World
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address
@@ -36,6 +36,8 @@ class Controller:
         """Host and API of each request."""
         self.silent: set[str] = set()
         """Hosts that answer nothing."""
+        self.has_forgotten = False
+        """It knows no such broker, and does not register it either."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens between its answer and the moment when that is read."""
 
@@ -45,10 +47,15 @@ class Controller:
         if peer.host in self.silent:
             await asyncio.sleep(deadline - asyncio.get_running_loop().time())
             raise OutcomeUnknown("no answer in time")
-        answers = {
+        answers: dict[str, object] = {
             "BrokerRegistration": BrokerRegistrationResponse(broker_epoch=0, is_fenced=False),
             "BrokerHeartbeat": BrokerHeartbeatResponse(is_fenced=False, metadata_offset=self.metadata_offset),
         }
+        if self.has_forgotten:
+            answers = {
+                "BrokerRegistration": BrokerRegistrationResponse(error_code=DuplicateBrokerRegistration.code),
+                "BrokerHeartbeat": BrokerHeartbeatResponse(error_code=StaleBrokerEpoch.code),
+            }
         body = b"".join(bytes(each) for each in encode_response(answers[api]))
         self.meanwhile()
         return body
@@ -62,6 +69,7 @@ class Life:
         self.applied_offset = 5
         """The end of the metadata that the broker has applied."""
         self.active: Address | None = Address("n1", 9092)
+        self.leads = True
         self.lifecycle = Lifecycle(
             BrokerConfig(),
             dataclasses.replace(world, network=controller),  # type: ignore[arg-type]
@@ -75,7 +83,7 @@ class Life:
             applied_offset=lambda: self.applied_offset,
             on_change=lambda: None,
             controller_heard_at=lambda: controller.heard_at,
-            leads_any=lambda: True,
+            leads_any=lambda: self.leads,
             missing_replicas=lambda: (),
         )
 
@@ -187,6 +195,31 @@ def test_heartbeats_hurry_while_the_controller_in_the_same_process_cannot_vouch(
         assert not life.lifecycle.session_alive()
         life.controller.heard_at = life.now
         life.run_for(0.15)
+        assert life.lifecycle.session_alive()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_broker_that_no_controller_hears_leaves_only_if_it_leads_nothing(leads: bool) -> None:
+    """When the whole cluster goes down no controller answers any more; until then one may still move its leaders."""
+    with living(heard_at=NOT_LEADING) as life:
+        life.controller.silent.add("n1")
+        life.run_for(5.0)
+        life.leads = leads
+        life.lifecycle.leave()
+        life.run_for(UNHEARD_S - 0.5)
+        assert not life.lifecycle.may_leave.is_set(), "it has only now begun to ask"
+        life.run_for(SESSION_S)
+        assert life.lifecycle.may_leave.is_set() is not leads
+
+
+def test_a_broker_that_the_controller_forgot_has_no_session() -> None:
+    """It was unregistered while it could not be reached: until it has registered again its leaders take no records."""
+    with living(heard_at=NOT_LEADING) as life:
+        life.controller.has_forgotten = True
+        life.run_for(2.1)
+        assert not life.lifecycle.session_alive()
+        life.controller.has_forgotten = False
+        life.run_for(2.1)
         assert life.lifecycle.session_alive()
 
 
