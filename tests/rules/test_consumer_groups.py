@@ -143,6 +143,16 @@ def test_a_topic_that_a_member_leaves_while_it_revokes_is_revoked_as_well(desk: 
     assert (done.member_epoch, assigned(done)) == (3, {0, 1, 2, 3})
 
 
+def test_what_was_to_be_revoked_stays_so_when_its_member_leaves_a_topic(desk: ConsumerDesk):
+    """Until the member has confirmed that, it may still read those partitions: nobody else gets them."""
+    desk.topic(2, "other", "BAECAwQFBgcICQoLDA0ODw")
+    desk.enter("a", subscribed_topic_names=("t", "other"))
+    desk.enter("b")
+    desk.beat("a", 1, {0, 1, 2, 3})
+    desk.beat("a", 1, subscribed_topic_names=("t",))
+    assert not assigned(desk.beat("b", 2))
+
+
 def test_wrong_epochs_are_fenced(desk: ConsumerDesk):
     """The previous epoch passes once its response was lost, if the member owns no more than it was assigned."""
     desk.enter("a")
@@ -166,6 +176,21 @@ def test_an_epoch_whose_response_was_lost_passes_while_the_next_revocation_is_du
     told = desk.beat("a", 1, kept)
     assert (told.member_epoch, len(assigned(told))) == (2, 1)
     assert desk.beat("a", 1, assigned(told)).member_epoch == 4, "the response with epoch 2 was lost"
+
+
+def test_an_epoch_whose_response_was_lost_passes_after_partitions_have_come_free(desk: ConsumerDesk):
+    """They come in the same epoch, and the response that assigns them may be lost as well."""
+    desk.topic(2, "other", "BAECAwQFBgcICQoLDA0ODw")
+    desk.enter("a")
+    desk.enter("b")
+    kept = assigned(desk.beat("a", 1, {0, 1, 2, 3}))
+    desk.beat("a", 1, kept)
+    own = assigned(desk.beat("b", 2))
+    told = desk.beat("a", 2, kept, subscribed_topic_names=("other",))
+    assert desk.beat("b", 2, own).member_epoch == 3, "the response is lost"
+    desk.beat("a", told.member_epoch, set())
+    assert assigned(desk.beat("b", 2, own)) == {0, 1, 2, 3}, "it is lost, too"
+    assert desk.beat("b", 2, own).member_epoch == 3
 
 
 def test_a_repeated_join_confirms_no_revocation(desk: ConsumerDesk):

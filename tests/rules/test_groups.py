@@ -373,6 +373,17 @@ def test_a_newcomer_that_never_joins_holds_up_a_rebalance_for_its_session_only()
     assert desk.answers[ticket].generation_id == 2
 
 
+def test_a_newcomer_that_leaves_before_it_has_joined_holds_up_a_rebalance_no_longer():
+    """Nobody else is missing: the join phase ends at once, not when the session of that id would have ended."""
+    desk = Desk()
+    (member,) = desk.stable(1)
+    newcomer = desk.answers[desk.join(session_ms=10_000)].member_id
+    ticket = desk.join(member, topics=("t", "u"), rebalance_ms=60_000)
+    assert ticket not in desk.answers
+    desk.leave(newcomer)
+    assert desk.answers[ticket].generation_id == 2
+
+
 def two_static_members(desk: Desk) -> dict[str, str]:
     """The member ids of instances a and b, which have joined and are to sync."""
     ids: dict[str, str] = {}

@@ -249,6 +249,7 @@ def test_refused_first_record_leaves_no_trace():
     desk.init()
     desk.refuse(NotEnoughReplicas("no"))
     assert desk.coordinator.values() == {}
+    assert not desk.coordinator.knows("a"), "it would be kept until it expires"
     with pytest.raises(InvalidProducerIdMapping):
         desk.add((4000, 0), P0)
 
