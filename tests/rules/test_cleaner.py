@@ -27,6 +27,7 @@ from minikafka.ports import Buffers
 from minikafka.types import EpochEnd
 from minikafka.wire.batch import RecordBatch, split, verify_client
 from minikafka.wire.records import Record, build_batch, decode_batch
+from minikafka.wire.rewrite import delete_horizon
 from tests.rules.log_words import TIME, everything, found_by_time, newest_record, on_disk, open_log
 from tests.rules.memory_disk import MemoryDisk, MemoryFile, run
 
@@ -403,6 +404,23 @@ def test_a_full_disk_puts_it_off():
     assert log.clean_end is not None
 
 
+def test_a_tombstone_behind_what_was_mapped_begins_no_horizon():
+    """What it deletes is still there: the time in which readers have to see it begins when that goes."""
+    log = open_log(MemoryDisk(), COMPACT)
+    for key, value in (("a", "1"), ("a", "2"), ("b", "1"), ("b", None)):
+        put(log, (key, value))
+    log.roll()
+    put(log, ("c", "1"))
+    run(log.sync())
+    cleaned = clean(log, memory_bytes=MAP_ENTRY_SIZE)
+    assert cleaned.end_offset == 2
+    tombstone = next(batch for batch in split(everything(on_disk(log))) if batch.base_offset == 3)
+    assert delete_horizon(tombstone) is None
+    clean(log)
+    tombstone = next(batch for batch in split(everything(on_disk(log))) if batch.base_offset == 3)
+    assert delete_horizon(tombstone) == TIME + COMPACT.delete_retention_ms
+
+
 def test_what_is_written_over_a_cut_is_dirty():
     """The log was clean up to an offset that was cut off since, and is there again with other records."""
     log = filled(MemoryDisk())
@@ -459,6 +477,8 @@ def test_what_happens_to_the_log_meanwhile_comes_first(what, lag):
     if not finished:
         run(round_)
     if what != "close":
+        names = [name for name in disk.names("orders-0") if name.endswith(".log")]
+        assert names == [offset_name(segment.base_offset, ".log") for segment in log._store.segments]
         run(log.sync())
         put(log, ("new", "1"))
         put(log, ("new", "2"))
