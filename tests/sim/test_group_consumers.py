@@ -440,6 +440,25 @@ def test_whoever_is_put_out_before_it_takes_its_partitions_takes_none(cluster: S
     cluster.until(lambda: shared([slow, other], PARTITIONS) and len(slow.numbers) == 3, 60.0, "both to share")
 
 
+def test_a_heartbeat_of_a_former_generation_that_comes_late_puts_nobody_out(cluster: SimCluster):
+    """The member has joined again since it was sent: what it is answered says nothing of the present generation."""
+    worker = Worker(cluster, "c0", settings={"metadata_max_age_ms": 200})
+    cluster.until(lambda: shared([worker], PARTITIONS), 60.0, "it to have all")
+    late: list[Message] = []
+    cluster.sim.network.observers.append(
+        lambda message, _: late.append(message) if message.api == "Heartbeat" else None
+    )
+    cluster.sim.network.rule(matching(Deliver(2.5), api="Heartbeat", kind="request", count=1))
+    cluster.until(lambda: late != [], 60.0, "it to send a heartbeat")
+    client = Client(cluster)
+    client.run(client.admin.create_partitions({"orders": 9}))
+    cluster.until(lambda: shared([worker], 9), 2.0, "nine to be its own")
+    cluster.until(lambda: len(late) > 1, 5.0, "it to be answered")
+    assert late[1].kind == "answer"
+    cluster.run_for(1.0)
+    assert "group_member_thrown_out" not in kinds(cluster, "c0")
+
+
 def test_a_static_leader_that_came_back_sees_new_partitions(cluster: SimCluster):
     """KIP-814: it deals nothing when it returns, and looks after the group's topics all the same (seed 8089)."""
     settings = {"group_instance_id": "i", "session_timeout_ms": 30_000, "metadata_max_age_ms": 2_000}
