@@ -222,6 +222,18 @@ def test_a_log_that_begins_again_is_synced_before_the_next_fetch() -> None:
     assert all(synced)
 
 
+def test_a_replica_that_is_gone_is_asked_for_no_longer() -> None:
+    """Its former leader would answer each request with an error, at once: the long poll of all others would end."""
+    following = seat(2)
+    following.apply(state(), following.config, 0.0)
+    with SimWorld(1) as sim:
+        fetchers = fetchers_of(sim, following, Recorded())
+        loop = fetchers._loops[1]
+        assert list(loop._next_fetches(sim.loop.now)) == [TP]
+        fetchers.drop(TP)
+        assert list(loop._next_fetches(sim.loop.now)) == []
+
+
 def damaged_base_offset(data: bytes) -> bytes:
     """The one field that no checksum covers, with its sign bit flipped."""
     return bytes([data[0] ^ 0x80]) + data[1:]
