@@ -186,10 +186,10 @@ def test_an_epoch_whose_response_was_lost_passes_after_partitions_have_come_free
     kept = assigned(desk.beat("a", 1, {0, 1, 2, 3}))
     desk.beat("a", 1, kept)
     own = assigned(desk.beat("b", 2))
-    told = desk.beat("a", 2, kept, subscribed_topic_names=("other",))
+    revoking = desk.beat("a", 2, kept, subscribed_topic_names=("other",))
     assert desk.beat("b", 2, own).member_epoch == 3, "the response is lost"
-    desk.beat("a", told.member_epoch, set())
-    assert assigned(desk.beat("b", 2, own)) == {0, 1, 2, 3}, "it is lost, too"
+    desk.beat("a", revoking.member_epoch, set())
+    assert assigned(desk.beat("b", 2, own)) == {0, 1, 2, 3}, "the response is lost"
     assert desk.beat("b", 2, own).member_epoch == 3
 
 
