@@ -116,6 +116,42 @@ def test_a_follower_that_was_cut_off_briefly_holds_writes_up_no_longer_than_the_
         assert [values(cluster, node) for node in cluster.nodes] == [[b"before", b"during"]] * 3
 
 
+def test_a_follower_that_is_fenced_holds_nothing_up_any_more() -> None:
+    """The metadata takes it out of the ISR: nothing else wakes the producer that waits for its acknowledgement."""
+    with simulated_orders() as cluster:
+        client = Client(cluster)
+        client.send(b"before")
+        leader = cluster.leader_of(ORDERS)
+        follower = next(node for node in cluster.nodes if node not in (leader, cluster.controller()))
+        cluster.crash(follower)
+        sending = cluster.sim.spawn("client", client.producer.send_and_wait("orders", b"during", partition=0))
+        cluster.until(lambda: facts_of(cluster, "broker_fenced") != [], SESSION_S + 1.0, "it to be fenced")
+        assert not sending.done()
+        cluster.until(sending.done, 0.5, "the record to be committed")
+
+
+def test_a_follower_that_was_about_to_join_and_is_fenced_holds_nothing_up_any_more() -> None:
+    """S10: outside the ISR it counts as long as it may join; that it no longer may is news of the metadata, too."""
+    with simulated_orders() as cluster:
+        client = Client(cluster)
+        client.send(b"before")
+        leader = cluster.leader_of(ORDERS)
+        follower = next(node for node in cluster.nodes if node not in (leader, cluster.controller()))
+        cluster.crash(follower)
+        cluster.until(lambda: follower not in cluster.partition(ORDERS).isr, SESSION_S + 1.0, "it to leave the ISR")
+        cluster.sim.network.rule(
+            lambda message: Drop() if message.source == f"n{follower}" and is_fetch_of(message, "orders") else None
+        )
+        cluster.boot(follower)
+        alive = cluster.brokers[leader].replicas.broker_epoch_of
+        cluster.until(lambda: alive(follower) is not None, 5.0, "it to be unfenced")
+        cluster.crash(follower)
+        sending = cluster.sim.spawn("client", client.producer.send_and_wait("orders", b"during", partition=0))
+        cluster.until(lambda: alive(follower) is None, SESSION_S + 1.0, "it to be fenced again")
+        assert not sending.done()
+        cluster.until(sending.done, 0.5, "the record to be committed")
+
+
 def test_a_leader_that_is_cut_off_refuses_readers_once_its_session_has_expired() -> None:
     """Issue 13: it answered 416 for offsets that its successor had committed, for as long as it was cut off. It names
     the leader that it last heard of, which is itself, and goes on serving when it is back.
