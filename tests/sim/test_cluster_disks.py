@@ -9,6 +9,7 @@ import pytest
 from minikafka.broker.replica_manager import StorageFailure
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
+from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed, KafkaStorageError, OffsetOutOfRange, ProtocolError
 from minikafka.log.names import PARTITION_METADATA, STRAY_FOLDER
 from minikafka.ports import Buffers
@@ -233,6 +234,20 @@ def test_a_topic_may_be_deleted_while_its_retention_waits_for_the_disk(waits_for
         assert cluster.living() == cluster.nodes
         client.send(b"new")
         assert values(cluster, cluster.leader_of(ORDERS)) == [b"new"]
+
+
+def test_deleted_records_are_confirmed_as_soon_as_all_live_replicas_have_deleted_them() -> None:
+    """DeleteRecords waits for a fetch of each follower, and no longer for one that is fenced meanwhile."""
+    session_s = BrokerConfig().broker_session_timeout_ms / 1000
+    with simulated_orders() as cluster:
+        client = Client(cluster)
+        client.send_all([b"%d" % number for number in range(10)])
+        began = cluster.sim.loop.time()
+        client.run(client.admin.delete_records({ORDERS: 4}))
+        assert cluster.sim.loop.time() - began < 1.5, "the followers' long polls"
+        cluster.crash(a_follower(cluster))
+        client.run(client.admin.delete_records({ORDERS: 6}))
+        assert session_s / 2 < cluster.sim.loop.time() - began < session_s + 2.0
 
 
 def test_deleted_records_are_gone_for_good_on_every_replica() -> None:

@@ -152,6 +152,39 @@ def test_a_follower_that_was_about_to_join_and_is_fenced_holds_nothing_up_any_mo
         cluster.until(sending.done, 0.5, "the record to be committed")
 
 
+def test_a_follower_that_was_about_to_join_and_fetches_no_more_holds_nothing_up_for_long() -> None:
+    """S10: it counts until replica.lag.time.max.ms is over. No fetch says so, and its heartbeats are answered."""
+    with simulated_orders(replica_lag_time_max_ms="12000") as cluster:
+        client = Client(cluster, request_timeout_ms=60_000)
+        client.send(b"before")
+        leader = cluster.leader_of(ORDERS)
+        follower = next(node for node in cluster.nodes if node not in (leader, cluster.controller()))
+        cluster.crash(follower)
+        cluster.until(lambda: follower not in cluster.partition(ORDERS).isr, SESSION_S + 1.0, "it to leave the ISR")
+        cluster.sim.network.rule(
+            lambda message: Drop() if message.source == f"n{follower}" and is_fetch_of(message, "orders") else None
+        )
+        cluster.boot(follower)
+        alive = cluster.brokers[leader].replicas.broker_epoch_of
+        cluster.until(lambda: alive(follower) is not None, 5.0, "it to be unfenced")
+        sending = cluster.sim.spawn("client", client.producer.send_and_wait("orders", b"during", partition=0))
+        cluster.run_for(0.5)
+        assert not sending.done()
+        cluster.until(sending.done, 12.0, "the record to be committed")
+
+
+def test_a_long_poll_ends_when_its_topic_is_deleted() -> None:
+    """Its consumer looks for the topic elsewhere then; it need not wait for the end of its poll."""
+    with simulated_orders() as cluster:
+        client = Client(cluster)
+        polling = cluster.sim.spawn("client", ask(client, cluster.leader_of(ORDERS), fetch(ORDERS, 0, wait_ms=30_000)))
+        cluster.run_for(0.5)
+        assert not polling.done()
+        client.run(client.admin.delete_topics(["orders"]))
+        cluster.until(polling.done, 0.5, "it to be answered")
+        assert polling.result().partitions[0].error_code
+
+
 def test_a_leader_that_is_cut_off_refuses_readers_once_its_session_has_expired() -> None:
     """Issue 13: it answered 416 for offsets that its successor had committed, for as long as it was cut off. It names
     the leader that it last heard of, which is itself, and goes on serving when it is back.
