@@ -23,7 +23,7 @@ from minikafka.errors import (
     UnknownProducerId,
 )
 from minikafka.wire.batch import RecordBatch, verify_client
-from minikafka.wire.records import decode_batch
+from minikafka.wire.records import BatchBuilder, decode_batch
 
 
 class Story:
@@ -69,6 +69,17 @@ class Story:
 def sequences(batch: Any) -> tuple[int, int, int]:
     header = verify_client(batch.data)
     return header.producer_id, header.producer_epoch, header.base_sequence
+
+
+def test_a_batch_that_the_application_filled_is_sealed():
+    """It does not linger, and no other record joins it."""
+    story = Story()
+    builder = BatchBuilder()
+    builder.append(1000, None, b"built", ())
+    story.accumulator.add_built(story.queues[0], "built", builder, 1000, 1.0)
+    story.add("other", now=1.0)
+    batch = story.one(1.0)
+    assert [record.value for record in decode_batch(verify_client(batch.data))] == [b"built"]
 
 
 def test_a_batch_waits_for_linger():

@@ -492,10 +492,11 @@ def test_truncation_of_what_was_not_read_goes_unnoticed():
     story.leaders[T0] = Leader(2, 2)
     state = story.state()
     story.positions.validated(
-        state, state.version, 2, EpochAnswer(topic="t", partition=0, leader_epoch=1, end_offset=3)
+        state, state.version, 2, EpochAnswer(topic="t", partition=0, leader_epoch=0, end_offset=3)
     )
     assert story.positions.take(10) == {}
     assert story.wanted().fetches[2][0].fetch_offset == 2
+    assert state.fetch_epoch == 0, "the next fetch names it, and a later one would part from the log again"
 
 
 def test_a_log_that_parts_at_the_position_has_lost_nothing_that_was_read():

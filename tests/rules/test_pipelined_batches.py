@@ -21,7 +21,7 @@ from minikafka.errors import (
     RequestTimedOut,
 )
 from minikafka.log.producer_state import WINDOW_COUNT, Duplicate, ProducerState
-from minikafka.wire.batch import FOLLOWS, PIPELINED, RecordBatch, verify_client
+from minikafka.wire.batch import FOLLOWS, PIPELINED, SEQUENCE_COUNT, RecordBatch, verify_client
 from minikafka.wire.records import decode_batch
 
 
@@ -91,6 +91,27 @@ def test_the_first_batch_of_an_epoch_goes_alone():
     assert (first.base_sequence, first.follows, partition.drain()) == (0, False, [])
     partition.succeed(first)
     assert [each.base_sequence for each in partition.drain()] == [1, 2]
+
+
+def test_a_batch_at_which_sequences_begin_again_goes_alone():
+    """A leader that has forgotten the producer would take it for the first one, and append it before the others."""
+    partition, (last,) = steady(1)
+    partition.succeed(last)
+    partition.queue.next_sequence = SEQUENCE_COUNT - 1
+    partition.add(3)
+    (last,) = partition.drain()
+    assert last.base_sequence == SEQUENCE_COUNT - 1
+    partition.succeed(last)
+    assert [each.base_sequence for each in partition.drain()] == [0, 1]
+
+
+def test_a_batch_behind_one_that_is_refused_for_good_was_not_written_whatever_became_of_its_answer():
+    """The leader would have had to append it without the one in front of it."""
+    partition, (one, two) = steady(2, delivery_timeout_s=5.0)
+    assert partition.fail(one, InvalidRecord("no")) is not None
+    assert partition.fail(two, lost()) is None
+    (failure,) = partition.accumulator.drain(6.0, lambda _topic, _partition: 1).failures
+    assert (failure.batch, failure.error.outcome) == (two, "not_written")
 
 
 def test_an_acknowledgement_in_the_former_epoch_does_not_let_batches_of_the_next_one_follow():
