@@ -92,6 +92,37 @@ def test_a_refused_member_holds_no_record_back() -> None:
         sim.run(story(sim))
 
 
+def test_an_answer_of_the_next_epoch_changes_nothing_in_this_one() -> None:
+    """KIP-455: the ISR change has completed a reassignment, and the number of replicas that is needed may rise with it.
+    The role would commit with the new ISR and the old number until the metadata comes, which has both.
+    """
+
+    async def story(sim: SimWorld) -> None:
+        done = AlteredPartition(
+            topic=TP.topic, partition=TP.partition, leader_id=1, leader_epoch=1, isr=(1, 2, 3), partition_epoch=2
+        )
+        proposer = AlterPartitionManager(
+            BrokerConfig(),
+            world_with(sim, Answers(AlterPartitionResponse(partitions=(done,))), Recorded()),
+            controller=lambda: Address("n1", 1),
+            broker_epoch=lambda: 10,
+            purgatory=Purgatory(),
+        )
+        partition = seat(eligible={1: 10, 2: 20, 3: 30})
+        partition.apply(state(isr=(1, 2)), partition.config, 0.0)
+        role = partition.as_leader()
+        fetched(role, 3, 0)
+        proposal = role.propose_expand()
+        proposer.submit(partition, role, proposal)
+        sim.spawn("n1", proposer.run())
+        await asyncio.sleep(0.5)
+        assert (role.isr, role.proposal) == ((1, 2), proposal)
+
+    with SimWorld(1) as sim:
+        sim.of("n1")
+        sim.run(story(sim))
+
+
 class FrozenController:
     """A network whose broker n1 answers nothing; every other one commits each proposal."""
 
