@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -29,7 +31,10 @@ from minikafka.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
+    ProducePartition,
+    ProduceRequest,
 )
+from minikafka.wire.records import Record, build_batch
 from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, simulated_orders, values
 
 SESSION_S = BrokerConfig().broker_session_timeout_ms / 1000
@@ -171,6 +176,31 @@ def test_a_follower_that_was_about_to_join_and_fetches_no_more_holds_nothing_up_
         cluster.run_for(0.5)
         assert not sending.done()
         cluster.until(sending.done, 12.0, "the record to be committed")
+
+
+def test_a_batch_does_not_overtake_one_that_takes_long_to_check() -> None:
+    """The second one may take less time beside the loop; both were sent by one client, one after the other."""
+    with simulated_orders() as cluster:
+        client = Client(cluster)
+        leader = cluster.leader_of(ORDERS)
+        pauses = iter((0.5, 0.1))
+
+        async def takes_its_time(work: Callable[[], Any]) -> Any:
+            await asyncio.sleep(next(pauses))
+            return work()
+
+        cluster.brokers[leader].replicas.offload = takes_its_time  # type: ignore[assignment]
+        bodies = [Random(seed).randbytes(9000) for seed in (1, 2)]
+        producing = []
+        for body in bodies:
+            data = build_batch([Record(0, client.world.clock.wall_ms(), value=body)], compression="gzip")
+            item = ProducePartition(topic="orders", partition=0, records=(data,))
+            request = ProduceRequest(acks=1, timeout_ms=5000, partitions=(item,))
+            producing.append(cluster.sim.spawn("client", ask(client, leader, request)))
+            cluster.run_for(0.1)
+        cluster.until(lambda: all(each.done() for each in producing), 5.0, "both to be written")
+        assert [each.result().partitions[0].base_offset for each in producing] == [0, 1]
+        assert values(cluster, leader) == bodies
 
 
 def test_a_long_poll_ends_when_its_topic_is_deleted() -> None:
