@@ -22,7 +22,7 @@ from minikafka.cli.root import root
 from minikafka.log.names import GAPS
 from minikafka.log.partition_log import PartitionLog
 from minikafka.types import TopicPartition
-from minikafka.wire.batch import split, verify
+from minikafka.wire.batch import ATTRIBUTES_END, split, verify
 from minikafka.wire.rewrite import slices, thinned
 from tests.audit_kit import read_log, write_ledger, write_log, write_replica
 from tests.rules.cleaned_histories import CleanedLog, latest
@@ -90,6 +90,18 @@ def test_replicas_that_were_compacted_apart_are_equal_and_a_lost_last_record_is_
         held[victim] = without(held[victim], offset)
         (finding,) = compare(*held, end=end).findings
         assert (finding.offset, finding.detail) == (offset, f"replica {victim + 1} lacks the last record of its key")
+
+
+def test_a_record_differs_by_its_kind_of_timestamp():
+    """A leader's log says that it stamped the record, and its follower's that the producer did."""
+    leader = open_log(MemoryDisk(), COMPACT)
+    put(leader, ("a", "1"))
+    run(leader.sync())
+    data = everything(on_disk(leader))
+    stamped = bytearray(data)
+    stamped[ATTRIBUTES_END - 1] |= 0x08
+    (finding,) = compare(data, bytes(stamped), end=1).findings
+    assert (finding.offset, finding.detail) == (0, "replica 2 has another record")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -248,6 +260,12 @@ def test_a_replaced_record_is_not_owed_and_the_last_one_is():
     assert history(sent, [1, 2, 3], compacted=False)["lost-write"] == 1
     assert history(sent, [0, 1, 3])["lost-write"] == 1
     assert history(sent, [0, 1, 2, 3]) == {}
+
+
+def test_a_record_does_not_replace_itself():
+    """The last record of its key was acknowledged and passed over, in a run whose readers need not have read all."""
+    sent = [("a", "1"), ("b", "2"), ("c", "3")]
+    assert history(sent, [0, 2], all_read=False) == {"lost-write": 1, "int-poll-skip": 1}
 
 
 def test_where_two_records_claim_one_place_each_is_judged_by_itself():

@@ -131,6 +131,8 @@ def test_a_zombies_commit():
     told.dealt(2, b=(P0,))
     told.commit("a", 1, 3)
     assert told.kinds == ["zombie-commit"]
+    told.commit("a", 0, 4)
+    assert told.kinds == ["zombie-commit", "zombie-commit"]
     static = Told()
     static.book.group_recorded("g", 1, [(P0,)])
     for member in ("m1", "m2"):
@@ -230,6 +232,28 @@ def test_an_acknowledged_commit_is_found_by_whoever_asks_later():
     told.book.offset_recorded("g", P0, None)
     told.book.found("g", P0, -1, told.book.owed("g"))
     assert told.kinds == ["commit-lost"]
+
+
+def test_an_acknowledgment_that_comes_late_takes_nothing_back():
+    """S34: two commits are written in their order, and acknowledged in the other one."""
+    told = Told()
+    first, second = told.send("a", 1, 3), told.send("a", 1, 5)
+    for offset in (3, 5):
+        told.book.offset_recorded("g", P0, offset)
+    for op in (second, first):
+        told.book.commit_granted(op, "g", [P0])
+    told.book.found("g", P0, 3, told.book.owed("g"))
+    assert told.kinds == ["commit-lost"]
+
+
+def test_a_request_that_was_sent_before_a_reset_may_find_the_offset_that_was_set_back():
+    """S34: the coordinator answered it after the reset."""
+    told = Told()
+    told.commit("a", 1, 5)
+    owed = told.book.owed("g")
+    told.book.reset("g", P0, 2)
+    told.book.found("g", P0, 2, owed)
+    assert told.kinds == []
 
 
 def test_an_acknowledgment_that_comes_after_a_reset_promises_nothing():

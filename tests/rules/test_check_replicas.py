@@ -113,6 +113,15 @@ def test_offsets_that_do_not_rise_are_a_finding() -> None:
     assert finding.detail == "offsets of replica 2 go back from 20 to 0"
 
 
+def test_a_batch_that_ends_before_it_begins_is_a_finding() -> None:
+    """Also if every replica holds it."""
+    broken = [*log(2), LogBatch(20, 18, 0, b"x")]
+    found = compare(broken, broken, high_watermark=20).findings
+    assert [finding.detail for finding in found] == [
+        f"offsets of replica {node} go back from 20 to 20" for node in (1, 2)
+    ]
+
+
 def test_one_replica_alone_is_equal_to_itself() -> None:
     """Replication factor 1, or none at all."""
     assert compare(log(3)).equal

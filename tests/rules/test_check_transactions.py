@@ -69,6 +69,12 @@ def test_transactions_of_one_process_stand_in_their_order():
     assert names([both], rows("b", "a"), rows("a", "b")) == ["transactions_disordered"]
 
 
+def test_each_transaction_stands_behind_the_one_before_it():
+    """The third one began after the second one, and stands between the first one and that."""
+    three = [written(COMMITTED, value, begun_s=begun_s) for value, begun_s in (("a", 1.0), ("b", 3.0), ("c", 5.0))]
+    assert names([process(*three)], rows("a", "c", "b"), rows("a", "b", "c")) == ["transactions_disordered"]
+
+
 @pytest.mark.parametrize(("begun_s", "expected"), [(3.0, []), (5.0, ["zombie_committed"])])
 def test_a_zombie_commits_nothing_that_it_began_after_its_successor(begun_s: float, expected: list[str]):
     """What it began before may have been committed just before it was fenced."""
@@ -84,6 +90,12 @@ def test_a_zombie_commits_nothing_that_it_began_after_its_successor(begun_s: flo
         (COMMITTED, ["a"], [Read(0, "a", 1.5)], ["precommitted_read"]),
         (UNSURE, ["a"], [Read(0, "a", 1.5)], ["precommitted_read"]),
         (COMMITTED, ["a"], [Read(0, "a", 2.5), Read(0, "a", 2.6)], ["read_twice", "read_committed_differs"]),
+        (
+            COMMITTED,
+            ["a"],
+            [Read(0, "a", 2.5), Read(1, "x", 2.6), Read(0, "a", 2.7)],
+            ["read_twice", "read_committed_differs"],
+        ),
         (COMMITTED, ["a"], [Read(1, "x", 2.5)], ["read_committed_differs"]),
     ],
 )

@@ -24,7 +24,7 @@ from minikafka.check.findings import (
     Shifted,
 )
 from minikafka.check.history import Expectations, HistoryError, Operation, Recorder
-from minikafka.check.verdict import EXAMPLES_MAX, Checker, Verdict, check_operations
+from minikafka.check.verdict import EXAMPLES_MAX, Checker, Verdict, check_operations, merged
 from minikafka.types import TopicPartition
 
 COMPLETE = Expectations(final_read_complete=True)
@@ -117,6 +117,23 @@ def test_a_partial_reader_proves_loss_only_where_it_went() -> None:
     assert passing.kinds(Expectations()) == {"lost-write": 1, "poll-skip": 1}
 
 
+def test_what_one_reader_went_over_stays_proven_when_another_reads_a_part_of_it() -> None:
+    """The second reader begins again where the first one began, and ends before it."""
+    story = Story().acknowledged("a", "b", "c", "d")
+    story.read_rows([(0, "a"), (1, "b"), (3, "d")]).read("a", "b", process="other")
+    assert story.kinds(Expectations()) == {"lost-write": 1, "int-poll-skip": 1}
+    (finding,) = story.verdict().of("lost-write")
+    assert isinstance(finding, LostWrite)
+    assert (finding.offset, finding.read_up_to) == (2, 4)
+
+
+def test_a_short_reading_within_a_longer_one_proves_no_less() -> None:
+    """The readers went over [0, 10) and [1, 2): what lies at 5 must have been seen."""
+    story = Story().acknowledged("a", at=5).read_rows([], position_before=0, position_after=10)
+    story.read_rows([], process="other", position_before=1, position_after=2)
+    assert story.kinds(Expectations()) == {"lost-write": 1, "poll-skip": 1}
+
+
 def test_nothing_below_the_log_start_is_lost() -> None:
     """Retention may take what was acknowledged (S28)."""
     story = Story().acknowledged("a", "b", "c").read("c", at=2)
@@ -132,6 +149,15 @@ def test_what_one_replica_must_still_have_is_lost_though_retention_took_it_from_
     for node in (1, 2):
         story.recorder.replica(node, "t", 0, high_watermark=2, log_start=node - 1, rows=[(1, 0, "b")])
     assert story.kinds() == {"lost-write": 1}
+
+
+def test_a_log_start_that_the_run_names_does_not_bring_back_what_every_replica_has_deleted() -> None:
+    """The run names where it deleted last; retention may have gone further."""
+    story = Story().acknowledged("a", "b", "c").read("b", "c", at=1)
+    for node in (1, 2):
+        story.replica(node, "b", "c", log_start=1)
+    start = {TopicPartition("t", 0): 0}
+    assert story.kinds(Expectations(final_read_complete=True, log_start=start)) == {}
 
 
 def test_a_record_that_no_replica_has_is_lost_without_any_reader() -> None:
@@ -195,6 +221,16 @@ def test_a_record_acknowledged_without_an_offset_is_lost_though_deleted_if_reade
     assert kinds("a") == {"inconsistent-offsets": 1}, "it was read where another one was acknowledged"
 
 
+def test_readers_that_took_turns_went_over_a_place_together() -> None:
+    """One read [0, 1), another one [1, 2): together they went over everything before the writer's next record."""
+    story = Story()
+    story.recorder.acknowledged(story.sent("a")[0], partition=0, offset=None)
+    story.acknowledged("b", at=2).acknowledged("x", "y", process="q")
+    story.read("y", at=1).read("x", process="other").read("c", at=4, process="d").acknowledged("c", at=4)
+    start = {TopicPartition("t", 0): 4}
+    assert story.kinds(Expectations(final_read_complete=True, log_start=start)) == {"lost-write": 1}
+
+
 def test_a_record_acknowledged_without_an_offset_after_a_deleted_one_is_lost() -> None:
     """It stands above what its process sent before it, and may stand above the log start."""
     story = Story().acknowledged("a", at=1)
@@ -243,6 +279,18 @@ def test_nonmonotonic_send_by_acknowledged_offsets() -> None:
     assert isinstance(finding, NonmonotonicSend)
     assert (finding.values, finding.offsets, finding.ops) == (("a", "b"), (1, 0), (1, 2))
     assert story.verdict(Expectations(idempotent=False)).ok
+
+
+def test_only_neighbors_in_sending_order_are_compared() -> None:
+    """One record that stands too late is one finding, however many come after it."""
+    story = Story().acknowledged("a", at=3).acknowledged("b", "c", "d").read("b", "c", "d", "a")
+    assert story.kinds() == {"nonmonotonic-send": 1}
+
+
+def test_two_sends_of_a_value_do_not_stand_at_one_offset() -> None:
+    """Both were acknowledged: the second one must stand behind the first one."""
+    story = Story().acknowledged("a").acknowledged("a").read("a")
+    assert story.kinds() == {"nonmonotonic-send": 1}
 
 
 def test_order_is_not_owed_between_processes_or_by_unknown_sends() -> None:
@@ -358,6 +406,14 @@ def test_one_offset_acknowledged_twice_is_inconsistent() -> None:
     assert story.verdict().of("lost-write")[0].evidence()["value"] == "b"
 
 
+def test_an_offset_is_disputed_though_one_of_its_claims_agrees_with_the_first() -> None:
+    """Three sends were acknowledged at one offset, and the last one has another value."""
+    story = Story()
+    for value, process in (("a", "p"), ("a", "q"), ("b", "r")):
+        story.acknowledged(value, process=process)
+    assert story.kinds(Expectations()) == {"inconsistent-offsets": 1}
+
+
 def test_readers_and_replicas_must_agree() -> None:
     """What a consumer saw below the high watermark stays so (KAFKA-FACTS 10, rule 10)."""
     story = Story().unknown("a").unknown("b").read("a").replica(1, "b").replica(2, "b")
@@ -410,6 +466,8 @@ def test_poll_skip_counts_the_records_passed_over() -> None:
     assert (finding.kind, finding.offset, finding.until, finding.count) == ("poll-skip", 1, 3, 2)
     by_position = Story().acknowledged("a", "b").read("a", "b", process="other")
     assert by_position.read("a", position_before=0, position_after=2).kinds() == {"poll-skip": 1}
+    between = Story().acknowledged("a", "b", "c").read("a", "b", "c", process="other").read("a")
+    assert between.read("c", at=2, position_before=2).kinds() == {"poll-skip": 1}
 
 
 def test_a_gap_without_records_is_no_skip() -> None:
@@ -444,6 +502,15 @@ def test_diverged_replicas_below_the_high_watermark() -> None:
     assert (finding.offset, finding.holdings) == (1, ((1, 0, "m1"), (2, 0, "n1")))
     tail = Story().unknown("m0").unknown("m1").unknown("n1").replica(1, "m0", "m1")
     assert tail.replica(2, "m0", "n1", high_watermark=1).kinds() == {}
+
+
+def test_an_offset_that_a_replica_lists_twice_is_divergence() -> None:
+    """A log in which two records have one offset is broken, whatever the other replicas hold."""
+    story = Story()
+    story.recorder.replica(1, "t", 0, high_watermark=2, rows=[(0, 0, "a"), (0, 0, "a"), (1, 0, "b")])
+    (finding,) = story.verdict(Expectations()).findings
+    assert isinstance(finding, Diverged)
+    assert (finding.offset, finding.detail) == (0, "offsets of replica 1 go back from 1 to 0")
 
 
 def test_a_hole_below_the_high_watermark_is_divergence() -> None:
@@ -602,3 +669,12 @@ def test_a_checker_takes_findings_from_elsewhere() -> None:
     checker = Checker()
     checker.report(Diverged(topic="t", partition=0, offset=3, holdings=((1, 0, "a"), (2, 0, "b"))))
     assert checker.verdict().totals == {"diverged": 1}
+
+
+def test_two_verdicts_are_merged_with_what_both_found() -> None:
+    """Totals add up, and the examples of both are kept; the counts are the first one's."""
+    one, other = (Story().acknowledged("a", value).read(value, at=1) for value in ("b", "c"))
+    found = merged(one.verdict(), other.failed("x").verdict())
+    assert found.totals == {"lost-write": 2}
+    assert len(found.of("lost-write")) == 2
+    assert found.counts == one.verdict().counts

@@ -153,5 +153,8 @@ def test_committed_rows_are_those_whose_next_marker_commits():
         at(4, marker(7, is_commit=True)),
         at(5, marker(8, is_commit=False)),
         at(6, batch(9, 0, b"open")),
+        at(7, batch(7, 1, b"d")),
+        at(8, batch(7, 2, b"e")),
+        at(9, marker(7, is_commit=True)),
     ]
-    assert list(committed_rows(log)) == [(0, "a"), (1, "b")]
+    assert list(committed_rows(log)) == [(0, "a"), (1, "b"), (7, "d"), (8, "e")]
