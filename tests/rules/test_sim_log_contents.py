@@ -14,15 +14,16 @@ import pytest
 from minikafka.errors import CorruptMessage
 from minikafka.log.names import LOG, offset_name
 from minikafka.log.partition_log import PartitionLog
+from minikafka.sim import log_invariants
 from minikafka.sim.invariants import CommittedPrefixEqual, Exposed, GoneWhenCopied, still_owed
-from minikafka.sim.log_invariants import Batch, KeyBook, latest, records_of, stored_batches
+from minikafka.sim.log_invariants import Batch, KeyBook, latest, lost_sequences, records_of, stored_batches
 from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.world import Event
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.markers import EndTransaction, marker_batch
 from minikafka.wire.records import Record, build_batch
-from tests.rules.log_words import TIME, client_batch, everything, on_disk, open_log
+from tests.rules.log_words import TIME, client_batch, everything, from_producer, on_disk, open_log
 from tests.rules.memory_disk import MemoryDisk
 from tests.rules.test_cleaner import COMPACT, clean, filled, put
 
@@ -48,6 +49,11 @@ def test_a_tombstone_is_the_same_as_nothing():
     """One replica still has it, the next one has not: neither has the key."""
     assert latest([row(0, b"a"), row(1, b"a", gone=True)]) == latest([]) == {}
     assert latest([row(0, b"a", crc=1), row(1, b"a", crc=2)]) == {b"a": row(1, b"a", crc=2)}
+
+
+def test_an_empty_key_is_a_key_too():
+    """A record with the key b"" is owed like any other."""
+    assert latest([row(0, b"")]) == {b"": row(0, b"")}
 
 
 def without(log: PartitionLog, offset: int) -> PartitionLog:
@@ -119,6 +125,34 @@ def test_a_record_of_an_aborted_transaction_may_be_gone(committed: bool):
     assert not book.may_be_gone(row(0, b"a"), end=2, time=1.0, delete_retention_s=0.0)
     book.note_transactions(batches)
     assert book.may_be_gone(row(0, b"a"), end=2, time=1.0, delete_retention_s=0.0) is not committed
+
+
+def test_a_record_is_replaced_within_the_log_only():
+    """A replica that ends before the later record of the key must still have the earlier one."""
+    book = KeyBook()
+    for offset in (0, 5):
+        book.note(row(offset, b"a"), 0.0)
+    gone = [book.may_be_gone(row(0, b"a"), end=end, time=1.0, delete_retention_s=0.0) for end in (5, 6)]
+    assert gone == [False, True]
+
+
+def test_a_tombstone_may_be_gone_when_its_time_is_over():
+    """``delete.retention.ms`` counts from when readers could see it."""
+    book, tombstone = KeyBook(), row(0, b"a", gone=True)
+    book.note(tombstone, 10.0)
+    assert not book.may_be_gone(tombstone, end=1, time=14.9, delete_retention_s=5.0)
+    assert book.may_be_gone(tombstone, end=1, time=15.0, delete_retention_s=5.0)
+
+
+def test_the_last_batch_of_each_producer_must_stay(monkeypatch: pytest.MonkeyPatch):
+    """From the first offset of the log up to the last one that is compared."""
+    log = open_log(MemoryDisk())
+    for producer_id in (7, 8):
+        log.append_as_leader(from_producer(producer_id, 0, "a"), leader_epoch=0, wall_ms=TIME)
+    assert lost_sequences(log, 2) == []
+    monkeypatch.setattr(log_invariants, "stored_batches", lambda *_: [])
+    assert lost_sequences(log, 2) == [7, 8]
+    assert lost_sequences(log, 1) == [7]
 
 
 def read_as_readers_do(log: PartitionLog, start: int, end: int) -> list[bytes]:

@@ -10,6 +10,7 @@ from minikafka.sim.verdicts import Message
 from minikafka.sim.world import SimWorld
 from minikafka.wire import messages as m
 from minikafka.wire.codec import encode_request, encode_response
+from minikafka.wire.records import Record, build_batch
 
 LEADER, CONSUMER = "n1", "g1"
 
@@ -46,6 +47,15 @@ class Conversation:
             "OffsetForLeaderEpoch",
             m.EpochQuery(topic="orders", partition=0, current_leader_epoch=epoch, leader_epoch=last_epoch),
         )
+
+    def fetched(self, call: int, *epochs: int) -> None:
+        """The answer to a fetch: from offset 0 on one record for each leader epoch."""
+        batches = [
+            build_batch([Record(0, 1, value=b"v")], base_offset=offset, leader_epoch=epoch)
+            for offset, epoch in enumerate(epochs)
+        ]
+        found = m.FetchedPartition(topic="orders", partition=0, high_watermark=len(epochs), records=tuple(batches))
+        self.answer(call, m.FetchResponse(partitions=(found,)))
 
     def answer(self, call: int, response: object, *, is_received: bool = True) -> None:
         api = "Fetch" if isinstance(response, m.FetchResponse) else "OffsetForLeaderEpoch"
@@ -92,3 +102,44 @@ def test_a_fetch_past_the_divergence_is_reported() -> None:
         talk.answer(3, diverging_at(17))
         talk.fetch(4, offset=18, epoch=3)
         assert talk.names == ["fetched_past_divergence"]
+
+
+def test_a_fetch_that_goes_on_in_an_epoch_that_is_not_validated_is_reported() -> None:
+    """Behind what was fetched the next leader must have confirmed the position; a fetch without an epoch asks nobody."""
+    with SimWorld(1) as sim:
+        talk = Conversation(sim)
+        talk.fetch(1, offset=0, epoch=1)
+        talk.fetched(1, 0, 1)
+        talk.fetch(2, offset=2, epoch=1)
+        talk.answer(2, EMPTY_FETCH)
+        assert talk.names == []
+        talk.fetch(3, offset=2, epoch=2)
+        talk.fetch(4, offset=2, epoch=-1)
+        assert talk.names == ["fetched_before_validation"] * 2
+
+
+def test_a_validation_asks_about_the_epoch_of_the_last_batch() -> None:
+    """Not about an older one that the consumer has read before, nor about the present one."""
+    with SimWorld(1) as sim:
+        talk = Conversation(sim)
+        talk.fetch(1, offset=0, epoch=2)
+        talk.fetched(1, 0, 1)
+        talk.validate(2, epoch=3, last_epoch=1)
+        assert talk.names == []
+        for call, last_epoch in ((3, 0), (4, 2)):
+            talk.validate(call, epoch=3, last_epoch=last_epoch)
+        assert talk.names == ["validated_with_wrong_epoch"] * 2
+
+
+def test_a_position_that_was_confirmed_needs_the_next_leaders_word_again() -> None:
+    """The first validation found no divergence; the consumer goes on, and the leader changes once more."""
+    with SimWorld(1) as sim:
+        talk = Conversation(sim)
+        talk.fetch(1, offset=0, epoch=1)
+        talk.fetched(1, 0)
+        talk.validate(2, epoch=2, last_epoch=0)
+        talk.answer(2, diverging_at(1))
+        talk.fetch(3, offset=1, epoch=2)
+        assert talk.names == []
+        talk.fetch(4, offset=1, epoch=3)
+        assert talk.names == ["fetched_before_validation"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -114,6 +115,59 @@ def test_an_unclean_election_is_counted_once_however_often_its_leader_dies_befor
         topic = TopicImage(name="orders", topic_id="T", partitions=(each,))
         holds.look(MetadataImage(offset=offset, topics={"orders": topic}), Told(), float(offset))
     assert holds.unclean == {ORDERS: {1: 2.0, 5: 7.0, 6: 8.0}}
+
+
+def told_of(before: PartitionImage, after: PartitionImage, *fenced: int) -> list[str]:
+    """What is reported when the one becomes the other."""
+    holds, told = MetadataHolds(), Told()
+    for offset, each in enumerate((before, after), 1):
+        brokers = {
+            node: BrokerImage(
+                node_id=node,
+                broker_epoch=1,
+                incarnation_id="i",
+                host="n",
+                port=1,
+                fenced=each is after and node in fenced,
+            )
+            for node in (1, 2, 3)
+        }
+        topic = TopicImage(name="orders", topic_id="T", partitions=(each,))
+        holds.look(MetadataImage(offset=offset, topics={"orders": topic}, brokers=brokers), told)
+    return told.names
+
+
+def test_a_replica_joins_the_isr_only_while_it_is_eligible() -> None:
+    """KIP-841: one that is fenced, or shuts down, is in no ISR; one that is in it already may stay for a while."""
+    before, after = standing(1, (1, 2), 3), standing(1, (1, 2, 3), 4)
+    assert told_of(before, after) == told_of(before, after, 2) == []
+    assert told_of(before, after, 3) == ["isr_joined_while_ineligible"]
+
+
+def test_neither_epoch_of_a_partition_falls() -> None:
+    """Each by itself: the leader epoch, and the partition epoch."""
+    before = standing(1, (1, 2), 3)
+    for change in ({"leader_epoch": 2}, {"partition_epoch": 2}):
+        assert told_of(before, replace(before, **change)) == ["epochs_never_fall"]
+
+
+def test_an_epoch_of_the_quorum_has_one_leader_whatever_is_heard_between() -> None:
+    """KAFKA-FACTS 10.13: a third report of the first leader does not make the second one right."""
+    holds, told = QuorumHolds(), Told()
+    for life in ("n1#1", "n1#1", "n2#1", "n2#1"):
+        holds.on_event(event("quorum_leader_elected", epoch=3), life, broker(0, 3), told)
+    assert told.names == ["one_quorum_leader_per_epoch"] * 2
+
+
+def test_committed_metadata_is_cut_by_no_record() -> None:
+    """KAFKA-FACTS 10.13: down to the committed end a tail may go, and no further; each life by itself."""
+    holds, told = QuorumHolds(), Told()
+    holds.on_event(event("quorum_hw_advanced", new=5), "n1#1", broker(7, 2), told)
+    for life, new in (("n1#1", 5), ("n1#2", 4)):
+        holds.on_event(event("quorum_tail_truncated", old=7, new=new), life, broker(new, 2), told)
+    assert told.names == []
+    holds.on_event(event("quorum_tail_truncated", old=7, new=4), "n1#1", broker(4, 2), told)
+    assert told.names == ["committed_metadata_never_truncated"]
 
 
 def begins_one_later(self: EpochCache, epoch: int, start: int) -> bool:

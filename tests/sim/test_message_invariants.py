@@ -349,6 +349,31 @@ def test_an_image_equals_the_replay_of_the_whole_log() -> None:
     assert report.names == ["metadata_differs"]
 
 
+def holder(*next_producer_ids: int) -> Any:
+    """A broker whose metadata log has one record a batch."""
+    batches = [batch_at(offset, ProducerIds(next_producer_id=each)) for offset, each in enumerate(next_producer_ids)]
+    buffers = [each.data for each in batches]
+    tail = SimpleNamespace(read=lambda offset, **_: SimpleNamespace(buffers=buffers[offset:]))
+    return SimpleNamespace(
+        quorum=SimpleNamespace(log=SimpleNamespace(start_offset=0, end_offset=len(batches), tail=tail), epoch=1)
+    )
+
+
+def test_what_is_committed_is_replayed_and_is_the_same_for_every_voter() -> None:
+    """KAFKA-FACTS 10.13, D5: the first commit of an offset is the truth for images and for all that commit it later."""
+    replayed, report = Replayed(), Told()
+    holds = QuorumHolds(replayed)
+    for life, voter, new in (("n1#1", holder(1000, 2000), 1), ("n1#1", holder(1000, 2000), 2)):
+        holds.on_event(event("quorum_hw_advanced", new=new), life, voter, report)
+    image = replayed.at(2)
+    assert image is not None
+    assert image.next_producer_id == 2000
+    holds.on_event(event("quorum_hw_advanced", new=2), "n2#1", holder(1000, 2000), report)
+    assert report.names == []
+    holds.on_event(event("quorum_hw_advanced", new=2), "n3#1", holder(1000, 3000), report)
+    assert report.names == ["committed_metadata_differs"]
+
+
 # ---- no progress -----------------------------------------------------------------------------------------------------
 
 

@@ -92,6 +92,17 @@ def test_a_cut_opens_transactions_whose_markers_went():
     assert found.settle(3) == [Ended(0, 7, 2, is_commit=False)]
 
 
+def test_a_transaction_that_a_cut_leaves_ended_is_settled_once_its_marker_is_committed():
+    """The cut removes what stands behind the marker, which is not below the watermark yet."""
+    log = Log(batch(7, 0, b"a"), marker(7), batch(8, 0, b"b"), marker(8), batch(6, 0, b"p", transactional=False))
+    found = spans(log)
+    found.follow()
+    assert found.settle(2) == [Ended(0, 7, 1, is_commit=True)]
+    log.cut(4)
+    found.cut(4)
+    assert found.settle(4) == [Ended(2, 8, 3, is_commit=True)]
+
+
 def look(at: StableOffset, log: Log, *, watermark: int, stable: int, epoch: int = 3, me: int = 1) -> list[str]:
     """What is reported of a leader with this log that serves ``stable``."""
     told = Told()
@@ -124,6 +135,13 @@ def test_producer_state_that_forgot_an_open_transaction_is_reported():
     assert look(invariant(), Log(batch(7, 0, b"a")), watermark=0, stable=0) == ["open_transactions_differ"]
 
 
+def test_producer_state_with_a_transaction_that_the_log_has_ended_is_reported():
+    """It would hold the last stable offset for good."""
+    log = Log(batch(7, 0, b"a"), marker(7))
+    log.producers.transactions.open = {0: 7}
+    assert look(invariant((7, 0, True)), log, watermark=2, stable=2) == ["open_transactions_differ"]
+
+
 def test_a_stable_offset_that_falls_is_reported():
     """T9: within an epoch; a successor may know an older watermark."""
     log = Log(batch(6, 0, b"plain", transactional=False))
@@ -139,6 +157,10 @@ def test_another_outcome_under_a_later_leader_is_reported():
     assert look(at, Log(batch(7, 0, b"a"), marker(7)), watermark=2, stable=2) == []
     aborted = Log(batch(7, 0, b"a"), marker(7, is_commit=False))
     assert look(at, aborted, watermark=2, stable=2, epoch=4, me=2) == ["stable_outcome_changed"]
+    other = invariant((7, 0, True), (7, 0, False))
+    assert look(other, aborted, watermark=2, stable=2) == []
+    committed = Log(batch(7, 0, b"a"), marker(7))
+    assert look(other, committed, watermark=2, stable=2, epoch=4, me=2) == ["stable_outcome_changed"]
 
 
 def test_a_transaction_open_below_what_was_served_is_reported_of_later_leaders_only():
