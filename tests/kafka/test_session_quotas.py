@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from minikafka.broker.throttle import Throttle
+from minikafka.broker.throttle import HOLD_MS, Throttle
 from minikafka.config import BrokerConfig
 from minikafka.errors import ThrottlingQuotaExceeded
 from minikafka.parked import Parked
 from minikafka.ports import RequestContext
+from minikafka.quorum.image import MetadataImage
 from minikafka.security.quotas import CLIENT_ID, FETCH, PRODUCE, REQUEST, USER, Entity, QuotaIndex
 from minikafka.wire.group_messages import HeartbeatResponse
 from minikafka.wire.kafka.codec import Message, decode
 from minikafka.wire.kafka.schema import api_named
-from minikafka.wire.messages import CreatedTopic, CreateTopicsResponse, FetchedPartition, FetchResponse
+from minikafka.wire.messages import CreatedTopic, CreateTopicsResponse, FetchedPartition, FetchRequest, FetchResponse
 from tests.kafka.test_session import Line, produced, settle
 
 ANONYMOUS: Entity = ((USER, "ANONYMOUS"),)
@@ -248,6 +252,36 @@ async def test_quotas_that_are_removed_end_with_their_last():
     assert throttle.quotas is first
     throttle.use(QuotaIndex())
     assert throttle.quotas is None
+
+
+async def test_quotas_that_are_changed_hold_from_the_next_request_on():
+    """Newer metadata has other quotas, or the same ones."""
+    throttle = Throttle(BrokerConfig(node_id=1), Time())
+    slow, fast = (QuotaIndex({ANONYMOUS: {PRODUCE: limit}}) for limit in (1.0, 1e9))
+    images = [MetadataImage(offset=at, quota_index=index) for at, index in enumerate((QuotaIndex(), slow, slow, fast))]
+    for old, new in pairwise(images):
+        throttle.on_image(old, new)
+        assert throttle.quotas is not None
+        assert throttle.quotas.index is new.quota_index
+
+
+async def test_followers_are_never_throttled_over_http():
+    """A fetch of a replica is replication, at whatever listener it arrives."""
+    throttle = Throttle(BrokerConfig(node_id=1), Time())
+    throttle.use(QuotaIndex({ANONYMOUS: {FETCH: 1.0}}))
+    context = RequestContext("rpc", "CLIENTS", "127.0.0.1")
+    applies = [throttle.applies("Fetch", FetchRequest(replica_id=node, partitions=()), context) for node in (-1, 0, 2)]
+    assert applies == [True, False, False]
+
+
+async def test_a_request_over_http_waits_for_a_second_and_no_longer():
+    """HOLD_MS itself is waited for."""
+    throttle = Throttle(BrokerConfig(node_id=1), Time())
+    context = RequestContext("rpc", "CLIENTS", "127.0.0.1")
+    for left_ms, is_refused in ((HOLD_MS, False), (HOLD_MS + 1, True)):
+        throttle.quotas = cast("Any", SimpleNamespace(throttled_ms=lambda *_, left_ms=left_ms: left_ms))
+        with pytest.raises(ThrottlingQuotaExceeded) if is_refused else nullcontext():
+            assert throttle._left_ms((PRODUCE,), context) == left_ms
 
 
 async def test_a_request_over_http_that_need_not_wait_is_answered_as_without_quotas():

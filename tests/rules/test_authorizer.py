@@ -195,6 +195,12 @@ def test_deny_wins_over_a_more_specific_allow():
     assert not may(entries[::-1], READ, "orders")
 
 
+def test_a_deny_of_all_leaves_no_authorized_operation():
+    """KIP-430: the bits that a client receives must not say more than it may do."""
+    acls = AclIndex([acl(READ, "orders"), acl(AclOperation.ALL, "orders", permission=DENY)])
+    assert list(NO_SUPER_USERS.operations(acls, ALICE, TOPIC, "orders")) == []
+
+
 def test_allow_implies_describe_and_deny_implies_nothing():
     """Kafka: READ, WRITE, DELETE and ALTER imply DESCRIBE; DENY READ leaves an allowed DESCRIBE allowed."""
     for operation in (READ, WRITE, AclOperation.DELETE, ALTER):

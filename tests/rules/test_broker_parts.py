@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from minikafka.broker import broker as broker_module
-from minikafka.broker.append_throttle import AppendThrottle
+from minikafka.broker.append_throttle import AppendThrottle, Arrivals
 from minikafka.broker.dispatch import Dispatcher, settled
 from minikafka.broker.flusher import Flusher
 from minikafka.broker.parts import Parts
@@ -221,6 +221,21 @@ def test_a_flood_of_appends_gives_the_loop_its_turns():
         await append_throttle.admit(10_000)
 
     run(body)
+
+
+def test_a_request_waits_for_the_last_one_of_each_of_its_partitions():
+    """One that is done does not let those pass that arrived behind a later one."""
+    arrivals = Arrivals()
+    first, second = arrivals.enter([ORDERS]), arrivals.enter([ORDERS])
+    other = arrivals.enter([PAYMENTS])
+    both = arrivals.enter([ORDERS, PAYMENTS])
+    assert both.earlier == [second.appended, other.appended]
+    arrivals.leave(first)
+    arrivals.leave(second)
+    assert not arrivals.is_free([ORDERS])
+    arrivals.leave(other)
+    arrivals.leave(both)
+    assert arrivals.is_free([ORDERS, PAYMENTS])
 
 
 def test_a_waiter_looks_again_after_a_wake_up_that_was_too_early():

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
-from minikafka.errors import InvalidRequest, PolicyViolation
+from minikafka.broker.api.acls import AclApi
+from minikafka.config import BrokerConfig
+from minikafka.config.security import STANDARD_AUTHORIZER
+from minikafka.errors import InvalidRequest, PolicyViolation, SecurityDisabled
 from minikafka.quorum import administration as rule
+from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.story import happenings
 from minikafka.wire.acls import (
     Acl,
@@ -117,3 +123,13 @@ def test_changes_of_entries_are_events():
     assert created.facts == deleted.facts
     assert created.facts["principal"] == "User:alice"
     assert created.facts["operation"] == "READ"
+
+
+@pytest.mark.parametrize("authorizer", ["", STANDARD_AUTHORIZER])
+def test_without_an_authorizer_no_entry_is_created(authorizer: str):
+    """It would have no effect until an operator sets an authorizer, and then a surprising one."""
+    reached: list[object] = []
+    api = AclApi(BrokerConfig(node_id=1, authorizer_class_name=authorizer), MetadataImage)
+    with nullcontext() if authorizer else pytest.raises(SecurityDisabled):
+        api.to_controller(reached.append)("request")
+    assert reached == (["request"] if authorizer else [])

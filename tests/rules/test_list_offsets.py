@@ -1,4 +1,4 @@
-"""ListOffsets for many partitions, or in large batches, leaves turns of the loop to others."""
+"""Positions in a log: what is listed, for many partitions in turns; where an epoch ends; what is deleted."""
 
 from __future__ import annotations
 
@@ -6,22 +6,38 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from minikafka.broker.api.offsets import LISTED_PER_TURN, SEARCH_COST, SEARCHED_HERE_MAX, handle_list_offsets
+from minikafka.broker.api.offsets import (
+    LISTED_PER_TURN,
+    SEARCH_COST,
+    SEARCHED_HERE_MAX,
+    handle_delete_records,
+    handle_list_offsets,
+    handle_offset_for_leader_epoch,
+)
 from minikafka.config import TopicConfig
-from minikafka.errors import NotLeaderOrFollower
+from minikafka.errors import NotLeaderOrFollower, OffsetOutOfRange
 from minikafka.log.partition_log import PartitionLog
+from minikafka.types import TopicPartition
+from minikafka.wire.batch import RecordBatch
 from minikafka.wire.messages import (
+    EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
+    DeletedRecords,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    EpochQuery,
     ListedOffset,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
 )
+from minikafka.wire.records import Record, build_batch
 from tests.rules.log_words import TIME, client_batch, open_log
 from tests.rules.memory_disk import MemoryDisk
 
@@ -46,7 +62,7 @@ class Replicas:
             self.leader = SimpleNamespace(
                 log=self.log, epoch=0, high_watermark=end, knows_its_watermark=True, partition="orders-0"
             )
-        return SimpleNamespace(as_leader=lambda _: self.leader, partition="orders-0")
+        return SimpleNamespace(as_leader=lambda _=None: self.leader, partition=TopicPartition("orders", 0))
 
     def storage_guard(self, _: Any) -> Any:
         return nullcontext()
@@ -151,3 +167,102 @@ async def test_a_search_in_a_log_of_a_former_topic_is_not_answered():
     replicas.meanwhile = created_again
     refused = await answered(replicas, TIME)
     assert (refused.error_code, refused.offset) == (NotLeaderOrFollower.code, -1)
+
+
+async def test_the_batch_behind_one_without_a_hit_is_searched_too():
+    """The first batch has its newest record below the log start; the next batch begins right behind it."""
+    log = open_log(MemoryDisk())
+    falling = build_batch([Record(0, TIME + 2, 0, None, b"a"), Record(1, TIME, 0, None, b"b")])
+    log.append_as_leader(RecordBatch.of(falling), leader_epoch=0, wall_ms=TIME)
+    log.append_as_leader(client_batch("c", time=TIME + 1), leader_epoch=0, wall_ms=TIME)
+    log.raise_start(1)
+    found = await answered(Replicas(log), TIME + 1)
+    assert (found.offset, found.timestamp) == (2, TIME + 1)
+
+
+def listed_of(log: PartitionLog, timestamp: int, *, replica_id: int = -1) -> ListedOffset:
+    """What a leader in epoch 3 lists, whose high watermark is 1."""
+    replicas = Replicas(log)
+    replicas.leader = SimpleNamespace(
+        log=log, epoch=3, high_watermark=1, last_stable_offset=1, knows_its_watermark=True, partition="orders-0"
+    )
+    request = ListOffsetsRequest(
+        replica_id=replica_id, partitions=(ListOffsetsPartition(topic="orders", partition=0, timestamp=timestamp),)
+    )
+    response: Any = handle_list_offsets(cast("Any", replicas), request, session_alive=lambda: True)
+    return response.partitions[0]  # type: ignore[no-any-return]
+
+
+def two_epochs() -> PartitionLog:
+    log = open_log(MemoryDisk())
+    for epoch in (0, 3):
+        log.append_as_leader(client_batch("x"), leader_epoch=epoch, wall_ms=TIME)
+    return log
+
+
+def test_only_replicas_see_the_end_of_the_log():
+    """Broker 0 is a replica as any other; clients have the id -1."""
+    offsets = [listed_of(two_epochs(), LATEST, replica_id=each).offset for each in (-1, 0, 2)]
+    assert offsets == [1, 2, 2]
+
+
+def test_the_log_start_has_the_epoch_of_its_record():
+    """Not the leader's: a consumer validates the position with it."""
+    assert listed_of(two_epochs(), EARLIEST).leader_epoch == 0
+    assert listed_of(two_epochs(), LATEST).leader_epoch == 3
+
+
+@pytest.mark.parametrize("current_leader_epoch", [-1, 0])
+def test_a_leader_without_a_session_says_nothing_of_its_epochs(current_leader_epoch: int):
+    """Whatever epoch the consumer knows: a successor may have been elected in the next one."""
+    query = EpochQuery(topic="orders", partition=0, current_leader_epoch=current_leader_epoch, leader_epoch=0)
+    request = OffsetForLeaderEpochRequest(partitions=(query,))
+    response: Any = handle_offset_for_leader_epoch(
+        cast("Any", Replicas(two_epochs())), request, session_alive=lambda: False
+    )
+    assert response.partitions[0].error_code == NotLeaderOrFollower.code
+
+
+class Deleting(Replicas):
+    """Leads a log of two records, of which one is committed; another replica has followed up to ``low_watermark``."""
+
+    def __init__(self, low_watermark: int, *, stays: bool = True) -> None:
+        super().__init__(two_epochs())
+        log: Any = self.log
+        self.leader = SimpleNamespace(log=log, high_watermark=1, stir=lambda: None)
+        self.clock = SimpleNamespace(now=lambda: 0.0)
+        self.traffic = SimpleNamespace(purgatory_meters={"DeleteRecords": SimpleNamespace(parked=nullcontext)})
+        self.purgatory = self
+        self._low_watermark = low_watermark
+        self._stays = stays
+
+    async def until(self, _conditions: Any, is_reached: Callable[[], bool], _deadline: float) -> bool:
+        if not self._stays:
+            self.leader = SimpleNamespace(log=self.log)
+        return is_reached()
+
+    def low_watermark(self, _leader: Any) -> int:
+        return self._low_watermark
+
+
+async def deleted(replicas: Deleting, offset: int) -> DeletedRecords:
+    request = DeleteRecordsRequest(partitions=(DeleteRecordsPartition(topic="orders", partition=0, offset=offset),))
+    response = await handle_delete_records(cast("Any", replicas), request, session_alive=lambda: True)
+    return response.partitions[0]
+
+
+async def test_records_above_the_high_watermark_are_not_deleted():
+    """They may still be cut; what was committed can be deleted."""
+    replicas = Deleting(1)
+    refused = await deleted(replicas, 2)
+    assert (refused.error_code, refused.outcome) == (OffsetOutOfRange.code, "not_written")
+    assert replicas.leader.log.start_offset == 0
+    assert (await deleted(replicas, 1)).low_watermark == 1
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["follower lags", "leader changes"])
+async def test_a_deletion_that_is_not_confirmed_has_an_unknown_outcome(stays: bool):
+    """Here the records are gone already; a leader that was deposed does not know whether its successor has followed."""
+    refused = await deleted(Deleting(0 if stays else 1, stays=stays), 1)
+    assert refused.error_code
+    assert refused.outcome == "unknown"

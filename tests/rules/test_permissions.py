@@ -125,6 +125,17 @@ def test_explain_partition_shows_producers_to_readers_only(operation: AclOperati
     assert (len(response.producers), response.producer_count) == (shown, shown)
 
 
+@pytest.mark.parametrize("topic", ["__cluster_metadata", "__consumer_offsets", "__transaction_state"])
+def test_raw_batches_of_the_clusters_own_logs_are_for_brokers(topic: str):
+    """They hold the offsets of all groups and the state of all transactions: READ of the topic is not enough."""
+    asked = m.DescribeLogRequest(topic=topic, partition=0)
+    with pytest.raises(ClusterAuthorizationFailed):
+        screen("DescribeLog", asked, topics_for(READ, topic))
+    assert (
+        screen("DescribeLog", asked, permit((AclOperation.CLUSTER_ACTION, CLUSTER, "kafka-cluster"))).request is asked
+    )
+
+
 def test_a_denied_fetch_does_not_reach_the_handler():
     """Without anything left there is nothing to wait for."""
     screened = screen("Fetch", fetch("a"), permit())

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from minikafka.broker.api.producer_ids import ProducerIds
+from minikafka.broker.api.producer_ids import EPOCH_MAX, ProducerIds
 from minikafka.errors import (
     CoordinatorLoadInProgress,
     LeaderNotAvailable,
@@ -40,6 +40,16 @@ async def test_concurrent_producers_get_different_ids_and_one_block_at_a_time():
     given = await asyncio.gather(*(ids.handle_init_producer_id(InitProducerIdRequest()) for _ in range(4)))
     assert sorted(each.producer_id for each in given) == [1000, 1001, 5000, 5001]
     assert {each.producer_epoch for each in given} == {0}
+
+
+async def test_a_producer_whose_epochs_are_used_up_gets_another_id():
+    """The next epoch would be no int16; the one before it has a successor."""
+    ids = ids_of(block(1000, 1))
+    given = [
+        await ids.handle_init_producer_id(InitProducerIdRequest(producer_id=7, producer_epoch=epoch))
+        for epoch in (EPOCH_MAX - 1, EPOCH_MAX)
+    ]
+    assert [(each.producer_id, each.producer_epoch) for each in given] == [(7, EPOCH_MAX), (1000, 0)]
 
 
 @pytest.mark.parametrize("error", [None, NotController, StaleBrokerEpoch])
