@@ -8,7 +8,7 @@ Rule for this file: tasks are cancelled in the order in which they were started,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeAlias, TypeVar
 
 Step: TypeAlias = Callable[[], Awaitable[object]]
@@ -30,6 +30,22 @@ async def in_turn(*steps: Step) -> None:
             trouble = trouble or error
     if trouble is not None:
         raise trouble
+
+
+async def until_ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Wait until all of ``tasks`` have ended; what one failed with counts as seen.
+
+    ``asyncio.gather`` receives only those that run: since Python 3.12 it needs fewer callbacks for the others, and a
+    seed of the simulator would be another run there.
+    """
+    running = []
+    for task in tasks:
+        if not task.done():
+            running.append(task)
+        elif not task.cancelled():
+            task.exception()
+    if running:  # of nothing, gather() asks for a loop, and makes one where none runs
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 class ForTask(Generic[T]):
@@ -82,8 +98,7 @@ class Tasks:
         for task in others:
             if task.get_name() != but:
                 task.cancel()
-        if others:  # of nothing, gather() asks for a loop, and makes one where none runs
-            await asyncio.gather(*others, return_exceptions=True)
+        await until_ended(others)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)

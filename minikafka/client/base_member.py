@@ -46,7 +46,7 @@ from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener
 from minikafka.errors import InvalidRequest, ProtocolError
 from minikafka.ports import World
-from minikafka.tasks import in_turn
+from minikafka.tasks import in_turn, until_ended
 from minikafka.types import Epoch, Offset, TopicPartition
 
 
@@ -258,7 +258,7 @@ class BaseMember(ABC):
         expected back (KIP-345).
         """
         self.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await until_ended(self._tasks)
         if self.membership() is not None and self._config.enable_auto_commit:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_WAIT_S):

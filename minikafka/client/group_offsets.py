@@ -23,6 +23,7 @@ from minikafka.client.routing import Coordinator, error_of_coordinator, error_wi
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, OffsetAndMetadata
 from minikafka.ports import World
+from minikafka.tasks import until_ended
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.messages import PartitionName
@@ -280,7 +281,7 @@ class GroupOffsets:
         """End a commit that is under way."""
         if self._auto is not None:
             self._auto.cancel()
-            await asyncio.gather(self._auto, return_exceptions=True)
+            await until_ended((self._auto,))
 
     def _deadline(self) -> float:
         return self._world.clock.now() + self._config.default_api_timeout_ms / 1000

@@ -31,6 +31,7 @@ from minikafka import errors as kafka
 from minikafka.client.caller import Attempts, Backoff, Caller, WithoutController, no_controller
 from minikafka.client.settings import ClientConfig
 from minikafka.ports import Clock, World
+from minikafka.tasks import until_ended
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, TopicId, TopicPartition
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse, MetadataTopic, NodeEndpoint
 
@@ -431,7 +432,7 @@ class Metadata:
             if task is not None:
                 task.cancel()
                 # Not `await task`: there nobody could tell its cancellation from the caller's own.
-                await asyncio.gather(task, return_exceptions=True)
+                await until_ended((task,))
         finally:
             self._release(kafka.RequestTimedOut("the client was stopped"))
 

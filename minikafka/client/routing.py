@@ -22,6 +22,7 @@ from minikafka.client.caller import Caller, in_parts
 from minikafka.client.metadata import AbsentPartitions, Leader, Metadata
 from minikafka.client.settings import ClientConfig
 from minikafka.ports import World
+from minikafka.tasks import until_ended
 from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
 from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.messages import READ_UNCOMMITTED, ListedOffset, ListOffsetsPartition, ListOffsetsRequest
@@ -323,7 +324,7 @@ class Coordinator:
         finally:
             answer.cancel()
             successor.cancel()
-            await asyncio.gather(answer, successor, return_exceptions=True)
+            await until_ended((answer, successor))
 
     async def _successor(self, address: Address, deadline: float) -> Address:
         """Return the coordinator's address once it is no longer ``address``.

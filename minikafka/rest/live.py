@@ -41,6 +41,7 @@ from minikafka.rest.transactions import producer_out
 from minikafka.rest.views import Views, leaders_view, patience_with
 from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
+from minikafka.tasks import until_ended
 from minikafka.types import INTERNAL_TOPICS, NO_NODE, NodeId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
@@ -163,7 +164,7 @@ class _Channel(ABC):
     async def stop(self) -> None:
         """No viewer is left."""
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await until_ended((self._task,))
 
     async def _run(self) -> None:
         while True:
@@ -355,7 +356,7 @@ class _PartitionChannel(_Channel):
             reader.cancel()
             if node != self._host.node_id:
                 self._note(node, None, is_followed=False)
-        await asyncio.gather(*self._readers.values(), return_exceptions=True)
+        await until_ended(self._readers.values())
 
     async def read(self) -> dict[str, Any]:
         host, name = self._host, self._name

@@ -34,6 +34,7 @@ from minikafka.rest.records import time_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Contents, Reply, Routes, Stream, Visit
 from minikafka.rest.schema import PartitionNumber, ref, text
 from minikafka.rest.schemas import PROBLEM_EXAMPLE, OfTopic, TopicRecord
+from minikafka.tasks import until_ended
 from minikafka.types import Offset, TopicId, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
 from minikafka.web.problems import Refused, problem_of
@@ -162,7 +163,7 @@ class _Follower:
         finally:
             for task in self._readers.values():
                 task.cancel()
-            await asyncio.gather(*self._readers.values(), return_exceptions=True)
+            await until_ended(self._readers.values())
 
     def _begin(self) -> None:
         """A reader for each partition that has none yet."""

@@ -31,6 +31,7 @@ from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, Te
 from minikafka.hosting.local_broker import LocalBroker
 from minikafka.hosting.secured import ADMIN, MECHANISM, PLAINTEXT, SSL, WITH_TLS, ClusterSecurity, ClusterTls
 from minikafka.invariant import invariant
+from minikafka.tasks import until_ended
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
 from minikafka.world.instruments import Instruments, Lives, seeded_faults
@@ -421,7 +422,7 @@ class LocalCluster:
         waiting = [task for task in tasks if task is not None and task is not asyncio.current_task()]
         for task in waiting:
             task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await until_ended(waiting)
         for being_ended in list(self._ending.values()):
             await being_ended.wait()
         if self._sync is not None:

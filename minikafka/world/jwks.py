@@ -19,6 +19,7 @@ from minikafka.config import MIB, BrokerConfig
 from minikafka.errors import InvalidConfig, in_words
 from minikafka.ports import Events
 from minikafka.security.oauth import SETTING, Tokens, parse_jwks
+from minikafka.tasks import until_ended
 from minikafka.world.tls import load_trust
 
 SIZE_MAX = 1 * MIB
@@ -59,7 +60,7 @@ class JwksReader:
         """End the task."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await until_ended((self._task,))
 
     async def _run(self) -> None:
         failures = 0
