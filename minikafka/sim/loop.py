@@ -403,6 +403,7 @@ class SimLoop(_Base):  # type: ignore[misc]
             handle = queue.popleft()
             if handle.callback is not None:
                 self._step(handle, handle.callback, trace)
+            del handle  # as in a step
         incarnation.has_turn = False
         if queue:
             self._offer(incarnation)
@@ -430,6 +431,9 @@ class SimLoop(_Base):  # type: ignore[misc]
             handle.context.run(self.call_exception_handler, context)
         if task is not None and task.done():
             task.home.tasks.pop(task.birth, None)
+        # The traceback of a task that failed holds this frame (since Python 3.12), and so would keep the task from
+        # reporting, as it goes, that nobody has looked at its failure.
+        del handle, callback, task
         if self.has_event:
             self._look()
 
@@ -597,6 +601,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         first.context.run(first.callback)  # type: ignore[arg-type]
         if task.done():
             task.home.tasks.pop(birth, None)
+        del task, first  # as in a step
 
     def _born(self, coro: Coroutine[Any, Any, object], birth: int, name: str, context: Context) -> SimTask:
         task = SimTask.__new__(SimTask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import signal
 import subprocess
@@ -286,6 +287,31 @@ def test_a_failed_task_that_nobody_awaits_fails_the_run():
 
     with pytest.raises(SimulationFailed, match="silently"), SimWorld(1) as sim:
         sim.run(story())
+
+
+@pytest.mark.parametrize("way", ["first step", "later step", "at once"])
+def test_a_failed_task_that_nobody_awaits_is_noticed_without_the_garbage_collector(way: str):
+    """Runs collect no garbage. Since Python 3.12 the traceback holds the loop's frames, and with them it held the task."""
+
+    async def dies() -> None:
+        if way == "later step":
+            await asyncio.sleep(0.1)
+        raise ValueError("silently")
+
+    with SimWorld(1) as sim:
+        loop = sim.loop
+        if way == "at once":
+            loop.happen_at(0.1, lambda: loop.create_task_at_once(dies(), loop.next_birth()))
+        else:
+            loop.create_task(dies())
+        gc.collect()
+        gc.disable()
+        try:
+            loop.run_until(1.0)
+            assert [str(failure.error) for failure in loop.failures] == ["silently"]
+        finally:
+            gc.enable()
+            loop.failures.clear()
 
 
 def test_a_killed_node_never_runs_again_and_its_finally_reaches_nothing():
