@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from minikafka.errors import ProtocolError, TopicAuthorizationFailed
-from minikafka.wire.kafka.codec import decode, encode
+from minikafka.errors import ProtocolError, TopicAuthorizationFailed, UnsupportedCompressionType
+from minikafka.wire.batch import ATTRIBUTES_END
+from minikafka.wire.kafka.codec import Message, decode, encode
 from minikafka.wire.kafka.translate.common import Directory, Exchange
-from minikafka.wire.kafka.translate.produce import PRODUCE
+from minikafka.wire.kafka.translate.produce import PRODUCE, ZSTD, first_error
 from minikafka.wire.messages import CurrentLeader, ProducedPartition, ProduceResponse
 
 RAW_ID = bytes(range(1, 17))
@@ -195,3 +196,13 @@ def test_results_go_to_their_own_topics_whatever_their_order(version: int) -> No
     assert [(row["error_code"], row["base_offset"]) for row in rows] == [(TopicAuthorizationFailed.code, -1), (0, 7)]
     # A client that may not write to a topic does not learn its name from its id.
     assert bool(rows[0]["error_message"]) == (version < 13)
+
+
+def test_a_batch_that_the_version_does_not_have_is_the_first_error() -> None:
+    """With acks=0 the broker closes the connection for it: nothing else tells the producer."""
+    records = bytearray(70)
+    records[ATTRIBUTES_END - 1] = ZSTD
+    partition = {"index": 0, "records": bytes(records)}
+    message: Message = {"topic_data": [{"name": "t", "topic_id": bytes(16), "partition_data": [partition]}]}
+    codes = [first_error(message, ProduceResponse(), exchange_of(version)) for version in (6, 7)]
+    assert codes == [UnsupportedCompressionType.code, 0]

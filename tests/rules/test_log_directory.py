@@ -546,6 +546,20 @@ def test_overlapping_publications_leave_the_latest():
     assert not [name for name in disk.names("") if name.endswith(".tmp")]
 
 
+def test_a_publication_of_what_was_durable_before_is_not_left_out_while_another_one_is_under_way():
+    """What is under way would be the last word."""
+    disk = MemoryDisk()
+    directory, *_ = with_logs(disk)
+    run(directory.checkpoint_high_watermarks({ORDERS: 1}))
+    disk.held = True
+    first = directory.checkpoint_high_watermarks({ORDERS: 2})
+    first.send(None)
+    disk.held = False
+    run(directory.checkpoint_high_watermarks({ORDERS: 1}))
+    run(first)
+    assert parse_offsets(disk.read_file(MARKS)) == {ORDERS: 1}
+
+
 def test_a_recovery_point_that_is_still_being_published_stands_on_disk_for_the_log():
     """A publication that is overtaken ends first, and says nothing of the one behind it: if the log is cut meanwhile, a
     segment sealed unsynced below the later point would be believed after a power cut.
@@ -910,6 +924,38 @@ def test_a_topic_that_is_created_again_meanwhile_keeps_its_folder_and_gets_no_ma
     run(waiting)
     again = opened(disk)
     assert (again.logs[ORDERS].topic_id, again.checkpointed_high_watermark(ORDERS)) == (TOPIC_ID, 0)
+
+
+def test_a_second_topic_that_is_created_again_meanwhile_is_believed_too():
+    """Its folder must not say for good that checkpoints mean a former log: its own start would be lost."""
+    disk = MemoryDisk()
+    directory = created_anew(disk)
+    disk.held = True
+    waiting = directory.checkpoint_recovery_points()
+    waiting.send(None)
+    directory.delete(OTHER)
+    directory.create(OTHER, topic_id=TOPIC_ID, config=SMALL)
+    disk.held = False
+    run(waiting)
+    for name in (ORDERS, OTHER):
+        assert b"mk.former" not in disk.read_file(f"{name}/partition.metadata")
+
+
+def test_where_compaction_had_come_to_in_a_former_log_says_nothing_of_the_new_one():
+    """Its records would never be compacted."""
+    disk = MemoryDisk()
+    created_anew(disk)
+    run(disk.publish("cleaner-offset-checkpoint", b"0\n1\norders 0 2\n"))
+    assert opened(disk).logs[ORDERS].clean_end is None
+
+
+def test_a_log_that_is_created_after_a_kill_trusts_no_checkpoint_that_may_not_be_durable():
+    """The process before may have taken a name out of a checkpoint, which the power brings back."""
+    disk = MemoryDisk()
+    created_anew(disk)
+    third = TopicPartition("third", 0)
+    opened(disk).create(third, topic_id=TOPIC_ID, config=SMALL)
+    assert b"mk.former" in disk.read_file(f"{third}/partition.metadata")
 
 
 class RemovalsWatched(MemoryDisk):

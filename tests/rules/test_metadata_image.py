@@ -97,6 +97,20 @@ def test_who_may_lead(image: MetadataImage):
     assert stopping.eligible_brokers() == (1,)
 
 
+def test_a_broker_is_leaving_until_it_is_fenced(image: MetadataImage):
+    """In controlled shutdown it waits for the others; once fenced it may have stopped."""
+    node = next(iter(image.brokers))
+    epoch = image.brokers[node].broker_epoch
+
+    def changed(**members: bool) -> BrokerRegistrationChange:
+        return BrokerRegistrationChange(broker_id=node, broker_epoch=epoch, **members)
+
+    serving = after(image, changed(fenced=False))
+    leaving = after(serving, changed(in_controlled_shutdown=True))
+    gone = after(leaving, changed(fenced=True))
+    assert [each.is_anybody_leaving() for each in (serving, leaving, gone)] == [False, True, False]
+
+
 @pytest.mark.parametrize(
     "change, leader_epoch",
     [
@@ -162,6 +176,19 @@ def test_a_topic_created_anew_is_not_the_old_one(image: MetadataImage):
     assert new.topics["orders"].configs == {}
     assert new.topic_by_id(ORDERS) is None
     assert new.topic_by_id("new-id") is new.topics["orders"]
+
+
+def test_a_topic_that_is_changed_and_deleted_in_one_batch_is_gone(image: MetadataImage):
+    """Also if another one gets its name in the same batch: it has none of the partitions of the former one."""
+    topic = next(iter(image.topics.values()))
+    change = PartitionChange(topic_id=topic.topic_id, partition=0)
+    gone = after(image, change, RemoveTopic(topic_id=topic.topic_id))
+    assert topic.name not in gone.topics
+    new_id = "zzzzzzzzzzzzzzzzzzzzzw"
+    again = after(
+        image, change, RemoveTopic(topic_id=topic.topic_id), TopicRecord(name=topic.name, topic_id=new_id)
+    ).topics[topic.name]
+    assert (again.topic_id, again.partitions) == (new_id, ())
 
 
 def test_a_setting_is_replaced_and_removed(image: MetadataImage):
