@@ -73,6 +73,29 @@ def test_lists_are_appended_to_and_taken_from():
     )
 
 
+def test_what_is_appended_comes_behind_the_default():
+    """KIP-339: a topic without a value of its own deletes old records, and goes on to do so when it compacts as well."""
+    cluster = cluster_of()
+    cluster.configure("t", AlterConfig(name="cleanup.policy", value="compact", operation=APPEND))
+    assert settings(cluster)["cleanup.policy"] == "compact,delete"
+
+
+def test_a_resource_is_changed_as_the_ones_before_it_in_the_request_have_left_things():
+    """The cluster's minimum rises, which gives the partition a new epoch; the topic's own value then changes nothing."""
+    cluster = cluster_of(min_isr=1)
+    before = cluster.image.topics["t"].partitions[0].partition_epoch
+    minimum = AlterConfig(name="min.insync.replicas", value="2")
+    request = IncrementalAlterConfigsRequest(
+        resources=tuple(
+            AlterConfigsResource(resource_type=kind, resource_name=name, configs=(minimum,))
+            for kind, name in ((BROKER, ""), (TOPIC, "t"))
+        )
+    )
+    answer = cluster.commit(cluster.controller.incremental_alter_configs(cluster.image, request), request)
+    assert [each.error_code for each in answer.responses] == [0, 0]
+    assert cluster.image.topics["t"].partitions[0].partition_epoch == before + 1
+
+
 @pytest.mark.parametrize(
     "change, error",
     [

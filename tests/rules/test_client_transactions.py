@@ -1,0 +1,120 @@
+"""A producer's transactions: what a failure does to the open one, and the outcome of a commit that was requested twice."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minikafka.client.settings import ProducerConfig
+from minikafka.client.transactions import State, Transactions
+from minikafka.errors import ProducerFenced, ProtocolError, RequestTimedOut, TransactionAbortable
+from minikafka.wire.messages import InitProducerIdResponse
+from minikafka.wire.transaction_messages import EndTxnResponse
+
+
+class Producing:
+    """A producer that has sent a record, and whose coordinator gives these answers."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = [InitProducerIdResponse(producer_id=7, producer_epoch=0), *answers]
+        self.did: list[str] = []
+        self.on_failure: Any = None
+        config = ProducerConfig(bootstrap_servers="127.0.0.1:1", transactional_id="tx")
+        world = SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0))
+        self.transactions = Transactions(
+            config,
+            cast("Any", world),
+            cast("Any", None),
+            cast("Any", self),
+            cast("Any", SimpleNamespace(has_sent=True)),
+            on_doomed=lambda: self.did.append("doomed"),
+        )
+        self.transactions._coordinator = cast("Any", self)
+
+    async def ask(self, _request: object, **_: object) -> object:
+        """As the coordinator."""
+        answer = self.answers.pop(0)
+        if isinstance(answer, ProtocolError):
+            raise answer
+        return answer
+
+    async def flushed(self) -> None:
+        """As the sender, like the methods below."""
+        self.did.append("flushed")
+
+    def check(self) -> None: ...
+
+    def begin_identity(self, _: object) -> None: ...
+
+    def drop_unsent(self, _: object) -> None:
+        self.did.append("dropped")
+
+    async def begun(self) -> Transactions:
+        await self.transactions.initialize()
+        self.transactions.begin()
+        return self.transactions
+
+
+def ended(epoch: int) -> EndTxnResponse:
+    return EndTxnResponse(producer_id=7, producer_epoch=epoch)
+
+
+def lost() -> RequestTimedOut:
+    return RequestTimedOut("no answer", outcome="unknown")
+
+
+def fenced() -> EndTxnResponse:
+    return EndTxnResponse.with_error(ProducerFenced("another took over"))
+
+
+async def test_a_transaction_that_is_doomed_sends_nothing_more():
+    """Each batch that is sent now would join the next transaction of its partition, or hold up the abort."""
+    producing = Producing()
+    transactions = await producing.begun()
+    transactions.doom(RequestTimedOut("a batch"))
+    assert transactions.state is State.DOOMED
+    assert producing.did == ["doomed", "dropped"]
+
+
+async def test_a_transaction_is_aborted_when_nothing_is_under_way():
+    """A batch that arrives behind the abort would be in a transaction that nobody ends."""
+    producing = Producing(ended(1))
+    transactions = await producing.begun()
+    await transactions.abort()
+    assert producing.did == ["dropped", "flushed"]
+    assert transactions.state is State.IDLE
+
+
+async def test_the_outcome_of_a_commit_is_that_of_all_its_attempts():
+    """The first call had no answer: its transaction may have been committed before the producer was fenced."""
+    transactions = await Producing(lost(), fenced()).begun()
+    with pytest.raises(RequestTimedOut):
+        await transactions.commit()
+    with pytest.raises(ProducerFenced) as raised:
+        await transactions.commit()
+    assert raised.value.outcome == "unknown"
+
+
+async def test_the_attempts_of_a_former_transaction_say_nothing_of_the_next_one():
+    """The first one was committed by the second attempt; of the next one nothing was."""
+    transactions = await Producing(lost(), ended(1), fenced()).begun()
+    with pytest.raises(RequestTimedOut):
+        await transactions.commit()
+    await transactions.commit()
+    transactions.begin()
+    with pytest.raises(ProducerFenced) as raised:
+        await transactions.commit()
+    assert raised.value.outcome == "not_written"
+
+
+async def test_a_commit_that_the_coordinator_refuses_as_abortable_leaves_the_abort():
+    """KIP-890: the next commit is refused without a request, the abort is not."""
+    refused = EndTxnResponse.with_error(TransactionAbortable("not verified"))
+    transactions = await Producing(refused, ended(1)).begun()
+    with pytest.raises(TransactionAbortable):
+        await transactions.commit()
+    assert transactions.state is State.DOOMED
+    await transactions.abort()
+    assert transactions.state is State.IDLE
