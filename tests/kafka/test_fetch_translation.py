@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -105,6 +106,16 @@ def test_an_answer_has_the_id_that_its_request_named():
     response = FetchResponse(partitions=(FetchedPartition(topic="t", partition=0),))
     (topic,) = FETCH.response(fetch(KNOWN), response, exchange)["responses"]
     assert topic["topic_id"] == KNOWN
+
+
+def test_an_id_that_becomes_known_meanwhile_is_unknown_in_the_answer_too():
+    """The handler has seen nothing of it: the answer must not lack its partition."""
+    topics: Any = SimpleNamespace(topic_name=lambda _: None)
+    exchange = Exchange(13, topics, "client")
+    FETCH.request(fetch(UNKNOWN), exchange)
+    topics.topic_name = lambda _: "new"
+    (topic,) = FETCH.response(fetch(UNKNOWN), FetchResponse(), exchange)["responses"]
+    assert [each["error_code"] for each in topic["partitions"]] == [kafka.UnknownTopicId.code]
 
 
 def offsets() -> Message:

@@ -1,4 +1,4 @@
-"""What a consumer does with its group's offsets, without a cluster."""
+"""What a consumer does with its group's offsets, and how it finds leaders and coordinators, without a cluster."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any, cast
 import pytest
 
 from minikafka.client.consumer import Consumer
-from minikafka.client.routing import Leaders
+from minikafka.client.group_offsets import GroupOffsets
+from minikafka.client.routing import Coordinator, Leaders
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed
-from minikafka.types import TopicPartition
-from minikafka.wire.group_messages import FetchedOffset
-from minikafka.wire.messages import ListedOffset
+from minikafka.errors import GroupAuthorizationFailed, LeaderNotAvailable, NetworkException
+from minikafka.types import Address, TopicPartition
+from minikafka.wire import group_messages as g
+from minikafka.wire.group_messages import FetchedOffset, OffsetFetchRequest, OffsetFetchResponse
+from minikafka.wire.messages import ListedOffset, ListOffsetsRequest, ListOffsetsResponse
 
 READ = TopicPartition("orders", 0)
 
@@ -106,3 +109,130 @@ async def test_the_end_of_a_partition_is_that_of_the_consumers_isolation(
     consumer = started(Consumer(config, cast("Any", SimpleNamespace())))
     assert await consumer.end_offsets([READ]) == {READ: 3}
     assert levels == [asked]
+
+
+async def test_an_offset_of_zero_is_committed_too_and_open_transactions_are_awaited():
+    """A group that has read nothing may say so; -1 is nothing. KIP-447: the answer must not be older than a commit."""
+    requests: list[OffsetFetchRequest] = []
+
+    async def ask(request: OffsetFetchRequest, **_: object) -> OffsetFetchResponse:
+        requests.append(request)
+        found = [
+            FetchedOffset(topic="orders", partition=number, offset=offset) for number, offset in enumerate((0, -1))
+        ]
+        return OffsetFetchResponse(partitions=tuple(found))
+
+    offsets = GroupOffsets(
+        ConsumerConfig(bootstrap_servers="127.0.0.1:1", group_id="g"),
+        cast("Any", SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0))),
+        cast("Any", SimpleNamespace(group="g", ask=ask)),
+        cast("Any", None),
+        lambda: None,
+    )
+    found = await offsets.committed([READ, TopicPartition("orders", 1)])
+    assert {name: each.offset for name, each in found.items()} == {READ: 0}
+    assert [each.require_stable for each in requests] == [True]
+
+
+class Brokers:
+    """Two brokers as a coordinator's client sees them; ``found`` are the answers to FindCoordinator."""
+
+    def __init__(self, *found: g.Coordinator) -> None:
+        self.found = list(found)
+        self.asked: list[int] = []
+        """Ports, in the order of the requests to the coordinator."""
+        self.refused_at: set[int] = set()
+        self.pauses = 0
+        self.why = None
+        self.coordinator = Coordinator(
+            "g",
+            ConsumerConfig(bootstrap_servers="127.0.0.1:1"),
+            cast("Any", SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0))),
+            cast("Any", self),
+        )
+        self.coordinator._caller = cast("Any", self)
+
+    def any_addresses(self) -> list[Address]:
+        return [Address("h", 1), Address("h", 2)]
+
+    def attempts(self, _deadline: float) -> Any:
+        return self
+
+    async def pause(self) -> bool:
+        self.pauses += 1
+        return self.pauses < 5
+
+    def refresh_soon(self) -> None: ...
+
+    async def call(self, _address: Address, _request: object, **_: object) -> g.FindCoordinatorResponse:
+        return g.FindCoordinatorResponse(coordinators=(self.found.pop(0),))
+
+    async def ask(self, address: Address, _request: object, **_: object) -> g.HeartbeatResponse:
+        self.asked.append(address.port)
+        if address.port in self.refused_at:
+            raise NetworkException("nobody is there")
+        return g.HeartbeatResponse()
+
+
+def at(port: int) -> g.Coordinator:
+    return g.Coordinator(key="g", node_id=port, host="h", port=port)
+
+
+HEARTBEAT = g.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+
+async def test_a_coordinator_that_does_not_answer_is_looked_up_again():
+    """It may have died, and another broker coordinates the group now."""
+    brokers = Brokers(at(1), at(2))
+    brokers.refused_at = {1}
+    await brokers.coordinator.ask(HEARTBEAT, deadline=9.0)
+    await brokers.coordinator.ask(HEARTBEAT, deadline=9.0)
+    assert brokers.asked == [1, 2, 2]
+
+
+async def test_a_client_without_permission_asks_no_other_broker():
+    """All give the same answer: the application learns of it at once, and not by a timeout."""
+    brokers = Brokers(*[g.Coordinator.with_error(GroupAuthorizationFailed("no"), key="g")] * 2)
+    with pytest.raises(GroupAuthorizationFailed):
+        await brokers.coordinator.ask(HEARTBEAT, deadline=9.0)
+    assert len(brokers.found) == 1
+
+
+async def test_a_leader_that_has_answered_is_not_asked_once_more():
+    """One partition's leader is not known yet: what the other one has done is not done twice."""
+    asked: list[list[int]] = []
+
+    async def call(_node: int, request: ListOffsetsRequest, **_: object) -> ListOffsetsResponse:
+        asked.append([each.partition for each in request.partitions])
+        late = len(asked) == 1
+        return ListOffsetsResponse(
+            partitions=tuple(
+                ListedOffset.with_error(LeaderNotAvailable("soon"), topic="orders", partition=each.partition)
+                if late and each.partition
+                else ListedOffset(topic="orders", partition=each.partition, offset=3)
+                for each in request.partitions
+            )
+        )
+
+    async def pause() -> bool:
+        return True
+
+    view = SimpleNamespace(
+        leader=lambda *_: SimpleNamespace(node=1, epoch=0), brokers={1}, errors={}, partition_count=lambda _: 2
+    )
+    metadata = SimpleNamespace(
+        view=view,
+        attempts=lambda _: SimpleNamespace(pause=pause, why=None),
+        follow=lambda _: None,
+        call=call,
+        learn_leader=lambda *_: None,
+        refresh_soon=lambda: None,
+    )
+    leaders = Leaders(
+        ConsumerConfig(bootstrap_servers="127.0.0.1:1"),
+        cast("Any", SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0))),
+        cast("Any", metadata),
+    )
+    found = await leaders.list_offsets({READ: -1, TopicPartition("orders", 1): -1}, deadline=9.0)
+    assert [each.offset for each in found.values()] == [3, 3]
+    assert asked == [[0, 1], [1]]

@@ -8,10 +8,19 @@ from typing import Any, cast
 import pytest
 
 from minikafka.client.settings import ProducerConfig
-from minikafka.client.transactions import State, Transactions
-from minikafka.errors import ProducerFenced, ProtocolError, RequestTimedOut, TransactionAbortable
+from minikafka.client.structs import GroupMetadata
+from minikafka.client.transactions import State, Transactions, offsets_of
+from minikafka.errors import (
+    ProducerFenced,
+    ProtocolError,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+    TransactionAbortable,
+)
+from minikafka.types import TopicPartition
+from minikafka.wire.group_messages import PartitionOutcome
 from minikafka.wire.messages import InitProducerIdResponse
-from minikafka.wire.transaction_messages import EndTxnResponse
+from minikafka.wire.transaction_messages import EndTxnResponse, TxnOffsetCommitResponse
 
 
 class Producing:
@@ -118,3 +127,17 @@ async def test_a_commit_that_the_coordinator_refuses_as_abortable_leaves_the_abo
     assert transactions.state is State.DOOMED
     await transactions.abort()
     assert transactions.state is State.IDLE
+
+
+async def test_offsets_that_one_partition_refuses_doom_the_transaction():
+    """KIP-447: the records would be committed without them, and be made once more from the same inputs."""
+    refused = PartitionOutcome.failed(TopicAuthorizationFailed("no"), topic="orders", partition=0)
+    producing = Producing(TxnOffsetCommitResponse(partitions=(refused,)), ended(1))
+    transactions = await producing.begun()
+    transactions._groups["g"] = cast("Any", producing)
+    offsets = offsets_of({TopicPartition("orders", 0): 5})
+    with pytest.raises(TopicAuthorizationFailed):
+        await transactions.send_offsets(offsets, GroupMetadata("g"))
+    assert transactions.state is State.DOOMED
+    with pytest.raises(TransactionAbortable):
+        await transactions.commit()
