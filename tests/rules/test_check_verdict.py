@@ -318,6 +318,14 @@ def test_sequences_narrow_the_order_to_a_key() -> None:
         two_sends("k", 1).verdict()
 
 
+def test_keys_alone_do_not_narrow_the_order() -> None:
+    """Without sequences all sends of a process to a partition are expected in their order, whatever their keys."""
+    story = Story()
+    for value, key, offset in (("a", "j", 1), ("b", "k", 0)):
+        story.recorder.acknowledged(story.sent(value, key=key)[0], partition=0, offset=offset)
+    assert story.read("b", "a").kinds() == {"nonmonotonic-send": 1}
+
+
 def test_two_swapped_records_are_reordered_not_duplicated() -> None:
     """The log holds what was acknowledged, at each other's place."""
     assert Story().acknowledged("a", "b", "c").read("b", "a", "c").kinds() == {
@@ -548,6 +556,17 @@ def test_acknowledged_missing_on_replica() -> None:
     lagging = Story().acknowledged("a", "b").replica(1, "a", "b").replica(2, "a")
     assert lagging.kinds(Expectations()) == {}
     assert lagging.kinds(Expectations(replicas_complete=True)) == {"acknowledged-missing-on-replica": 1}
+
+
+def test_the_first_record_of_a_log_is_missed_as_any_other() -> None:
+    """A replica that begins at its log start without a record has lost it."""
+    story = Story().acknowledged("a", "b").read("a", "b").replica(1, "a", "b")
+    story.recorder.replica(2, "t", 0, high_watermark=2, rows=[(1, 0, "b")])
+    verdict = story.verdict()
+    assert verdict.totals == {"acknowledged-missing-on-replica": 1, "diverged": 1}
+    (finding,) = verdict.of("diverged")
+    assert isinstance(finding, Diverged)
+    assert [node for node, _, _ in finding.holdings] == [1, 2]
 
 
 # -- the verdict itself ----------------------------------------------------------------------------------------------
