@@ -45,6 +45,7 @@ from minikafka.spark.transactions import (
     TaskTransaction,
     abort_all,
     abort_unreported,
+    check_job_goes_on,
     commit_all,
     is_written,
     transactional_id,
@@ -409,6 +410,7 @@ class _Writer(Travels):
             return TaskWriter(options, brokers, identity, task).write(iterator)
         if options.guarantee is Guarantee.TRANSACTIONAL:
             transaction = self._begin(brokers, transactional_id(self._job, task))
+            check_job_goes_on(brokers, self._job)
             return self._write_transaction(brokers, transaction, task, None, iterator)
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
@@ -479,8 +481,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._abort(messages)
         if self._options.guarantee is Guarantee.TRANSACTIONAL:
             # No later run has these ids; of a streaming query, the next run of the batch fences the tasks of this one.
-            names = [transactional_id(self._job, task) for task, each in enumerate(messages) if each is None]
-            abort_unreported(self._cluster(), names, timeout_ms=self._options.transaction_timeout_ms)
+            tasks = [task for task, each in enumerate(messages) if each is None]
+            abort_unreported(self._cluster(), self._job, tasks, timeout_ms=self._options.transaction_timeout_ms)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

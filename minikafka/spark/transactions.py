@@ -11,6 +11,9 @@ Rules for this file:
    there already writes nothing. So a batch of one task is atomic, and a batch of several is completed by its replay.
 4. A response that was lost is requested again: with transaction version 2, the same EndTxn never ends the next
    transaction.
+5. Spark kills the other tasks of a batch write that fails, but not at once. The driver first makes a mark, a
+   transactional id of the job, and then fences each task that has not reported; a task looks for the mark after it has
+   initialized its producer. So either it is fenced or it sees the mark, and its transaction holds no reader back.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from minikafka.wire import messages as m
 from minikafka.wire.group_messages import CommitPartition, OffsetFetchRequest, OffsetFetchResponse
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.outcomes import error_in
-from minikafka.wire.transaction_messages import EndTxnRequest, TxnOffsetCommitRequest
+from minikafka.wire.transaction_messages import DescribeTransactionsRequest, EndTxnRequest, TxnOffsetCommitRequest
 
 LOGGER = logging.getLogger("minikafka.spark")
 
@@ -51,6 +54,10 @@ class LaterBatchWritten(Exception):
     """The query runs a batch again, but a later one of its batches was written already."""
 
 
+class JobFailed(Exception):
+    """The job of this task has failed, and its driver has aborted what its tasks wrote."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
     """A transaction that a task has filled; the driver ends it."""
@@ -63,6 +70,10 @@ class OpenTransaction:
 def transactional_id(query: str, task: int) -> str:
     """The transactional id of a task, and the group that has its note (rules 1 and 2)."""
     return f"{NAME_PREFIX}-{query}-{task}"
+
+
+def _mark(job: str) -> str:
+    return f"{NAME_PREFIX}-{job}-failed"
 
 
 def is_written(note: Offset, batch: int) -> bool:
@@ -149,17 +160,31 @@ def abort_all(brokers: Brokers, transactions: Iterable[OpenTransaction]) -> None
             LOGGER.warning("%s stays open until its timeout or its next attempt: %s", each.transactional_id, error)
 
 
-def abort_unreported(brokers: Brokers, names: Iterable[str], *, timeout_ms: int) -> None:
-    """Abort what tasks that never reported may have left open: Spark kills them while they write when another fails.
+def abort_unreported(brokers: Brokers, job: str, tasks: Iterable[int], *, timeout_ms: int) -> None:
+    """Abort what tasks of a failed batch write that never reported have open, and keep them from writing more (rule 5).
 
     Initializing the producer fences the task and aborts its transaction. A failure is a warning, as in
     :func:`abort_all`.
     """
-    for name in names:
+    for name in (_mark(job), *(transactional_id(job, each) for each in tasks)):
         try:
             TaskTransaction(brokers, name, timeout_ms=timeout_ms)
         except (kafka.ProtocolError, BrokersUnreachable) as error:
-            LOGGER.warning("%s, if it is open, stays so until its timeout: %s", name, error)
+            LOGGER.warning("what %s may have open stays so until its timeout: %s", name, error)
+
+
+def check_job_goes_on(brokers: Brokers, job: str) -> None:
+    """For a task of a batch write that has initialized its producer (rule 5). JobFailed, BrokersUnreachable."""
+    name = _mark(job)
+    try:
+        Coordinator(brokers, name, key_type=TRANSACTION_KEY).ask(
+            "asking whether the job goes on",
+            DescribeTransactionsRequest(transactional_ids=(name,)),
+            error_of=lambda response: error_in(response) or error_in(response.transactions[0]),
+        )
+    except kafka.TransactionalIdNotFound:
+        return
+    raise JobFailed(f"job {job} has failed, and its driver has aborted what its tasks wrote: this task writes nothing")
 
 
 def _end(brokers: Brokers, each: OpenTransaction, *, is_commit: bool, timeout_s: float | None = None) -> None:

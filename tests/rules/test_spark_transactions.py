@@ -10,19 +10,23 @@ from minikafka.blocking import brokers as client
 from minikafka.blocking.brokers import Brokers, BrokersUnreachable
 from minikafka.errors import (
     ConcurrentTransactions,
+    CoordinatorLoadInProgress,
     InvalidProducerEpoch,
     InvalidTxnState,
     NetworkException,
     NotCoordinator,
+    TransactionalIdNotFound,
     UnstableOffsetCommit,
 )
 from minikafka.spark.transactions import (
     BatchNotCommitted,
+    JobFailed,
     LaterBatchWritten,
     OpenTransaction,
     TaskTransaction,
     abort_all,
     abort_unreported,
+    check_job_goes_on,
     commit_all,
     is_written,
     transactional_id,
@@ -36,7 +40,12 @@ from minikafka.wire.group_messages import (
     OffsetFetchResponse,
     PartitionOutcome,
 )
-from minikafka.wire.transaction_messages import EndTxnResponse, TxnOffsetCommitResponse
+from minikafka.wire.transaction_messages import (
+    DescribedTransaction,
+    DescribeTransactionsResponse,
+    EndTxnResponse,
+    TxnOffsetCommitResponse,
+)
 
 NAME = transactional_id("q", 3)
 OPEN = OpenTransaction(NAME, 4000, 5)
@@ -153,12 +162,24 @@ def test_tasks_that_never_reported_are_fenced(script, caplog):
     """Spark kills tasks that write when another one fails: initializing their producers aborts what they left open."""
     initialized = m.InitProducerIdResponse(producer_id=4000, producer_epoch=6)
     script["InitProducerId"] = [ConcurrentTransactions("its open transaction is being aborted"), initialized]
-    abort_unreported(brokers(), [NAME, transactional_id("q", 4)], timeout_ms=7)
-    assert [(each.transactional_id, each.transaction_timeout_ms) for each in sent(script, "InitProducerId")] == [
-        (NAME, 7),
-        (NAME, 7),
-        (transactional_id("q", 4), 7),
-    ]
+    abort_unreported(brokers(), "q", [3, 4], timeout_ms=7)
+    mark = "spark-sink-q-failed"
+    names = [mark, mark, NAME, transactional_id("q", 4)]
+    assert [each.transactional_id for each in sent(script, "InitProducerId")] == names
+    assert {each.transaction_timeout_ms for each in sent(script, "InitProducerId")} == {7}
     script["InitProducerId"] = [NetworkException("no response")]
-    abort_unreported(brokers(), [NAME], timeout_ms=7)
-    assert f"{NAME}, if it is open, stays so until its timeout" in caplog.text
+    abort_unreported(brokers(), "q", [3], timeout_ms=7)
+    assert f"what {NAME} may have open stays so until its timeout" in caplog.text
+
+
+def test_a_task_asks_whether_its_job_has_failed(script):
+    """Rule 5: without the mark it goes on; what the coordinator cannot say yet is asked again."""
+    unknown = DescribedTransaction(transactional_id="", error_code=TransactionalIdNotFound.code, error_message="none")
+    loading = DescribedTransaction(transactional_id="", error_code=CoordinatorLoadInProgress.code, error_message="wait")
+    script["DescribeTransactions"] = [DescribeTransactionsResponse(transactions=(each,)) for each in (loading, unknown)]
+    check_job_goes_on(brokers(), "q")
+    assert [each.transactional_ids for each in sent(script, "DescribeTransactions")] == [("spark-sink-q-failed",)] * 2
+    marked = DescribedTransaction(transactional_id="spark-sink-q-failed", state="Empty")
+    script["DescribeTransactions"] = [DescribeTransactionsResponse(transactions=(marked,))]
+    with pytest.raises(JobFailed, match="job q has failed"):
+        check_job_goes_on(brokers(), "q")

@@ -6,14 +6,15 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from minikafka.blocking import brokers as client
-from minikafka.spark.options import OptionError
-from minikafka.spark.sink import exactly_once
-from minikafka.spark.transactions import TaskTransaction, abort_all, commit_all
+from minikafka.spark.options import OptionError, parse_sink
+from minikafka.spark.sink import BatchWriter, exactly_once
+from minikafka.spark.transactions import JobFailed, TaskTransaction, abort_all, commit_all
 from minikafka.types import TopicPartition
 from minikafka.wire.records import Record, build_batch
 from tests.spark.streams import run
@@ -179,6 +180,28 @@ def test_a_task_that_is_killed_while_it_writes_leaves_nothing_open(spark, kafka,
     ends = kafka.until_nothing_is_open([TopicPartition(into, partition) for partition in range(2)])
     assert sum(end for end, _ in ends.values()) > 2
     assert values_of(read(into, **COMMITTED)) == []
+
+
+def test_a_task_that_writes_after_its_job_has_failed_leaves_nothing_open(kafka, monkeypatch):
+    """Spark kills the tasks of a failed job after a while: one that is so late must hold no reader back.
+
+    A CI run waited 180 s for such a task's transaction (stop 42).
+    """
+    into = kafka.topic(1)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": into, "transactional": "true"}
+    writer = BatchWriter(parse_sink(options, streaming=False))
+    monkeypatch.setattr(TaskContext, "get", classmethod(lambda _: SimpleNamespace(partitionId=lambda: 0)))
+    rows = [pa.RecordBatch.from_pydict({"value": [b"late"]})]
+
+    def end() -> int:
+        place = TopicPartition(into, 0)
+        return kafka.until_nothing_is_open([place])[place][0]
+
+    writer.abort([writer.write(iter(rows)), None])
+    assert end() == 2
+    with pytest.raises(JobFailed, match="this task writes nothing"):
+        writer.write(iter(rows))
+    assert end() == 2
 
 
 def test_a_batch_write_shows_all_or_nothing(spark, kafka, read):
