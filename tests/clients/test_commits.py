@@ -188,17 +188,24 @@ def test_a_commit_that_waits_for_another_one_fails_if_its_partitions_are_given_u
 
 
 @pytest.mark.parametrize(
-    ("step", "commits"), [(CommittingMember.stays, 1), (CommittingMember.has_it_again, 2)], ids=["kept", "owned_again"]
+    ("meanwhile", "afterwards", "commits"),
+    [
+        (CommittingMember.stays, CommittingMember.stays, 1),
+        (CommittingMember.has_it_again, CommittingMember.stays, 2),
+        (CommittingMember.stays, CommittingMember.has_it_again, 2),
+    ],
+    ids=["kept", "owned_again", "owned_again_later"],
 )
 def test_an_automatic_commit_is_left_out_only_if_this_owner_has_committed_the_same(
-    step: Callable[[CommittingMember], None], commits: int
+    meanwhile: Callable[[CommittingMember], None], afterwards: Callable[[CommittingMember], None], commits: int
 ):
-    """S34: who owned the partition in between may have committed something else."""
+    """S34: the partition's owner in between may have committed something else."""
 
     async def commits_by_itself(member: CommittingMember) -> None:
+        afterwards(member)
         await member.offsets.commit_reached({T0: (7, -1)})
 
-    answers = [(DONE, step), (DONE, CommittingMember.stays)][:commits]
+    answers = [(DONE, meanwhile), (DONE, CommittingMember.stays)][:commits]
     member = CommittingMember(answers, then=commits_by_itself)
     play(member.commit)
     assert (member.error, len(member.generations)) == (None, commits)

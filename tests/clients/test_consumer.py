@@ -869,6 +869,26 @@ def committing(cluster: FakeCluster) -> list[int]:
     return given
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_consumer_commits_by_itself_only_if_it_is_configured_to(enabled: bool):
+    """S34: with each poll after the interval what was processed before it, and at the end all that was returned."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        await fill(cluster, "t", 10)
+        given = committing(cluster)
+        settings = {"enable_auto_commit": enabled, "auto_commit_interval_ms": 100}
+        async with consumer(cluster, group_id="g", **settings) as reading:
+            reading.assign([T0])
+            for _ in range(3):
+                await reading.getone()
+                await asyncio.sleep(0.2)
+        assert given == ([1, 2, 3] if enabled else [])
+
+    play(story)
+
+
 @pytest.mark.parametrize("one_by_one", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_record_in_work_when_the_application_fails_is_not_committed(one_by_one: bool, fails: bool):

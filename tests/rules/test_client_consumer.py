@@ -142,12 +142,13 @@ class Brokers:
         self.asked: list[int] = []
         """Ports, in the order of the requests to the coordinator."""
         self.refused_at: set[int] = set()
-        self.pauses = 0
+        self.now_s = 0.0
+        self.pauses = self.refreshes = 0
         self.why = None
         self.coordinator = Coordinator(
             "g",
             ConsumerConfig(bootstrap_servers="127.0.0.1:1"),
-            cast("Any", SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0))),
+            cast("Any", SimpleNamespace(clock=SimpleNamespace(now=lambda: self.now_s))),
             cast("Any", self),
         )
         self.coordinator._caller = cast("Any", self)
@@ -156,13 +157,16 @@ class Brokers:
         return [Address("h", 1), Address("h", 2)]
 
     def attempts(self, _deadline: float) -> Any:
+        self.pauses = 0
         return self
 
     async def pause(self) -> bool:
         self.pauses += 1
+        self.now_s += 1.0
         return self.pauses < 5
 
-    def refresh_soon(self) -> None: ...
+    def refresh_soon(self) -> None:
+        self.refreshes += 1
 
     async def call(self, _address: Address, _request: object, **_: object) -> g.FindCoordinatorResponse:
         return g.FindCoordinatorResponse(coordinators=(self.found.pop(0),))
@@ -188,6 +192,18 @@ async def test_a_coordinator_that_does_not_answer_is_looked_up_again():
     await brokers.coordinator.ask(HEARTBEAT, deadline=9.0)
     await brokers.coordinator.ask(HEARTBEAT, deadline=9.0)
     assert brokers.asked == [1, 2, 2]
+
+
+async def test_metadata_is_requested_when_a_coordinator_fails_for_longer_than_a_failover_takes():
+    """Only metadata says that the quorum is lost; two short failovers, a minute apart, are none that takes long."""
+    brokers = Brokers(at(1), at(2), at(1))
+    for now_s, port in ((0.0, 1), (60.0, 2)):
+        brokers.now_s, brokers.refused_at = now_s, {port}
+        await brokers.coordinator.ask(HEARTBEAT, deadline=99.0)
+    assert (brokers.asked, brokers.refreshes) == ([1, 2, 2, 1], 0)
+    brokers.refused_at, brokers.found = {1}, [at(1), at(1), at(2)]
+    await brokers.coordinator.ask(HEARTBEAT, deadline=99.0)
+    assert (brokers.asked[4:], brokers.refreshes) == ([1, 1, 1, 2], 1)
 
 
 async def test_a_client_without_permission_asks_no_other_broker():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -324,6 +325,24 @@ def test_new_producer_fences_the_old_one(cluster: SimCluster):
     assert old.end().error_code == ProducerFenced.code
 
 
+def test_producer_goes_on_with_another_id_after_its_last_epoch(cluster: SimCluster):
+    """KIP-890: the coordinator brings the id to the end of the last transaction, and the response names it."""
+    for broker in cluster.brokers.values():
+        assert broker is not None
+        broker.transactions._settings = replace(broker.transactions._settings, epoch_max=2)
+    producer = Producer(cluster, version=2)
+    identities = [(producer.id, producer.epoch)]
+    for _ in range(3):
+        assert producer.send(FIRST, b"v") == 0
+        assert not producer.end().error_code
+        until_state(cluster, "CompleteCommit")
+        identities.append((producer.id, producer.epoch))
+    (first, _), *_, (last, _) = identities
+    assert first != last
+    assert identities == [(first, 0), (first, 1), (last, 0), (last, 1)]
+    assert [each.is_commit for each in markers(cluster, FIRST)] == [True] * 3
+
+
 def test_transaction_over_its_timeout_is_aborted(cluster: SimCluster):
     """By the coordinator, without the producer."""
     producer = Producer(cluster, timeout_ms=3000)
@@ -462,6 +481,21 @@ def test_lists_are_retried_while_a_partition_has_lost_its_role(cluster: SimClust
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(shard.partition, "role", None)
             assert asked(cluster, node, request).error_code == CoordinatorNotAvailable.code
+
+
+def test_lists_are_retried_while_a_broker_has_no_session(cluster: SimCluster):
+    """Cut off, it may have been replaced as coordinator: its list is as old as its metadata."""
+    Producer(cluster)
+    node = coordinator_of(cluster, "tx")
+    for request in (ListTransactionsRequest(), ListGroupsRequest()):
+        assert not asked(cluster, node, request).error_code
+    for other in cluster.nodes:
+        if other != node:
+            cluster.cut(node, other)
+            cluster.cut(other, node)
+    cluster.run_for(15.0)
+    for request in (ListTransactionsRequest(), ListGroupsRequest()):
+        assert asked(cluster, node, request).error_code == CoordinatorNotAvailable.code
 
 
 def test_list_and_describe(cluster: SimCluster):
