@@ -47,10 +47,12 @@ from minikafka.cli.running import (
     lone_command,
     output_reader_gone,
     run_until_asked,
+    write_output,
 )
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
 from minikafka.client.settings import ASSIGNORS
 from minikafka.client.structs import ConsumerRecord
+from minikafka.config import KIB
 from minikafka.errors import (
     GroupAuthorizationFailed,
     GroupIdNotFound,
@@ -118,6 +120,7 @@ def parse_start(text: str) -> Start:
 
 POLL_TIMEOUT_MS = 500
 POLL_RECORDS_MAX = 5_000
+OUTPUT_SIZE = 64 * KIB
 COLUMNS = ("PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE")
 PROCESS = "consumer"
 """This command's name in a ledger."""
@@ -269,9 +272,9 @@ def command(
     settings = {"group_id": group, "client_id": client_id, "isolation_level": isolation_level, **membership}
     reading = Reading(topic, bootstrap, begin, only, printer, settings, max_records, exit_at_end, timeout_ms)
     if output == "table":
-        sys.stdout.buffer.write(_columns(*COLUMNS))
+        click.echo(_columns(*COLUMNS), nl=False)
     elif output == "tsv":
-        sys.stdout.buffer.write("\t".join(COLUMNS).encode() + b"\n")
+        click.echo("\t".join(COLUMNS))
     with nullcontext() if ledger is None else LedgerFile(ledger) as reading.ledger:
         is_interrupted = run_until_asked(reading.run)
     if is_interrupted:
@@ -341,16 +344,15 @@ class Reading:
             default_api_timeout_ms=ANSWER_TIMEOUT_MS,
             **self.settings,
         )
-        read = self._read(consumer) if self.settings["group_id"] is None else self._share(consumer)
-        try:
-            return await first_of(read, signals.asked.wait(), output_reader_gone()) == 1
-        finally:
-            sys.stdout.flush()
-            await consumer.stop()
+        return await first_of(self._read(consumer), signals.asked.wait(), output_reader_gone()) == 1
 
     async def _read(self, consumer: Consumer) -> None:
         await check_reachable(self.bootstrap)
-        await consumer.start()
+        # If this is cancelled or fails in the middle of its output, a member does not commit what is not printed.
+        async with consumer:
+            await (self._read_all(consumer) if self.settings["group_id"] is None else self._share(consumer))
+
+    async def _read_all(self, consumer: Consumer) -> None:
         partitions = self._partitions(consumer)
         consumer.unsubscribe()
         consumer.assign(partitions)
@@ -367,9 +369,8 @@ class Reading:
         while not self._enough and not (ends and await self._at_end(consumer, ends)):
             records = await self._polled(consumer)
             for partition, batch in records.items():
-                self._print(partition, batch, ends)
+                await self._print(partition, batch, ends)
                 self._note(partition, batch, consumer.highwater(partition))
-            sys.stdout.buffer.flush()
 
     def _partitions(self, consumer: Consumer) -> list[TopicPartition]:
         numbers = consumer.partitions_for_topic(self.topic) or frozenset()
@@ -414,8 +415,6 @@ class Reading:
 
     async def _share(self, consumer: Consumer) -> None:
         """As a member: what was printed is committed by itself, and when it ends."""
-        await check_reachable(self.bootstrap)
-        await consumer.start()
         if not consumer.partitions_for_topic(self.topic):
             raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
         ends: dict[TopicPartition, int] = {}
@@ -423,8 +422,7 @@ class Reading:
         while not self._enough:
             records = await self._polled(consumer)
             for partition, batch in records.items():
-                self._print(partition, batch, {})
-            sys.stdout.buffer.flush()
+                await self._print(partition, batch, {})
             if self.exit_at_end and await self._share_is_read(consumer, ends):
                 return
 
@@ -456,15 +454,19 @@ class Reading:
         partitions = {TopicPartition(self.topic, number) for number in numbers}
         return not consumer.assignment() and assigned_to_others(group, me.member_id, partitions)
 
-    def _print(
+    async def _print(
         self, partition: TopicPartition, batch: Sequence[ConsumerRecord], ends: dict[TopicPartition, int]
     ) -> None:
         end = ends.get(partition)
-        write, printer = sys.stdout.buffer.write, self.printer
+        waiting, printer = bytearray(), self.printer
         for record in batch:
             if end is None or record.offset < end:
-                write(printer(record))
+                waiting += printer(record)
                 self.printed += 1
+                if len(waiting) >= OUTPUT_SIZE:
+                    await write_output(waiting)
+                    waiting.clear()
+        await write_output(waiting)
 
     def _note(self, partition: TopicPartition, batch: Sequence[ConsumerRecord], high_watermark: Offset | None) -> None:
         """The watermark may be of a later fetch: it only rises."""

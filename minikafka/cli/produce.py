@@ -315,8 +315,9 @@ async def _produce(tally: Tally, asked: Sending, signals: Signals) -> None:
         default_api_timeout_ms=ANSWER_TIMEOUT_MS,
         max_request_size=LINE_SIZE_MAX,
     )
-    await check_reachable(asked.bootstrap)
-    await producer.start()
+    if await first_of(_connect(producer, asked.bootstrap), signals.asked.wait()) != 0:
+        tally.interrupted = True
+        return
     if sys.stdin.isatty() and sys.stderr.isatty():
         click.echo("minikafka: one record a line; Ctrl-D ends the input", err=True)
     showing = asyncio.ensure_future(_show(tally))
@@ -330,6 +331,11 @@ async def _produce(tally: Tally, asked: Sending, signals: Signals) -> None:
         showing.cancel()
         hinting.cancel()
         await first_of(producer.stop(), signals.urged.wait())
+
+
+async def _connect(producer: Producer, bootstrap: str) -> None:
+    await check_reachable(bootstrap)
+    await producer.start()
 
 
 async def _send_all(producer: Producer, asked: Sending, tally: Tally) -> None:

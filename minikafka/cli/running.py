@@ -304,6 +304,23 @@ async def output_reader_gone() -> None:
         await asyncio.sleep(OUTPUT_CHECK_INTERVAL_S)
 
 
+async def write_output(data: bytes | bytearray) -> None:
+    """Write to standard output; other tasks and signals go on while its reader takes nothing.
+
+    A write that blocks would hold up the event loop: then no signal ends the command, and a member of a group sends no
+    heartbeats. The descriptor cannot be set to non-blocking, because it is shared with other programs.
+    """
+    stream = sys.stdout.buffer
+    output = select.poll()
+    output.register(STDOUT, select.POLLOUT)
+    # A pipe that is writable takes so much without blocking.
+    for start in range(0, len(data), select.PIPE_BUF):
+        while not output.poll(0):
+            await asyncio.to_thread(output.poll, OUTPUT_CHECK_INTERVAL_S * 1000)
+        stream.write(memoryview(data)[start : start + select.PIPE_BUF])
+        stream.flush()
+
+
 async def first_of(*works: Coroutine[Any, Any, object]) -> int:
     """Run all until one ends; which one. The others are cancelled; an exception of the one that ended is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]

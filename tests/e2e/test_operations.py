@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
+import termios
 import time
 import urllib.request
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 from click.testing import CliRunner
@@ -267,6 +272,42 @@ def test_consume_ends_when_the_reader_of_its_output_leaves_an_idle_topic(
         assert group["members"] == []
 
 
+def test_a_member_commits_nothing_that_it_could_not_print(cluster: LocalCluster):
+    """`consume --group billing > orders` on a full disk: the group must get these records again."""
+    create(cluster, "unprinted")
+    cluster.sync.produce("unprinted", b"a", b"b", partition=0)
+    read = [*MINIKAFKA, "consume", "unprinted", "--from-beginning", "--group", "full-disk", "-b", cluster.bootstrap]
+    with Path("/dev/full").open("w") as full:
+        failed = subprocess.run(read, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=TIMEOUT_S)
+    assert (failed.returncode, failed.stderr) == (
+        1,
+        "minikafka: the output cannot be written: No space left on device\n",
+    )
+    again = subprocess.run([*read, "--exit-at-end"], capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+    assert again.stdout == "a\nb\n"
+
+
+def test_consume_is_interrupted_while_nobody_reads_its_output(cluster: LocalCluster):
+    """`consume | less`: a write that waits for the reader must not keep signals and heartbeats waiting."""
+    create(cluster, "unread")
+    cluster.sync.produce("unread", *[bytes(1000)] * 200, partition=0)
+    with process("consume", "unread", "--from-beginning", "--group", "unread", "-b", cluster.bootstrap) as reading:
+        size = fcntl.fcntl(reading.stdout, fcntl.F_GETPIPE_SZ)
+        until(lambda: size - waiting_in(reading.stdout) < select.PIPE_BUF)
+        reading.send_signal(signal.SIGTERM)
+        assert reading.wait(TIMEOUT_S) == 130
+    group = as_json(cluster, "groups", "describe", "unread")
+    assert group["members"] == []
+    assert all(each["committed"] * 1000 <= size for each in group["offsets"]), "it committed what it did not print"
+
+
+def waiting_in(pipe: IO[str]) -> int:
+    """Bytes that nobody has read yet."""
+    count = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
+
+
 def test_a_terminal_shows_control_characters_escaped(cluster: LocalCluster):
     """A record must not clear the reader's screen; --raw and a pipe get its bytes."""
     create(cluster, "hostile")
@@ -336,6 +377,19 @@ def test_produce_is_interrupted_while_it_waits_behind_the_end_of_its_input(clust
         )
         sending.send_signal(signal.SIGINT)
         assert sending.wait(TIMEOUT_S) == 130
+
+
+def test_produce_is_interrupted_while_it_connects():
+    """A broker that stands still accepts connections: Ctrl-C seemed to do nothing for 15 s, and was exit code 1 then."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        with process("produce", "orders", "-b", f"{host}:{port}") as sending:
+            asked = [silent.accept()[0] for _ in range(2)]  # by the first one it learns that something listens there
+            assert asked[1].recv(1)
+            sending.send_signal(signal.SIGINT)
+            assert sending.wait(TIMEOUT_S) == 130
+            for each in asked:
+                each.close()
 
 
 def test_who_interrupts_produce_while_brokers_are_down_is_told_what_it_waits_for():
