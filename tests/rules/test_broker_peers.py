@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -48,48 +48,69 @@ class Answers:
         return b"".join(bytes(each) for each in encode_response(self.response))
 
 
+class Proposing:
+    """The leader of a partition with the ISR 1, 2, whose follower 3 may join it, and the manager of its ISR changes."""
+
+    def __init__(self, sim: SimWorld, network: Any) -> None:
+        self.controller = Address("n1", 1)
+        self.purgatory = Purgatory()
+        self.manager = AlterPartitionManager(
+            BrokerConfig(),
+            world_with(sim, network, Recorded()),
+            controller=lambda: self.controller,
+            broker_epoch=lambda: 10,
+            purgatory=self.purgatory,
+        )
+        self.eligible = {1: 10, 2: 20, 3: 30}
+        self.partition = seat(eligible=self.eligible)
+        self.partition.apply(state(isr=(1, 2)), self.partition.config, 0.0)
+        self.role = self.partition.as_leader()
+
+    def expand(self) -> Any:
+        """Propose that 3 joins, and return the proposal."""
+        proposal = self.role.propose_expand()
+        self.manager.submit(self.partition, self.role, proposal)
+        return proposal
+
+
+def played(story: Callable[[SimWorld], Coroutine[Any, Any, None]]) -> None:
+    """Play the story on a machine n1."""
+    with SimWorld(1) as sim:
+        sim.of("n1")
+        sim.run(story(sim))
+
+
 def test_a_refused_member_holds_no_record_back() -> None:
     """3.5: INELIGIBLE_REPLICA withdraws the proposal. While it was in flight the joining replica counted (KIP-497); if
     it is the only one that lacks a record, nothing but this answer can commit it, and whoever waits must hear of it.
     """
 
     async def story(sim: SimWorld) -> None:
-        events = Recorded()
         refusal = AlteredPartition(
             topic=TP.topic, partition=TP.partition, error_code=IneligibleReplica.code, error_message="3 is fenced"
         )
-        world = world_with(sim, Answers(AlterPartitionResponse(partitions=(refusal,))), events)
-        purgatory = Purgatory()
-        proposer = AlterPartitionManager(
-            BrokerConfig(), world, controller=lambda: Address("n1", 1), broker_epoch=lambda: 10, purgatory=purgatory
-        )
-        eligible = {1: 10, 2: 20, 3: 30}
-        partition = seat(eligible=eligible)
-        partition.apply(state(isr=(1, 2)), partition.config, 0.0)
-        role = partition.as_leader()
+        proposing = Proposing(sim, Answers(AlterPartitionResponse(partitions=(refusal,))))
+        role = proposing.role
         write(role, "a")
         fetched(role, 2, 1)
         fetched(role, 3, 1)
-        proposal = role.propose_expand()
-        proposer.submit(partition, role, proposal)
+        proposing.expand()
         write(role, "b")
         fetched(role, 2, 2)
-        del eligible[3]
+        del proposing.eligible[3]
         assert (role.high_watermark, role.maximal_isr) == (1, (1, 2, 3))
         committed = sim.spawn(
             "n1",
-            purgatory.until(
+            proposing.purgatory.until(
                 [Condition(Mark.HIGH_WATERMARK, TP, 2)], lambda: role.high_watermark >= 2, sim.loop.now + 60
             ),
         )
-        sim.spawn("n1", proposer.run())
+        sim.spawn("n1", proposing.manager.run())
         assert await committed is True
         assert sim.loop.now < 1.0
         assert role.proposal is None
 
-    with SimWorld(1) as sim:
-        sim.of("n1")
-        sim.run(story(sim))
+    played(story)
 
 
 def test_an_answer_of_the_next_epoch_changes_nothing_in_this_one() -> None:
@@ -101,26 +122,14 @@ def test_an_answer_of_the_next_epoch_changes_nothing_in_this_one() -> None:
         done = AlteredPartition(
             topic=TP.topic, partition=TP.partition, leader_id=1, leader_epoch=1, isr=(1, 2, 3), partition_epoch=2
         )
-        proposer = AlterPartitionManager(
-            BrokerConfig(),
-            world_with(sim, Answers(AlterPartitionResponse(partitions=(done,))), Recorded()),
-            controller=lambda: Address("n1", 1),
-            broker_epoch=lambda: 10,
-            purgatory=Purgatory(),
-        )
-        partition = seat(eligible={1: 10, 2: 20, 3: 30})
-        partition.apply(state(isr=(1, 2)), partition.config, 0.0)
-        role = partition.as_leader()
-        fetched(role, 3, 0)
-        proposal = role.propose_expand()
-        proposer.submit(partition, role, proposal)
-        sim.spawn("n1", proposer.run())
+        proposing = Proposing(sim, Answers(AlterPartitionResponse(partitions=(done,))))
+        fetched(proposing.role, 3, 0)
+        proposal = proposing.expand()
+        sim.spawn("n1", proposing.manager.run())
         await asyncio.sleep(0.5)
-        assert (role.isr, role.proposal) == ((1, 2), proposal)
+        assert (proposing.role.isr, proposing.role.proposal) == ((1, 2), proposal)
 
-    with SimWorld(1) as sim:
-        sim.of("n1")
-        sim.run(story(sim))
+    played(story)
 
 
 class FrozenController:
@@ -153,34 +162,24 @@ def test_an_isr_change_that_waits_for_a_replaced_controller_is_sent_to_the_new_o
     """
 
     async def story(sim: SimWorld) -> None:
-        network, controller = FrozenController(), Address("n1", 1)
-        proposer = AlterPartitionManager(
-            BrokerConfig(),
-            world_with(sim, network, Recorded()),
-            controller=lambda: controller,
-            broker_epoch=lambda: 10,
-            purgatory=Purgatory(),
-        )
-        partition = seat(eligible={1: 10, 2: 20, 3: 30})
-        partition.apply(state(isr=(1, 2)), partition.config, 0.0)
-        role = partition.as_leader()
+        network = FrozenController()
+        proposing = Proposing(sim, network)
+        manager, role = proposing.manager, proposing.role
         fetched(role, 3, 0)
-        proposer.submit(partition, role, role.propose_expand())
-        sim.spawn("n1", proposer.run())
+        proposing.expand()
+        sim.spawn("n1", manager.run())
         await asyncio.sleep(0.1)
-        proposer.on_new_controller()
+        manager.on_new_controller()
         await asyncio.sleep(0.1)
         assert [host for host, _ in network.asked] == ["n1"], "the only controller that is known"
-        controller, elected_at = Address("n2", 1), sim.loop.now
-        proposer.on_new_controller()
+        proposing.controller, elected_at = Address("n2", 1), sim.loop.now
+        manager.on_new_controller()
         await asyncio.sleep(0.01)
         assert network.asked[1:] == [("n2", pytest.approx(elected_at, abs=1e-3))]
         assert role.isr == (1, 2, 3)
         assert role.proposal is None
 
-    with SimWorld(1) as sim:
-        sim.of("n1")
-        sim.run(story(sim))
+    played(story)
 
 
 def fetchers_of(sim: SimWorld, following: Partition, events: Recorded, network: Any = None) -> ReplicaFetchers:

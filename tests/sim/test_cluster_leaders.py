@@ -70,6 +70,30 @@ def led_by_another_than_the_controller(cluster: SimCluster, topic: str = "orders
     return next(name for name in names if cluster.leader_of(name) != cluster.controller())
 
 
+def with_a_follower(cluster: SimCluster, **settings: Any) -> tuple[Client, NodeId]:
+    """A client that has sent a record to ``orders``, and a follower of it that is not the active controller."""
+    client = Client(cluster, **settings)
+    client.send(b"before")
+    busy = cluster.leader_of(ORDERS), cluster.controller()
+    return client, next(node for node in cluster.nodes if node not in busy)
+
+
+def is_unfenced(cluster: SimCluster, follower: NodeId) -> bool:
+    """Return True if the leader of ``orders`` takes it for one that lives."""
+    return cluster.brokers[cluster.leader_of(ORDERS)].replicas.broker_epoch_of(follower) is not None
+
+
+def let_it_be_about_to_join(cluster: SimCluster, follower: NodeId) -> None:
+    """The follower leaves the ISR, and comes back without sending a fetch."""
+    cluster.crash(follower)
+    cluster.until(lambda: follower not in cluster.partition(ORDERS).isr, SESSION_S + 1.0, "it to leave the ISR")
+    cluster.sim.network.rule(
+        lambda message: Drop() if message.source == f"n{follower}" and is_fetch_of(message, "orders") else None
+    )
+    cluster.boot(follower)
+    cluster.until(lambda: is_unfenced(cluster, follower), 5.0, "it to be unfenced")
+
+
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_a_leader_that_was_away_refuses_until_it_knows_what_it_missed(acks: int) -> None:
     """Zombie leaders (DESIGN, risks): its first heartbeat unfences it at once, but it may still believe that it leads;
@@ -104,10 +128,7 @@ def test_a_follower_that_was_cut_off_briefly_holds_writes_up_no_longer_than_the_
     again soon, as does its quorum member, and no broker is fenced.
     """
     with simulated_orders() as cluster:
-        client = Client(cluster)
-        client.send(b"before")
-        leader = cluster.leader_of(ORDERS)
-        follower = next(node for node in cluster.nodes if node not in (leader, cluster.controller()))
+        client, follower = with_a_follower(cluster)
         cluster.cut_off(follower)
         cluster.run_for(1.2)
         sending = cluster.sim.spawn("client", client.producer.send_and_wait("orders", b"during", partition=0))
@@ -124,10 +145,7 @@ def test_a_follower_that_was_cut_off_briefly_holds_writes_up_no_longer_than_the_
 def test_a_follower_that_is_fenced_holds_nothing_up_any_more() -> None:
     """The metadata takes it out of the ISR: nothing else wakes the producer that waits for its acknowledgement."""
     with simulated_orders() as cluster:
-        client = Client(cluster)
-        client.send(b"before")
-        leader = cluster.leader_of(ORDERS)
-        follower = next(node for node in cluster.nodes if node not in (leader, cluster.controller()))
+        client, follower = with_a_follower(cluster)
         cluster.crash(follower)
         sending = cluster.sim.spawn("client", client.producer.send_and_wait("orders", b"during", partition=0))
         cluster.until(lambda: facts_of(cluster, "broker_fenced") != [], SESSION_S + 1.0, "it to be fenced")
@@ -138,21 +156,11 @@ def test_a_follower_that_is_fenced_holds_nothing_up_any_more() -> None:
 def test_a_follower_that_was_about_to_join_and_is_fenced_holds_nothing_up_any_more() -> None:
     """S10: outside the ISR it counts as long as it may join; that it no longer may is news of the metadata, too."""
     with simulated_orders() as cluster:
-        client = Client(cluster)
-        client.send(b"before")
-        leader = cluster.leader_of(ORDERS)
-        follower = next(node for node in cluster.nodes if node not in (leader, cluster.controller()))
-        cluster.crash(follower)
-        cluster.until(lambda: follower not in cluster.partition(ORDERS).isr, SESSION_S + 1.0, "it to leave the ISR")
-        cluster.sim.network.rule(
-            lambda message: Drop() if message.source == f"n{follower}" and is_fetch_of(message, "orders") else None
-        )
-        cluster.boot(follower)
-        alive = cluster.brokers[leader].replicas.broker_epoch_of
-        cluster.until(lambda: alive(follower) is not None, 5.0, "it to be unfenced")
+        client, follower = with_a_follower(cluster)
+        let_it_be_about_to_join(cluster, follower)
         cluster.crash(follower)
         sending = cluster.sim.spawn("client", client.producer.send_and_wait("orders", b"during", partition=0))
-        cluster.until(lambda: alive(follower) is None, SESSION_S + 1.0, "it to be fenced again")
+        cluster.until(lambda: not is_unfenced(cluster, follower), SESSION_S + 1.0, "it to be fenced again")
         assert not sending.done()
         cluster.until(sending.done, 0.5, "the record to be committed")
 
@@ -160,18 +168,8 @@ def test_a_follower_that_was_about_to_join_and_is_fenced_holds_nothing_up_any_mo
 def test_a_follower_that_was_about_to_join_and_fetches_no_more_holds_nothing_up_for_long() -> None:
     """S10: it counts until replica.lag.time.max.ms is over. No fetch says so, and its heartbeats are answered."""
     with simulated_orders(replica_lag_time_max_ms="12000") as cluster:
-        client = Client(cluster, request_timeout_ms=60_000)
-        client.send(b"before")
-        leader = cluster.leader_of(ORDERS)
-        follower = next(node for node in cluster.nodes if node not in (leader, cluster.controller()))
-        cluster.crash(follower)
-        cluster.until(lambda: follower not in cluster.partition(ORDERS).isr, SESSION_S + 1.0, "it to leave the ISR")
-        cluster.sim.network.rule(
-            lambda message: Drop() if message.source == f"n{follower}" and is_fetch_of(message, "orders") else None
-        )
-        cluster.boot(follower)
-        alive = cluster.brokers[leader].replicas.broker_epoch_of
-        cluster.until(lambda: alive(follower) is not None, 5.0, "it to be unfenced")
+        client, follower = with_a_follower(cluster, request_timeout_ms=60_000)
+        let_it_be_about_to_join(cluster, follower)
         sending = cluster.sim.spawn("client", client.producer.send_and_wait("orders", b"during", partition=0))
         cluster.run_for(0.5)
         assert not sending.done()
