@@ -11,7 +11,7 @@ from minikafka.errors import NotCoordinator, ProtocolError
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.quorum.image import TopicImage
+from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.types import NO_PRODUCER, TopicPartition
 from minikafka.wire.group_messages import (
     CommitPartition,
@@ -29,6 +29,17 @@ from minikafka.wire.messages import PartitionName
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest
 
 WALL_MS = 1_700_000_000_000
+
+
+def topic_image(name: str, topic_id: str, partitions: int = 1) -> TopicImage:
+    """A topic of which broker 1 leads every partition."""
+    images = tuple(
+        PartitionImage(
+            partition=number, leader=1, replicas=(1,), isr=(1,), leader_epoch=0, partition_epoch=0, controller_epoch=0
+        )
+        for number in range(partitions)
+    )
+    return TopicImage(name=name, topic_id=topic_id, partitions=images)
 
 
 def subscription(*topics: str, owned: tuple[TopicPartition, ...] = ()) -> bytes:

@@ -913,17 +913,23 @@ def test_a_second_crash_while_it_recovers_loses_nothing_either(at, again, seed):
     crash(at, seed=seed, again=again)
 
 
-def stopped(lag: int, at: int, seed: int) -> tuple[bool, bool]:
-    """A round is cancelled at its wait number ``lag``, the log is closed in good order, and the power goes at operation
-    ``at`` of that. Was the round over, and did the power go?
-    """
-    disk = CrashingDisk()
+def of_small_segments(disk: MemoryDisk) -> PartitionLog:
+    """A synced log of two epochs that a round merges into larger segments; each has something that nothing replaces."""
     log = open_log(disk, COMPACT)
     for number in range(6):
         for key in "abcd":
             put(log, (key, f"{key}{number}" + "x" * 20), (f"only {number} {key}", "1"), epoch=number // 3)
     run(log.sync())
     log.config = replace(COMPACT, segment_bytes=1200)
+    return log
+
+
+def stopped(lag: int, at: int, seed: int) -> tuple[bool, bool]:
+    """A round is cancelled at its wait number ``lag``, the log is closed in good order, and the power goes at operation
+    ``at`` of that. Was the round over, and did the power go?
+    """
+    disk = CrashingDisk()
+    log = of_small_segments(disk)
     point, before, end = log.recovery_point, rows(log), log.end_offset
     disk.held = True
     dirty = log.dirty_range(high_watermark=end, now_ms=TIME)
@@ -988,12 +994,7 @@ class FullDisk(CrashingDisk):
 def put_off(at: int) -> bool:
     """A round that finds the disk full at operation ``at``, and one that does not. Was it put off?"""
     disk = FullDisk()
-    log = open_log(disk, COMPACT)
-    for number in range(6):
-        for key in "abcd":
-            put(log, (key, f"{key}{number}" + "x" * 20), (f"only {number} {key}", "1"), epoch=number // 3)
-    run(log.sync())
-    log.config = replace(COMPACT, segment_bytes=1200)
+    log = of_small_segments(disk)
     before, epochs = rows(log), log.epochs.entries
     disk.operations, disk.crash_at = 0, at
     was_put_off = clean(log).was_interrupted

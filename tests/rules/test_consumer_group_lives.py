@@ -30,13 +30,12 @@ from minikafka.groups.consumer.records import (
 )
 from minikafka.groups.limits import GroupSettings
 from minikafka.invariant import InvariantViolation
-from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.wire.group_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicIdPartitions,
 )
-from tests.rules.group_kit import Desk
+from tests.rules.group_kit import Desk, topic_image
 
 SESSION_S = 45.0
 REBALANCE_MS = 60_000
@@ -50,24 +49,8 @@ def id_of(number: int) -> str:
 T, U = id_of(1), id_of(2)
 
 
-def topic(name: str, topic_id: str, partitions: int) -> TopicImage:
-    images = tuple(
-        PartitionImage(
-            partition=number,
-            leader=1,
-            replicas=(1,),
-            isr=(1,),
-            leader_epoch=0,
-            partition_epoch=0,
-            controller_epoch=0,
-        )
-        for number in range(partitions)
-    )
-    return TopicImage(name=name, topic_id=topic_id, partitions=images)
-
-
 def desk(partitions: int = 4, **options: Any) -> Desk:
-    topics = {"t": topic("t", T, partitions), "u": topic("u", U, partitions)}
+    topics = {"t": topic_image("t", T, partitions), "u": topic_image("u", U, partitions)}
     return Desk(GroupSettings(initial_rebalance_delay_ms=0, **options), topics=topics)
 
 

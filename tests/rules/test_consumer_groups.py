@@ -23,7 +23,6 @@ from minikafka.errors import (
 )
 from minikafka.groups.consumer.group import REGEXES_MAX, Regexes
 from minikafka.groups.limits import GroupSettings
-from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.wire.group_messages import (
     CommitPartition,
     ConsumerGroupHeartbeatRequest,
@@ -33,7 +32,7 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     TopicIdPartitions,
 )
-from tests.rules.group_kit import Desk
+from tests.rules.group_kit import Desk, topic_image
 
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 FENCED, FENCED_INSTANCE, UNKNOWN, UNRELEASED, FULL = 110, 82, 25, 111, 81
@@ -43,20 +42,7 @@ class ConsumerDesk(Desk):
     """A coordinator with heartbeats of the consumer protocol."""
 
     def topic(self, partitions: int, name: str = "t", topic_id: str = TOPIC_ID) -> None:
-        images = tuple(
-            PartitionImage(
-                partition=number,
-                leader=1,
-                replicas=(1,),
-                isr=(1,),
-                leader_epoch=0,
-                partition_epoch=0,
-                controller_epoch=0,
-            )
-            for number in range(partitions)
-        )
-        image = TopicImage(name=name, topic_id=topic_id, partitions=images)
-        self.topics = {**self.topics, name: image}
+        self.topics = {**self.topics, name: topic_image(name, topic_id, partitions)}
 
     def send(self, **fields) -> int:
         ticket = next(self.tickets)

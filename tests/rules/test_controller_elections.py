@@ -325,13 +325,19 @@ def leave_to(cluster: Cluster, last: int) -> None:
     cluster.lose(last)
 
 
-def replaced(*, elr: bool, min_isr: int = 1) -> Cluster:
-    """1 led alone, died, and comes back with an empty disk; 2 lives, and lacks what 1 had committed alone."""
+def with_disks(*nodes: int, elr: bool = True, min_isr: int = 1) -> Cluster:
+    """Brokers that each name their disk, and a topic with one partition on all of them."""
     cluster = Cluster(0, elr=elr, min_isr=min_isr)
-    for node in (1, 2):
+    for node in nodes:
         cluster.disks[node] = (f"disk of {node}",)
         cluster.start(node)
-    cluster.create("t", (1, 2))
+    cluster.create("t", nodes)
+    return cluster
+
+
+def replaced(*, elr: bool, min_isr: int = 1) -> Cluster:
+    """1 led alone, died, and comes back with an empty disk; 2 lives, and lacks what 1 had committed alone."""
+    cluster = with_disks(1, 2, elr=elr, min_isr=min_isr)
     leave_to(cluster, 1)
     cluster.disks[1] = ("another disk",)
     cluster.start(1)
@@ -366,10 +372,7 @@ def test_the_last_known_leader_leads_again_when_its_former_disk_is_back(elr: boo
 
 def test_who_died_as_leader_and_returns_with_another_disk_before_its_session_ended():
     """The registration itself takes the lead from it; the disk in which it led is the one registered before."""
-    cluster = Cluster(0)
-    cluster.disks[1] = ("disk of 1",)
-    cluster.start(1)
-    cluster.create("t", (1,))
+    cluster = with_disks(1)
     cluster.disks[1] = ("another disk",)
     cluster.start(1)
     assert (cluster.state().leader, cluster.state().last_known_elr) == (-1, (1,))
@@ -380,11 +383,7 @@ def test_who_died_as_leader_and_returns_with_another_disk_before_its_session_end
 
 def test_without_elr_a_former_disk_is_remembered_though_the_lead_was_lost_before():
     """The ISR kept its last member when that was lost; it must not when the member comes back with another disk."""
-    cluster = Cluster(0, elr=False)
-    for node in (1, 2):
-        cluster.disks[node] = (f"disk of {node}",)
-        cluster.start(node)
-    cluster.create("t", (1, 2))
+    cluster = with_disks(1, 2, elr=False)
     leave_to(cluster, 1)
     assert cluster.leader() == (-1, (1,))
     cluster.disks[1] = ("another disk",)
@@ -397,11 +396,7 @@ def test_without_elr_a_former_disk_is_remembered_though_the_lead_was_lost_before
 
 def test_a_follower_with_another_disk_does_not_keep_the_leader_from_returning():
     """It is the last leader's disk that counts."""
-    cluster = Cluster(0)
-    for node in (1, 2):
-        cluster.disks[node] = (f"disk of {node}",)
-        cluster.start(node)
-    cluster.create("t", (1, 2))
+    cluster = with_disks(1, 2)
     leave_to(cluster, 1)
     cluster.disks[2] = ("another disk",)
     cluster.start(2)
@@ -426,11 +421,7 @@ def test_an_unclean_election_takes_the_last_known_leader_with_another_disk_only_
 @pytest.mark.parametrize("elr", [True, False])
 def test_the_last_known_leader_does_not_lead_without_the_partitions_folder(elr: bool):
     """A folder that is gone is as bad as a lost disk, also once its empty successor has survived another restart."""
-    cluster = Cluster(0, elr=elr)
-    for node in (1, 2):
-        cluster.disks[node] = (f"disk of {node}",)
-        cluster.start(node)
-    cluster.create("t", (1, 2))
+    cluster = with_disks(1, 2, elr=elr)
     leave_to(cluster, 1)
     cluster.start(1, missing=(T0,))
     state = cluster.state()
@@ -447,11 +438,7 @@ def test_the_last_known_leader_does_not_lead_without_the_partitions_folder(elr: 
 
 def test_an_eligible_replica_without_its_folder_is_not_eligible():
     """A clean stop vouches for a log that was removed afterwards; the process that has to create it anew does not."""
-    cluster = Cluster(0, min_isr=2)
-    for node in (1, 2, 3):
-        cluster.disks[node] = (f"disk of {node}",)
-        cluster.start(node)
-    cluster.create("t", (1, 2, 3))
+    cluster = with_disks(1, 2, 3, min_isr=2)
     cluster.stop(2)
     cluster.stop(1)
     cluster.stop(3)
@@ -464,11 +451,7 @@ def test_an_eligible_replica_without_its_folder_is_not_eligible():
 
 def test_a_new_partition_may_be_led_by_a_broker_that_had_to_create_its_log():
     """Only a log that the metadata says the broker held can be lost."""
-    cluster = Cluster(0)
-    for node in (1, 2):
-        cluster.disks[node] = (f"disk of {node}",)
-        cluster.start(node)
-    cluster.create("t", (1, 2))
+    cluster = with_disks(1, 2)
     cluster.lose(2)
     cluster.set_isr(1)
     cluster.start(2, missing=(T0,))

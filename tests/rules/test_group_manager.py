@@ -13,7 +13,7 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import UnknownTopicOrPartition
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import RequestContext
-from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
+from minikafka.quorum.image import MetadataImage
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import (
     CommitPartition,
@@ -23,22 +23,16 @@ from minikafka.wire.group_messages import (
     OffsetCommitResponse,
     PartitionOutcome,
 )
+from tests.rules.group_kit import topic_image
 
 SHARD = TopicPartition(OFFSETS_TOPIC, 0)
 CONTEXT = RequestContext()
 
 
-def topic(name: str, topic_id: str) -> TopicImage:
-    state = PartitionImage(
-        partition=0, replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, controller_epoch=0
-    )
-    return TopicImage(name=name, topic_id=topic_id, partitions=(state,))
-
-
 def image(**topics: str) -> MetadataImage:
     """These topics by id, and the offsets topic."""
-    found = {OFFSETS_TOPIC: topic(OFFSETS_TOPIC, "O"), **{name: topic(name, given) for name, given in topics.items()}}
-    return MetadataImage(topics=found)
+    found = {OFFSETS_TOPIC: "O", **topics}
+    return MetadataImage(topics={name: topic_image(name, topic_id) for name, topic_id in found.items()})
 
 
 class Office:

@@ -148,14 +148,20 @@ def test_a_refused_upgrade_leaves_the_classic_group():
     assert other.coordinator.describe("g").state == "Stable"
 
 
-def test_the_last_member_of_the_consumer_protocol_leaves_and_the_group_is_classic():
-    """Its generation is that of its members, who are asked to join again."""
+def classic_again() -> tuple[ConsumerDesk, str]:
+    """A member of the consumer protocol has come and left; the classic member that stays is returned."""
     desk = desk_of()
     [member] = desk.stable(1)
     desk.enter("new")
     desk.join(member)
     desk.sync(member, 2)
     desk.send(member_id="new", member_epoch=-1)
+    return desk, member
+
+
+def test_the_last_member_of_the_consumer_protocol_leaves_and_the_group_is_classic():
+    """Its generation is that of its members, who are asked to join again."""
+    desk, member = classic_again()
     described = desk.coordinator.describe("g")
     assert (described.state, described.generation_id, described.protocol) == ("PreparingRebalance", 2, "")
     joined = desk.answers[desk.join(member)]
@@ -182,12 +188,7 @@ def test_an_upgrade_leaves_a_cooperative_member_what_it_has_yet_to_give_up():
 @pytest.mark.parametrize("is_late", [False, True], ids=["at once", "rebalanced"])
 def test_a_group_that_became_classic_rebalances_under_its_next_coordinator(is_late: bool):
     """Else what the last member of the consumer protocol had would stay without a member; once is enough."""
-    desk = desk_of()
-    [member] = desk.stable(1)
-    desk.enter("new")
-    desk.join(member)
-    desk.sync(member, 2)
-    desk.send(member_id="new", member_epoch=-1)
+    desk, member = classic_again()
     if is_late:
         desk.join(member)
         desk.sync(member, 3, {member: assignment(0, 1, 2, 3)})

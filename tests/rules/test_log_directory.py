@@ -969,15 +969,24 @@ class RemovalsWatched(MemoryDisk):
     def remove(self, path: str) -> None:
         if path.endswith(".log") and path in self.inodes:
             self.removed.append(path)
-            first = f"orders-0/{0:020d}.log"
-            if self.durable_names[first] is not self.inodes[first]:
+            if not self.is_replaced(f"orders-0/{0:020d}.log"):
                 self.too_soon.append(path)
         super().remove(path)
 
+    def is_replaced(self, path: str) -> bool:
+        return self.durable_names[path] is self.inodes[path]
 
-def test_a_clean_stop_finishes_what_compaction_was_swapping_in():
-    """The cleaner's task is cancelled before the logs are closed: each step of its swap is durable before the next."""
-    disk = RemovalsWatched()
+
+class ReplacementWatched(RemovalsWatched):
+    """Notes segments that are removed while no durable name leads a start to the segment that replaces them."""
+
+    def is_replaced(self, path: str) -> bool:
+        names = [name for name, inode in self.durable_names.items() if inode is self.inodes[path]]
+        return any(name.endswith((".log", ".swap")) for name in names)  # what is .cleaned is removed by a start
+
+
+def ended_in_a_swap(disk: MemoryDisk) -> LogDirectory:
+    """The round of compaction ends when it has begun to swap its segment in; what it did is in the page cache only."""
     compact = TopicConfig(cleanup_policy="compact", segment_bytes=400)
     directory = opened(disk, config_of=lambda _: compact)
     log = directory.create(ORDERS, topic_id=TOPIC_ID, config=compact)
@@ -995,27 +1004,15 @@ def test_a_clean_stop_finishes_what_compaction_was_swapping_in():
         round_.send(None)
     round_.close()
     disk.held = False
-    assert run(directory.close())
+    return directory
+
+
+def test_a_clean_stop_finishes_what_compaction_was_swapping_in():
+    """The cleaner's task is cancelled before the logs are closed: each step of its swap is durable before the next."""
+    disk = RemovalsWatched()
+    assert run(ended_in_a_swap(disk).close())
     assert disk.removed
     assert not disk.too_soon
-
-
-class ReplacementWatched(MemoryDisk):
-    """Notes segments that are removed while no durable name leads a start to the segment that replaces them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.removed: list[str] = []
-        self.too_soon: list[str] = []
-
-    def remove(self, path: str) -> None:
-        if path.endswith(".log") and path in self.inodes:
-            self.removed.append(path)
-            new = self.inodes[f"orders-0/{0:020d}.log"]
-            names = [name for name, inode in self.durable_names.items() if inode is new]
-            if not any(name.endswith((".log", ".swap")) for name in names):  # what is .cleaned is removed by a start
-                self.too_soon.append(path)
-        super().remove(path)
 
 
 def test_a_start_makes_the_name_of_a_swap_durable_before_it_finishes_it():
@@ -1023,25 +1020,9 @@ def test_a_start_makes_the_name_of_a_swap_durable_before_it_finishes_it():
     removal reached the disk, a power cut would leave neither the old segments nor the new one.
     """
     disk = ReplacementWatched()
-    compact = TopicConfig(cleanup_policy="compact", segment_bytes=400)
-    directory = opened(disk, config_of=lambda _: compact)
-    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=compact)
-    fill(log, *(each + "x" * 30 for each in "abcdefghijklmnop"))
-    run(log.sync())
-    log.config = TopicConfig(cleanup_policy="compact", segment_bytes=4000)
-    dirty = log.dirty_range(high_watermark=log.end_offset, now_ms=TIME)
-
-    async def go_on(_: int) -> None:
-        """Nobody else wants a turn."""
-
-    round_ = log.clean(dirty, memory_bytes=1_000_000, clock_ms=lambda: TIME, pause=go_on)
-    disk.held = True
-    while log._store.swapping is None:
-        round_.send(None)
-    round_.close()
-    disk.held = False
+    ended_in_a_swap(disk)
     assert not disk.removed
-    opened(disk, config_of=lambda _: compact)
+    opened(disk, config_of=lambda _: TopicConfig(cleanup_policy="compact", segment_bytes=400))
     assert disk.removed
     assert not disk.too_soon
 

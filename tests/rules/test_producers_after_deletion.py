@@ -41,6 +41,15 @@ def with_synced_records(disk: MemoryDisk) -> tuple[LogDirectory, PartitionLog]:
     return directory, log
 
 
+def delete_behind_an_unsynced_roll(disk: MemoryDisk) -> None:
+    """DeleteRecords of what :func:`with_synced_records` wrote: it is in a segment of its own by then."""
+    directory, log = with_synced_records(disk)
+    log.roll()
+    fill(log, "not synced")
+    log.raise_start(3)
+    run(directory.checkpoint_start_offsets())
+
+
 def after_power_cut(disk: MemoryDisk, seed: int) -> PartitionLog:
     disk.power_cut(Random(seed))
     return opened(disk).logs[ORDERS]
@@ -93,11 +102,7 @@ def test_the_power_goes_in_the_midst_of_the_deletion(seed: int, steps: int, chec
 def test_records_are_deleted_behind_an_unsynced_roll(seed: int) -> None:
     """DeleteRecords only moves the start: the segment is removed when the log is opened, unless it is still needed."""
     disk = MemoryDisk()
-    directory, log = with_synced_records(disk)
-    log.roll()
-    fill(log, "not synced")
-    log.raise_start(3)
-    run(directory.checkpoint_start_offsets())
+    delete_behind_an_unsynced_roll(disk)
     log = after_power_cut(disk, seed)
     assert log.start_offset == 3
     assert log.producers.last_sequences() == {7: (0, 2)}
@@ -107,11 +112,7 @@ def test_records_are_deleted_behind_an_unsynced_roll(seed: int) -> None:
 def test_records_are_deleted_behind_an_unsynced_roll_and_the_process_is_killed_before_the_power_goes(seed: int) -> None:
     """The snapshot that the next process finds is made durable before that process removes the segment."""
     disk = MemoryDisk()
-    directory, log = with_synced_records(disk)
-    log.roll()
-    fill(log, "not synced")
-    log.raise_start(3)
-    run(directory.checkpoint_start_offsets())
+    delete_behind_an_unsynced_roll(disk)
     log = opened(disk).logs[ORDERS]
     assert not disk.exists(FIRST_SEGMENT)
     run(log.sync())

@@ -23,10 +23,11 @@ from minikafka.errors import (
     RequestTimedOut,
 )
 from minikafka.groups.records import OFFSETS_TOPIC
-from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.sim.world import SimWorld
 from minikafka.types import TopicPartition
 from minikafka.wire.markers import EndTransaction
+from tests.rules.group_kit import topic_image
 from tests.sim.test_message_invariants import leader as leader_of_orders
 
 NAME = TopicPartition(OFFSETS_TOPIC, 0)
@@ -255,10 +256,7 @@ class Office:
         self.asked = 0
         self.answers: list[Exception | None] = []
         broker = BrokerImage(node_id=1, broker_epoch=1, incarnation_id="i", host="h", port=1, fenced=fenced)
-        state = PartitionImage(
-            partition=0, replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, controller_epoch=0
-        )
-        topic = TopicImage(name=OFFSETS_TOPIC, topic_id="T", partitions=(state,))
+        topic = topic_image(OFFSETS_TOPIC, "T")
         image = MetadataImage(brokers={1: broker}, topics={OFFSETS_TOPIC: topic})
         self.partition = SimpleNamespace(role=leader_of_orders(1))
         self.replicas = SimpleNamespace(partitions={NAME: self.partition})

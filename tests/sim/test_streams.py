@@ -107,6 +107,14 @@ class Story:
     def connect(self) -> Client:
         return Client(self.sim)
 
+    async def talking(self) -> Client:
+        """A client whose first frame was answered."""
+        await self.boot()
+        client = self.connect()
+        client.stream.send(frame(1))
+        await asyncio.sleep(1.0)
+        return client
+
 
 def run(story: Callable[[Story], Awaitable[None]], seed: int = 1) -> None:
     with SimWorld(seed) as sim:
@@ -150,10 +158,7 @@ def test_a_cut_link_leaves_the_connection_half_open():
     """Neither end notices; after the cut the answers arrive."""
 
     async def story(s: Story) -> None:
-        await s.boot()
-        client = s.connect()
-        client.stream.send(frame(1))
-        await asyncio.sleep(1.0)
+        client = await s.talking()
         s.sim.network.cut("n1", "k1")
         client.stream.send(frame(2))
         await asyncio.sleep(10.0)
@@ -187,10 +192,7 @@ def test_a_killed_server_resets_and_one_without_power_is_silent():
     """Without power the client hears nothing until the machine is back, which knows no such connection."""
 
     async def story(s: Story) -> None:
-        await s.boot()
-        client = s.connect()
-        client.stream.send(frame(1))
-        await asyncio.sleep(1.0)
+        client = await s.talking()
         s.sim.kill("n1")
         await asyncio.sleep(1.0)
         assert client.lost_at is not None
@@ -215,10 +217,7 @@ def test_a_reset_that_a_cut_link_lost_comes_again_with_the_next_bytes():
     """A client that only sends must not believe for ever in a connection that the server has lost."""
 
     async def story(s: Story) -> None:
-        await s.boot()
-        client = s.connect()
-        client.stream.send(frame(1))
-        await asyncio.sleep(1.0)
+        client = await s.talking()
         s.sim.network.cut("n1", "k1")
         s.sim.kill("n1")
         await asyncio.sleep(1.0)
@@ -236,10 +235,7 @@ def test_a_paused_server_reads_nothing_until_it_is_resumed():
     """SIGSTOP: bytes arrive at its machine, and wait."""
 
     async def story(s: Story) -> None:
-        await s.boot()
-        client = s.connect()
-        client.stream.send(frame(1))
-        await asyncio.sleep(1.0)
+        client = await s.talking()
         s.sim.pause("n1")
         client.stream.send(frame(2))
         await asyncio.sleep(5.0)
@@ -259,10 +255,7 @@ def test_nobody_listens_and_a_closing_server_closes_its_connections():
         refused.stream.send(frame(1))
         await asyncio.sleep(1.0)
         assert refused.lost_at is not None
-        await s.boot()
-        client = s.connect()
-        client.stream.send(frame(1))
-        await asyncio.sleep(1.0)
+        client = await s.talking()
         await s.sim.spawn("n1", s.server.close())
         await asyncio.sleep(1.0)
         assert (client.data, client.lost_at is not None) == (frame(1), True)
