@@ -1,8 +1,8 @@
 """Work that is due from time to time: ISR checks, checkpoints, retention, syncs by time, unlinking; and compaction.
 
-Each kind has its own interval, from the end of one turn to the beginning of the next, and each turn is a task of its
-own: a slow one holds up nothing else. Between turns one task waits for all of them, since most brokers of a test never
-live to see the first. Each does what rules decide and reports failures of the disk.
+Each kind has its own interval, from the end of one turn to the beginning of the next. A turn that waits for the disk
+is a task of its own: a slow one holds up nothing else. Between turns one task waits for all of them, since most brokers
+of a test never live to see the first. Each does what rules decide and reports failures of the disk.
 
 Compaction takes one replica after the other, the dirtiest first. Which log, and what of it, is decided in
 ``log/compaction.py``; here is when: after each round at once the next, and ``log.cleaner.backoff.ms`` of pause when
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,8 @@ class _Duty:
     name: str
     interval_s: Callable[[BrokerConfig], float]
     """By the settings, which move at run time."""
-    work: Callable[[], Awaitable[None]]
+    work: Callable[[], Awaitable[None] | None]
+    """Returns what is left to await, if anything is."""
     pause_max_s: float = math.inf
     """Of the pause before the first turn."""
     idle_since: float = 0.0
@@ -84,7 +85,7 @@ class LogMaintenance:
         live.subscribe(self._on_settings)
         unlink_s = max(0.001, live.started_with.log_segment_delete_delay_ms / 1000 / 2)
         self._duties = (
-            _Duty("isr-check", lambda now: now.replica_lag_time_max_ms / 2000, self._shrink),
+            _Duty("isr-check", lambda now: now.replica_lag_time_max_ms / 2000, replicas.shrink_isrs),
             _Duty(
                 "hw-checkpoint",
                 lambda now: now.replica_high_watermark_checkpoint_interval_ms / 1000,
@@ -107,7 +108,7 @@ class LogMaintenance:
                 pause_max_s=RETENTION_FIRST_S,
             ),
             _Duty("flush", lambda _: FLUSH_CHECK_S, self._sync),
-            _Duty("unlink", lambda _: unlink_s, self._unlink),
+            _Duty("unlink", lambda _: unlink_s, replicas.unlink_due),
         )
 
     def _on_settings(self, settings: BrokerConfig) -> None:
@@ -125,10 +126,8 @@ class LogMaintenance:
             now, next_at = loop.time(), math.inf
             for duty in self._duties:
                 if duty.due_at <= now:
-                    duty.is_at_work, duty.due_at = True, math.inf
-                    self._spawn(self._take_turn(duty), duty.name)
-                elif duty.due_at < next_at:
-                    next_at = duty.due_at
+                    self._begin(duty)
+                next_at = min(next_at, duty.due_at)
             self._news.clear()
             alarm = None if next_at == math.inf else loop.call_at(next_at, self._news.set)
             try:
@@ -137,20 +136,34 @@ class LogMaintenance:
                 if alarm is not None:
                     alarm.cancel()
 
-    async def _take_turn(self, duty: _Duty) -> None:
-        try:
-            await duty.work()
-        except (DiskFailed, DiskFull) as error:
-            self._on_disk_failure(str(error))
-            return  # the broker stops: there is no next turn
+    def _begin(self, duty: _Duty) -> None:
+        duty.is_at_work, duty.due_at = True, math.inf
+        with self._disk_guard():
+            rest = duty.work()
+            if rest is None:
+                self._end(duty)
+            else:
+                self._spawn(self._finish(duty, rest), duty.name)
+
+    async def _finish(self, duty: _Duty, rest: Awaitable[None]) -> None:
+        with self._disk_guard():
+            await rest
+            self._end(duty)
+            self._news.set()
+
+    def _end(self, duty: _Duty) -> None:
         duty.pause_max_s = math.inf
         duty.idle_since = asyncio.get_running_loop().time()
         duty.is_at_work = False
         duty.plan(self._live.now)
-        self._news.set()
 
-    async def _shrink(self) -> None:
-        self.replicas.shrink_isrs()
+    @contextlib.contextmanager
+    def _disk_guard(self) -> Iterator[None]:
+        """Report a failure of the disk: the broker stops, and the duty has no next turn."""
+        try:
+            yield
+        except (DiskFailed, DiskFull) as error:
+            self._on_disk_failure(str(error))
 
     async def checkpoint_watermarks(self) -> None:
         """Write replication-offset-checkpoint: where watermarks start after a restart."""
@@ -188,7 +201,7 @@ class LogMaintenance:
         if expired:
             self.replicas.unlink_later(await log.delete_segments(expired, may_start_move), partition.config)
 
-    async def _sync(self) -> None:
+    def _sync(self) -> Awaitable[None] | None:
         """Begin the syncs that no request asks for: by flush.ms and flush.messages, and of sealed segments, with which
         the recovery point moves on (KAFKA-FACTS 1.3): else a crash would cost a walk over the whole log.
         """
@@ -206,11 +219,7 @@ class LogMaintenance:
                 self.replicas.flushers[name].start()
                 unsynced[name] = now  # what is there now is being synced
         self._unsynced, self._looked_at = unsynced, now
-        if wants_checkpoint:
-            await self.replicas.logs.checkpoint_recovery_points()
-
-    async def _unlink(self) -> None:
-        self.replicas.unlink_due()
+        return self.replicas.logs.checkpoint_recovery_points() if wants_checkpoint else None
 
 
 _SLEEP_MIN_S = 0.001
