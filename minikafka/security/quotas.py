@@ -161,8 +161,7 @@ class Rate:
         """Count an amount; a negative one takes back. ``limit`` is what the leaky bucket loses in a second."""
         self._forget(now)
         samples = self._samples
-        self._level = max(0.0, self._level - (now - self.used_at) * limit)
-        self._level = max(0.0, self._level + amount)
+        self._level = max(0.0, self._level - (now - self.used_at) * limit) + amount
         self.used_at = now
         self._total += amount
         if not samples:

@@ -67,6 +67,7 @@ def test_announced_frame_takes_memory_as_its_bytes_come():
     assert reader.feed(bytes(ANNOUNCED_AFTER - 20)) == []
     assert reader.announced == LARGE
     reader.make_room()
+    assert not reader.is_empty, "a connection that stands still here is in the midst of a frame"
     assert len(reader.buffer()) == LARGE - ANNOUNCED_AFTER
     assert anonymous_mib() - before < 20
     body = b"x" * (3 << 20)

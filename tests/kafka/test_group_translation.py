@@ -6,6 +6,7 @@ from minikafka.errors import CoordinatorLoadInProgress, NotCoordinator, Protocol
 from minikafka.wire.group_messages import HeartbeatResponse, SyncGroupResponse
 from minikafka.wire.kafka.translate.common import Exchange, Translation
 from minikafka.wire.kafka.translate.groups import HEARTBEAT, SYNC_GROUP
+from minikafka.wire.kafka.translate.shapes import plain
 from tests.kafka.samples import Directory
 
 LOADING, MOVED = CoordinatorLoadInProgress("being read"), NotCoordinator("moved")
@@ -24,6 +25,12 @@ def test_a_heartbeat_while_the_coordinator_reads_its_log_has_no_error():
     """As in Kafka. On another code aiokafka's coordination ends, and sarama's session."""
     assert codes(HEARTBEAT, HeartbeatResponse, LOADING) == {0}
     assert codes(HEARTBEAT, HeartbeatResponse, MOVED) == {NotCoordinator.code}
+
+
+def test_a_response_without_an_error_has_no_error_message():
+    """Null, as in Kafka's responses: an empty text would be a message."""
+    assert plain(HeartbeatResponse())["error_message"] is None
+    assert plain(HeartbeatResponse.with_error(MOVED))["error_message"] == "moved"
 
 
 def test_a_member_that_syncs_while_the_coordinator_reads_its_log_joins_again():

@@ -11,7 +11,7 @@ import pytest
 from minikafka.errors import ProtocolError, TopicAuthorizationFailed, UnsupportedCompressionType
 from minikafka.wire.batch import ATTRIBUTES_END
 from minikafka.wire.kafka.codec import Message, decode, encode
-from minikafka.wire.kafka.translate.common import Directory, Exchange
+from minikafka.wire.kafka.translate.common import Directory, Exchange, each_once
 from minikafka.wire.kafka.translate.produce import PRODUCE, ZSTD, first_error
 from minikafka.wire.messages import CurrentLeader, ProducedPartition, ProduceResponse
 
@@ -52,6 +52,11 @@ def usual(name: str, version: int, *answers: ProducedPartition, **whole: Any) ->
     exchange = exchange_of(version, name)
     exchange.topic_name(RAW_ID)
     return PRODUCE.usual.response(ProduceResponse(partitions=answers, **whole), exchange)
+
+
+def test_a_topic_that_stands_twice_in_a_request_has_the_partitions_of_both() -> None:
+    """Each of them once, in the order of the request."""
+    assert each_once([("t", [2, 0]), ("u", [0]), ("t", [0, 1])]) == {"t": [2, 0, 1], "u": [0]}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

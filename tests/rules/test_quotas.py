@@ -146,6 +146,15 @@ def test_throttle_time_is_what_brings_the_rate_back_to_the_limit() -> None:
     assert quotas.throttled_ms((PRODUCE,), "bob", "", 5.0) == 0
 
 
+def test_a_throttle_time_that_a_client_was_given_is_not_shortened_by_a_later_request() -> None:
+    """It waits for the time of the first response; by the second one the rate has forgotten the first amount."""
+    quotas = Quotas(QuotaIndex({((USER, "ann"),): {PRODUCE: 1000.0}}))
+    quotas.count(PRODUCE, "ann", "", 30_000, 0.0)
+    assert quotas.count(PRODUCE, "ann", "", 0, 10.5) == 19_500
+    assert quotas.count(PRODUCE, "ann", "", 0, 11.5) == 8_500
+    assert quotas.throttled_ms((PRODUCE,), "ann", "", 11.5) == 18_500
+
+
 def test_a_client_without_a_quota_is_not_counted() -> None:
     """No bucket, no throttling."""
     quotas = Quotas(QuotaIndex({((USER, "ann"),): {PRODUCE: 1.0}}))
@@ -269,6 +278,13 @@ def test_an_address_opens_ten_seconds_worth_at_once() -> None:
     assert rates.opened("10.0.0.8", 0.0) == 0
     assert rates.opened("10.0.0.7", 0.4) > 0
     assert rates.opened("10.0.0.7", 11.0) == 0
+
+
+def test_an_address_has_its_quota_however_it_is_written() -> None:
+    """IPv6 has many forms of one address; the operating system reports the shortest."""
+    rates = connections(**{"2001:DB8:0:0:0:0:0:7": 1.0})
+    assert [rates.opened("2001:db8::7", 0.0) > 0 for _ in range(11)] == [False] * 10 + [True]
+    assert rates.opened("2001:db8::8", 0.0) == 0
 
 
 def test_addresses_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,28 @@ def test_owners_take_turns_and_a_large_request_is_not_starved():
     assert not room.is_awaited
 
 
+def test_owners_take_turns_also_when_one_has_many_requests():
+    """An owner's second request waits until each of the others has had a turn."""
+    room = RequestRoom(32 * MIB)
+    Frame(room, "User:x", 16 * MIB)
+    Frame(room, "User:y", 16 * MIB)
+    first, second, other = (Frame(room, owner, 8 * MIB) for owner in ("User:a", "User:a", "User:b"))
+    room.release("User:x", 16 * MIB)
+    room.wake()
+    assert [each.is_admitted for each in (first, second, other)] == [True, False, True]
+
+
+def test_a_request_that_looks_for_room_in_vain_keeps_its_place():
+    """It asks to wait once more, as a connection does."""
+    room = RequestRoom(32 * MIB)
+    Frame(room, "User:x", 32 * MIB)
+    first, second = (Frame(room, "User:a", 16 * MIB) for _ in range(2))
+    room.wait(first)
+    room.release("User:x", 16 * MIB)
+    room.wake()
+    assert [each.is_admitted for each in (first, second)] == [True, False]
+
+
 def test_a_connection_that_left_does_not_wait():
     """Its place in the queue is gone."""
     room = RequestRoom(MIB)
