@@ -154,9 +154,9 @@ class BrokerProcess:
         """Wait for its end; the return code."""
         if self._process is None:
             raise ProcessLookupError(f"broker {self.node_id} was not started")
-        process = self._process
-        code = await process.wait()
-        if process is self._process:
+        lifeline = self._lifeline
+        code = await self._process.wait()
+        if lifeline is self._lifeline:  # else the next process is being started, and this end is that one's
             self.let_go()
         return code
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -165,6 +167,41 @@ async def test_the_last_broker_does_not_wait_for_a_controller(files: BrokerFiles
     async with asyncio.timeout(STOP_TIMEOUT_S - 5):
         await stop_all([broker, dead])
     assert broker.returncode == 0
+
+
+async def test_a_frozen_broker_sees_that_it_is_to_stop(files: BrokerFiles):
+    """SIGTERM waits for SIGCONT: the broker was killed when its time was over."""
+    broker = BrokerProcess(files, launcher=("-c", "print('{}', flush=True); import time; time.sleep(600)"))
+    await broker.start()
+    assert broker._process is not None
+    assert broker._process.stdout is not None
+    await broker._process.stdout.readline()
+    await broker.freeze()
+    assert await broker.terminate() == -signal.SIGTERM
+
+
+async def test_the_end_of_a_process_does_not_end_the_one_that_is_started_after_it(files: BrokerFiles):
+    """A watcher hears of the end while the next process is being started, which then seemed to have no parent."""
+    ended = asyncio.Event()
+
+    class Former:
+        returncode = 3
+
+        async def wait(self) -> int:
+            await ended.wait()
+            return self.returncode
+
+    broker = BrokerProcess(files, launcher=("-c", STUBBORN))
+    broker._process = cast("Any", Former())
+    watching = asyncio.ensure_future(broker.wait())
+    await asyncio.sleep(0)
+    ended.set()
+    await broker.start()
+    assert await watching == 3
+    assert broker._lifeline is not None
+    assert not broker._lifeline.cancelled()
+    broker.let_go()
+    assert await broker.wait() == 0
 
 
 async def test_a_second_signal_to_up_makes_brokers_leave_at_once(tmp_path: Path):

@@ -226,6 +226,17 @@ async def test_publish_is_written_and_synced_before_it_is_renamed(disk: OsDisk, 
     assert order == ["fsync file", "rename", "fsync folder", "fsync folder", "fsync folder"], "each new folder's parent"
 
 
+async def test_a_file_that_is_being_written_when_the_disk_is_fenced_does_not_get_its_name(
+    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The next incarnation may have read the file by then."""
+    await disk.publish("checkpoint", b"1")
+    monkeypatch.setattr(os, "fsync", lambda _: disk.fence())
+    with pytest.raises(DiskFailed, match="this incarnation is dead"):
+        await disk.publish("checkpoint", b"2")
+    assert (tmp_path / "data" / "checkpoint").read_bytes() == b"1"
+
+
 def test_another_process_holds_the_lock(tmp_path: Path):
     """Two brokers on one data directory; the kernel frees the lock when a process ends, however it ends."""
     code = (

@@ -176,10 +176,13 @@ async def test_a_person_and_a_program_share_a_topic(person: Person, cluster: Loc
         await has(consumer, 4)
 
 
+@pytest.mark.parametrize("static", [{}, {"group_instance_id": "desk"}], ids=["dynamic", "static"])
 async def test_a_leader_that_assigns_what_nobody_can_read_is_named(
-    person: Person, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    person: Person, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, static: dict[str, str]
 ):
-    """A program in another language leads: the person gets a problem, no 500, and does not stay in the group."""
+    """A program in another language leads: the person gets a problem, no 500, and does not stay in the group. Static
+    members stay: they leave with their session only (KIP-345).
+    """
     deal = Member._deal
 
     def garbage_for_others(self: Member, *given: Any) -> tuple[MemberAssignment, ...]:
@@ -189,16 +192,18 @@ async def test_a_leader_that_assigns_what_nobody_can_read_is_named(
         )
 
     monkeypatch.setattr(Member, "_deal", garbage_for_others)
-    topic = await filled(person, "foreign", 2)
-    group = "/v1/groups/foreign"
-    async with program(cluster, topic, "foreign") as consumer:
+    name = f"foreign-{len(static)}"
+    topic = await filled(person, name, 2)
+    group = f"/v1/groups/{name}"
+    async with program(cluster, topic, name) as consumer:
         await has(consumer, 2)
-        joining = asyncio.ensure_future(person("POST", f"{group}/members", join_body(topic), expect=409))
-        await has(consumer, 2, joining)
+        joining = asyncio.ensure_future(person("POST", f"{group}/members", join_body(topic, **static), expect=409))
+        await has(consumer, 1 if static else 2, joining)
         told = await joining
         assert told["error"] == "INCONSISTENT_GROUP_PROTOCOL"
         assert "stop the member that leads" in told["detail"]
-        assert [each["client_id"] for each in (await person("GET", group))["members"]] == ["program"]
+        members = {each["client_id"] for each in (await person("GET", group))["members"]}
+        assert members == ({"program", "curl"} if static else {"program"})
 
 
 async def test_new_partitions_are_shared_out(person: Person):
@@ -217,6 +222,21 @@ async def test_new_partitions_are_shared_out(person: Person):
     again = await person("POST", "/v1/groups/grows/members", join_body(topic, member_id=joined["member_id"]))
     assert numbers(again) == [0, 1, 2]
     await person("POST", f"{member}/heartbeat", {"generation": again["generation"]})
+
+
+async def test_a_topic_that_is_gone_makes_its_reader_join_again(person: Person):
+    """S31: the partitions that are left are shared out anew."""
+    topics = [await filled(person, name, 1) for name in ("stays", "goes")]
+    members = "/v1/groups/fewer/members"
+    joined = await person("POST", members, {**join_body("stays"), "topics": topics})
+    await person("DELETE", "/v1/topics/goes")
+    told: dict[str, Any] = {}
+    async with asyncio.timeout(PATIENCE_S):
+        while told.get("status") != 409:
+            beat = f"{person.urls[0]}{members}/{joined['member_id']}/heartbeat"
+            async with person.http.post(beat, json={"generation": 1}) as response:
+                told = {"status": response.status, **await response.json(content_type=None)}
+    assert "goes has 0 partitions, 1 were shared out: join again" in told["detail"]
 
 
 async def test_a_cooperative_member_keeps_what_stays_its_own(person: Person):

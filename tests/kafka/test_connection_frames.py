@@ -186,7 +186,7 @@ def test_a_connection_without_a_request_is_closed_sooner_than_an_idle_one():
             await asyncio.sleep(pause_s)
             assert host.transport.aborted_at is None
             host.connection.resume()
-        while host.transport.aborted_at is None:
+        while host.transport.aborted_at is None:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(1.0)
         host.connection.connection_lost(None)
         return host.transport.aborted_at - begin

@@ -384,18 +384,19 @@ class FakeBroker:
         for item in request.partitions:
             name = TopicPartition(item.topic, item.partition)
             try:
-                self._checked(name)
+                epoch = self._checked(name).leader_epoch
             except ProtocolError as error:
                 reported.append(_failed(m.ProducedPartition(topic=name.topic, partition=name.partition), error))
                 continue
             (records,) = item.records
             batch = RecordBatch.of(bytes(records))
             base = self.cluster.end(name)
-            self.cluster.batches.setdefault(name, []).append(b"".join(stamped(batch, base_offset=base, leader_epoch=4)))
+            data = b"".join(stamped(batch, base_offset=base, leader_epoch=epoch))
+            self.cluster.batches.setdefault(name, []).append(data)
             self.cluster.ends[name] = base + batch.record_count
             reported.append(
                 m.ProducedPartition(
-                    topic=name.topic, partition=name.partition, base_offset=base, leader_epoch=4, log_start_offset=0
+                    topic=name.topic, partition=name.partition, base_offset=base, leader_epoch=epoch, log_start_offset=0
                 )
             )
         self.cluster.news.set()
@@ -436,6 +437,15 @@ class FakeBroker:
             reported, high_watermark=end, last_stable_offset=end, log_end_offset=end, records=tuple(found)
         )
         return m.FetchResponse(partitions=(reported,))
+
+    async def on_OffsetForLeaderEpoch(self, request: m.OffsetForLeaderEpochRequest) -> m.OffsetForLeaderEpochResponse:
+        (item,) = request.partitions
+        name = TopicPartition(item.topic, item.partition)
+        self._checked(name)
+        batches = map(RecordBatch.of, self.cluster.batches.get(name, []))
+        end = max((each.next_offset for each in batches if each.leader_epoch <= item.leader_epoch), default=0)
+        answer = m.EpochAnswer(**name._asdict(), leader_epoch=item.leader_epoch, end_offset=end)
+        return m.OffsetForLeaderEpochResponse(partitions=(answer,))
 
     async def on_ListOffsets(self, request: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
         listed = []

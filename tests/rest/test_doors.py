@@ -20,6 +20,7 @@ from minikafka.errors import (
     BrokerNotAvailable,
     ConcurrentTransactions,
     CorruptMessage,
+    KafkaStorageError,
     LeaderNotAvailable,
     NetworkException,
     NotCoordinator,
@@ -29,12 +30,13 @@ from minikafka.errors import (
     ProducerFenced,
     RequestTimedOut,
 )
-from minikafka.rest import body, leaders, produce
+from minikafka.rest import body, fetch, leaders, produce
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.routes import ROUTES
 from minikafka.types import TopicPartition
 from minikafka.web.gate import ALWAYS
 from minikafka.wire import messages as m
+from minikafka.wire.batch import RecordBatch, stamped
 from tests.rest.conform import check_answer
 from tests.rest.fake_brokers import FakeCluster
 
@@ -268,8 +270,12 @@ async def test_a_broker_that_has_just_started_is_503_and_not_404(curl, method, p
         assert (await curl.get(there)).status == 200
 
 
-async def test_a_stream_of_a_topic_that_was_created_again_begins_with_its_first_record(curl):
-    """Issue 13: it went on at its old position, and its reader never got the new topic's first records."""
+@pytest.mark.parametrize("is_missed", [False, True])
+async def test_a_stream_of_a_topic_that_was_created_again_begins_with_its_first_record(curl, is_missed, monkeypatch):
+    """Issue 13: it went on at its old position, and its reader never got the new topic's first records. Also when it
+    was looked for while there was none.
+    """
+    monkeypatch.setattr(fetch, "PAUSE_S", 0.01)
     for value in ("former 0", "former 1", "former 2"):
         assert (await curl.post("/v1/topics/orders/partitions/0/records", {"value": value})).status == 200
     url = f"{curl.cluster.brokers[1].url}/v1/topics/orders/partitions/0/stream?offset=0&heartbeat_ms=100"
@@ -277,7 +283,9 @@ async def test_a_stream_of_a_topic_that_was_created_again_begins_with_its_first_
         lines = response.content
         assert [(await next_of(lines, "record"))["value"] for _ in range(3)] == ["former 0", "former 1", "former 2"]
         # The former topic is gone with its records, and this one has more.
-        former = curl.cluster.topics["orders"]
+        former = curl.cluster.topics.pop("orders")
+        if is_missed:
+            assert (await next_of(lines, "problem"))["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
         curl.cluster.topics["orders"] = replace(former, topic_id="B" * 21 + "Q")
         curl.cluster.batches.clear()
         curl.cluster.ends.clear()
@@ -287,6 +295,43 @@ async def test_a_stream_of_a_topic_that_was_created_again_begins_with_its_first_
         assert (answer["from"], answer["to"]) == (0, 3)
         assert "deleted and created again" in answer["why"]
         assert [(await next_of(lines, "record"))["value"] for _ in range(5)] == [0, 1, 2, 3, 4]
+
+
+async def test_a_stream_names_a_problem_once_each_time_that_it_comes(curl, monkeypatch):
+    """Not with each attempt, and once more when the partition was read in between."""
+    monkeypatch.setattr(fetch, "PAUSE_S", 0.01)
+    broker = curl.cluster.brokers[1]
+    url = f"{broker.url}/v1/topics/orders/partitions/0/stream?offset=0&heartbeat_ms=100"
+    async with curl.session.get(url) as response, asyncio.timeout(30):
+        kinds = []
+        for value in range(2):
+            broker.refuse_parts[ORDERS_0] = [KafkaStorageError("its disk is slow")] * 3
+            while broker.refuse_parts[ORDERS_0]:
+                await broker.was_asked.wait()
+                broker.was_asked.clear()
+            await curl.post("/v1/topics/orders/partitions/0/records", {"value": value})
+            while not kinds or kinds[-1] != "record":
+                line = (await response.content.readline()).decode().strip()
+                kinds += [line.removeprefix("event: ")] if line in ("event: problem", "event: record") else []
+            assert kinds == ["problem", "record"]
+            kinds.clear()
+
+
+async def test_a_stream_shows_what_an_unclean_election_took_back(curl):
+    """KIP-320: the new leader's log is long enough, and yet its records are others than those that were read."""
+    for value in range(3):
+        await curl.post("/v1/topics/orders/partitions/0/records", {"value": value})
+    url = f"{curl.cluster.brokers[1].url}/v1/topics/orders/partitions/0/stream?offset=0&heartbeat_ms=100"
+    async with curl.session.get(url) as response, asyncio.timeout(30):
+        assert [(await next_of(response.content, "record"))["value"] for _ in range(3)] == [0, 1, 2]
+        topic, batches = curl.cluster.topics["orders"], curl.cluster.batches[ORDERS_0]
+        elected = replace(topic.partitions[0], leader=2, leader_epoch=5)
+        batches[1:] = [b"".join(stamped(RecordBatch.of(batches[0]), base_offset=at, leader_epoch=5)) for at in (1, 2)]
+        curl.cluster.topics["orders"] = replace(topic, partitions=(elected, *topic.partitions[1:]))
+        answer = await next_of(response.content, "truncated")
+        assert (answer["from"], answer["to"]) == (1, 3)
+        read = [await next_of(response.content, "record") for _ in range(2)]
+        assert [(each["offset"], each["leader_epoch"]) for each in read] == [(1, 5), (2, 5)]
 
 
 async def create_again(curl, values: list[Any], *, partitions: int = 1) -> None:
@@ -912,7 +957,7 @@ async def test_a_body_beyond_the_limit_is_413(monkeypatch):
 
 
 async def test_too_many_bytes_at_once_are_503(monkeypatch):
-    """Back-pressure instead of memory (DESIGN, risks); a small request still gets through."""
+    """Back-pressure instead of memory (DESIGN, risks); a small request still gets through, whatever others hold."""
     monkeypatch.setattr(body, "ALWAYS_ADMITTED_SIZE", 500)
     async with FakeCluster(1, queued_max_request_bytes=1024) as cluster:
         cluster.add_topic("orders", [1])
@@ -920,6 +965,9 @@ async def test_too_many_bytes_at_once_are_503(monkeypatch):
         async with curl.session:
             answer = await curl.post("/v1/topics/orders/records", {"value": "x" * 2000})
             assert answer.problem(503, "BROKER_NOT_AVAILABLE")["outcome"] == "not_written"
+            doors = cluster.brokers[1].doors
+            assert doors.held_bytes == 0, "what was refused is held no more"
+            doors.held_bytes = 5000
             assert (await curl.post("/v1/topics/orders/records", {"value": "x"})).status == 200
 
 

@@ -13,7 +13,7 @@ import pytest
 from minikafka.cli.settings import broker_settings, parse_flags, read_properties
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
-from minikafka.hosting.cluster_files import Ports, new_cluster_id, prepare
+from minikafka.hosting.cluster_files import NAME, Ports, new_cluster_id, prepare, sweep
 
 
 @pytest.fixture
@@ -309,6 +309,35 @@ def test_a_data_directory_may_be_named_in_any_script(tmp_path, ports):
     again = prepare(folder, ports, config={})
     assert again.brokers == first.brokers
     assert again.brokers[0].config().log_dirs == str(folder / "broker-1")
+
+
+def test_a_directory_that_was_moved_is_where_it_is_now(tmp_path, ports):
+    """Its brokers would begin with empty logs in the former place, or write into the cluster that it was copied from."""
+    prepare(tmp_path / "former", ports, brokers=1, config={})
+    ports.release()
+    (tmp_path / "former").rename(tmp_path / "present")
+    (broker,) = prepare(tmp_path / "present", ports, config={}).brokers
+    assert broker.config().log_dirs == str(tmp_path / "present" / "broker-1")
+
+
+def test_one_of_two_voters_is_no_majority(tmp_path, ports):
+    """Half of them elect no controller either."""
+    prepare(tmp_path, ports, brokers=2, config={})
+    ports.release()
+    shutil.rmtree(tmp_path / "broker-2")
+    with pytest.raises(InvalidConfig, match="lacks broker-2 of a cluster with 2 voters"):
+        prepare(tmp_path, ports, config={})
+
+
+def test_folders_of_other_users_are_not_swept(tmp_path, monkeypatch):
+    """One without a lock is not taken for a dead owner's if it is not this user's."""
+    (tmp_path / f"{NAME}x").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    sweep(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == [f"{NAME}x"]
+    monkeypatch.undo()
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cluster_without_most_of_its_voters_is_refused(tmp_path, ports):

@@ -82,6 +82,11 @@ def test_lines_are_counted_before_they_are_split():
     assert asyncio.run(parsed_lines(b"1\n\n" * PRODUCE_RECORD_COUNT_MAX)) == [1] * PRODUCE_RECORD_COUNT_MAX
 
 
+def test_lines_may_end_as_on_windows_and_blank_ones_are_skipped():
+    """A file that an editor has written."""
+    assert asyncio.run(parsed_lines(b'{"a": 1}\r\n\r\n  \n2\r\n\t')) == [{"a": 1}, 2]
+
+
 def test_as_many_records_as_a_request_may_have_are_within_the_bounds():
     """With keys, nested values and timestamps."""
     one = {"key": "k", "value": {"a": [1, 2]}, "timestamp": 1_795_000_000_000}
