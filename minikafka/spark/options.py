@@ -8,6 +8,7 @@ connector refuses because it owns them are refused here too.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -95,6 +96,7 @@ SINK_NAMES = (
     "topic",
     "exactlyOnce",
     "exactlyOnce.plan",
+    "exactlyOnce.writer",
     "transactional",
     "kafka.transaction.timeout.ms",
     "kafka.compression.type",
@@ -217,6 +219,9 @@ class SinkOptions:
     guarantee: Guarantee
     plan: str | None
     """With ``EXACTLY_ONCE`` and ``SEQUENCES``: MAP_ONLY or ONE_TASK."""
+    writer: str | None = None
+    """With ``EXACTLY_ONCE``: a name that no other query's writer has at the same time; None: the sink was not made by
+    exactly_once()."""
     transaction_timeout_ms: int
     api_timeout_s: float
     compression: str
@@ -356,11 +361,21 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         include_headers=given.flag("includeHeaders", default=False),
         guarantee=guarantee,
         plan=plan,
+        writer=_writer(given) if guarantee is Guarantee.EXACTLY_ONCE else None,
         transaction_timeout_ms=given.count("kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
         api_timeout_s=given.count("kafka.default.api.timeout.ms", DEFAULT_API_TIMEOUT_MS) / 1000,
         compression=compression,
         batch_size=given.count("kafka.batch.size", 256 * 1024),
     )
+
+
+def _writer(given: _Given) -> str | None:
+    """One writer can be started twice, with two checkpoints or under two names."""
+    name = given.text("exactlyOnce.writer")
+    if name is None:
+        return None
+    started = "\0".join(given.text(each) or "" for each in ("checkpointLocation", "queryName"))
+    return f"{name}-{hashlib.blake2b(started.encode(), digest_size=8).hexdigest()}"
 
 
 def _guarantee(given: _Given, *, streaming: bool) -> Guarantee:

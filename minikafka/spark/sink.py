@@ -29,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,10 +44,12 @@ from minikafka.spark.transactions import (
     OpenTransaction,
     TaskTransaction,
     abort_all,
+    abort_run,
     abort_unreported,
     check_job_goes_on,
     commit_all,
     is_written,
+    note_run,
     transactional_id,
 )
 from minikafka.types import TopicPartition
@@ -176,6 +178,7 @@ def exactly_once(frame: Any, *, one_transaction: bool = False, **options: str) -
     is_parallel = why_not is None and not one_transaction
     rows = frame if is_parallel else frame.repartition(1)
     writer = rows.writeStream.format("minikafka").options(**{"exactlyOnce": "true"} | options)
+    writer = writer.option("exactlyOnce.writer", uuid.uuid4().hex)
     return writer.option("exactlyOnce.plan", MAP_ONLY if is_parallel else ONE_TASK)
 
 
@@ -228,11 +231,21 @@ class _Partition:
 class TaskWriter:
     """Sends the rows of one task."""
 
-    def __init__(self, options: SinkOptions, brokers: Brokers, identity: Identity, task: int) -> None:
+    def __init__(
+        self,
+        options: SinkOptions,
+        brokers: Brokers,
+        identity: Identity,
+        task: int,
+        *,
+        before_first: Callable[[str], None] | None = None,
+    ) -> None:
+        """Args: ``before_first`` is called with a topic before anything is sent."""
         self._options = options
         self._brokers = brokers
         self._identity = identity
         self._task = task
+        self._before_first = before_first
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._size = 0
         self._keyless = 0
@@ -309,6 +322,9 @@ class TaskWriter:
                 address = self._brokers.leader(place).address
                 groups.setdefault(address, []).append((place, self._built(waiting)))
         refused: ProtocolError | None = None
+        if groups and self._before_first is not None:
+            self._before_first(self.topics[0])
+            self._before_first = None
         for group in groups.values():
             answers = self._brokers.produce(
                 group, timeout_s=PRODUCE_TIMEOUT_S, transactional_id=self._identity.transactional_id
@@ -396,7 +412,7 @@ class _Writer(Travels):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._job = uuid.uuid4().hex
-        """Names a batch write; it travels to the tasks."""
+        """Names a batch write, or a run of a streaming query; it travels to the tasks."""
 
     def write(self, iterator: Iterator[Any]) -> Written:
         options = self._options
@@ -426,15 +442,28 @@ class _Writer(Travels):
         if is_written(transaction.note(), batch):
             skipped = sum(each.num_rows for each in iterator)
             return Written(skipped, skipped)
-        return self._write_transaction(brokers, transaction, task, batch, iterator)
+
+        def note_and_check(topic: str) -> None:
+            if options.writer is not None:
+                note_run(brokers, options.writer, self._job, query_id, topic)
+                check_job_goes_on(brokers, self._job)
+
+        return self._write_transaction(brokers, transaction, task, batch, iterator, before_first=note_and_check)
 
     def _write_transaction(
-        self, brokers: Brokers, transaction: TaskTransaction, task: int, batch: int | None, iterator: Iterator[Any]
+        self,
+        brokers: Brokers,
+        transaction: TaskTransaction,
+        task: int,
+        batch: int | None,
+        iterator: Iterator[Any],
+        *,
+        before_first: Callable[[str], None] | None = None,
     ) -> Written:
         """Write the rows, and the note of ``batch`` if it has a number, and leave the transaction open."""
         opened = transaction.opened
         identity = Identity(opened.producer_id, opened.epoch, is_derived=False, transactional_id=transaction.name)
-        writer = TaskWriter(self._options, brokers, identity, task)
+        writer = TaskWriter(self._options, brokers, identity, task, before_first=before_first)
         try:
             written = writer.write(iterator)
             if not written.rows:
@@ -469,6 +498,11 @@ def _transactions(messages: list[WriterCommitMessage | None]) -> list[OpenTransa
     return [each.transaction for each in messages if isinstance(each, Written) and each.transaction is not None]
 
 
+def _unreported(messages: list[WriterCommitMessage | None]) -> list[int]:
+    """The tasks that Spark has killed, or that failed; a killed one may go on for two seconds."""
+    return [task for task, each in enumerate(messages) if each is None]
+
+
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """``df.write``: with ``transactional=true`` the rows count when all tasks have ended, otherwise at once."""
 
@@ -480,9 +514,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         """Abort the tasks' transactions; what was written without them stays, as with Spark's Kafka sink."""
         self._abort(messages)
         if self._options.guarantee is Guarantee.TRANSACTIONAL:
-            # No later run has these ids; of a streaming query, the next run of the batch fences the tasks of this one.
-            tasks = [task for task, each in enumerate(messages) if each is None]
-            abort_unreported(self._cluster(), self._job, tasks, timeout_ms=self._options.transaction_timeout_ms)
+            names = [transactional_id(self._job, task) for task in _unreported(messages)]
+            abort_unreported(self._cluster(), self._job, names, timeout_ms=self._options.transaction_timeout_ms)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -495,3 +528,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Abort the tasks' transactions that are open; without transactions, what was written stays."""
         self._abort(messages)
+        options, tasks = self._options, _unreported(messages)
+        if options.writer is not None and tasks:
+            abort_run(self._cluster(), options.writer, tasks, timeout_ms=options.transaction_timeout_ms)

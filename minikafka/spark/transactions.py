@@ -14,27 +14,37 @@ Rules for this file:
 5. Spark kills the other tasks of a batch write that fails, but not at once. The driver first makes a mark, a
    transactional id of the job, and then fences each task that has not reported; a task looks for the mark after it has
    initialized its producer. So either it is fenced or it sees the mark, and its transaction holds no reader back.
+6. So it does when a streaming query is stopped or fails, where Spark does not say to the driver which query it is. Each
+   task notes that before its first row, in a group that both know by the name of the writer, with the run of the query:
+   the run has the mark, because the query goes on in the next one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.blocking.brokers import TRANSACTION_KEY, Brokers, BrokersUnreachable, Coordinator
 from minikafka.types import NO_OFFSET, Offset
 from minikafka.wire import messages as m
-from minikafka.wire.group_messages import CommitPartition, OffsetFetchRequest, OffsetFetchResponse
+from minikafka.wire.group_messages import (
+    CommitPartition,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.outcomes import error_in
 from minikafka.wire.transaction_messages import DescribeTransactionsRequest, EndTxnRequest, TxnOffsetCommitRequest
 
 LOGGER = logging.getLogger("minikafka.spark")
 
-ABORT_TIMEOUT_S = 10.0
+ABORT_TIMEOUT_S, ABORT_TIMEOUT_MIN_S = 10.0, 0.5
+"""So long an abort may wait for a coordinator that does not answer; less than the second is no time."""
 NAME_PREFIX = "spark-sink"
 
 _ENDED = (
@@ -76,6 +86,10 @@ def _mark(job: str) -> str:
     return f"{NAME_PREFIX}-{job}-failed"
 
 
+def _group(writer: str) -> str:
+    return f"{NAME_PREFIX}-{writer}"
+
+
 def is_written(note: Offset, batch: int) -> bool:
     """Return True if the committed note (-1: none) says that the task has written this batch.
 
@@ -93,13 +107,14 @@ def is_written(note: Offset, batch: int) -> bool:
 class TaskTransaction:
     """One attempt of one task: initializes the producer, and opens a transaction with the first row."""
 
-    def __init__(self, brokers: Brokers, name: str, *, timeout_ms: int) -> None:
+    def __init__(self, brokers: Brokers, name: str, *, timeout_ms: int, patience_s: float | None = None) -> None:
         self.name = name
         self._brokers = brokers
         self._coordinator = Coordinator(brokers, name, key_type=TRANSACTION_KEY)
         response: m.InitProducerIdResponse = self._coordinator.ask(
             f"initializing transactional id {name}",
             m.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms),
+            timeout_s=patience_s,
         )
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
@@ -151,30 +166,76 @@ def abort_all(brokers: Brokers, transactions: Iterable[OpenTransaction]) -> None
 
     A transaction that was committed stays so: its coordinator refuses the abort.
     """
-    for each in transactions:
+
+    def abort(each: OpenTransaction, timeout_s: float) -> None:
         try:
-            _end(brokers, each, is_commit=False, timeout_s=ABORT_TIMEOUT_S)
+            _end(brokers, each, is_commit=False, timeout_s=timeout_s)
         except _ENDED as error:
             LOGGER.info("%s is not open: %s", each.transactional_id, error.message)
-        except (kafka.ProtocolError, BrokersUnreachable) as error:
-            LOGGER.warning("%s stays open until its timeout or its next attempt: %s", each.transactional_id, error)
+
+    _abort_each((each.transactional_id, partial(abort, each)) for each in transactions)
 
 
-def abort_unreported(brokers: Brokers, job: str, tasks: Iterable[int], *, timeout_ms: int) -> None:
-    """Abort what tasks of a failed batch write that never reported have open, and keep them from writing more (rule 5).
+def abort_unreported(brokers: Brokers, job: str, names: Iterable[str], *, timeout_ms: int) -> None:
+    """Abort what tasks of a failed job that never reported have open, and keep them from writing more (rule 5).
 
     Initializing the producer fences the task and aborts its transaction. A failure is a warning, as in
-    :func:`abort_all`.
+    :func:`abort_all`. ``names``: the transactional ids of the tasks.
     """
-    for name in (_mark(job), *(transactional_id(job, each) for each in tasks)):
+
+    def fence(name: str, timeout_s: float) -> None:
+        TaskTransaction(brokers, name, timeout_ms=timeout_ms, patience_s=timeout_s)
+
+    _abort_each((name, partial(fence, name)) for name in (_mark(job), *names))
+
+
+def _abort_each(aborts: Iterable[tuple[str, Callable[[float], None]]]) -> None:
+    """Abort by transactional id. One that nobody answers leaves the others half of its time, so that all of it ends."""
+    timeout_s = ABORT_TIMEOUT_S
+    for name, abort in aborts:
+        if timeout_s < ABORT_TIMEOUT_MIN_S:
+            LOGGER.warning("what %s may have open stays so until its timeout or its next attempt", name)
+            continue
         try:
-            TaskTransaction(brokers, name, timeout_ms=timeout_ms)
+            abort(timeout_s)
         except (kafka.ProtocolError, BrokersUnreachable) as error:
-            LOGGER.warning("what %s may have open stays so until its timeout: %s", name, error)
+            if isinstance(error, BrokersUnreachable):
+                timeout_s /= 2
+            LOGGER.warning("what %s may have open stays so until its timeout or its next attempt: %s", name, error)
+
+
+def note_run(brokers: Brokers, writer: str, job: str, query: str, topic: str) -> None:
+    """Say which query a writer writes, and in which job (rule 6). ``topic`` is one that exists: offsets need one."""
+    Coordinator(brokers, _group(writer)).ask(
+        f"noting the query of {writer}",
+        OffsetCommitRequest(
+            group_id=_group(writer),
+            partitions=(CommitPartition(topic=topic, partition=0, offset=0, metadata=f"{job} {query}"),),
+        ),
+        error_of=_first_error,
+    )
+
+
+def abort_run(brokers: Brokers, writer: str, tasks: Sequence[int], *, timeout_ms: int) -> None:
+    """Abort what tasks of a streaming query that never reported have open (rule 6), as :func:`abort_unreported`."""
+    try:
+        response: OffsetFetchResponse = Coordinator(brokers, _group(writer)).ask(
+            f"asking for the query of {writer}",
+            OffsetFetchRequest(group_id=_group(writer)),
+            error_of=_first_error,
+            timeout_s=ABORT_TIMEOUT_S,
+        )
+    except (kafka.ProtocolError, BrokersUnreachable) as error:
+        LOGGER.warning("what a stopped query may have open stays so until its timeout or its next run: %s", error)
+        return
+    for noted in sorted({each.metadata for each in response.partitions}):
+        job, query = noted.split()
+        names = [transactional_id(query, task) for task in tasks]
+        abort_unreported(brokers, job, names, timeout_ms=timeout_ms)
 
 
 def check_job_goes_on(brokers: Brokers, job: str) -> None:
-    """For a task of a batch write that has initialized its producer (rule 5). JobFailed, BrokersUnreachable."""
+    """For a task that has initialized its producer (rule 5). JobFailed, BrokersUnreachable."""
     name = _mark(job)
     try:
         Coordinator(brokers, name, key_type=TRANSACTION_KEY).ask(

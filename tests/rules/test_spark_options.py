@@ -196,6 +196,22 @@ def test_sink_options():
         parse_sink({"kafka.bootstrap.servers": "a:1", "topics": "t"}, streaming=True)
 
 
+def test_a_writer_that_is_started_twice_has_two_names():
+    """What its two queries note for their drivers must not be taken for the other's."""
+    given = {"exactlyOnce": "true", "exactlyOnce.plan": "map-only", "exactlyOnce.writer": "w"}
+    started: list[dict[str, str]] = [
+        {},
+        {"checkpointLocation": "/a"},
+        {"checkpointLocation": "/b"},
+        {"queryName": "/a"},
+    ]
+    names = [sink(**given, **each).writer for each in started]
+    assert len({*names}) == 4
+    assert names == [sink(**given, **each).writer for each in started]
+    del given["exactlyOnce.writer"]
+    assert sink(**given).writer is None
+
+
 def test_a_query_may_begin_where_a_group_has_committed():
     """Issue 6, item 5: commitGroup names the group; a batch query only begins there, it commits nothing."""
     assert stream(commitGroup="g").commit_group == "g"

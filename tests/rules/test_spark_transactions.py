@@ -18,6 +18,7 @@ from minikafka.errors import (
     TransactionalIdNotFound,
     UnstableOffsetCommit,
 )
+from minikafka.spark import transactions
 from minikafka.spark.transactions import (
     BatchNotCommitted,
     JobFailed,
@@ -25,10 +26,12 @@ from minikafka.spark.transactions import (
     OpenTransaction,
     TaskTransaction,
     abort_all,
+    abort_run,
     abort_unreported,
     check_job_goes_on,
     commit_all,
     is_written,
+    note_run,
     transactional_id,
 )
 from minikafka.types import Address
@@ -37,6 +40,7 @@ from minikafka.wire.group_messages import (
     Coordinator,
     FetchedOffset,
     FindCoordinatorResponse,
+    OffsetCommitResponse,
     OffsetFetchResponse,
     PartitionOutcome,
 )
@@ -67,6 +71,7 @@ def script(monkeypatch):
 
     monkeypatch.setattr(client, "call", call)
     monkeypatch.setattr(client.time, "sleep", lambda _: None)
+    monkeypatch.setattr(transactions, "ABORT_TIMEOUT_S", 0.8)
     return answers
 
 
@@ -162,13 +167,13 @@ def test_tasks_that_never_reported_are_fenced(script, caplog):
     """Spark kills tasks that write when another one fails: initializing their producers aborts what they left open."""
     initialized = m.InitProducerIdResponse(producer_id=4000, producer_epoch=6)
     script["InitProducerId"] = [ConcurrentTransactions("its open transaction is being aborted"), initialized]
-    abort_unreported(brokers(), "q", [3, 4], timeout_ms=7)
+    abort_unreported(brokers(), "q", [NAME, transactional_id("q", 4)], timeout_ms=7)
     mark = "spark-sink-q-failed"
     names = [mark, mark, NAME, transactional_id("q", 4)]
     assert [each.transactional_id for each in sent(script, "InitProducerId")] == names
     assert {each.transaction_timeout_ms for each in sent(script, "InitProducerId")} == {7}
     script["InitProducerId"] = [NetworkException("no response")]
-    abort_unreported(brokers(), "q", [3], timeout_ms=7)
+    abort_unreported(brokers(), "q", [NAME], timeout_ms=7)
     assert f"what {NAME} may have open stays so until its timeout" in caplog.text
 
 
@@ -183,3 +188,34 @@ def test_a_task_asks_whether_its_job_has_failed(script):
     script["DescribeTransactions"] = [DescribeTransactionsResponse(transactions=(marked,))]
     with pytest.raises(JobFailed, match="job q has failed"):
         check_job_goes_on(brokers(), "q")
+
+
+@pytest.mark.parametrize("api", ["InitProducerId", "EndTxn"])
+def test_aborts_that_nobody_answers_have_an_end(script, caplog, api):
+    """A job of a hundred tasks that fails because brokers are down must not try each of them for a minute."""
+    script[api] = [NetworkException("no response")]
+    if api == "EndTxn":
+        abort_all(brokers(), [OpenTransaction(transactional_id("q", task), 4000, 5) for task in range(100)])
+        assert {each.transactional_id for each in sent(script, api)} == {transactional_id("q", 0)}
+    else:
+        abort_unreported(brokers(), "q", [transactional_id("q", task) for task in range(99)], timeout_ms=7)
+        assert {each.transactional_id for each in sent(script, api)} == {"spark-sink-q-failed"}
+    assert caplog.text.count("stays so until its timeout") == 100
+
+
+def test_the_driver_of_a_stopped_query_learns_what_its_tasks_may_have_open(script, caplog):
+    """Rule 6: Spark says neither the query nor the run to it; the tasks have noted both, and the run gets the mark."""
+    script["OffsetCommit"] = [OffsetCommitResponse(partitions=(PartitionOutcome(topic="t", partition=0),))]
+    note_run(brokers(), "w", "run", "q", "t")
+    (request,) = sent(script, "OffsetCommit")
+    noted = FetchedOffset(topic="t", partition=0, offset=0, metadata=request.partitions[0].metadata)
+    script["OffsetFetch"] = [OffsetFetchResponse(partitions=(noted,))]
+    script["InitProducerId"] = [m.InitProducerIdResponse(producer_id=4000, producer_epoch=6)]
+    abort_run(brokers(), "w", [0, 3], timeout_ms=7)
+    assert {request.group_id, *(each.group_id for each in sent(script, "OffsetFetch"))} == {"spark-sink-w"}
+    names = [each.transactional_id for each in sent(script, "InitProducerId")]
+    assert names == ["spark-sink-run-failed", transactional_id("q", 0), NAME]
+    script["OffsetFetch"] = [InvalidTxnState("odd")]
+    abort_run(brokers(), "w", [0], timeout_ms=7)
+    assert "what a stopped query may have open stays so" in caplog.text
+    assert len(sent(script, "InitProducerId")) == 3

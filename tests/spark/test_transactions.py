@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +16,7 @@ from pyspark.errors import PySparkException
 
 from minikafka.blocking import brokers as client
 from minikafka.spark.options import OptionError, parse_sink
-from minikafka.spark.sink import BatchWriter, exactly_once
+from minikafka.spark.sink import BatchWriter, StreamWriter, Written, exactly_once
 from minikafka.spark.transactions import JobFailed, TaskTransaction, abort_all, commit_all
 from minikafka.types import TopicPartition
 from minikafka.wire.records import Record, build_batch
@@ -202,6 +205,75 @@ def test_a_task_that_writes_after_its_job_has_failed_leaves_nothing_open(kafka, 
     with pytest.raises(JobFailed, match="this task writes nothing"):
         writer.write(iter(rows))
     assert end() == 2
+
+
+LARGE = 300_000
+"""Bytes of a row that pushes the rows before it through all buffers to the sink."""
+
+
+def enlarged(go_on: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Rows as large ones; a task waits before its fourth row until the file is there."""
+
+    def enlarge(batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            while number >= 3 and not go_on.exists():
+                time.sleep(0.05)
+            yield pa.RecordBatch.from_pydict({"value": [batch["value"][0].as_py() * LARGE]})
+
+    return enlarge
+
+
+def test_a_query_that_is_stopped_leaves_nothing_open(spark, kafka, stream, tmp_path, read):
+    """`query.stop()` in the middle of a batch: Spark kills its tasks, and says to the driver neither query nor run."""
+    into, go_on = kafka.topic(1), tmp_path / "go on"
+    values = [b"%d" % index for index in range(5)]
+    kafka.write(stream.topic, 0, values)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    try:
+        rows = stream.frame().select("value").mapInArrow(enlarged(go_on), "value binary")
+        writer = exactly_once(rows, **sink_options(kafka, into, tmp_path))
+        query = writer.start()
+        place = TopicPartition(into, 0)
+        kafka.until("the first row is written", lambda: kafka.brokers.ends([place])[place][0] > 0)
+        query.stop()
+        kafka.until_nothing_is_open([place])
+        assert values_of(read(into, **COMMITTED)) == []
+        go_on.touch()
+        run(writer)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    stable_until(kafka, into, kafka.brokers.ends([place])[place][0])
+    assert values_of(read(into, **COMMITTED)) == [each * LARGE for each in values]
+
+
+def test_a_task_that_writes_after_its_query_was_stopped_leaves_nothing_open(kafka, monkeypatch):
+    """As of a batch write: the run that was stopped has a mark, and the next run of the query goes on."""
+    into = kafka.topic(1)
+    properties = {"sql.streaming.queryId": "q-stopped", "streaming.sql.batchId": "0"}
+    context = SimpleNamespace(partitionId=lambda: 0, getLocalProperty=properties.get)
+    monkeypatch.setattr(TaskContext, "get", classmethod(lambda _: context))
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": into, "exactlyOnce": "true"}
+    options |= {"exactlyOnce.plan": "one-task", "exactlyOnce.writer": "w"}
+
+    def new_writer() -> StreamWriter:
+        return StreamWriter(parse_sink(options, streaming=True))
+
+    def write(writer: StreamWriter, value: bytes) -> Written:
+        return writer.write(iter([pa.RecordBatch.from_pydict({"value": [value]})]))
+
+    def end() -> int:
+        place = TopicPartition(into, 0)
+        return kafka.until_nothing_is_open([place])[place][0]
+
+    tasks = new_writer()
+    write(tasks, b"stopped")
+    new_writer().abort([None], 0)
+    assert end() == 2
+    with pytest.raises(JobFailed, match="this task writes nothing"):
+        write(tasks, b"late")
+    assert end() == 2
+    new_writer().commit([write(new_writer(), b"next run")], 0)
+    assert end() == 4
 
 
 def test_a_batch_write_shows_all_or_nothing(spark, kafka, read):
