@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 from minikafka.errors import BrokerNotAvailable, ProtocolError, WorldError
@@ -96,8 +97,10 @@ class Parent:
 
     async def until_gone(self) -> None:
         """Return when the parent has ended."""
-        while line := await self._reader.readline():
-            self._answers.put_nowait(line)
+        # A parent that has left a request unread resets the connection.
+        with suppress(ConnectionError):
+            while line := await self._reader.readline():
+                self._answers.put_nowait(line)
         self._answers.put_nowait(b"")
 
     async def start(self, node: NodeId) -> None:
@@ -111,7 +114,10 @@ class Parent:
     async def _exchange(self, node: NodeId) -> bytes:
         async with self._one_request:
             self._writer.write(json.dumps({"start": node}).encode() + b"\n")
-            return await self._answers.get()
+            line = await self._answers.get()
+            if not line:
+                self._answers.put_nowait(line)  # the parent is gone for every request
+            return line
 
 
 def wake_with_parent() -> None:
@@ -126,14 +132,16 @@ async def serve_child(ours: socket.socket, start: StartBroker) -> None:
     """The parent's end: do what a child asks for, until the child ends. Closes the socket."""
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     try:
-        while line := await reader.readline():
-            node = json.loads(line)["start"]
-            try:
-                await start(node)
-            except (WorldError, ProtocolError, OSError) as error:  # OSError: its folder is gone, say
-                answer: dict[str, object] = {"error": str(error)}
-            else:
-                answer = {"started": node}
-            writer.write(json.dumps(answer).encode() + b"\n")
+        # A child that is killed before it has read an answer resets the connection.
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                node = json.loads(line)["start"]
+                try:
+                    await start(node)
+                except (WorldError, ProtocolError, OSError) as error:  # OSError: its folder is gone, say
+                    answer: dict[str, object] = {"error": str(error)}
+                else:
+                    answer = {"started": node}
+                writer.write(json.dumps(answer).encode() + b"\n")
     finally:
         writer.close()

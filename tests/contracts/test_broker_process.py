@@ -145,6 +145,44 @@ async def test_a_start_that_is_given_up_does_not_leave_its_answer_to_the_next():
         await next_one
 
 
+async def something_unread(end: socket.socket) -> None:
+    """Return when something has come that nobody reads."""
+    came, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(end, came.set)
+    await came.wait()
+    loop.remove_reader(end)
+
+
+async def test_a_parent_that_dies_before_it_has_read_a_request_is_gone():
+    """The kernel resets such a connection: the broker took that for no end, and outlived its parent for ever."""
+    ours, theirs = socket.socketpair()
+    parent = await Parent.at(theirs.detach())
+    starting = [asyncio.ensure_future(parent.start(node)) for node in (2, 3)]
+    async with asyncio.timeout(60):
+        await something_unread(ours)
+        ours.close()
+        await parent.until_gone()
+        for each in starting:
+            with pytest.raises(BrokerNotAvailable, match="the program that started this broker has ended"):
+                await each
+    parent._writer.close()
+
+
+async def test_a_child_that_is_killed_before_it_has_read_an_answer_is_no_error():
+    """`up` printed a traceback of the event loop."""
+
+    async def start(_node: int) -> None:
+        return
+
+    ours, theirs = socket.socketpair()
+    serving = asyncio.ensure_future(serve_child(ours, start))
+    theirs.send(b'{"start": 2}\n')
+    async with asyncio.timeout(60):
+        await something_unread(theirs)
+        theirs.close()
+        await serving
+
+
 STUBBORN = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: None)
