@@ -46,6 +46,8 @@ class AppliedFaults:
     links: dict[tuple[int, int], int] = field(default_factory=dict)
     """(hit, place in it) -> the fault's number there."""
     machine: Spec = field(default_factory=dict)
+    is_open: bool = False
+    """It has answered once. While the first request loads the code of its doors, later ones can overtake it."""
     is_unsure: bool = False
     """An answer was late or lost: it may have faults whose numbers nobody knows."""
 
@@ -203,6 +205,10 @@ class ProcessTarget:
 
     async def _apply_once(self, node: NodeId, address: Address) -> None:
         applied, links = self._applied[node], self._links(node)
+        if not applied.is_open:
+            # A fault that is set by a request that was given up must not come after the request that heals it.
+            await self._ask("GET", address, "/v1/faults")
+            applied.is_open = True
         if applied.is_unsure:
             await self._ask("DELETE", address, "/v1/faults")
             applied.links.clear()
