@@ -166,6 +166,10 @@ class FetchIsDurable(OfPartition):
                 report(self.name, f"broker {node} asked {leader!r} from {offset}, synced is {replica.log.synced_end}")
 
 
+WATERMARK_EVENTS = frozenset({"hw_advanced", "follower_hw_changed"})
+"""Without one of them a watermark is of before: of a former role, or of a former life."""
+
+
 class CommittedPrefixEqual(OfPartition):
     """Below any two watermarks the records are the same, and stay so (§10.2, §10.3, §10.6, §10.10)."""
 
@@ -191,6 +195,8 @@ class CommittedPrefixEqual(OfPartition):
             return
         exposed = self.exposed.setdefault(view.key, {})
         exposing = self._exposing_epoch(view)
+        # In which epoch that was is not known then: the batch's own is the first that it can have been.
+        is_of_before = view.leader is None and not any(event.kind in WATERMARK_EVENTS for event in view.events)
         is_compacted = view.partition.config.compacts
         if is_compacted and exposing is not None:
             batches = stored_batches(view.partition.log, start, watermark)
@@ -205,7 +211,7 @@ class CommittedPrefixEqual(OfPartition):
                     f"{view.name} on {view.life}: {batch}, exposed was {known.batch}",
                 )
             elif known is None and exposing is not None:
-                exposed[batch.base_offset] = Exposed(batch, exposing)
+                exposed[batch.base_offset] = Exposed(batch, batch.epoch if is_of_before else exposing)
                 if is_compacted:
                     self.by_key.setdefault(view.key, KeyBook()).note(batch, view.time)
             elif known is None:
