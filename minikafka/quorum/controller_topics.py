@@ -328,8 +328,8 @@ def _placed_in_addition(
         raise kafka.InvalidPartitions(
             f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
         )
+    factor = len(topic.partitions[0].assignment.target)
     if asked.assignments is None:
-        factor = len(topic.partitions[0].assignment.target)
         return place(image.eligible_brokers(), partitions=new, replication_factor=factor, start=present)
     if len(asked.assignments) != new:
         raise kafka.InvalidReplicaAssignment(
@@ -339,8 +339,8 @@ def _placed_in_addition(
     for number, replicas in enumerate(placed, start=present):
         where = f"topic {topic.name!r}, partition {number}"
         check_replicas(image, replicas, where)
-        if len(replicas) != len(placed[0]):
-            raise kafka.InvalidReplicaAssignment(f"{where}: all partitions need the same number of replicas")
+        if len(replicas) != factor:
+            raise kafka.InvalidReplicaAssignment(f"{where}: {list(replicas)} are not {factor}, as partition 0 has")
         _check_alive(image, replicas, where)
     return placed
 

@@ -93,6 +93,10 @@ class Ask(NamedTuple):
     """Only the error codes of the answer count."""
     only: str = ""
     """Of the groups in the answer, those whose name has this in it count."""
+    broker: Any = 1
+    """Node id of the broker that is asked, or what stands for it."""
+    until: Callable[[Message], bool] | None = None
+    """The request is repeated until its answer is so; None: while there is no leader or coordinator yet."""
 
     @property
     def is_long_poll(self) -> bool:
@@ -127,7 +131,7 @@ def comparable(value: Any, given: Given, name: str = "") -> Any:
         return list(batches(bytes(value)))
     if isinstance(value, list):
         items = [comparable(each, given, name) for each in value]
-        if name == "partitions" and all(isinstance(each, int) for each in items):
+        if name in {"partitions", "isr_nodes"} and all(isinstance(each, int) for each in items):
             return sorted(items)
         return sorted(items, key=_order) if items and isinstance(items[0], dict | str) else items
     if isinstance(value, bytes) and len(value) == len(bytes(16)):
@@ -502,6 +506,14 @@ ON_PURPOSE = (
         lambda d: d.member == "replica_election_results" and not d.ours,
     ),
     Purpose("a denial comes before a look at the topics", "DeleteTopics", codes((3, 29))),
+    Purpose(
+        "a broker from which a reassignment has taken a partition is not eligible to lead it",
+        "DescribeTopicPartitions",
+        lambda d: (
+            d.member == "eligible_leader_replicas"
+            and d.ours == [each for each in d.kafka if each in d.row["replica_nodes"]]
+        ),
+    ),
     Purpose("nothing is said of what there is not", "DescribeTransactions", member("producer_id", "producer_epoch")),
     Purpose(
         "a producer that is only being confirmed is not shown",
@@ -527,13 +539,13 @@ async def log_in(client: RawClient, user: str, password: str) -> None:
 
 
 class Side:
-    """One broker, and what it has given this conversation."""
+    """One cluster, and what it has given this conversation."""
 
     def __init__(self, bootstrap: str, passwords: Mapping[str, str] = MappingProxyType({})) -> None:
-        """``passwords``: of the clients that log in, by their names."""
-        self._host, _, self._port = bootstrap.partition(":")
+        """``bootstrap`` names all brokers, by node id from 1 on. ``passwords``: of the clients that log in, by name."""
+        self._addresses = dict(enumerate(bootstrap.split(","), 1))
         self._passwords = passwords
-        self._clients: dict[str, RawClient] = {}
+        self._clients: dict[tuple[str, int], RawClient] = {}
         self._open: dict[int, tuple[Ask, asyncio.Task[Message]]] = {}
         self.given = Given()
 
@@ -566,18 +578,19 @@ class Side:
 
     async def _ask(self, ask: Ask) -> Message:
         """The answer; a request that finds no leader or coordinator yet is repeated."""
-        message = filled(ask.message, self.given)
+        message, node = filled(ask.message, self.given), filled(ask.broker, self.given)
         for _ in range(RETRIES):
-            client = self._clients.get(ask.client)
+            client = self._clients.get((ask.client, node))
             if client is None:
-                client = self._clients[ask.client] = await RawClient.at(self._host, int(self._port))
+                host, _, port = self._addresses[node].partition(":")
+                client = self._clients[ask.client, node] = await RawClient.at(host, int(port))
                 if ask.client in self._passwords:
                     await log_in(client, ask.client, self._passwords[ask.client])
             began = time.monotonic()
             answer = await client.call(ask.api, ask.version, message)
             if ask.is_long_poll:
                 answer["has waited"] = (time.monotonic() - began) * 1000 >= message["max_wait_ms"] * WAITED
-            if not errors_in(answer) & NOT_YET:
+            if ask.until(answer) if ask.until is not None else not errors_in(answer) & NOT_YET:
                 break
             await asyncio.sleep(RETRY_PAUSE_S)
         return answer

@@ -28,8 +28,8 @@ def _java() -> Java:
     return found._replace(class_path=class_path, broker_options=options, format_options=options)
 
 
-class KafkaOfOne:
-    """A running broker of Apache Kafka, with the methods that a test needs; all of them block."""
+class Kafka:
+    """Running brokers of Apache Kafka, mostly one, with the methods that a test needs; all of them block."""
 
     def __init__(self, runner: asyncio.Runner, cluster: KafkaCluster, login: Mapping[str, str]) -> None:
         self._runner = runner
@@ -46,11 +46,11 @@ class KafkaOfOne:
         return broker
 
     def folder(self, partition: str) -> Path:
-        """The folder of a partition, such as ``orders-0``."""
+        """The folder of a partition, such as ``orders-0``, of one broker."""
         return self._broker.data / partition
 
     def start(self) -> None:
-        """Start the process, and wait until it answers. RuntimeError with its last lines."""
+        """Start the processes, and wait until one answers that knows all. RuntimeError with last lines."""
         self._runner.run(self._cluster.start())
         admin, deadline = (
             AdminClient({**self._login, "bootstrap.servers": self.bootstrap, "log_level": 0}),
@@ -58,35 +58,37 @@ class KafkaOfOne:
         )
         while True:
             try:
-                admin.list_topics(timeout=1.0)
-            except KafkaException as error:
-                self._broker.check()
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"Kafka is not ready: {self._broker.last_words()}") from error
-            else:
+                found = len(admin.list_topics(timeout=1.0).brokers)
+            except KafkaException:
+                found = 0
+            if found == len(self._cluster.brokers):
                 return
+            for broker in self._cluster.brokers.values():
+                broker.check()
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"Kafka is not ready: {broker.last_words()}")
 
     def stop(self) -> None:
-        """SIGTERM: Kafka closes its logs."""
+        """SIGTERM to one broker: Kafka closes its logs."""
         self._runner.run(self._broker.signalled(signal.SIGTERM))
 
 
 @contextmanager
 def kafka(
-    settings: Mapping[str, str] | None = None, login: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[KafkaOfOne]:
-    """One broker of Apache Kafka 4.3.1, formatted and started. NoKafka says what is missing.
+    settings: Mapping[str, str] | None = None, login: Mapping[str, str] = MappingProxyType({}), *, brokers: int = 1
+) -> Iterator[Kafka]:
+    """Brokers of Apache Kafka 4.3.1, formatted and started. NoKafka says what is missing.
 
     ``login`` has librdkafka's settings for clients of a broker whose ``settings`` require a login.
     """
     with asyncio.Runner() as runner:
-        cluster = KafkaCluster(_java(), 1)
+        cluster = KafkaCluster(_java(), brokers)
         try:
-            [broker] = cluster.brokers.values()
-            with broker.settings.open("a", encoding="ascii") as file:
-                file.write("".join(f"{name}={value}\n" for name, value in (settings or {}).items()))
+            for broker in cluster.brokers.values():
+                with broker.settings.open("a", encoding="ascii") as file:
+                    file.write("".join(f"{name}={value}\n" for name, value in (settings or {}).items()))
             runner.run(cluster.format())
-            made = KafkaOfOne(runner, cluster, login)
+            made = Kafka(runner, cluster, login)
             made.start()
             yield made
         finally:

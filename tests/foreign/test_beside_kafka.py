@@ -40,6 +40,7 @@ FRESH = random.SystemRandom().randrange(10**6, 10**9)
 SEEDS = [int(each) for each in os.environ.get("MINIKAFKA_BESIDE_SEEDS", "1,2,3").split(",")]
 PAUSES_S = {"EndTxn": 0.1, "InitProducerId": 0.1, "CreateTopics": 0.2, "DeleteTopics": 0.2}
 PAUSES_S |= {"CreateAcls": 0.05, "DeleteAcls": 0.05}
+PAUSES_S |= {"CreatePartitions": 0.1, "ElectLeaders": 0.1, "ListPartitionReassignments": 0.1}
 """Both brokers do the rest of these after their answer."""
 
 

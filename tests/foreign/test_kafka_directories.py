@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from minikafka import LocalCluster
 from tests.e2e.commands import completed
-from tests.foreign.kafka_brokers import KafkaOfOne, kafka
+from tests.foreign.kafka_brokers import Kafka, kafka
 from tests.foreign.kafka_tools import NEWEST, tool_command
 
 pytestmark = [pytest.mark.java, pytest.mark.e2e, pytest.mark.slow]
@@ -156,7 +156,7 @@ def test_our_directory_in_kafkas_broker(tmp_path: Path):
         assert seen(theirs.bootstrap) == ENDED
 
 
-def abort_by_kafkas_tool(theirs: KafkaOfOne, folder: Path) -> None:
+def abort_by_kafkas_tool(theirs: Kafka, folder: Path) -> None:
     command = tool_command(NEWEST, folder, "org.apache.kafka.tools.TransactionsCommand")
     place = ("--topic", TOPIC, "--partition", "0", "--start-offset", str(OPEN_AT))
     arguments = [*command, "--bootstrap-server", theirs.bootstrap, "abort", *place]

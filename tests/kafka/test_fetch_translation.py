@@ -15,7 +15,7 @@ from minikafka.wire.kafka.translate.common import Directory, Exchange
 from minikafka.wire.kafka.translate.fetch import FETCH
 from minikafka.wire.kafka.translate.groups import OFFSET_COMMIT
 from minikafka.wire.kafka.translate.transactions import TXN_OFFSET_COMMIT
-from minikafka.wire.messages import FetchedPartition, FetchRequest, FetchResponse
+from minikafka.wire.messages import CurrentLeader, FetchedPartition, FetchRequest, FetchResponse
 
 KNOWN, UNKNOWN = bytes(range(1, 17)), bytes(range(2, 18))
 
@@ -88,6 +88,16 @@ def test_a_request_for_everything_with_an_unknown_id_begins_no_session():
     """What is known is served; the unknown id must be named again each time."""
     request = asked(13, fetch(KNOWN, UNKNOWN, session_epoch=0))
     assert (len(request.partitions), request.session_epoch) == (1, -1)
+
+
+@pytest.mark.parametrize(("version", "is_named"), [(12, False), (15, False), (16, True), (18, True)])
+def test_a_response_names_the_leader_where_it_has_its_address(version: int, is_named: bool):
+    """KIP-951: Kafka fills ``current_leader``, which is there since version 12, from version 16 on."""
+    topics: Any = SimpleNamespace(topic_id=Topics().topic_id, topic_name=Topics().topic_name, endpoint=lambda _: None)
+    leader = CurrentLeader(leader_id=2, leader_epoch=3)
+    moved = FetchedPartition(topic="t", partition=0, error_code=6, current_leader=leader)
+    response = FETCH.response(fetch(KNOWN), FetchResponse(partitions=(moved,)), Exchange(version, topics, "client"))
+    assert ("current_leader" in response["responses"][0]["partitions"][0]) is is_named
 
 
 @pytest.mark.parametrize(("name", "code"), [("t", 0), ("gone", kafka.FetchSessionTopicIdError.code)])

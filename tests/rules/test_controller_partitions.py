@@ -82,6 +82,8 @@ def test_number_of_partitions_of_a_coordinators_log_stays(name: str):
         (3, ((1, 9),), 39),
         (3, ((3,),), 39),
         (4, ((1, 2), (1,)), 39),
+        (3, ((2,),), 39),
+        (3, ((2, 1, 3),), 39),
     ],
 )
 def test_what_cannot_be_is_refused(count: int, replicas: tuple[tuple[int, ...], ...], error: int):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from minikafka.broker.purgatory import Mark
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
+from minikafka.errors import NotLeaderOrFollower
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import WALL_START_MS
@@ -287,16 +288,32 @@ def test_sessions_follow_the_last_stable_offset(cluster: SimCluster):
     assert visible(found) == [b"a"]
 
 
+def producers_of(**only: int) -> DescribeProducersRequest:
+    return DescribeProducersRequest(partitions=(DescribeProducersPartition(topic="orders", partition=0, **only),))
+
+
 def test_describe_producers_shows_open_transactions_and_coordinators(cluster: SimCluster):
     """KIP-664: what finds a hanging transaction, and what its abort needs."""
     wrote(cluster, 7, 0, b"a")
     assert codes(sent(cluster, marker(producer_id=8, coordinator_epoch=5))) == [0]
-    ask = DescribeProducersRequest(partitions=(DescribeProducersPartition(topic="orders", partition=0),))
-    (found,) = asked(cluster, cluster.leader_of(ORDERS), ask).partitions
+    (found,) = asked(cluster, cluster.leader_of(ORDERS), producers_of()).partitions
     assert [
         (each.producer_id, each.last_sequence, each.coordinator_epoch, each.current_txn_start_offset)
         for each in found.active
     ] == [(7, 0, -1, 0), (8, -1, 5, -1)]
+
+
+def test_each_replica_shows_the_producers_that_it_knows(cluster: SimCluster):
+    """KIP-664, as in Kafka: a follower, too. What one producer has written so far is a question for the leader."""
+    wrote(cluster, 7, 0, b"a")
+    leader = cluster.leader_of(ORDERS)
+    replicas = [cluster.replica(node, ORDERS) for node in cluster.nodes]
+    cluster.until(lambda: all(each and each.high_watermark == 1 for each in replicas), 5, "it is copied")
+    for node in cluster.nodes:
+        (found,) = asked(cluster, node, producers_of()).partitions
+        assert [(each.producer_id, each.last_sequence) for each in found.active] == [(7, 0)]
+        (found,) = asked(cluster, node, producers_of(producer_id=7)).partitions
+        assert found.error_code == (0 if node == leader else NotLeaderOrFollower.code)
 
 
 @pytest.mark.parametrize(

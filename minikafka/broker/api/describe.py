@@ -135,7 +135,8 @@ def _ms_ago(at: float, now: float) -> int:
 def handle_describe_producers(
     replicas: ReplicaManager, request: m.DescribeProducersRequest
 ) -> m.DescribeProducersResponse:
-    """What one idempotent producer wrote last to each partition, once that is committed (issue 4); or all of them.
+    """What one idempotent producer wrote last to each partition, once that is committed (issue 4): leaders know. Or
+    all producers of this replica, which a follower shows, too (KIP-664).
 
     Who goes on behind an earlier attempt must not go on behind records that a new leader may not have: while the
     producer's last batch is at or above the high watermark the answer is OFFSET_NOT_AVAILABLE.
@@ -148,10 +149,11 @@ def handle_describe_producers(
 def _describe_producer(replicas: ReplicaManager, item: m.DescribeProducersPartition) -> m.DescribedProducer:
     name = TopicPartition(item.topic, item.partition)
     try:
-        leader = replicas.get(name).as_leader()
+        replica = replicas.get(name)
         if item.producer_id < 0:
-            active = tuple(m.ActiveProducer(**each._asdict()) for each in leader.log.producers.active())
+            active = tuple(m.ActiveProducer(**each._asdict()) for each in replica.log.producers.active())
             return m.DescribedProducer(topic=item.topic, partition=item.partition, active=active)
+        leader = replica.as_leader()
         known = leader.log.producers.last_batch(item.producer_id)
         if known is not None and known[2] >= leader.high_watermark:
             raise OffsetNotAvailable(f"{name}: the last batch of producer {item.producer_id} is not yet committed")

@@ -25,6 +25,8 @@ from minikafka.wire.messages import (
 )
 
 BY_ID_FROM = 13
+LEADER_FROM = 16
+"""Kafka names the leader from here on, with its address (KIP-951), though responses have a place for it from 12 on."""
 FULL_EPOCH = 0
 """Session epoch of a request that names all partitions and begins a session."""
 FINAL_EPOCH = -1
@@ -158,7 +160,7 @@ def _partition(answer: FetchedPartition, version: int, *, is_committed: bool) ->
     if answer.diverging_epoch is not None:
         diverging = answer.diverging_epoch
         row["diverging_epoch"] = {"epoch": diverging.epoch, "end_offset": diverging.end_offset}
-    if answer.current_leader is not None:
+    if answer.current_leader is not None and version >= LEADER_FROM:
         row["current_leader"] = leader_of(answer.current_leader)
     return row
 
