@@ -62,6 +62,7 @@ def soon(seconds: float = 60.0) -> float:
     "answer",
     [
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok",
@@ -197,6 +198,54 @@ async def test_an_answer_before_the_request_is_out_is_given_and_the_connection_i
             with pytest.raises((RequestRefused, OutcomeUnknown), match=r"413|closed|reset|pipe"):
                 await network.call(peer, "Produce", [bytes(32 << 20)], deadline=soon())
     assert connections == 2
+
+
+@contextlib.asynccontextmanager
+async def echoing() -> AsyncIterator[tuple[HttpClient, Address, list[bytes]]]:
+    """A client of its own, and the heads of all requests that its server has got."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            heads.append(await request_of(reader))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    client = HttpClient(connect_timeout_s=60.0, idle_s=10.0)
+    async with listening(serve) as (_, peer):
+        yield client, peer, heads
+        await client.close()
+
+
+async def test_a_connection_that_was_idle_for_long_takes_no_call():
+    """The other end may be closing it at this moment, and the call's outcome would be unknown."""
+    async with echoing() as (client, peer, _):
+        assert await client.call(peer, "Echo", [], soon()) == (200, b"ok")
+        (first,) = client._open
+        first.idle_since -= 11.0
+        assert await client.call(peer, "Echo", [], soon()) == (200, b"ok")
+        assert not first.is_open
+
+
+async def test_the_deadline_of_a_call_that_is_answered_does_not_end_the_next_one():
+    """Its timer may be due in the turn in which its answer comes."""
+    async with echoing() as (client, peer, _):
+        await client.call(peer, "Echo", [], soon())
+        (connection,) = client._open
+        calling = asyncio.ensure_future(client.call(peer, "Echo", [], soon()))
+        await asyncio.sleep(0)
+        connection._expire(asyncio.get_running_loop().create_future())
+        assert await calling == (200, b"ok")
+
+
+async def test_a_call_that_connects_while_its_network_closes_is_not_sent():
+    """A broker that was stopped must not act any more."""
+    async with echoing() as (client, peer, heads):
+        calling = asyncio.ensure_future(client.call(peer, "Echo", [], soon()))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(OutcomeUnknown, match="this end of the network is closed"):
+            await calling
+        assert heads == []
 
 
 async def test_a_refused_connection_is_told_in_words():

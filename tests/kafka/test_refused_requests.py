@@ -22,6 +22,7 @@ from minikafka.wire.kafka.codec import Message, decode, encode
 from minikafka.wire.kafka.offer import OFFERS
 from minikafka.wire.kafka.schema import api_named
 from minikafka.wire.kafka.translate.common import Exchange
+from minikafka.wire.kafka.translate.topics import PARTITIONS_MAX
 from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsResponse,
@@ -173,3 +174,16 @@ def test_a_page_of_partitions_has_the_denied_topics():
     found = [(each["name"], each["error_code"], len(each["partitions"])) for each in answer["topics"]]
     assert found == [("t", 0, 1), ("z", 29, 0)]
     assert answer["next_cursor"] == {"topic_name": "t", "partition_index": 1}
+
+
+@pytest.mark.parametrize(("limit", "count"), [(-1, 1), (0, 1), (3, 3), (10**6, PARTITIONS_MAX)])
+def test_a_page_of_partitions_has_one_at_least_and_a_bounded_number(limit: int, count: int):
+    """KIP-966: whatever the client asks for. A page without partitions would be asked for again and again."""
+    partition = DescribedPartition(
+        partition=0, leader=1, leader_epoch=0, partition_epoch=0, controller_epoch=0, replicas=(1,), isr=(1,)
+    )
+    topic = DescribedTopic(topic="t", partitions=(partition,) * (PARTITIONS_MAX + 1))
+    asked: Message = {"topics": [{"name": "t"}], "response_partition_limit": limit, "cursor": None}
+    answer = answered("DescribeTopicPartitions", 0, asked, DescribeTopicsResponse(topics=(topic,)))
+    assert [len(each["partitions"]) for each in answer["topics"]] == [count]
+    assert answer["next_cursor"] == {"topic_name": "t", "partition_index": count}

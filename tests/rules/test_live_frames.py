@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import zlib
 from dataclasses import dataclass, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from minikafka.config import BrokerConfig
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.rest import json_text
-from minikafka.rest.live import TOPIC_COUNT_MAX, cluster_state
+from minikafka.rest.live import FRAMES_KEPT, TOPIC_COUNT_MAX, _Channel, cluster_state
 from minikafka.rest.routes import GZIP_MEMORY, GZIP_WINDOW
 from minikafka.types import NO_NODE, Address, NodeId
 from minikafka.wire.differences import difference
@@ -105,3 +108,37 @@ def test_topics_with_problems_are_among_those_that_are_shown():
         ["ok"],
     ]
     assert "without a leader: 1; below min ISR: 1; under-replicated: 3." in state["summary"]
+
+
+class Counting(_Channel):
+    """A channel whose states are given by hand."""
+
+    async def read(self) -> dict[str, Any]:
+        return await asyncio.Future()
+
+    async def kinds(self, seen: int, count: int) -> list[str]:
+        """The kinds of the first events that a viewer gets which has read the version ``seen`` of this channel."""
+        found: list[str] = []
+        async with asyncio.timeout(60), contextlib.aclosing(self.events(f"{self._id}-{seen}")) as events:
+            while len(found) < count:
+                lines = (await anext(events)).decode().splitlines()
+                found += [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+        return found
+
+
+async def test_a_viewer_continues_only_behind_what_this_channel_has_kept():
+    """An id of a version that it never had, or has dropped, is answered with the whole state."""
+    host = SimpleNamespace(
+        node_id=1,
+        config=SimpleNamespace(testing_endpoints_enable=False),
+        world=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 7)),
+    )
+    channel = Counting(cast("Any", host), lambda: None)
+    for number in range(FRAMES_KEPT + 5):
+        channel._publish({"n": number})
+    newest = FRAMES_KEPT + 5
+    assert await channel.kinds(newest - 2, 3) == ["hello", "frame", "frame"]
+    assert (await channel.kinds(5, FRAMES_KEPT + 1))[1:] == ["frame"] * FRAMES_KEPT
+    for seen in (4, 1, newest + 1):
+        assert await channel.kinds(seen, 3) == ["hello", "gap", "snapshot"]
+    await channel.stop()

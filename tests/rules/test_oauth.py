@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -13,11 +14,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig, SaslAuthenticationFailed
 from minikafka.security import oauth
 from minikafka.security.login import LoginFailed
 from minikafka.security.oauth import INVALID_TOKEN, OAuthExchange, TokenRules, Tokens, parse_jwks
 from minikafka.security.sasl import SaslLogin, SaslPolicy, Stage
+from minikafka.world.jwks import JwksReader
+from tests.clients.fake_cluster import play
 from tests.tokens import AUDIENCE, ISSUER, Issuer
 
 RULES = TokenRules(issuer=ISSUER, audiences=frozenset({AUDIENCE, "other"}))
@@ -239,3 +243,27 @@ def test_messages_of_other_forms_fail(tokens: Tokens, issuer: Issuer):
         with pytest.raises(SaslAuthenticationFailed):
             it.authenticate(message(token), 2)
     assert hashlib.sha256(token.encode()).digest() not in tokens._verified or not login(tokens).user
+
+
+def test_keys_are_looked_for_however_long_their_server_is_away_and_reported_when_they_change(issuer: Issuer):
+    """After 1,024 failures the pause was no number any more; keys that are the same are no news."""
+    texts = [b"none"] * 1100 + [issuer.jwks("RS256").encode()] * 3 + [issuer.jwks().encode()]
+    reported: list[str] = []
+    tokens = Tokens(RULES)
+    config = BrokerConfig(sasl_oauthbearer_jwks_endpoint_url="https://keys.example/jwks")
+    keys = JwksReader(config, tokens, lambda kind, /, **_facts: reported.append(kind))
+
+    async def read() -> bytes:
+        return texts.pop(0) if texts else await asyncio.Future()
+
+    keys._read = read
+
+    async def story() -> None:
+        reading = asyncio.ensure_future(keys._run())
+        while texts and not reading.done():  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(60.0)
+        await asyncio.sleep(60.0)
+        reading.cancel()
+
+    play(story)
+    assert reported == ["jwks_failed"] * 1100 + ["jwks_loaded"] * 2
