@@ -34,6 +34,7 @@ from minikafka.rest import testing_hooks
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.testing.plugin import QUICK
 from minikafka.types import Address
+from minikafka.wire.acls import Acl
 from minikafka.wire.codec import decode_response, encode_request
 from minikafka.wire.kafka.codec import encode, varint
 from minikafka.wire.messages import (
@@ -83,7 +84,16 @@ def allow(cluster: LocalCluster, name: str, kind: ResourceType, resource: str, *
     ]
     for each in admin.create_acls(bindings).values():
         each.result(PATIENCE_S)
-    time.sleep(0.5)  # a round of metadata, to all brokers
+    wanted = {(name, resource, each.value) for each in operations}
+    until = time.monotonic() + PATIENCE_S
+    for node in cluster.node_ids:  # each checks clients with the metadata that it has
+        while not wanted <= {_entry(each) for each in cluster.broker(node).image.acls.values()}:
+            assert time.monotonic() < until, f"broker {node} does not know the ACLs"
+            time.sleep(0.01)
+
+
+def _entry(acl: Acl) -> tuple[str, str, int]:
+    return acl.principal.removeprefix("User:CN="), acl.resource_name, int(acl.operation)
 
 
 def test_records_are_replicated_and_survive_their_leader(cluster: LocalCluster):
