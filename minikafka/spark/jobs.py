@@ -15,8 +15,12 @@ Read the folder with Spark: its list of files (``_spark_metadata``) says which b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 LOOK_INTERVAL_S = 0.5
@@ -33,17 +37,45 @@ def run_query(writer: Any, *, follow: bool, report: Report) -> int:
     query = (writer if follow else writer.trigger(availableNow=True)).start()
     rows, last = 0, -1
     try:
-        while True:
-            ended = query.awaitTermination(LOOK_INTERVAL_S)
-            for each in query.recentProgress:
-                if each["batchId"] > last and each["numInputRows"]:
-                    rows += each["numInputRows"]
-                    report(each["batchId"], rows)
-                last = max(last, each["batchId"])
-            if ended:
-                return rows
+        with _interrupted_between_calls() as check:
+            while True:
+                ended = query.awaitTermination(LOOK_INTERVAL_S)
+                for each in query.recentProgress:
+                    if each["batchId"] > last and each["numInputRows"]:
+                        rows += each["numInputRows"]
+                        report(each["batchId"], rows)
+                    last = max(last, each["batchId"])
+                if ended:
+                    return rows
+                check()
     finally:
         query.stop()
+
+
+@contextmanager
+def _interrupted_between_calls() -> Iterator[Callable[[], None]]:
+    """What is yielded raises KeyboardInterrupt if Ctrl-C was pressed.
+
+    In the middle of a call to the JVM, pyspark's own handler breaks its connection, and py4j prints tracebacks.
+    """
+    is_asked = False
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_asked
+        is_asked = True
+
+    def check() -> None:
+        if is_asked:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield check  # handlers belong to the main thread
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def archive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from unittest.mock import MagicMock, call
 
@@ -10,7 +11,7 @@ import pytest
 
 from minikafka.cli.spark import sentence_of
 from minikafka.spark import session as spark_session
-from minikafka.spark.jobs import archive
+from minikafka.spark.jobs import archive, run_query
 from minikafka.spark.session import NoPackage, prepare_environment
 
 OURS = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown: Traceback
@@ -99,3 +100,22 @@ def test_a_python_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     with pytest.raises(NoPackage, match=r"PYSPARK_PYTHON=.* does not answer within 0\.1 s"):
         prepare_environment("yarn")
+
+
+def test_ctrl_c_waits_for_the_end_of_a_call_to_the_jvm():
+    """In the middle of one, two tracebacks of pyspark and py4j were the end of each `archive --follow`."""
+    done: list[str] = []
+
+    def look(_timeout_s: float) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        done.append("looked")
+        return False
+
+    writer, before = MagicMock(), signal.getsignal(signal.SIGINT)
+    query = writer.start.return_value
+    query.recentProgress, query.awaitTermination = [], look
+    query.stop.side_effect = lambda: done.append("stopped")
+    with pytest.raises(KeyboardInterrupt):
+        run_query(writer, follow=True, report=MagicMock())
+    assert done == ["looked", "stopped"]
+    assert signal.getsignal(signal.SIGINT) is before
