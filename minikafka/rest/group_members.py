@@ -164,12 +164,17 @@ async def post_member(visit: Visit) -> Json:
     for topic in wish.topics:
         check_known(visit, topic)
     until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000
+    is_new = not wish.member_id and not wish.group_instance_id
     try:
         # Waiting requests end here, also when the coordinator is this broker itself.
         async with asyncio.timeout(visit[MAX_WAIT_MS] / 1000):
             joined, assigned = await _assigned(visit, group, wish, until)
     except (TimeoutError, kafka.NetworkException) as late:
+        if is_new:
+            await _leave_if_abandoned(visit, group, wish)
         raise _not_yet(group, wish) from late
+    if is_new:
+        await _leave_if_abandoned(visit, group, wish)
     revoked = [each for each in groups.partitions_in(wish.owned) if each not in assigned.partitions]
     return Joined(
         group=group,
@@ -216,10 +221,19 @@ async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple
             return joined, Assignment.given(synced.assignment)
         except kafka.InconsistentGroupProtocol:
             if not wish.group_instance_id:
-                leaving = g.LeavingMember(member_id=joined.member_id, reason="its assignment cannot be read")
-                leave = g.LeaveGroupRequest(group_id=group, members=(leaving,))
-                await from_coordinator(visit, group, leave, until=until)
+                await _leave(visit, group, joined.member_id, "its assignment cannot be read")
             raise
+
+
+async def _leave_if_abandoned(visit: Visit, group: str, wish: Wish) -> None:
+    """A newcomer whose client has left is known to nobody: it would keep partitions until its session ends."""
+    if wish.member_id and visit.http.transport is None:
+        await _leave(visit, group, wish.member_id, "its client left before it had joined")
+
+
+async def _leave(visit: Visit, group: str, member_id: str, reason: str) -> None:
+    leaving = g.LeavingMember(member_id=member_id, reason=reason)
+    await from_coordinator(visit, group, g.LeaveGroupRequest(group_id=group, members=(leaving,)))
 
 
 def _join_failed(response: g.JoinGroupResponse) -> g.JoinGroupResponse | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -72,6 +72,39 @@ def join_body(topic: str, **more: Any) -> dict[str, Any]:
 
 def numbers(told: dict[str, Any]) -> list[int]:
     return [number for part in told["assignment"] for number in part["partitions"]]
+
+
+async def test_a_join_that_its_client_gives_up_leaves_no_member(person: Person):
+    """`curl -m 1`: nobody knew the member's id, and it kept its partitions until its session ended."""
+    topic = await filled(person, "given-up")
+    group = "/v1/groups/given-up"
+    wish = join_body(topic, session_timeout_ms=1_800_000, rebalance_timeout_ms=1_800_000)
+    first = await person("POST", f"{group}/members", wish)
+
+    async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
+        for _ in range(PATIENCE_S * 50):
+            if await holds():
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(holds)
+
+    async def has_two_members() -> bool:
+        return len((await person("GET", group))["members"]) == 2
+
+    async def is_gone() -> bool:
+        """No broker has the request any more."""
+        answers = [await (await person.http.get(f"{url}/v1/connections")).json() for url in person.urls]
+        pending = [each["pending_request"] for answer in answers for each in answer["connections"]]
+        return f"POST {group}/members" not in pending
+
+    given_up = asyncio.ensure_future(person("POST", f"{group}/members", wish))
+    await eventually(has_two_members)
+    given_up.cancel()
+    await eventually(is_gone)
+    async with asyncio.timeout(PATIENCE_S):
+        again = await person("POST", f"{group}/members", {**wish, "member_id": first["member_id"]})
+        while numbers(again) != [0, 1]:
+            again = await person("POST", f"{group}/members", {**wish, "member_id": first["member_id"]})
 
 
 async def test_a_person_is_a_member_from_join_to_leave(person: Person):
