@@ -19,6 +19,7 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig
 from minikafka.ports import Events
 from minikafka.rest.json_text import json_rpc
+from minikafka.tasks import in_turn
 from minikafka.types import Address, NodeId
 from minikafka.wire.garbage import without_collection
 from minikafka.wire.messages import RunTestHookRequest, RunTestHookResponse
@@ -204,13 +205,13 @@ class LocalBroker:
         await self._real.close()
 
     async def kill(self) -> None:
-        """As kill -9: first nothing reaches a file or a peer any more, then its tasks end."""
+        """As kill -9: first nothing reaches a file or a peer any more, then its tasks end.
+
+        Also if the caller gives it up: what half of it leaves keeps its port, and nobody has it in hand any more.
+        """
         self._stop_watching()
-        if self._jwks is not None:
-            await self._jwks.close()
-        await self._real.kill()
-        await asyncio.sleep(0)
-        await self.broker.abandon()
+        jwks = () if self._jwks is None else (self._jwks.close,)
+        await in_turn(*jwks, self._real.kill, partial(asyncio.sleep, 0), self.broker.abandon)
 
     # ---- the doors on its port ---------------------------------------------------------------------------------------
 

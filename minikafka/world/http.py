@@ -15,6 +15,7 @@ from typing import Unpack
 
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.ports import Buffers, Handler, HttpLogin, OpenSession
+from minikafka.tasks import in_turn
 from minikafka.types import Address
 from minikafka.wire.codec import http_failure
 from minikafka.world.connections import ConnectionQuota, OpenConnection, user_agent
@@ -144,6 +145,5 @@ class HttpNetwork:
         """As if the process had died: peers see their connections reset, and no call works any more."""
         for server in self._servers:
             server.abort()
-        if self._links is not None:
-            await self._links.close()
-        await self._client.close()
+        links = () if self._links is None else (self._links.close,)
+        await in_turn(*links, self._client.close)

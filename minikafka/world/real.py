@@ -105,8 +105,10 @@ class RealWorld:
         """As kill -9 would: nothing of this incarnation reaches a file or a peer any more. Cancel its tasks after."""
         if self.disk is not None:
             self.disk.fence()
-        await self.network.abort()
-        self.events.close()
+        try:
+            await self.network.abort()
+        finally:
+            self.events.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -40,6 +40,7 @@ from minikafka.wire.messages import (
 )
 from minikafka.wire.records import Record, build_batch
 from minikafka.world.clients import Asker, Producer
+from minikafka.world.link_faults import LinkEnd
 from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = pytest.mark.e2e
@@ -187,6 +188,30 @@ def test_a_broker_is_started_again_when_its_stop_has_ended(tmp_path):
     with LocalCluster(3, tmp_path, QUICK) as cluster:
         cluster.run(at_once)
         assert cluster.broker(3).is_ready
+
+
+def test_a_kill_that_is_given_up_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    """Ctrl-C, or a time limit of pytest: the tasks of the broker ran on, until one of them met the fence of its disk."""
+    with LocalCluster(1) as cluster:
+        broker = cluster.broker(1)
+        is_at_work = asyncio.Event()
+
+        async def never(_self: LinkEnd) -> None:
+            is_at_work.set()
+            await asyncio.Event().wait()
+
+        async def given_up() -> int:
+            killing = asyncio.ensure_future(cluster._kill(1))
+            await is_at_work.wait()
+            killing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await killing
+            return len(broker._tasks._running)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LinkEnd, "close", never)
+            assert cluster.run(given_up, timeout_s=60) == 0
+        cluster.restart(1)
 
 
 @pytest.mark.parametrize("deed", ["start", "stop", "kill"])
