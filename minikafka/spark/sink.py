@@ -438,6 +438,9 @@ class _Writer(Travels):
             return TaskWriter(options, brokers, identity, task).write(iterator)
         if options.plan == ONE_TASK and task != 0:
             raise OptionError(f"exactlyOnce.plan={ONE_TASK}: the query has more than one task: use repartition(1)")
+        if options.writer is not None:
+            # A task that is killed late must not fence that of the next run.
+            check_job_goes_on(brokers, self._job)
         transaction = self._begin(brokers, transactional_id(query_id, task))
         if is_written(transaction.note(), batch):
             skipped = sum(each.num_rows for each in iterator)

@@ -235,7 +235,7 @@ def abort_run(brokers: Brokers, writer: str, tasks: Sequence[int], *, timeout_ms
 
 
 def check_job_goes_on(brokers: Brokers, job: str) -> None:
-    """For a task that has initialized its producer (rule 5). JobFailed, BrokersUnreachable."""
+    """For a task, also when it has initialized its producer (rule 5). JobFailed, BrokersUnreachable."""
     name = _mark(job)
     try:
         Coordinator(brokers, name, key_type=TRANSACTION_KEY).ask(

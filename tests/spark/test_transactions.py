@@ -272,7 +272,10 @@ def test_a_task_that_writes_after_its_query_was_stopped_leaves_nothing_open(kafk
     with pytest.raises(JobFailed, match="this task writes nothing"):
         write(tasks, b"late")
     assert end() == 2
-    new_writer().commit([write(new_writer(), b"next run")], 0)
+    next_run = write(new_writer(), b"next run")
+    with pytest.raises(JobFailed, match="this task writes nothing"):
+        write(tasks, b"later still")
+    new_writer().commit([next_run], 0)
     assert end() == 4
 
 
