@@ -159,7 +159,8 @@ async def test_a_successor_fences_its_predecessor(curl: Curl):
 
 async def test_a_transaction_over_its_timeout_is_aborted(curl: Curl):
     """Its commit says so, and initializing again helps."""
-    sender = await curl.begin("slow", timeout_ms=300)
+    # Long enough for one record: between its way to the coordinator and to the leader, a machine may stand still.
+    sender = await curl.begin("slow", timeout_ms=3_000)
     await curl.send(sender, "lost")
     await curl.until(curl.transaction, lambda told: told["state"] == "CompleteAbort")
     refused = await curl.end(sender, "commit", expect=409)
