@@ -33,6 +33,9 @@ WAITED = 0.8
 NOT_YET = frozenset({5, 6, 14, 15, 16, 51})
 """No leader or coordinator yet, or a transaction that ends: the request is repeated, as clients do."""
 
+LEARNED_FROM = frozenset({0, 5, 79})
+"""Errors of answers from which something is learned: a partition without a leader, a member id that is required."""
+
 VOLATILE = frozenset(
     {
         *("throttle_time_ms", "error_message", "batch_index_error_message", "cluster_id", "host", "port"),
@@ -285,6 +288,21 @@ def is_stale_of_static(epoch: Any) -> bool:
     return isinstance(epoch, Own) and epoch.label in {"s", "s again"} and epoch.plus < 0
 
 
+def is_leaderless(found: Difference) -> bool:
+    """Return True if the one partition that a Produce or Fetch names has no leader."""
+    [topic] = found.ask.message["topic_data" if found.ask.api == "Produce" else "topics"]
+    [part] = topic["partition_data" if found.ask.api == "Produce" else "partitions"]
+    place = f"{topic['name']}-{part.get('index', part.get('partition'))}"
+    return bool(found.given.values.get(("leader", place)) == -1)
+
+
+def has_partitions_of_several_sizes(found: Difference) -> bool:
+    """Return True if the partitions of the topic in which they differ have not all the same number of replicas."""
+    names = sorted(each["name"] for each in found.ask.message["topics"])
+    name = names[int(found.path.removeprefix(".topics[").partition("]")[0])]
+    return len(found.given.values.get(("numbers of replicas", name), ())) > 1
+
+
 def member(*names: str) -> Callable[[Difference], bool]:
     return lambda found: found.member in names
 
@@ -293,6 +311,8 @@ CLOCKS_MS, LOGGER, FENCED_MEMBER_EPOCH, OUT_OF_ORDER_SEQUENCE = 1000, 8, 110, 45
 SMALL_BYTES = 100
 """Of a partition: a limit below the size of some batches."""
 MIN_ISR = "min.insync.replicas"
+FOLLOWERS_SERVE_SINCE = 11
+"""Version of Fetch from which Kafka's followers serve consumers (KIP-392)."""
 FIRST_FAULT = "which of several faults is named first"
 
 ON_PURPOSE = (
@@ -507,6 +527,24 @@ ON_PURPOSE = (
     ),
     Purpose("a denial comes before a look at the topics", "DeleteTopics", codes((3, 29))),
     Purpose(
+        "only leaders serve consumers",
+        "Fetch",
+        lambda d: d.ask.version >= FOLLOWERS_SERVE_SINCE and is_leaderless(d),
+    ),
+    *(
+        Purpose(
+            "where there is no leader, none is named",
+            api,
+            lambda d: d.member in {"leader_id", "leader_epoch"} and d.ours == -1 and is_leaderless(d),
+        )
+        for api in ("Produce", "Fetch")
+    ),
+    Purpose(
+        "min.insync.replicas counts in each partition; Kafka's controller has the replicas of the topic's first one count",
+        "DescribeTopicPartitions",
+        lambda d: d.member == "eligible_leader_replicas" and has_partitions_of_several_sizes(d),
+    ),
+    Purpose(
         "a broker from which a reassignment has taken a partition is not eligible to lead it",
         "DescribeTopicPartitions",
         lambda d: (
@@ -541,13 +579,15 @@ async def log_in(client: RawClient, user: str, password: str) -> None:
 class Side:
     """One cluster, and what it has given this conversation."""
 
-    def __init__(self, bootstrap: str, passwords: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, bootstrap: str, passwords: Mapping[str, str] = MappingProxyType({}), given: Given | None = None
+    ) -> None:
         """``bootstrap`` names all brokers, by node id from 1 on. ``passwords``: of the clients that log in, by name."""
         self._addresses = dict(enumerate(bootstrap.split(","), 1))
         self._passwords = passwords
         self._clients: dict[tuple[str, int], RawClient] = {}
         self._open: dict[int, tuple[Ask, asyncio.Task[Message]]] = {}
-        self.given = Given()
+        self.given = given or Given()
 
     def begin(self, number: int, ask: Ask) -> None:
         """Send a request; :meth:`answered` has its number when it is answered."""
@@ -572,7 +612,7 @@ class Side:
         answer = task.result()
         if ask.only:
             answer["groups"] = [each for each in answer["groups"] if ask.only in each["group_id"]]
-        if ask.learn is not None and not errors_in(answer) - {0, 79}:
+        if ask.learn is not None and not errors_in(answer) - LEARNED_FROM:
             ask.learn(self.given, answer)
         return ask, answer
 
@@ -633,10 +673,15 @@ async def first_difference(
     conversation: Iterator[Ask],
     pauses: Mapping[str, float],
     passwords: Mapping[str, str] = MappingProxyType({}),
+    given: tuple[Given, Given] | None = None,
 ) -> tuple[Difference, list[Ask]] | None:
-    """The first place that differs and is not meant to, with the requests up to there."""
+    """The first place that differs and is not meant to, with the requests up to there.
+
+    ``given`` is what both sides have given before, and receives more.
+    """
     said: list[Ask] = []
-    async with Side(kafka, passwords) as one, Side(ours, passwords) as other:
+    before = given or (Given(), Given())
+    async with Side(kafka, passwords, before[0]) as one, Side(ours, passwords, before[1]) as other:
         for number, ask in enumerate(conversation):
             if one.is_waiting(ask.client):
                 continue

@@ -238,7 +238,7 @@ def learn_producer(label: str) -> Callable[[Given, Message], None]:
     return learn
 
 
-def _learn_log_starts(given: Given, answer: Message) -> None:
+def learn_log_starts(given: Given, answer: Message) -> None:
     for topic in answer["topics"]:
         for each in topic["partitions"]:
             given.learn("log start", f"{topic['name']}-{each['partition_index']}", each["low_watermark"])
@@ -309,7 +309,7 @@ def records(random: Random, unique: str) -> Iterator[Ask]:
     def delete() -> Ask:
         row = {"partition_index": random.choice([0, 1, 9]), "offset": random.choice([0, -1, 1, 2, 50, -2])}
         message = {"topics": [{"name": random.choice(names), "partitions": [row]}], "timeout_ms": 3000}
-        return Ask("DeleteRecords", version(random, "DeleteRecords"), message, _learn_log_starts)
+        return Ask("DeleteRecords", version(random, "DeleteRecords"), message, learn_log_starts)
 
     def producers() -> Ask:
         return Ask("DescribeProducers", 0, {"topics": [{"name": random.choice(names), "partition_indexes": [0, 1, 9]}]})

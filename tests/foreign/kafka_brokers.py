@@ -13,6 +13,7 @@ from types import MappingProxyType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from minikafka.types import NodeId
 from tests.bench import kafka_processes
 from tests.bench.kafka_processes import Java, KafkaBroker, KafkaCluster
 from tests.foreign.kafka_tools import JVM, java, shared_classes
@@ -52,6 +53,18 @@ class Kafka:
     def start(self) -> None:
         """Start the processes, and wait until one answers that knows all. RuntimeError with last lines."""
         self._runner.run(self._cluster.start())
+        self._until_ready()
+
+    def end(self, node: NodeId, how: signal.Signals) -> None:
+        """End the process of one broker."""
+        self._runner.run(self._cluster.brokers[node].signalled(how))
+
+    def restart(self, node: NodeId) -> None:
+        """Start the process of one broker again."""
+        self._runner.run(self._cluster.brokers[node].start())
+        self._until_ready()
+
+    def _until_ready(self) -> None:
         admin, deadline = (
             AdminClient({**self._login, "bootstrap.servers": self.bootstrap, "log_level": 0}),
             time.monotonic() + READY_WITHIN_S,

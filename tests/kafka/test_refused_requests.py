@@ -16,6 +16,7 @@ from minikafka.errors import (
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
 )
+from minikafka.types import NO_NODE
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
 from minikafka.wire.kafka.codec import Message, decode, encode
@@ -174,6 +175,26 @@ def test_a_page_of_partitions_has_the_denied_topics():
     found = [(each["name"], each["error_code"], len(each["partitions"])) for each in answer["topics"]]
     assert found == [("t", 0, 1), ("z", 29, 0)]
     assert answer["next_cursor"] == {"topic_name": "t", "partition_index": 1}
+
+
+@pytest.mark.parametrize("leader", [NO_NODE, 7])
+def test_a_partition_without_a_living_leader_is_described_without_an_error(leader: int):
+    """As in Kafka, other than in Metadata: a client that asks why it has none needs its replicas."""
+    partition = DescribedPartition(
+        partition=0,
+        leader=leader,
+        leader_epoch=3,
+        partition_epoch=0,
+        controller_epoch=0,
+        replicas=(7,),
+        isr=(),
+        elr=(7,),
+    )
+    topic = DescribedTopic(topic="t", partitions=(partition,))
+    asked: Message = {"topics": [{"name": "t"}], "response_partition_limit": 1, "cursor": None}
+    [found] = answered("DescribeTopicPartitions", 0, asked, DescribeTopicsResponse(topics=(topic,)))["topics"]
+    assert [(each["error_code"], each["leader_id"]) for each in found["partitions"]] == [(0, NO_NODE)]
+    assert found["partitions"][0]["eligible_leader_replicas"] == (7,)
 
 
 @pytest.mark.parametrize(("limit", "count"), [(-1, 1), (0, 1), (3, 3), (10**6, PARTITIONS_MAX)])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from minikafka.errors import InvalidConfig, InvalidRequest, TopicAuthorizationFailed
-from minikafka.types import INTERNAL_TOPICS
+from minikafka.types import INTERNAL_TOPICS, NO_NODE
 from minikafka.wire import admin as a
 from minikafka.wire import messages as m
 from minikafka.wire.acls import ResourceType
@@ -243,8 +243,6 @@ LIST_PARTITION_REASSIGNMENTS = Translation("ListPartitionReassignments", 0, 0, _
 PARTITIONS_MAX = 2000
 """Kafka's max.request.partition.size.limit."""
 
-LEADER_NOT_AVAILABLE = 5
-
 
 def _describe_request(message: Message, _exchange: Exchange) -> m.DescribeTopicsRequest:
     cursor = message["cursor"]
@@ -297,9 +295,9 @@ def _described(topic: m.DescribedTopic, partitions: Iterable[m.DescribedPartitio
         "is_internal": topic.topic in INTERNAL_TOPICS,
         "partitions": [
             {
-                "error_code": 0 if exchange.directory.endpoint(each.leader) is not None else LEADER_NOT_AVAILABLE,
+                "error_code": 0,  # also without a leader
                 "partition_index": each.partition,
-                "leader_id": each.leader,
+                "leader_id": each.leader if exchange.directory.endpoint(each.leader) is not None else NO_NODE,
                 "leader_epoch": each.leader_epoch,
                 "replica_nodes": each.replicas,
                 "isr_nodes": each.isr,
