@@ -24,6 +24,7 @@ from minikafka.wire import messages as m
 from minikafka.wire.kafka.codec import Message, decode, encode
 from minikafka.wire.kafka.offer import OFFERS
 from minikafka.wire.kafka.schema import Field, api_named
+from minikafka.wire.kafka.translate.fetch import LEADER_FROM
 from tests.kafka.client import fitted
 
 Form = tuple[int, dict[Any, dict[str, Any]]]
@@ -240,12 +241,13 @@ def has_whole_code(api: str, version: int) -> bool:
 
 
 def known_fields(api: str, version: int) -> list[str]:
-    """Return the fields of a partition's row that this version has."""
+    """Return the fields of a partition's row that this version has, and fills."""
     shape = PARTITIONED[api]
+    empty = {"current_leader"} if api == "Fetch" and version < LEADER_FROM else set()
     topics, _, partitions, _ = shape.path
     prefix = ("groups",) if api == "OffsetFetch" and version >= 8 else ()
     fields = fields_at(api, *prefix, topics, partitions)
-    return [name for name in shape.fields if name in fields and fields[name].is_in(version)]
+    return [name for name in shape.fields if name in fields.keys() - empty and fields[name].is_in(version)]
 
 
 class Connection:
