@@ -9,6 +9,10 @@ Which brokers hold a partition, also while a reassignment is under way (KIP-455)
     --4 catches up, joins the ISR--> complete: replicas [4,2,3]
     --cancelled before that-->       back to what is not adding: [1,2,3] (in the order that is left)
 
+A broker that is away holds up only what it is to receive. Where the replicas do not become fewer, those that stay need
+not be in sync: all that come, and of the target as many as ``min.insync.replicas`` asks for, are enough. Kafka (4.3)
+completes even with fewer.
+
 A second reassignment on the way starts from what is not adding: replicas that were only on their way in are dropped.
 Rules for this file: pure values; who may be dropped when, and who leads then, stands in controller_topics.py and
 elections.py.
@@ -22,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minikafka.errors import InvalidReplicationFactor
+from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import NodeId, TopicPartition
 
 
@@ -62,11 +67,15 @@ class Assignment:
         """As before the reassignment."""
         return Assignment(replicas=self.original)
 
-    def settled(self, isr: Iterable[NodeId]) -> Assignment:
-        """Complete, if every replica of the target is in ``isr``; else unchanged."""
-        if self.under_way and frozenset(self.target) <= frozenset(isr):
-            return Assignment(replicas=self.target)
-        return self
+    def settled(self, isr: Iterable[NodeId], min_insync_replicas: int) -> Assignment:
+        """Complete, if ``isr`` has the whole target, or what this file's head says; otherwise unchanged."""
+        in_sync = frozenset(isr)
+        staying = sum(node in in_sync for node in self.target)
+        if len(self.adding) >= len(self.removing) and in_sync.issuperset(self.adding):
+            needed = effective_min_isr(min_insync_replicas, self.target)
+        else:
+            needed = len(self.target)
+        return Assignment(replicas=self.target) if self.under_way and staying >= needed else self
 
 
 def place(

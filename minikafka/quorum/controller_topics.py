@@ -2,10 +2,10 @@
 
 Reassignments: the replicas of a partition move while it is in use (KIP-455, KAFKA-FACTS 4.3).
 
-A reassignment is begun here and completes by itself, with the ISR change that brings the last replica of the target
-into the ISR (:func:`elections.change_of`). Replicas leave a partition in two ways only:
+A reassignment is begun here and completes by itself, with the ISR change that brings its last new replica into the ISR
+(:func:`elections.change_of`). Replicas leave a partition in two ways only:
 
-- those that a reassignment removes: when it completes, and the whole target is in the ISR;
+- those that a reassignment removes: when it completes, and enough of the target is in the ISR (``assignment.py``);
 - those that it was adding: when it is cancelled, or another target is given on the way. They may have joined the ISR
   meanwhile, so this is refused where it would leave too few in-sync replicas behind: no step of a reassignment takes a
   partition below the in-sync replicas that it needs, or away from the only replicas that hold all that is committed.
@@ -149,7 +149,7 @@ def _check_what_is_dropped(
         )
     minimum = policy.min_insync_replicas(topic)
     staying = [node for node in partition.isr if node in wanted.replicas]
-    after = wanted.settled(staying)
+    after = wanted.settled(staying, minimum)
     needed = effective_min_isr(minimum, after.replicas, after.adding)
     had = effective_min_isr(minimum, partition.replicas, partition.adding)
     if len(staying) < needed and len(partition.isr) >= had:

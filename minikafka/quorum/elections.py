@@ -87,7 +87,8 @@ def change_of(
     """
     old = partition
     target_isr = tuple(node for node in (old.isr if isr is None else isr) if node != emptied)
-    assigned = (assignment or old.assignment).settled(target_isr)
+    minimum = policy.min_insync_replicas(topic)
+    assigned = (assignment or old.assignment).settled(target_isr, minimum)
     # From here on the partition has its new replicas: who is not among them may neither stay in the ISR nor lead.
     partition = _holding(old, assigned)
     target_isr = _in_order(partition, target_isr)
@@ -98,7 +99,7 @@ def change_of(
     elr = _eligible(policy, topic, partition, target_isr, unsafe)
     choice = _elect(image, partition, target_isr, elr, election, emptied)
     if choice.isr != target_isr and choice.clean:
-        assigned = assigned.settled(choice.isr)
+        assigned = assigned.settled(choice.isr, minimum)
         partition = _holding(old, assigned)
         elr = _eligible(policy, topic, partition, choice.isr, unsafe)
     elif choice.isr != target_isr:

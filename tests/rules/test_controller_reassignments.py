@@ -44,8 +44,46 @@ def test_the_way_to_a_target(start: tuple[int, ...], target: tuple[int, ...], ex
     assert (on_the_way.replicas, on_the_way.adding, on_the_way.removing) == expected
     assert on_the_way.target == target
     assert sorted(on_the_way.original) == sorted(start)
-    assert on_the_way.settled(target) == Assignment(replicas=target)
+    assert on_the_way.settled(target, 1) == Assignment(replicas=target)
     assert sorted(on_the_way.cancelled().replicas) == sorted(start)
+
+
+@pytest.mark.parametrize(
+    ("target", "isr", "minimum", "is_complete"),
+    [
+        ((4, 2, 3), (1, 2, 4), 2, True),
+        ((4, 2, 3), (1, 4), 1, True),
+        ((4, 2, 3), (1, 4), 2, False),
+        ((4, 2, 3), (1, 2, 4), 3, False),
+        ((4, 2, 3), (2, 3, 4), 5, True),
+        ((4, 2, 3), (1, 2, 3), 1, False),
+        ((1, 2, 3, 4), (1, 4), 2, True),
+        ((4, 5, 3), (1, 2, 3, 4), 1, False),
+        ((1, 2), (1, 3), 1, False),
+        ((1, 4), (1, 2, 4), 2, True),
+        ((3, 4), (1, 4), 1, False),
+    ],
+)
+def test_a_replica_that_stays_may_be_away(
+    target: tuple[int, ...], isr: tuple[int, ...], minimum: int, is_complete: bool
+):
+    """As in Kafka 4.3: what comes must be in sync, and all of it where replicas become fewer. Beside it as many as are needed."""
+    on_the_way = Assignment(replicas=(1, 2, 3)).reassigned(target)
+    assert on_the_way.under_way
+    assert on_the_way.settled(isr, minimum) == (Assignment(replicas=target) if is_complete else on_the_way)
+
+
+def test_a_broker_that_is_away_does_not_hold_up_what_goes_elsewhere():
+    """Broker 2 stays a replica, and catches up when it comes back."""
+    cluster = moving()
+    cluster.set_isr(1, 3)
+    cluster.lose(2)
+    cluster.reassign((4, 2, 3))
+    epoch = cluster.state().leader_epoch
+    cluster.set_isr(1, 3, 4)
+    assert shown(cluster) == ((4, 2, 3), (), ())
+    assert cluster.leader() == (4, (4, 3))
+    assert cluster.state().leader_epoch == epoch + 1
 
 
 def test_another_target_on_the_way_drops_what_was_only_coming():
@@ -157,7 +195,7 @@ def test_the_only_replica_that_holds_everything_is_not_dropped():
     """An ISR of newcomers only: cancelling would need an unclean election."""
     cluster = moving()
     cluster.controller = Cluster(0, min_isr=1).controller
-    cluster.reassign((4, 2, 3))
+    cluster.reassign((4, 5, 3))
     cluster.set_isr(1, 4)
     cluster.lose(1)
     assert cluster.leader() == (4, (4,))
@@ -236,10 +274,10 @@ def test_a_fenced_broker_may_be_a_target():
 
 def test_a_last_known_leader_that_was_dropped_does_not_lead_with_an_empty_log():
     """Simulator seed 949000057: it was elected, and what was committed was lost. The last one of the ELR leads instead."""
-    cluster = Cluster(3, min_isr=2)
+    cluster = Cluster(4, min_isr=2)
     cluster.create("t", (1, 2))
     cluster.set_isr(1)
-    cluster.reassign((1, 2, 3))
+    cluster.reassign((1, 2, 3, 4))
     cluster.set_isr(1, 3)
     cluster.lose(1, 3)
     cluster.start(3)

@@ -107,7 +107,7 @@ def start_ignored(original: Callable[..., bool]) -> Callable[..., bool]:
     return on_durable
 
 
-def complete_at_once(self: Assignment, _isr: object) -> Assignment:
+def complete_at_once(self: Assignment, _isr: object, _minimum: int) -> Assignment:
     return Assignment(replicas=self.target) if self.under_way else self
 
 

@@ -156,7 +156,7 @@ def test_settings_change_under_load() -> None:
 def test_a_move_that_does_not_wait_for_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle must be able to fail: planted, old replicas go before the new ones have caught up."""
 
-    def at_once(self: Assignment, _isr: object) -> Assignment:
+    def at_once(self: Assignment, _isr: object, _minimum: int) -> Assignment:
         return Assignment(replicas=self.target) if self.under_way else self
 
     plan = changed((2.0, REASSIGN, "orders-0=4"))

@@ -22,7 +22,7 @@ def test_a_history_in_which_a_client_waits_for_minutes(seed: int) -> None:
 def test_a_reassignment_that_does_not_wait_for_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle must be able to fail: planted, old replicas go before the new ones have caught up."""
 
-    def at_once(self: Assignment, _isr: object) -> Assignment:
+    def at_once(self: Assignment, _isr: object, _minimum: int) -> Assignment:
         return Assignment(replicas=self.target) if self.under_way else self
 
     monkeypatch.setattr(Assignment, "settled", at_once)
