@@ -50,8 +50,8 @@ class _Duty:
     name: str
     interval_s: Callable[[BrokerConfig], float]
     """By the settings, which move at run time."""
-    work: Callable[[], Awaitable[None] | None]
-    """Returns what is left to await, if anything is."""
+    work: Callable[[], Callable[[], Awaitable[None]] | None]
+    """Returns what is left to do in a task, if anything is. One that is cancelled before it begins never calls it."""
     pause_max_s: float = math.inf
     """Of the pause before the first turn."""
     idle_since: float = 0.0
@@ -89,22 +89,22 @@ class LogMaintenance:
             _Duty(
                 "hw-checkpoint",
                 lambda now: now.replica_high_watermark_checkpoint_interval_ms / 1000,
-                self.checkpoint_watermarks,
+                lambda: self.checkpoint_watermarks,
             ),
             _Duty(
                 "recovery-point-checkpoint",
                 lambda now: now.log_flush_offset_checkpoint_interval_ms / 1000,
-                replicas.logs.checkpoint_recovery_points,
+                lambda: replicas.logs.checkpoint_recovery_points,
             ),
             _Duty(
                 "log-start-checkpoint",
                 lambda now: now.log_flush_start_offset_checkpoint_interval_ms / 1000,
-                replicas.logs.checkpoint_start_offsets,
+                lambda: replicas.logs.checkpoint_start_offsets,
             ),
             _Duty(
                 "retention",
                 lambda now: now.log_retention_check_interval_ms / 1000,
-                self._retain,
+                lambda: self._retain,
                 pause_max_s=RETENTION_FIRST_S,
             ),
             _Duty("flush", lambda _: FLUSH_CHECK_S, self._sync),
@@ -145,9 +145,9 @@ class LogMaintenance:
             else:
                 self._spawn(self._finish(duty, rest), duty.name)
 
-    async def _finish(self, duty: _Duty, rest: Awaitable[None]) -> None:
+    async def _finish(self, duty: _Duty, rest: Callable[[], Awaitable[None]]) -> None:
         with self._disk_guard():
-            await rest
+            await rest()
             self._end(duty)
             self._news.set()
 
@@ -201,7 +201,7 @@ class LogMaintenance:
         if expired:
             self.replicas.unlink_later(await log.delete_segments(expired, may_start_move), partition.config)
 
-    def _sync(self) -> Awaitable[None] | None:
+    def _sync(self) -> Callable[[], Awaitable[None]] | None:
         """Begin the syncs that no request asks for: by flush.ms and flush.messages, and of sealed segments, with which
         the recovery point moves on (KAFKA-FACTS 1.3): else a crash would cost a walk over the whole log.
         """
@@ -219,7 +219,7 @@ class LogMaintenance:
                 self.replicas.flushers[name].start()
                 unsynced[name] = now  # what is there now is being synced
         self._unsynced, self._looked_at = unsynced, now
-        return self.replicas.logs.checkpoint_recovery_points() if wants_checkpoint else None
+        return self.replicas.logs.checkpoint_recovery_points if wants_checkpoint else None
 
 
 _SLEEP_MIN_S = 0.001

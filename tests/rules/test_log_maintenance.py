@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
+
+import pytest
 
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.log_maintenance import RETENTION_FIRST_S, LogMaintenance
@@ -103,6 +106,27 @@ def test_a_pause_counts_from_the_end_of_a_turn_and_holds_up_no_other_work():
         assert cared.replicas.shrunk == [float(second) for second in range(1, 21)]
 
     run(body)
+
+
+def test_a_turn_that_is_cancelled_before_it_begins_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    """A broker that stops: a coroutine that nobody awaits is a warning, which ended a CI run."""
+    spawn = Cared._spawn
+
+    def cancelled(self: Cared, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = spawn(self, coroutine, name)
+        if name == "hw-checkpoint":
+            task.cancel()
+        return task
+
+    monkeypatch.setattr(Cared, "_spawn", cancelled)
+
+    async def body(sim):
+        cared = Cared(sim, replica_high_watermark_checkpoint_interval_ms=5000)
+        await asyncio.sleep(6)
+        assert cared.replicas.logs.began == []
+
+    run(body)
+    gc.collect()
 
 
 def test_a_pause_is_as_long_as_the_setting_says_now():
