@@ -207,7 +207,7 @@ class LocalBroker:
     async def kill(self) -> None:
         """As kill -9: first nothing reaches a file or a peer any more, then its tasks end.
 
-        Also if the caller gives it up: what half of it leaves keeps its port, and nobody has it in hand any more.
+        It goes on if the caller is cancelled: a broker that was half killed would keep its port, with nobody to end it.
         """
         self._stop_watching()
         jwks = () if self._jwks is None else (self._jwks.close,)

@@ -258,7 +258,7 @@ async def test_new_partitions_are_shared_out(person: Person):
 
 
 async def test_a_topic_that_is_gone_makes_its_reader_join_again(person: Person):
-    """S31: the partitions that are left are shared out anew."""
+    """S31: the partitions that are left are assigned again."""
     topics = [await filled(person, name, 1) for name in ("stays", "goes")]
     members = "/v1/groups/fewer/members"
     joined = await person("POST", members, {**join_body("stays"), "topics": topics})
