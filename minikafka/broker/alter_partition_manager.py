@@ -12,8 +12,6 @@ What an answer means (KAFKA-FACTS 3.5):
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from itertools import islice
 
@@ -21,6 +19,7 @@ from minikafka import errors as kafka
 from minikafka.broker.lifecycle import ControllerCall
 from minikafka.broker.purgatory import Purgatory
 from minikafka.config import BrokerConfig
+from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.replication.leader import LeaderReplica, Proposal
 from minikafka.replication.partition import Partition
@@ -63,9 +62,9 @@ class AlterPartitionManager:
         self._controller = controller
         self._broker_epoch = broker_epoch
         self._pending: dict[TopicPartition, tuple[Partition, LeaderReplica, Proposal]] = {}
-        self._wanted = asyncio.Event()
+        self._wanted = Flag()
         self._call = ControllerCall(world, controller)
-        self._news = asyncio.Event()
+        self._news = Flag()
         """Another controller is known since the latest request was begun."""
         self._purgatory = purgatory
 
@@ -93,9 +92,7 @@ class AlterPartitionManager:
                 self._wanted.set()
             self._news.clear()
             if sending and not await self._send(sending):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY_PAUSE_S):
-                        await self._news.wait()
+                await self._news.wait(self.world.clock.now() + RETRY_PAUSE_S)
                 self._wanted.set()
 
     def _still_wanted(self) -> dict[TopicPartition, tuple[Partition, LeaderReplica, Proposal]]:

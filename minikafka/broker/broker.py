@@ -41,6 +41,7 @@ from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
 from minikafka.broker.throttle import STRICT_SINCE, Throttle
 from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.config import MIB, BrokerConfig, TopicConfig
+from minikafka.flag import Flag
 from minikafka.groups.limits import check_group_id
 from minikafka.log.log_directory import LogDirectory, read_identity
 from minikafka.ports import INTERNAL, FrameConnection, FrameSession, Handler, RequestContext, World
@@ -107,7 +108,7 @@ class Broker:
         self._tasks = Tasks(self._on_task_failure)
         self._stopping = False
         self._stopped = asyncio.Event()
-        self._state_moved = asyncio.Event()
+        self._state_moved = Flag()
         self._strays_seen = False
         self._ending: asyncio.Task[None] | None = None
         """The stop that a failure has begun."""
@@ -209,15 +210,13 @@ class Broker:
 
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Return when the broker is ready. Raises BrokerNotAvailable saying what is missing."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not self.is_ready and self.failure is None:
-                    self._state_moved.clear()
-                    await self._state_moved.wait()
-        except TimeoutError:
-            raise kafka.BrokerNotAvailable(
-                f"broker {self.node_id} is not ready after {timeout_s} s: {self.missing()}"
-            ) from None
+        deadline = self.world.clock.now() + timeout_s
+        while not self.is_ready and self.failure is None:
+            self._state_moved.clear()
+            if not await self._state_moved.wait(deadline):
+                raise kafka.BrokerNotAvailable(
+                    f"broker {self.node_id} is not ready after {timeout_s} s: {self.missing()}"
+                )
         if self.failure is not None:
             raise kafka.BrokerNotAvailable(f"broker {self.node_id} stopped: {self.failure}")
 
@@ -634,10 +633,8 @@ class Broker:
         self._stopping = True
         if self.is_open and self.config.controlled_shutdown_enable and self.lifecycle.broker_epoch >= 0:
             self.lifecycle.leave()
-            try:
-                async with asyncio.timeout(self.config.controlled_shutdown_max_wait_ms / 1000):
-                    await self.lifecycle.may_leave.wait()
-            except TimeoutError:
+            patience_s = self.config.controlled_shutdown_max_wait_ms / 1000
+            if not await self.lifecycle.may_leave.wait(self.world.clock.now() + patience_s):
                 self.world.events("controlled_shutdown_gave_up", node=self.node_id)
         await self._end(clean=self.failure is None)
 

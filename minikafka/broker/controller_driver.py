@@ -30,7 +30,6 @@ Rules for this file:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +41,7 @@ from minikafka import errors as kafka
 from minikafka.broker.metadata import MetadataCache
 from minikafka.broker.quorum_driver import METADATA_BATCH_BYTES_MAX
 from minikafka.config import BrokerConfig
+from minikafka.flag import Flag
 from minikafka.invariant import InvariantViolation, invariant
 from minikafka.ports import CAUSE, World
 from minikafka.quorum.controller import Controller, completed
@@ -278,7 +278,7 @@ class ControllerDriver:
         self._asked_for_life: dict[NodeId, int] = {}
         """Broker epochs of those that are being asked whether they live."""
         """Rule 8: by broker, the broker epoch of the registration at which a request is held."""
-        self._reigns = asyncio.Event()
+        self._reigns = Flag()
         """Set while this node is the active controller and its sessions have begun."""
         self._refusals: deque[Refusal] = deque()
         self._epoch: Epoch | None = None
@@ -289,7 +289,7 @@ class ControllerDriver:
         self._waiting: deque[_Asked] = deque()
         self._held: list[_Asked] = []
         """Creations of topics that rule 6 delays."""
-        self._news = asyncio.Event()
+        self._news = Flag()
         self._begun_at = 0.0
         """When this reign began."""
         self._balanced_at = 0.0
@@ -426,13 +426,10 @@ class ControllerDriver:
         """Wait for a request or the next timer; False when the reign is over: what waits then is another reign's."""
         deadlines = [self._retry_at, self._balance_at(), self.sessions.next_deadline()]
         deadline = min(each for each in deadlines if each is not None)
-        try:
-            async with asyncio.timeout_at(deadline):
-                while not self._waiting and not self._refusals and self._epoch == epoch:
-                    self._news.clear()
-                    await self._news.wait()
-        except TimeoutError:
-            pass
+        is_due = False
+        while not (is_due or self._waiting or self._refusals) and self._epoch == epoch:
+            self._news.clear()
+            is_due = not await self._news.wait(deadline)
         return self._epoch == epoch
 
     # ---- deciding: synchronous from here to the append ---------------------------------------------------------------
@@ -684,10 +681,8 @@ class ControllerDriver:
         """Wait ``HOLD_RETRY_S``, but not beyond the beginning of this node's reign."""
         if does_reign:
             await asyncio.sleep(HOLD_RETRY_S)
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_RETRY_S):
-                await self._reigns.wait()
+        else:
+            await self._reigns.wait(self.world.clock.now() + HOLD_RETRY_S)
 
     # ---- timers ------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ that one has committed since would be missing here.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
@@ -19,6 +18,7 @@ from minikafka.broker.coordinator_shard import C, CoordinatorShard
 from minikafka.config import BrokerConfig
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordinator, ProtocolError
+from minikafka.flag import Flag
 from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
@@ -65,7 +65,7 @@ class CoordinatorShards(Generic[C]):
         self._spawn = spawn
         self._on_step = on_step
         self._shards: dict[TopicPartition, CoordinatorShard[C]] = {}
-        self._moved = asyncio.Event()
+        self._moved = Flag()
         self._due_at = math.inf
         self._creating = False
 
@@ -145,14 +145,8 @@ class CoordinatorShards(Generic[C]):
             self._moved.clear()
             self._due_at = self._next_deadline()
             now = self._world.clock.now()
-            if self._due_at > now:
-                try:
-                    async with asyncio.timeout(min(self._due_at - now, NO_DEADLINE_S)):
-                        await self._moved.wait()
-                except TimeoutError:
-                    pass
-                else:
-                    continue
+            if self._due_at > now and await self._moved.wait(min(self._due_at, now + NO_DEADLINE_S)):
+                continue
             self._tick()
 
     def _next_deadline(self) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.config import BrokerConfig
+from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.rpc import Patience, call
 from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
@@ -109,7 +110,7 @@ class Lifecycle:
         self.is_fenced = True
         self.refused: str | None = None
         """Why the controller does not admit this broker: shown to people who wait."""
-        self.may_leave = asyncio.Event()
+        self.may_leave = Flag()
         self._advertised = advertised
         self._other_listeners = other_listeners
         self._controller = controller
@@ -125,7 +126,7 @@ class Lifecycle:
         self._session_from = float("-inf")
         self._resumes_at: Offset = 0
         """What must be applied before a session that was interrupted counts again; 0: it is applied."""
-        self._news = asyncio.Event()
+        self._news = Flag()
         self._call = ControllerCall(world, controller)
         self._patience = Patience()
         """With heartbeats."""
@@ -200,11 +201,7 @@ class Lifecycle:
     async def _pause(self, settled: bool) -> None:  # noqa: FBT001 - one caller, one meaning
         interval = self.config.broker_heartbeat_interval_ms / 1000
         pause = interval if settled else min(RETRY_PAUSE_S * 2**self._refusals, max(interval, RETRY_PAUSE_S))
-        try:
-            async with asyncio.timeout(pause):
-                await self._news.wait()
-        except TimeoutError:
-            return
+        await self._news.wait(self.world.clock.now() + pause)
 
     async def _register(self) -> bool:
         controller = self._controller()

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minikafka.errors import CorruptMessage, DiskFailed, DiskFull, KafkaStorageError
+from minikafka.flag import Flag
 from minikafka.log.cleaner import Cleaned
 from minikafka.log.compaction import MAP_ENTRY_SIZE, DirtyRange, dirtiest
 from minikafka.replication.leader import LeaderReplica
@@ -79,7 +80,7 @@ class LogMaintenance:
         """Logs that the latest look found unsynced, and since when: their last sync that began here, or the look before
         the first that found them so."""
         self._looked_at = replicas.clock.now()
-        self._news = asyncio.Event()
+        self._news = Flag()
         """A turn has ended, or a setting has moved."""
         self._live = live
         live.subscribe(self._on_settings)
@@ -129,12 +130,7 @@ class LogMaintenance:
                     self._begin(duty)
                 next_at = min(next_at, duty.due_at)
             self._news.clear()
-            alarm = None if next_at == math.inf else loop.call_at(next_at, self._news.set)
-            try:
-                await self._news.wait()
-            finally:
-                if alarm is not None:
-                    alarm.cancel()
+            await self._news.wait(next_at)
 
     def _begin(self, duty: _Duty) -> None:
         duty.is_at_work, duty.due_at = True, math.inf

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.errors import ProtocolError, WorldError
+from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
 from minikafka.rpc import call
@@ -74,7 +75,7 @@ class MarkerSender:
         self._broker_epoch = broker_epoch
         self._write_here = write_here
         self._spawn = spawn
-        self._woken = asyncio.Event()
+        self._woken = Flag()
         self._is_running = False
 
     def wake(self, shard: CoordinatorShard[TransactionCoordinator]) -> None:
@@ -96,7 +97,7 @@ class MarkerSender:
             now = self._world.clock.now()
             self._woken.clear()
             if due > now:
-                await self._pause(due - now)
+                await self._woken.wait(due)
                 continue
             for _ in range(ANSWER_TURNS):
                 await asyncio.sleep(0)
@@ -105,13 +106,6 @@ class MarkerSender:
             else:
                 await asyncio.sleep(PAUSE_S)
         self._is_running = False
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-        except TimeoutError:
-            pass
 
     def _send_due(self) -> None:
         by_leader: dict[NodeId, list[_Item]] = {}

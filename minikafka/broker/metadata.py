@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.errors import InvalidTopic, LeaderNotAvailable, ProtocolError, UnknownTopicOrPartition
+from minikafka.flag import Flag
 from minikafka.ports import Events, RequestContext, World
 from minikafka.quorum.controller_topics import check_topic_name
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
@@ -65,7 +66,7 @@ class MetadataCache:
         self._events = events
         self._image_subscribers: list[ImageSubscriber] = []
         self._leader_subscribers: list[LeaderSubscriber] = []
-        self._moved = asyncio.Event()
+        self._moved = Flag()
 
     def subscribe(self, callback: ImageSubscriber) -> None:
         """Call ``callback`` with (old, new) at each change, beginning with the next."""
@@ -78,13 +79,11 @@ class MetadataCache:
 
     async def until(self, met: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until an image fulfills ``met``; False if none does in time."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not met():
-                    self._moved.clear()
-                    await self._moved.wait()
-        except TimeoutError:
-            return False
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not met():
+            self._moved.clear()
+            if not await self._moved.wait(deadline):
+                return False
         return True
 
     def removed_below_of(self, name: str) -> Offset:

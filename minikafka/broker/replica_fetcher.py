@@ -41,6 +41,7 @@ from minikafka.errors import (
     WorldError,
     error_name,
 )
+from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.replication.fetch_session import FetcherSession
 from minikafka.replication.follower import CutTo, Extend, FollowerReplica, NextFetch, RestartAt, Wait
@@ -164,7 +165,7 @@ class _LeaderLoop:
         """The leader's log end in its latest response."""
         self._failures: dict[TopicPartition, int] = {}
         """Partition -> how often in a row it could not be fetched."""
-        self._changed = asyncio.Event()
+        self._changed = Flag()
         self._long_poll: asyncio.Timeout | None = None
         """Around the fetch under way: it is given up when this is due."""
         self._task: asyncio.Task[None] | None = None
@@ -272,12 +273,7 @@ class _LeaderLoop:
     async def _pause(self, now: float) -> None:
         """Wait for news, or until a paused partition may be asked for again."""
         backoff = self.owner.config.replica_fetch_backoff_ms / 1000
-        until = min([now + backoff, *self._pauses(now)])
-        try:
-            async with asyncio.timeout_at(until):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+        await self._changed.wait(min([now + backoff, *self._pauses(now)]))
 
     def _pauses(self, now: float) -> list[float]:
         """When partitions that pause may be asked for again."""

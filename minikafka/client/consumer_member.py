@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from contextlib import suppress
 from typing import Any
 
 from minikafka.client.base_member import BaseMember, MemberParts, Partitions
 from minikafka.client.group_offsets import Membership
 from minikafka.client.metadata import Update
 from minikafka.errors import NetworkException, ProtocolError, RequestTimedOut
+from minikafka.flag import Flag
 from minikafka.groups.consumer.member import ConsumerMember, Owned, Wishes
 from minikafka.groups.consumer.records import TopicIdPartition
 from minikafka.types import TopicPartition
@@ -45,8 +45,8 @@ class ConsumerProtocolMember(BaseMember):
             client_id=parts.config.client_id or "",
         )
         self.member_id = self.rule.member_id
-        self._due = asyncio.Event()
-        self._assigned = asyncio.Event()
+        self._due = Flag()
+        self._assigned = Flag()
         self._names: dict[str, str] = {}
         """Topic id to name, of what is owned."""
         self._wish()
@@ -97,9 +97,8 @@ class ConsumerProtocolMember(BaseMember):
             await self._beat_once()
             if not self.rule.is_due:
                 self._due.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout((self.rule.interval_ms or FIRST_INTERVAL_MS) / 1000):
-                        await self._due.wait()
+                interval_s = (self.rule.interval_ms or FIRST_INTERVAL_MS) / 1000
+                await self._due.wait(self._world.clock.now() + interval_s)
         await self._leave_for_good()
 
     def _fail(self, error: BaseException | None) -> None:

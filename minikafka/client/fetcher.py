@@ -16,6 +16,7 @@ from minikafka.client.metadata import Leader, Metadata, Update
 from minikafka.client.positions import EARLIEST, NEVER, PartitionState, Positions
 from minikafka.client.routing import error_of_part
 from minikafka.client.settings import ConsumerConfig
+from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.tasks import Tasks
 from minikafka.types import NO_NODE, NodeId, TopicPartition
@@ -45,7 +46,7 @@ class Fetcher:
         self._isolation = m.READ_COMMITTED if config.isolation_level == "read_committed" else m.READ_UNCOMMITTED
         self._failures = 0
         """Failed requests in a row, for the pause before the next."""
-        self._wake = asyncio.Event()
+        self._wake = Flag()
         self.wake = self._wake.set
         """Look again: positions changed, or records were taken."""
         self._changed: asyncio.Future[None] | None = None
@@ -96,7 +97,6 @@ class Fetcher:
             self.tell()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while self.broken is None:
             self._wake.clear()
             wanted = self._positions.wanted(self._leader_of, self._world.clock.now(), self._metadata.view.topic_id)
@@ -114,12 +114,7 @@ class Fetcher:
             if wanted.leaderless:
                 self._metadata.refresh_soon()
             self.tell()
-            if wanted.deadline == NEVER:
-                await self._wake.wait()
-            else:
-                timer = loop.call_at(wanted.deadline, self._wake.set)
-                await self._wake.wait()
-                timer.cancel()
+            await self._wake.wait(wanted.deadline)
 
     def _asked(self, states: list[PartitionState]) -> Asked:
         for state in states:

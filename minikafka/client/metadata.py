@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from minikafka import errors as kafka
 from minikafka.client.caller import Attempts, Backoff, Caller, WithoutController, no_controller
 from minikafka.client.settings import ClientConfig
+from minikafka.flag import Flag
 from minikafka.ports import Clock, World
 from minikafka.tasks import until_ended
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, TopicId, TopicPartition
@@ -382,8 +382,8 @@ class Metadata:
         self._caller = caller
         self._auto_create = auto_create
         self._topics: dict[str, None] = {}
-        self._wanted = asyncio.Event()
-        self._is_new = asyncio.Event()
+        self._wanted = Flag()
+        self._is_new = Flag()
         """A caller follows a topic that the last request did not name."""
         self._asked = 0
         """Questions so far."""
@@ -563,9 +563,7 @@ class Metadata:
             while True:
                 if not self._wanted.is_set():
                     self._in_vain = 0
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(self._config.metadata_max_age_ms / 1000):
-                            await self._wanted.wait()
+                    await self._wanted.wait(self._world.clock.now() + self._config.metadata_max_age_ms / 1000)
                 self._wanted.clear()
                 self._is_new.clear()
                 self._in_vain += 1
@@ -579,9 +577,7 @@ class Metadata:
                         self._release(error)
                     self._world.events("metadata_refresh_failed", error=error.message)
                 pause_s = min(pause_max_s, self.backoff.pause_s(max(self._in_vain, 1)))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
-                        await self._is_new.wait()
+                await self._is_new.wait(self._world.clock.now() + pause_s)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - handed to every waiter, and kept for those to come

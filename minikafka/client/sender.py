@@ -13,11 +13,12 @@ from typing import TypeAlias
 
 from minikafka import errors as kafka
 from minikafka.client.accumulator import Accumulator
-from minikafka.client.batches import NEVER, Batch, Call, Identity, PartitionQueue, is_success
+from minikafka.client.batches import Batch, Call, Identity, PartitionQueue, is_success
 from minikafka.client.caller import Caller
 from minikafka.client.metadata import Metadata, Update
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
+from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.tasks import Tasks
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, TopicPartition
@@ -190,7 +191,7 @@ class Sender:
         self._accumulator = accumulator
         self.metadata = metadata
         self._caller = caller
-        self._wake = asyncio.Event()
+        self._wake = Flag()
         self.wake: Callable[[], None] = self._wake.set
         """Look again: something was added, or is urgent."""
         self._tasks = Tasks(lambda _task, error: self.fail(error))
@@ -304,7 +305,6 @@ class Sender:
                 self._main.cancel()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         accumulator, clock, wake = self._accumulator, self.world.clock, self._wake
         while True:
             wake.clear()
@@ -318,12 +318,7 @@ class Sender:
             if drained.wants_identity and self._identity_task is None:
                 self._identity_task = self._tasks.spawn(self._init_producer_id(), "producer-identity")
             self._settle()
-            if drained.deadline == NEVER:
-                await wake.wait()
-            else:
-                timer = loop.call_at(drained.deadline, wake.set)
-                await wake.wait()
-                timer.cancel()
+            await wake.wait(drained.deadline)
 
     def _leader_of(self, topic: str, partition: int) -> NodeId:
         node = self.metadata.view.leader(topic, partition).node

@@ -15,14 +15,15 @@ sent under the former epoch is never sent again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from minikafka.check import Recorder, value_id
 from minikafka.errors import BY_CODE
+from minikafka.flag import Flag
 from minikafka.sim.kafka_link import KafkaCluster, KafkaLink, Report
 from minikafka.sim.kafka_plans import TOMBSTONE
 from minikafka.sim.plan import Operation
@@ -146,7 +147,7 @@ class KafkaSender:
         self._queues: dict[TopicPartition, _Queue] = {}
         self._producer_id = -1
         self._base_epoch = 0
-        self._wake = asyncio.Event()
+        self._wake = Flag()
         self._requests: set[asyncio.Task[None]] = set()
         self._cluster = KafkaCluster(
             self._world,
@@ -201,9 +202,7 @@ class KafkaSender:
             wait_s = await self._step()
             if feeding.done():
                 feeding.result()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
+            await self._wake.wait(self._world.clock.now() + wait_s)
 
     async def _feed(self) -> None:
         number = 0
@@ -226,13 +225,13 @@ class KafkaSender:
         queue.waiting.append(_Record(op, key.encode() if key else None, value, deadline))
         self._wake.set()
 
-    async def _step(self) -> float | None:
+    async def _step(self) -> float:
         """Send what may be sent; how long nothing else can happen by itself."""
         now = self._world.clock.now()
         for queue in self._queues.values():
             self._expire(queue, now)
         if not any(queue.waiting or queue.sent for queue in self._queues.values()):
-            return None
+            return inf
         if self._is_idempotent and self._producer_id < 0 and not await self._init():
             # Slept through, as Kafka's clients do: the lost connection itself would wake this at once.
             await asyncio.sleep(self._backoff_s)

@@ -36,6 +36,7 @@ FLOORS = {
     "rpc": 5,
     "tasks": 5,
     "parked": 5,
+    "flag": 5,
     "world": 6,
     "sim": 6,
     "rest": 6,

@@ -8,9 +8,9 @@ is alive.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
+from minikafka.flag import Flag
 from minikafka.wire.messages import AwaitStopRequest, AwaitStopResponse
 
 HELD_MS_MAX = 10_000
@@ -22,7 +22,7 @@ class StoppingApi:
 
     def __init__(self, broker_epoch: Callable[[], int]) -> None:
         """``broker_epoch``: of the latest registration of this process; -1: it has not registered yet."""
-        self._stopping = asyncio.Event()
+        self._stopping = Flag()
         self._broker_epoch = broker_epoch
 
     def close(self) -> None:
@@ -36,9 +36,7 @@ class StoppingApi:
         return self._wait(min(request.max_wait_ms, HELD_MS_MAX) / 1000)
 
     async def _wait(self, seconds: float) -> AwaitStopResponse:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
+        await self._stopping.wait(asyncio.get_running_loop().time() + seconds)
         return self._response()
 
     def _response(self) -> AwaitStopResponse:
