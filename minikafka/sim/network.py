@@ -37,6 +37,7 @@ from msgspec import Struct
 
 from minikafka.errors import ConnectionRefused, OutcomeUnknown, Unreachable
 from minikafka.invariant import invariant
+from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, Handler, OpenSession, RequestContext
 from minikafka.sim.loop import NODE, Incarnation, SimLoop
 from minikafka.sim.streams import Peer, Stream
@@ -375,30 +376,46 @@ class SimNetwork:
         self._loop.call_soon(serving, context=listener.context.copy())
 
     def handle(self, serving: _Serving) -> None:
-        """Let the handler of a listener answer a request. Most handlers answer at once, and need no task."""
+        """Let the handler of a listener answer a request. Most handlers answer at once or park it: they need no task."""
         listener, message = serving.listener, serving.message
+        handler, context = listener.handler, listener.context_of(message.source)
+        answering = self._settle(serving, lambda: handler(message.api, message.body, context))
+        if answering is not None:
+            self._loop.create_task_at_once(answering, serving.birth)
+
+    def _event_came(self, serving: _Serving, result: Result) -> None:
+        """The event has come for which the request was parked."""
+        answering = self._settle(serving, result)
+        if answering is not None:
+            self._loop.create_task(answering)
+
+    def _settle(self, serving: _Serving, result: Result) -> Coroutine[Any, Any, None] | None:
+        """Send the response that ``result`` returns, at once or when its event comes. Return what a task must do."""
         try:
-            answering = listener.handler(message.api, message.body, listener.context_of(message.source))
+            answer = result()
         except Exception as error:  # noqa: BLE001 - a handler never raises: this fails the run
             self._handler_failed(serving, error)
-            return
-        if isinstance(answering, (list, tuple)):
-            self._answer(serving, answering)
-            return
-
-        async def handle() -> None:
-            try:
-                answer = await answering if isinstance(answering, Awaitable) else answering
-            except asyncio.CancelledError:
-                self._break(listener, serving.arrival, "the handler was cancelled")
-                raise
-            except Exception as error:  # noqa: BLE001 - as above
-                self._handler_failed(serving, error)
-                return
+            return None
+        if isinstance(answer, (list, tuple)):
             self._answer(serving, answer)
+            return None
+        if isinstance(answer, Parked):
+            answer.when_ready(partial(self._event_came, serving))
+            return None
+        answering: Any = self._await(serving, answer)
+        answering.__qualname__ = f"handle {serving.message.api}"
+        return answering  # type: ignore[no-any-return]
 
-        handle.__qualname__ = f"handle {message.api}"
-        self._loop.create_task_at_once(handle(), serving.birth)
+    async def _await(self, serving: _Serving, answering: Awaitable[Buffers]) -> None:
+        try:
+            answer = await answering
+        except asyncio.CancelledError:
+            self._break(serving.listener, serving.arrival, "the handler was cancelled")
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            self._handler_failed(serving, error)
+            return
+        self._answer(serving, answer)
 
     def _handler_failed(self, serving: _Serving, error: Exception) -> None:
         message = f"handler of {serving.message.api} raised"

@@ -72,7 +72,7 @@ def test_a_cancelled_request_is_never_computed():
 
 
 def test_a_task_may_await_it_and_gets_what_its_result_must_still_wait_for():
-    """The simulator's network and the general server hold a task anyway."""
+    """The general HTTP server holds a task anyway."""
 
     async def body(sim):
         cold = asyncio.get_running_loop().create_future()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.invariant import InvariantViolation
+from minikafka.parked import Parked
 from minikafka.ports import RequestContext, World
 from minikafka.sim.loop import SimulationFailed
 from minikafka.sim.verdicts import Deliver, Drop, Hold, LinkProfile, Message, Reset, Verdict, matching
@@ -342,7 +343,7 @@ def test_a_handler_that_raises_fails_the_run():
         run(story)
 
 
-def test_a_handler_that_answers_at_once_has_no_task_and_the_trace_names_its_request() -> None:
+def test_a_handler_that_answers_at_once_or_parks_has_no_task_and_the_trace_names_its_request() -> None:
     """Issue 13: a task for each request costs as much as what many handlers do."""
     tasks: list[object] = []
 
@@ -354,19 +355,31 @@ def test_a_handler_that_answers_at_once_has_no_task_and_the_trace_names_its_requ
         tasks.append(_current_task())
         return [api.encode(), body]
 
+    def parked(api: str, body: bytes, _context: RequestContext) -> Parked:
+        return at_its_event(lambda: at_once(api, body, _context))
+
+    def parked_twice(api: str, body: bytes, _context: RequestContext) -> Parked:
+        return at_its_event(lambda: at_its_event(lambda: later(api, body, _context)))
+
     async def story(s: Story) -> None:
         world = s.sim.of("n1")
-        for port, handler in ((9092, at_once), (9093, later)):
+        for port, handler in ((9092, at_once), (9093, later), (9094, parked), (9095, parked_twice)):
             await s.sim.spawn("n1", world.network.serve(Address("n1", port), handler))
             deadline = s.sim.loop.time() + 5.0
             assert await s.client.network.call(Address("n1", port), "Ask", [b"!"], deadline=deadline) == b"Ask!"
-        assert tasks[0] is None
-        assert tasks[1] is not None
+        assert [task is not None for task in tasks] == [False, True, False, True]
         lines = s.sim.loop.trace.lines()
-        assert [line.partition(" ")[2] for line in lines if line.endswith("handle Ask")] == ["handle Ask"] * 2
+        assert [line.partition(" ")[2] for line in lines if line.endswith("handle Ask")] == ["handle Ask"] * 5
         assert s.sim.loop.incarnations["n1"].tasks == {}
 
     run(story)
+
+
+def at_its_event(result: Callable[[], object]) -> Parked:
+    """What a handler returns whose event comes a second later."""
+    parked = Parked(result)
+    asyncio.get_running_loop().call_later(1.0, parked.ready)
+    return parked
 
 
 def _current_task() -> object:
