@@ -170,6 +170,10 @@ WATERMARK_EVENTS = frozenset({"hw_advanced", "follower_hw_changed"})
 """Without one of them a watermark is of before: of a former role, or of a former life."""
 
 
+RESTARTS: Final = frozenset({"tail_truncated", "became_leader"})
+"""After one of them a replica may have to be compared once more."""
+
+
 class CommittedPrefixEqual(OfPartition):
     """Below any two watermarks the records are the same, and stay so (§10.2, §10.3, §10.6, §10.10)."""
 
@@ -185,7 +189,7 @@ class CommittedPrefixEqual(OfPartition):
         key = (view.life, view.key)
         watermark = view.partition.high_watermark
         start = self._compared.get(key, 0)
-        for event in view.events:
+        for event in view.events if not view.kinds.isdisjoint(RESTARTS) else ():
             if event.kind == "tail_truncated":
                 start = min(start, number_of(event, "new"))
             elif event.kind == "became_leader" and number_of(event, "epoch") in view.unclean:
@@ -196,7 +200,7 @@ class CommittedPrefixEqual(OfPartition):
         exposed = self.exposed.setdefault(view.key, {})
         exposing = self._exposing_epoch(view)
         # In which epoch that was is not known then: the batch's own is the first that it can have been.
-        is_of_before = view.leader is None and not any(event.kind in WATERMARK_EVENTS for event in view.events)
+        is_of_before = view.leader is None and view.kinds.isdisjoint(WATERMARK_EVENTS)
         is_compacted = view.partition.config.compacts
         if is_compacted and exposing is not None:
             batches = stored_batches(view.partition.log, start, watermark)
@@ -223,10 +227,12 @@ class CommittedPrefixEqual(OfPartition):
     @staticmethod
     def _exposing_epoch(view: ReplicaView) -> Epoch | None:
         """In which epoch this replica leads, or led earlier in this step (one step may apply several changes)."""
+        if view.leader is not None:
+            return view.leader.epoch
         led = [number_of(event, "epoch") for event in view.events if event.kind == "hw_advanced"]
-        if view.leader is None and view.is_hearsay and not led:
+        if view.is_hearsay and not led:
             return view.partition.epoch
-        return view.leader.epoch if view.leader is not None else max(led, default=None)
+        return max(led, default=None)
 
     def of(self, key: Key) -> Iterable[Exposed]:
         """All that was exposed of a partition."""

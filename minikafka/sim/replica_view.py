@@ -39,7 +39,7 @@ Key: TypeAlias = tuple[TopicPartition, TopicId]
 
 
 class ReplicaView:
-    """One replica after a step with an event about it."""
+    """One replica after a step with events about it."""
 
     __slots__ = (
         "brokers",
@@ -47,6 +47,7 @@ class ReplicaView:
         "image",
         "is_hearsay",
         "key",
+        "kinds",
         "leader",
         "life",
         "name",
@@ -56,21 +57,23 @@ class ReplicaView:
     )
 
     def __init__(
-        self, brokers: Mapping[NodeId, Broker], image: MetadataImage | None, event: Event, partition: Partition
+        self, brokers: Mapping[NodeId, Broker], image: MetadataImage | None, partition: Partition, events: list[Event]
     ) -> None:
         self.brokers = brokers
         """Those that live and have loaded their data."""
         self.image = image
         """The newest that any of them has applied."""
-        self.life = life_of(event)
-        self.time = event.time
+        self.events = events
+        """Those of the step about this replica, one or more."""
+        self.kinds = frozenset([event.kind for event in events])
+        self.life = life_of(events[0])
+        self.time = events[0].time
         self.name = partition.partition
         self.key = (partition.partition, partition.topic_id)
         """A topic that was deleted and created again is another one: its epochs and offsets begin again."""
         self.partition = partition
         self.leader = partition.role if isinstance(partition.role, LeaderReplica) else None
         """Its role, if it leads."""
-        self.events: list[Event] = []
         self.is_hearsay = False
         """A leader of this partition was not looked at: its disk was damaged. What it exposed is known from others."""
         self.unclean: Collection[Epoch] = ()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from minikafka.log.partition_log import PartitionLog
 from minikafka.replication.leader import LeaderReplica
@@ -26,6 +26,9 @@ from minikafka.types import Epoch, Offset, TopicPartition
 from minikafka.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT, RecordBatch
 from minikafka.wire.markers import EndTransaction, marker_of
 from minikafka.wire.records import decode_batch
+
+CUTS: Final = frozenset({"tail_truncated", "log_restarted"})
+"""Events after which a log lacks what it had."""
 
 
 class Ended(NamedTuple):
@@ -153,7 +156,7 @@ class StableOffset(OfPartition):
         spans = self._spans.get(key)
         if spans is None or spans.log is not log:
             spans = self._spans[key] = Spans(log)
-        for event in view.events:
+        for event in view.events if not view.kinds.isdisjoint(CUTS) else ():
             if event.kind == "tail_truncated":
                 spans.cut(number_of(event, "new"))
             elif event.kind == "log_restarted":
@@ -163,12 +166,12 @@ class StableOffset(OfPartition):
 
     def _decided_end(self, view: ReplicaView) -> Offset:
         """Markers below it were committed, as far as this broker can know."""
-        key = (view.partition.me, view.key)
-        known = max(self._watermarks.get(key, 0), view.partition.high_watermark)
-        for event in view.events:
-            if event.kind in ("tail_truncated", "log_restarted"):
+        key, watermark = (view.partition.me, view.key), view.partition.high_watermark
+        known = max(self._watermarks.get(key, 0), watermark)
+        for event in view.events if not view.kinds.isdisjoint(CUTS) else ():
+            if event.kind in CUTS:
                 known = min(known, number_of(event, "new"))
-        self._watermarks[key] = known = min(max(known, view.partition.high_watermark), view.partition.log.end_offset)
+        self._watermarks[key] = known = min(max(known, watermark), view.partition.log.end_offset)
         return known
 
     def _look_at_stable(self, view: ReplicaView, spans: Spans, stable: Offset, decided: Offset, report: Report) -> None:

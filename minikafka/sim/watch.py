@@ -179,8 +179,9 @@ class Watch:
         Others still have, or follow with, a log that is to be cut; what that takes away is the history's to name.
         """
         view.unclean = self.unclean_elections(view.name)
-        is_of_before = view.leader is None or view.leader.epoch < max(view.unclean, default=0)
-        return self._report_what_is_no_loss if view.unclean and is_of_before else self.report
+        if view.unclean and (view.leader is None or view.leader.epoch < max(view.unclean)):
+            return self._report_what_is_no_loss
+        return self.report
 
     def _report_what_is_no_loss(self, name: str, what: str) -> None:
         if name not in LOSSES:
@@ -200,7 +201,7 @@ class Watch:
                 self._applied.look(node, image, self.report)
             if newest is None or image.offset > newest.offset:
                 newest = image
-        sights: dict[tuple[NodeId, TopicPartition], ReplicaView] = {}
+        of_replicas: dict[Partition, list[Event]] = {}
         for event in events:
             node = self._nodes[event.node]
             if event.kind in QUORUM_EVENTS:
@@ -211,14 +212,11 @@ class Watch:
             partition = self._partition_of(event, brokers.get(node))
             if partition is None or partition.failed or (node, partition.partition) in self.rotten:
                 continue
-            view = sights.get((node, partition.partition))
-            if view is None:
-                view = sights[node, partition.partition] = ReplicaView(brokers, newest, event, partition)
-                view.is_hearsay = partition.partition in self.were_rotten
-            view.events.append(event)
-        for view in sights.values():
-            report = self._report_of(view)
-            kinds = frozenset([event.kind for event in view.events])
+            of_replicas.setdefault(partition, []).append(event)
+        for partition, of_one in of_replicas.items():
+            view = ReplicaView(brokers, newest, partition, of_one)
+            view.is_hearsay = partition.partition in self.were_rotten
+            report, kinds = self._report_of(view), view.kinds
             looking = self._that_look.get(kinds)
             if looking is None:
                 looking = self._that_look[kinds] = [each for each in self._of_partitions if each.looks_at(kinds)]

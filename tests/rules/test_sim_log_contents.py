@@ -89,8 +89,7 @@ def test_a_tombstone_was_missed_when_its_leader_lacked_it(leader: str, missed: d
     watch = GoneWhenCopied(committed)
     for base, end in ((0, 1), (2, 3)):
         event = Event(0.0, "n1", 1, "batch_appended", {"base": base, "end": end, "leader": 3}, "")
-        view = ReplicaView(brokers, None, event, held_as(without(whole, 1)))  # type: ignore[arg-type]
-        view.events.append(event)
+        view = ReplicaView(brokers, None, held_as(without(whole, 1)), [event])  # type: ignore[arg-type]
         watch.look(view, lambda name, what: pytest.fail(f"{name}: {what}"))
     assert watch.tombstones("n1", ORDERS) == missed
     assert watch.never_had("n1", (ORDERS, "T")) == {1}
@@ -107,8 +106,7 @@ def test_the_first_look_at_a_copy_sees_the_gap_before_it():
         book.note(record, 0.0)
     watch = GoneWhenCopied(committed)
     event = Event(0.0, "n1", 1, "batch_appended", {"base": 2, "end": 3, "leader": 3}, "")
-    view = ReplicaView({}, None, event, held_as(without(whole, 1)))
-    view.events.append(event)
+    view = ReplicaView({}, None, held_as(without(whole, 1)), [event])
     watch.look(view, lambda name, what: pytest.fail(f"{name}: {what}"))
     assert watch.never_had("n1", (ORDERS, "T")) == {1}
 

@@ -96,8 +96,7 @@ def test_a_log_is_looked_at_when_it_was_cut_or_got_a_leader() -> None:
     partition: Any = SimpleNamespace(partition=ORDERS, topic_id="T", role=None, log=log)
     for kind in ("hw_advanced", "tail_truncated"):
         event = Event(0.0, "n1", 1, kind, {}, "")
-        view = ReplicaView({}, None, event, partition)
-        view.events.append(event)
+        view = ReplicaView({}, None, partition, [event])
         if LogInOrder.looks_at(frozenset({kind})):
             LogInOrder().look(view, lambda name, _what: told.append(name))
     assert told == ["log_in_order"]

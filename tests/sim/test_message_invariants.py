@@ -87,9 +87,7 @@ def view(role: object, events: Sequence[Event], image: MetadataImage | None = No
     """What an invariant sees of a replica on broker 1 with this role."""
     partition = cast("Partition", SimpleNamespace(partition=ORDERS, topic_id="T", role=role))
     brokers: Any = {1: SimpleNamespace(image=image)}
-    seen = ReplicaView(brokers, image, event("batch_appended"), partition)
-    seen.events.extend(events)
-    return seen
+    return ReplicaView(brokers, image, partition, list(events))
 
 
 # ---- roles and broker epochs -----------------------------------------------------------------------------------------

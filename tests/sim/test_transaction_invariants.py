@@ -109,7 +109,14 @@ def look(at: StableOffset, log: Log, *, watermark: int, stable: int, epoch: int 
     leader = SimpleNamespace(log=log, epoch=epoch, high_watermark=watermark, last_stable_offset=stable)
     partition = SimpleNamespace(log=log, me=me, high_watermark=watermark)
     view = SimpleNamespace(
-        name=NAME, life=f"n{me}#1", key=(NAME, "id"), events=[], unclean=(), partition=partition, leader=leader
+        name=NAME,
+        life=f"n{me}#1",
+        key=(NAME, "id"),
+        events=[],
+        kinds=frozenset(),
+        unclean=(),
+        partition=partition,
+        leader=leader,
     )
     at.look(cast("ReplicaView", view), told)
     return told.names
