@@ -102,7 +102,7 @@ class RecordBatch(NamedTuple):
     def of(cls, data: Buffer) -> RecordBatch:
         """Read the header of the batch that ``data`` is; at least 61 bytes, nothing is checked."""
         view = memoryview(data)
-        return cls._make((view, *HEADER.unpack_from(view)))
+        return tuple.__new__(cls, (view, *HEADER.unpack_from(view)))  # what _make ends in, but for a check of the count
 
     @property
     def size(self) -> int:
