@@ -144,6 +144,14 @@ class _Asked:
     held_by: str = ""
     """Rule 6: what a creation waits for."""
 
+    def time_out(self, timeout_ms: int) -> None:
+        """Nobody waits for the answer any longer than ``timeout_ms``."""
+        if not self.answer.done():
+            outcome = kafka.UNKNOWN if self.taken else kafka.NOT_WRITTEN
+            why = f": {self.held_by}" if self.held_by else ""
+            error = kafka.RequestTimedOut(f"the controller did not answer in {timeout_ms} ms{why}", outcome=outcome)
+            self.answer.set_exception(error)
+
 
 @dataclass(slots=True, eq=False)
 class _Decided:
@@ -322,19 +330,16 @@ class ControllerDriver:
         waiting = len(self._waiting) + len(self._held)
         if waiting >= WAITING_REQUESTS_MAX:
             raise kafka.RequestTimedOut(f"the controller has {waiting} requests waiting")
-        asked = _Asked(request, asyncio.get_running_loop().create_future(), CAUSE.get(), charge)
+        loop = asyncio.get_running_loop()
+        asked = _Asked(request, loop.create_future(), CAUSE.get(), charge)
         self._waiting.append(asked)
         self._news.set()
         timeout_ms = getattr(request, "timeout_ms", self.config.broker_session_timeout_ms)
+        timer = loop.call_at(self.world.clock.now() + timeout_ms / 1000, asked.time_out, timeout_ms)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await asked.answer
-        except TimeoutError:
-            outcome = kafka.UNKNOWN if asked.taken else kafka.NOT_WRITTEN
-            why = f": {asked.held_by}" if asked.held_by else ""
-            raise kafka.RequestTimedOut(
-                f"the controller did not answer in {timeout_ms} ms{why}", outcome=outcome
-            ) from None
+            return await asked.answer
+        finally:
+            timer.cancel()
 
     # ---- reign -------------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class _Duty:
     pause_max_s: float = math.inf
     """Of the pause before the first turn."""
     idle_since: float = 0.0
-    """The end of the last turn, at first the start; on the loop's clock."""
+    """The end of the last turn, at first the start; on the monotonic clock."""
     is_at_work: bool = False
     due_at: float = math.inf
     """When its next turn begins; never while one is under way."""
@@ -119,12 +119,12 @@ class LogMaintenance:
 
     async def run(self) -> None:
         """Begin each turn when it is due, for as long as the broker runs."""
-        loop = asyncio.get_running_loop()
+        clock = self.replicas.clock
         for duty in self._duties:
-            duty.idle_since = loop.time()
+            duty.idle_since = clock.now()
             duty.plan(self._live.now)
         while True:
-            now, next_at = loop.time(), math.inf
+            now, next_at = clock.now(), math.inf
             for duty in self._duties:
                 if duty.due_at <= now:
                     self._begin(duty)
@@ -149,7 +149,7 @@ class LogMaintenance:
 
     def _end(self, duty: _Duty) -> None:
         duty.pause_max_s = math.inf
-        duty.idle_since = asyncio.get_running_loop().time()
+        duty.idle_since = self.replicas.clock.now()
         duty.is_at_work = False
         duty.plan(self._live.now)
 

@@ -119,7 +119,7 @@ class MetadataFollower:
     async def _call_leader(self, ask: FetchAsk, request: object, deadline: float) -> object | None:
         """The answer; None when there is none, or when it would come from an epoch that is over."""
         try:
-            async with asyncio.timeout_at(deadline) as scope:
+            async with asyncio.timeout(None) as scope:
                 self._in_flight = (scope, self._member.leader_id, self._member.epoch)
                 response: object = await call(self._world.network, self._member.voters[ask.peer], request, deadline)
                 return response

@@ -7,13 +7,12 @@ partitions that became hungry while the first is parked. Every task is owned; a 
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.client.caller import in_parts
 from minikafka.client.metadata import Leader, Metadata, Update
-from minikafka.client.positions import EARLIEST, NEVER, PartitionState, Positions
+from minikafka.client.positions import EARLIEST, PartitionState, Positions
 from minikafka.client.routing import error_of_part
 from minikafka.client.settings import ConsumerConfig
 from minikafka.flag import Flag
@@ -49,7 +48,8 @@ class Fetcher:
         self._wake = Flag()
         self.wake = self._wake.set
         """Look again: positions changed, or records were taken."""
-        self._changed: asyncio.Future[None] | None = None
+        self._changed = Flag()
+        """Set for a moment, for callers that wait then."""
         self._tasks = Tasks(lambda _task, error: self._break(error))
         self._fetches_of: dict[NodeId, int] = {}
         metadata.listeners.append(self._on_metadata)
@@ -65,23 +65,11 @@ class Fetcher:
         """Wait until something arrived (records, a position, an error); False at ``deadline``."""
         if self.broken is not None:
             raise self.broken
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        waiting = asyncio.shield(self._changed)
-        if deadline == NEVER:
-            await waiting
-            return True
-        try:
-            async with asyncio.timeout_at(deadline):
-                await waiting
-        except TimeoutError:
-            return False
-        return True
+        return await self._changed.wait(deadline)
 
     def tell(self) -> None:
-        changed, self._changed = self._changed, None
-        if changed is not None and not changed.done():
-            changed.set_result(None)
+        self._changed.set()
+        self._changed.clear()
 
     def _on_metadata(self, _update: Update) -> None:
         if self._metadata.failed is not None:
