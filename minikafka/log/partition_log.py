@@ -555,7 +555,7 @@ class PartitionLog:
 
     def reading(self) -> AbstractContextManager[None]:
         """Around whatever reads batches of this log: CorruptMessage and KafkaStorageError name the log."""
-        return self._reader.reading()
+        return self._reader
 
     # ------------------------------------------------------------------------------------- epochs
 
@@ -704,7 +704,7 @@ class PartitionLog:
         1. A record's response is lost. 2. Its segment is rolled and deleted. 3. Power cut, with the snapshot of the
         roll not synced. 4. The record's retry would be appended again.
         """
-        with self._reader.reading():
+        with self._reader:
             try:
                 self._store.make_snapshot_at(base)
             except (DiskFull, DiskFailed) as error:
@@ -716,7 +716,7 @@ class PartitionLog:
 
     def dirty_range(self, *, high_watermark: Offset, now_ms: int) -> DirtyRange:
         """What compaction may clean now; see ``compaction.py``. Raises CorruptMessage and KafkaStorageError."""
-        with self._reader.reading():
+        with self._reader:
             facts = [self._facts(segment) for segment in self._store.segments]
         return compaction.dirty_range(
             facts,
@@ -759,7 +759,7 @@ class PartitionLog:
             on_swap=lambda segment: self.tail.drop_before(segment.next_offset),
         )
         try:
-            with self._reader.reading():
+            with self._reader:
                 if not self.has_gaps:
                     self._mark_gaps()
                 if await self._has_durable_marker():
