@@ -126,25 +126,13 @@ class _Listener:
         return call
 
 
-class _Serving:
-    """A request that has arrived; calling it lets the handler answer."""
+class _Serving(Struct, eq=False):
+    """A request that has arrived, and for which the handler of a listener is called."""
 
-    __slots__ = ("__qualname__", "arrival", "birth", "call", "listener", "message", "network")
-
-    def __init__(
-        self, network: SimNetwork, listener: _Listener, arrival: int, call: _Call, message: Message, birth: int
-    ) -> None:
-        self.network = network
-        self.listener = listener
-        self.arrival = arrival
-        self.call = call
-        self.message = message
-        self.birth = birth
-        """Birth number of the task that answers, if one is needed: traces name the request by it."""
-        self.__qualname__ = f"{birth} handle {message.api}"
-
-    def __call__(self) -> None:
-        self.network.handle(self)
+    listener: _Listener
+    arrival: int
+    call: _Call
+    message: Message
 
 
 def _untold(_kind: str, _node: str, /, **_facts: object) -> None:
@@ -370,18 +358,20 @@ class SimNetwork:
         if call.arrivals == 2:
             self.doubled.append(message)
         self._arrivals += 1
-        arrival = self._arrivals
-        listener.waiting[arrival] = call
-        serving = _Serving(self, listener, arrival, call, message, self._loop.next_birth())
-        self._loop.call_soon(serving, context=listener.context.copy())
+        listener.waiting[self._arrivals] = call
+        serving = _Serving(listener, self._arrivals, call, message)
+        # Of the task that answers, if one is needed: traces name the request by it.
+        birth = self._loop.next_birth()
 
-    def handle(self, serving: _Serving) -> None:
-        """Let the handler of a listener answer a request. Most handlers answer at once or park it: they need no task."""
-        listener, message = serving.listener, serving.message
-        handler, context = listener.handler, listener.context_of(message.source)
-        answering = self._settle(serving, lambda: handler(message.api, message.body, context))
-        if answering is not None:
-            self._loop.create_task_at_once(answering, serving.birth)
+        def handle() -> None:
+            """Let the handler answer. Most handlers answer at once or park the request: they need no task."""
+            context = listener.context_of(message.source)
+            answering = self._settle(serving, partial(listener.handler, message.api, message.body, context))
+            if answering is not None:
+                self._loop.create_task_at_once(answering, birth)
+
+        handle.__qualname__ = f"{birth} handle {message.api}"
+        self._loop.call_soon(handle, context=listener.context.copy())
 
     def _event_came(self, serving: _Serving, result: Result) -> None:
         """The event has come for which the request was parked."""
