@@ -62,13 +62,14 @@ class TemporaryFolder:
             parent = Path(tempfile.gettempdir())
             sweep(parent)
         made = Path(tempfile.mkdtemp(prefix=UNLOCKED, dir=parent))
+        self._owner = os.getpid()
         self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.path = made.rename(made.with_name(NAME + made.name.removeprefix(UNLOCKED)))
 
     def remove(self) -> None:
-        """With everything in it; again: nothing happens."""
-        if self._lock >= 0:
+        """With everything in it; again, or in a forked child of its owner: nothing happens."""
+        if self._lock >= 0 and self._owner == os.getpid():
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
@@ -120,6 +121,11 @@ class Ports:
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[socket.socket, ...]] = {}
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The ports that are held now."""
+        return frozenset(self._held)
 
     def take(self, port: int = 0, *, advice: str = "choose other ports (--base-port) or another data directory") -> int:
         """Hold ``port``, or any free one for 0. InvalidConfig, ending in ``advice``, if the port is in use."""

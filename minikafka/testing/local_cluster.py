@@ -9,6 +9,8 @@ For tests and for trying things out::
 
 Rules for this file: brokers run on a thread of their own, so that a blocking caller does not stall them; every public
 method may be called from any thread but that one. A process cannot be paused in part: for SIGSTOP see ProcessCluster.
+A child that is forked from the process has none of it (``forks.py``): there these methods raise BrokerNotAvailable, and
+``stop`` does nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import asyncio
 import atexit
 import concurrent.futures
 import functools
+import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeVar
@@ -32,6 +36,7 @@ from minikafka.hosting.local_broker import LocalBroker
 from minikafka.hosting.secured import ADMIN, MECHANISM, PLAINTEXT, SSL, WITH_TLS, ClusterSecurity, ClusterTls
 from minikafka.invariant import invariant
 from minikafka.tasks import until_ended
+from minikafka.testing.forks import give_up
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
 from minikafka.world.instruments import Instruments, Lives, seeded_faults
@@ -80,6 +85,8 @@ class LocalCluster:
         self._callers: dict[asyncio.Task[Any], None] = {}
         """What other threads and loops wait for."""
         self._ends = False
+        self._is_of_parent = False
+        """This process was forked from that of the brokers."""
         try:
             protocol = security_protocol or (SSL if tls else PLAINTEXT)
             if tls and protocol not in WITH_TLS:
@@ -106,6 +113,7 @@ class LocalCluster:
         """Await a leader, an ISR, an offset."""
         self.events = ClusterEvents(self)
         """The brokers' events."""
+        _owned_here().add(self)
 
     # ---- for callers -------------------------------------------------------------------------------------------------
 
@@ -221,6 +229,7 @@ class LocalCluster:
             raise
 
     def _begun(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> concurrent.futures.Future[Result]:
+        self._check_owner()
         if self._loop is None:
             raise BrokerNotAvailable("the cluster is not started")
 
@@ -237,6 +246,7 @@ class LocalCluster:
 
     def at_once(self, work: Callable[[], Result]) -> Result:
         """Call a function on the brokers' loop and return its result; here, when the cluster is not started."""
+        self._check_owner()
         if self._loop is None or threading.current_thread() is self._thread:
             return work()
 
@@ -274,6 +284,7 @@ class LocalCluster:
 
     def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start all brokers and wait until each is ready. When one is not, all are stopped again."""
+        self._check_owner()
         if self._thread is not None:
             return
         if self._ends:
@@ -296,6 +307,7 @@ class LocalCluster:
         self.files = prepare(self.data_dir, self._ports, config={})
         self._sync = None
         self._ends = False
+        _owned_here().add(self)
 
     def stop(self) -> None:
         """Controlled shutdown of every broker; then the thread ends and temporary files go.
@@ -439,6 +451,22 @@ class LocalCluster:
         for task in ended:
             task.result()
 
+    # ---- in a forked child -------------------------------------------------------------------------------------------
+
+    def leave_to_parent(self) -> None:
+        """Give up, in a child, all that belongs to the brokers: they run in the process that it was forked from."""
+        self._is_of_parent = True
+        self._thread = self._loop = None
+        give_up(self._ports.held, self.data_dir.resolve())
+        self._ports.release()
+
+    def _check_owner(self) -> None:
+        if self._is_of_parent:
+            raise BrokerNotAvailable(
+                "the brokers run in the process that this one was forked from; use a client with "
+                f"bootstrap.servers={self.bootstrap} here, or another LocalCluster"
+            )
+
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def _files_of(self, node: NodeId) -> BrokerFiles:
@@ -452,9 +480,24 @@ class LocalCluster:
         return _certificates_of_process() if self._temporary is not None else ClusterTls(self.data_dir / "certs")
 
     def _clean_up(self) -> None:
+        _owned_here().discard(self)
         self._ports.release()
         if self._temporary is not None:
             self._temporary.remove()
+
+
+@functools.cache
+def _owned_here() -> weakref.WeakSet[LocalCluster]:
+    """Return the clusters that hold ports and files in this process."""
+    owned: weakref.WeakSet[LocalCluster] = weakref.WeakSet()
+
+    def leave_to_parent() -> None:
+        for cluster in list(owned):
+            cluster.leave_to_parent()
+        owned.clear()
+
+    os.register_at_fork(after_in_child=leave_to_parent)
+    return owned
 
 
 @functools.cache
