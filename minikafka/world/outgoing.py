@@ -5,10 +5,10 @@
 Rules for this file:
 
 1. Bytes leave in the order in which they were given.
-2. A region is sent directly only while the transport holds nothing. What the socket does not take then goes through
-   the transport in chunks, one for each time that the socket has room: a client that reads slowly costs a chunk of
-   memory, not a response.
-3. ``waiting`` is empty unless the transport has paused its protocol. So its owner goes on when the transport resumes.
+2. A region is sent directly only while the transport holds nothing; when the socket is full, once it has room again: a
+   client that reads slowly costs no memory. Where regions cannot be sent directly they go through the transport in
+   chunks, one for each time that the socket has room: such a client costs a chunk of memory, not a response.
+3. ``waiting`` is empty unless the protocol is paused. So its owner goes on when it is resumed.
 4. One turn of the loop sends TURN_SIZE bytes of regions at most: a fast reader could take tens of megabytes at once.
    Until the next turn the protocol is paused, as the transport would pause it.
 5. A file that is shorter than its region, or that cannot be read, ends the connection: the response's size was sent.
@@ -20,7 +20,6 @@ Rules for this file:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections import deque
 from typing import cast
@@ -113,6 +112,7 @@ class Outgoing:
         """The connection is gone."""
         self.waiting.clear()
         if self._socket is not None:
+            asyncio.get_running_loop().remove_writer(self._socket)
             self._socket.close()
             self._socket = None
 
@@ -170,20 +170,32 @@ class Outgoing:
             protocol.resume_writing()
 
     def _send(self, region: FileRegion, size_max: int) -> int:
-        sent, direct = None, self._direct()
-        if direct is not None:
-            with contextlib.suppress(BlockingIOError):
-                sent = region.send(direct.fileno(), self._begin, size_max)
-            if sent == 0:
-                raise DiskFailed("the file is shorter than the region that is being sent")
-        if sent is None:
+        direct = self._direct()
+        if direct is None:
             sent = min(CHUNK_SIZE, len(region) - self._begin)
             self._transport.write(region.read(self._begin, sent))
+        else:
+            try:
+                sent = region.send(direct.fileno(), self._begin, size_max)
+            except BlockingIOError:
+                self._await_room(direct)
+                return 0
+            if sent == 0:
+                raise DiskFailed("the file is shorter than the region that is being sent")
         self._begin += sent
         if self._begin == len(region):
             self.waiting.popleft()
             self._begin = 0
         return sent
+
+    def _await_room(self, direct: socket.socket) -> None:
+        protocol = self._transport.get_protocol()
+        protocol.pause_writing()
+        asyncio.get_running_loop().add_writer(direct, self._has_room, direct, protocol)
+
+    def _has_room(self, direct: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+        asyncio.get_running_loop().remove_writer(direct)
+        self._go_on(protocol)
 
     def _send_head(self, data: Buffer) -> int:
         """Send the bytes before a region, to leave together with it; how many the socket took."""

@@ -147,11 +147,12 @@ def test_bytes_leave_in_the_order_in_which_they_were_given(play, file: OsFile, s
     play(story, is_tls=is_tls)
 
 
+def refuse(*_: Any) -> bytes:
+    raise AssertionError("the region was read")
+
+
 def test_region_is_sent_without_being_read(play, file: OsFile, monkeypatch: pytest.MonkeyPatch):
     """A region that fits the socket's buffer never enters the process."""
-
-    def refuse(*_: Any) -> bytes:
-        raise AssertionError("the region was read")
 
     async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
         monkeypatch.setattr(OsRegion, "read", refuse)
@@ -161,17 +162,43 @@ def test_region_is_sent_without_being_read(play, file: OsFile, monkeypatch: pyte
     play(story)
 
 
-def test_slow_reader_costs_one_chunk_of_memory(play, file: OsFile):
-    """What is not sent stays in the file: nothing but a chunk is in the transport."""
+def test_slow_reader_costs_no_memory(play, file: OsFile, monkeypatch: pytest.MonkeyPatch):
+    """What is not sent stays in the file, and is sent from there when the socket has room."""
 
     async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        monkeypatch.setattr(OsRegion, "read", refuse)
         size = len(CONTENT)
         peer.outgoing.write([b"head", region_of(file, 0, size), b"tail"])
         assert peer.pauses == 1
-        assert peer.transport.get_write_buffer_size() <= outgoing.CHUNK_SIZE
+        assert peer.transport.get_write_buffer_size() == 0
         assert peer.outgoing.waiting
         assert await reader.readexactly(size + 8) == b"head" + CONTENT + b"tail"
         assert peer.pauses > 1
+        assert not peer.outgoing.waiting
+
+    play(story)
+
+
+@pytest.mark.parametrize("ends", ["here", "there"])
+def test_connection_that_ends_while_its_socket_is_full_is_not_watched(play, file: OsFile, ends: str):
+    """Its number may be another socket's soon."""
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        peer.outgoing.write([region_of(file, 0, len(CONTENT))])
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert peer.outgoing.is_paused
+        direct = peer.outgoing._socket
+        assert direct is not None
+        number = direct.fileno()
+        if ends == "here":
+            peer.transport.abort()
+        else:
+            reader._transport.abort()  # type: ignore[attr-defined]
+        await peer.lost.wait()
+        assert direct.fileno() == -1
+        assert not asyncio.get_running_loop().remove_writer(number)
+        assert not peer.outgoing.waiting
 
     play(story)
 

@@ -177,7 +177,7 @@ def batches(data: bytes) -> Iterator[tuple[Any, ...]]:
             return
         whole = data[at - found.size : at]
         records = [
-            (each.offset, found.timestamp_type or each.timestamp, each.key, each.value)
+            (each.offset, found.timestamp_type or each.timestamp, each.key, each.value, each.headers)
             for each in (() if found.is_control else decode_batch(whole))
         ]
         yield (
@@ -277,6 +277,13 @@ def is_deleted(found: Difference) -> bool:
     return 0 <= row["offset"] < start and is_there
 
 
+def is_unstable(found: Difference) -> bool:
+    """Return True if Kafka names no record with the largest timestamp to a reader of what is committed, and ours does."""
+    [topic] = found.ask.message["topics"]
+    is_asked = found.ask.message["isolation_level"] == 1 and topic["partitions"][0]["timestamp"] == LARGEST
+    return is_asked and found.row.get("offset") == -1
+
+
 def sends_next(produce: Message) -> bool:
     """Return True if all batches of a transactional Produce have the sequence that follows."""
     batches_sent = [part["records"] for topic in produce["topic_data"] for part in topic["partition_data"]]
@@ -307,6 +314,7 @@ def member(*names: str) -> Callable[[Difference], bool]:
     return lambda found: found.member in names
 
 
+LARGEST = -3
 CLOCKS_MS, LOGGER, FENCED_MEMBER_EPOCH, OUT_OF_ORDER_SEQUENCE = 1000, 8, 110, 45
 SMALL_BYTES = 100
 """Of a partition: a limit below the size of some batches."""
@@ -349,6 +357,7 @@ ON_PURPOSE = (
         lambda d: d.member == "timestamp" and min(d.kafka, d.ours) >= 0 and abs(d.kafka - d.ours) < CLOCKS_MS,
     ),
     Purpose("the largest timestamp is that of a record that is not deleted", "ListOffsets", is_deleted),
+    Purpose("the largest timestamp is that of a record below the last stable offset", "ListOffsets", is_unstable),
     Purpose(
         "a partition that is named again is answered again",
         "Fetch",

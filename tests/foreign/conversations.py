@@ -202,8 +202,17 @@ class Batch:
     """A batch of a producer that a side has made; its sequence is what it has sent to the partition in this epoch."""
 
     def __init__(
-        self, label: str, count: int, *, plus_epoch: int = 0, sequence: int | None = None, behind: int = 0
+        self,
+        label: str,
+        count: int,
+        *,
+        plus_epoch: int = 0,
+        sequence: int | None = None,
+        behind: int = 0,
+        build: Callable[..., bytes] | None = None,
     ) -> None:
+        """``build`` makes a batch of ``count`` records for a producer, as :func:`batch`."""
+        self._build = build or functools.partial(batch, count)
         self._producer, self._epoch = Own("producer", label, 987654), Own("epoch", label, 0, plus_epoch)
         self._count, self._sequence, self._behind = count, sequence, behind
         self.place = ""
@@ -214,7 +223,7 @@ class Batch:
         following = given.values.get(("sequence", self._key(given)), 0)
         sequence = max(0, following - self._behind) if self._sequence is None else self._sequence
         producer = (self._producer.of(given), epoch, sequence)
-        return [batch(self._count, producer, is_transactional=self.is_transactional)]
+        return [self._build(producer, is_transactional=self.is_transactional)]
 
     @property
     def is_next(self) -> bool:
