@@ -201,7 +201,7 @@ class Consumer:
                 )
         self._subscription.clear()
         self._positions.assign(())
-        self._follow()
+        self._follow_group(())
 
     def _topics_wanted(self) -> list[str]:
         own = list(self._subscription.topics) or sorted({partition.topic for partition in self._positions.states})

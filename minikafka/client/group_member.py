@@ -232,7 +232,7 @@ class Member(BaseMember):
         if self.generation != generation:
             return  # thrown out meanwhile: what it was given is another's
         self.owned = partitions
-        self._follow(())
+        self._follow(self._dealt)
         self._positions.assign(partitions)
         for partition, found in committed.items():
             self._positions.begin_at(partition, found.offset, found.leader_epoch)
@@ -256,6 +256,9 @@ class Member(BaseMember):
         interval_s = self._config.heartbeat_interval_ms / 1000
         while self.failed is None:
             await asyncio.sleep(interval_s)
+            if 0 in self._dealt.values():
+                # A topic that does not exist may be created any time; metadata is requested too rarely otherwise.
+                self._metadata.refresh_soon()
             if self.generation == g.NO_GENERATION or self._is_joining:
                 continue
             if self._polls_late:

@@ -184,6 +184,41 @@ def test_partitions_that_are_added_are_shared_too(cluster: SimCluster):
     cluster.until(lambda: shared(workers, 9), 60.0, "nine to be shared")
 
 
+def test_a_leader_sees_partitions_that_are_added_to_topics_of_others(cluster: SimCluster):
+    """S31: the leader need not subscribe to the topic that has grown, nor can its other members assign the new ones."""
+    cluster.create_topic("other", partitions=2)
+    cluster.settle()
+    settings = {"metadata_max_age_ms": 2_000}
+    leader = Worker(cluster, "leader", settings=settings)
+    cluster.until(lambda: len(leader.numbers) == PARTITIONS, 60.0, "the leader to have all of its topic")
+    member = Worker(cluster, "member", topics=("other",), settings=settings)
+    cluster.until(lambda: member.numbers == [0, 1], 60.0, "the member to have the other topic")
+    client = Client(cluster)
+    client.run(client.admin.create_partitions({"other": 4}))
+    cluster.until(lambda: member.numbers == [0, 1, 2, 3], 60.0, "the member to have the new partitions, too")
+    for each in (leader, member):
+        each.end()
+
+
+def test_a_topic_that_is_created_later_is_read_soon(cluster: SimCluster):
+    """As Java's client, a leader requests the metadata of topics that do not exist again within seconds."""
+    leader = Worker(cluster, "leader")
+    cluster.until(lambda: len(leader.numbers) == PARTITIONS, 60.0, "the leader to have all of its topic")
+    member = Worker(cluster, "member", topics=("later",))
+    alone = Worker(cluster, "alone", group="alone", topics=("later",))
+    cluster.run_for(20.0)
+    cluster.create_topic("later", partitions=2)
+    cluster.until(lambda: member.numbers == alone.numbers == [0, 1], 10.0, "both to have the new topic")
+    client = Client(cluster)
+    client.run(client.admin.delete_topics(["later"]))
+    cluster.until(lambda: alone.numbers == [], 10.0, "the deleted topic to be given up")
+    cluster.run_for(20.0)
+    cluster.create_topic("later", partitions=2)
+    cluster.until(lambda: alone.numbers == [0, 1], 10.0, "the topic to be read again")
+    for each in (leader, member, alone):
+        each.end()
+
+
 def test_a_pattern_finds_topics_that_come_later(cluster: SimCluster):
     """S31: subscribe by pattern; internal topics match nothing."""
     worker = Worker(cluster, "c0", settings={"metadata_max_age_ms": 2_000})
