@@ -8,7 +8,6 @@ it may have been replaced, before anyone can tell it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from minikafka.config import BrokerConfig
 from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.rpc import Patience, call
+from minikafka.tasks import CancelScope
 from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
 from minikafka.wire import messages as m
 
@@ -53,13 +53,13 @@ class ControllerCall:
         self._world = world
         self._controller = controller
         self._sent_to: Address | None = None
-        self._under_way: asyncio.Timeout | None = None
+        self._under_way: CancelScope | None = None
 
     def on_news(self) -> None:
         """Give up the request under way if another controller is known. The former one may still lead without it."""
         under_way = self._under_way
-        if under_way is not None and self._controller() not in (None, self._sent_to) and not under_way.expired():
-            under_way.reschedule(asyncio.get_running_loop().time())
+        if under_way is not None and self._controller() not in (None, self._sent_to):
+            under_way.end()
 
     async def send(self, controller: Address, request: object, timeout_s: float) -> Any:
         """Return the response, whose errors the caller reads. Raises what `rpc.call` raises; OutcomeUnknown also when
@@ -67,12 +67,11 @@ class ControllerCall:
         """
         self._sent_to = controller
         try:
-            async with asyncio.timeout_at(None) as self._under_way:
+            with CancelScope() as self._under_way:
                 return await call(self._world.network, controller, request, self._world.clock.now() + timeout_s)
-        except TimeoutError:
-            raise kafka.OutcomeUnknown("another node has become the active controller") from None
         finally:
             self._under_way = None
+        raise kafka.OutcomeUnknown("another node has become the active controller")
 
 
 class Lifecycle:

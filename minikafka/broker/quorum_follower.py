@@ -9,7 +9,6 @@ Rules for this file:
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from minikafka.quorum.core import QuorumCore
 from minikafka.quorum.fetching import FetchAsk, FetchSnapshot, FetchStep, Wait
 from minikafka.replication.follower import CutTo, Extend
 from minikafka.rpc import Patience, call
+from minikafka.tasks import CancelScope
 from minikafka.types import Epoch, EpochEnd, NodeId
 from minikafka.wire.messages import FetchResponse, FetchSnapshotRequest, FetchSnapshotResponse
 
@@ -39,7 +39,7 @@ class MetadataFollower:
         self._world = member.world
         self._log = member.log
         self._snapshots = member.snapshots
-        self._in_flight: tuple[asyncio.Timeout, NodeId, Epoch] | None = None
+        self._in_flight: tuple[CancelScope, NodeId, Epoch] | None = None
         self._patience: defaultdict[NodeId, Patience] = defaultdict(Patience)
         """By the member that is asked."""
 
@@ -50,8 +50,7 @@ class MetadataFollower:
             scope, leader_id, epoch = self._in_flight
             if member.stopping or (leader_id, epoch) != (member.leader_id, member.epoch):
                 self._in_flight = None
-                if not scope.expired():  # at the same instant
-                    scope.reschedule(member.world.clock.now())
+                scope.end()
 
     @property
     def _core(self) -> QuorumCore:
@@ -119,18 +118,18 @@ class MetadataFollower:
     async def _call_leader(self, ask: FetchAsk, request: object, deadline: float) -> object | None:
         """The answer; None when there is none, or when it would come from an epoch that is over."""
         try:
-            async with asyncio.timeout(None) as scope:
+            with CancelScope() as scope:
                 self._in_flight = (scope, self._member.leader_id, self._member.epoch)
                 response: object = await call(self._world.network, self._member.voters[ask.peer], request, deadline)
                 return response
         except ConnectionRefused:
             if self._core.on_leader_refused(ask.peer, self._world.clock.now()):
                 self._member.ring()
-            return None
-        except (TimeoutError, WorldError):
-            return None
+        except WorldError:
+            pass
         finally:
             self._in_flight = None
+        return None
 
     async def _pause(self, wait: Wait) -> None:
         """Wait, but not beyond a change of leader or epoch."""

@@ -46,6 +46,7 @@ from minikafka.ports import World
 from minikafka.replication.fetch_session import FetcherSession
 from minikafka.replication.follower import CutTo, Extend, FollowerReplica, NextFetch, RestartAt, Wait
 from minikafka.rpc import Patience, call
+from minikafka.tasks import CancelScope
 from minikafka.types import Address, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 
@@ -166,8 +167,8 @@ class _LeaderLoop:
         self._failures: dict[TopicPartition, int] = {}
         """Partition -> how often in a row it could not be fetched."""
         self._changed = Flag()
-        self._long_poll: asyncio.Timeout | None = None
-        """Around the fetch under way: it is given up when this is due."""
+        self._long_poll: CancelScope | None = None
+        """Around the fetch under way."""
         self._task: asyncio.Task[None] | None = None
         self._session = FetcherSession()
         self._patience = Patience()
@@ -182,8 +183,8 @@ class _LeaderLoop:
         self.following[name] = 0.0
         self._touched[name] = None
         self._changed.set()
-        if self._long_poll is not None and not self._long_poll.expired():  # it may have been given up just before
-            self._long_poll.reschedule(asyncio.get_running_loop().time())
+        if self._long_poll is not None:
+            self._long_poll.end()
         if self._task is None or self._task.done():
             self._task = self.owner.spawn(self._run(), f"fetch-from-{self.leader}")
 
@@ -311,10 +312,8 @@ class _LeaderLoop:
         response: FetchResponse | None = None
         try:
             # A cancel scope rather than a task of its own: every turn of the loop delays the acknowledgement.
-            async with asyncio.timeout_at(None) as self._long_poll:
+            with CancelScope() as self._long_poll:
                 response = await call(self.owner.world.network, address, request, deadline)
-        except TimeoutError:
-            return None
         except (WorldError, ProtocolError) as error:
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, OutcomeUnknown) and self.owner.world.clock.now() >= deadline:
@@ -328,6 +327,8 @@ class _LeaderLoop:
             self._long_poll = None
             if response is None:
                 self._session.lost()
+        if response is None:
+            return None
         self._patience.answered(max(0.0, self.owner.world.clock.now() - now - wait_ms / 1000))
         if response.error_code:
             self._session.lost()

@@ -31,7 +31,7 @@ from minikafka.client.caller import Attempts, Backoff, Caller, WithoutController
 from minikafka.client.settings import ClientConfig
 from minikafka.flag import Flag
 from minikafka.ports import Clock, World
-from minikafka.tasks import until_ended
+from minikafka.tasks import CancelScope, until_ended
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, TopicId, TopicPartition
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse, MetadataTopic, NodeEndpoint
 
@@ -325,23 +325,25 @@ class _LeaderCall:
     successor takes. While a request is overdue, metadata is requested every OVERDUE_S.
     """
 
-    __slots__ = ("_metadata", "_partitions", "_scope", "_timer", "is_given_up", "node")
+    __slots__ = ("_metadata", "_partitions", "_scope", "_timer", "node")
 
     def __init__(self, metadata: Metadata, node: NodeId, partitions: Collection[TopicPartition]) -> None:
-        self.is_given_up = False
         self._metadata = metadata
         self.node = node
         self._partitions = partitions
 
     async def run(self, calling: Awaitable[Any], wait_s: float) -> Any:
-        """Await ``calling``; TimeoutError if it was given up."""
+        """Await ``calling``; NetworkException if it was given up."""
         self._timer = asyncio.get_running_loop().call_later(wait_s + OVERDUE_S, self._overdue)
         try:
-            async with asyncio.timeout(None) as self._scope:
+            with CancelScope() as self._scope:
                 return await calling
         finally:
             self._timer.cancel()
             self._metadata.overdue.pop(self, None)
+        raise kafka.NetworkException(
+            f"node {self.node} does not answer, and another node leads now", outcome=kafka.UNKNOWN
+        )
 
     def _overdue(self) -> None:
         loop = asyncio.get_running_loop()
@@ -353,10 +355,8 @@ class _LeaderCall:
     def check(self) -> None:
         """Give up the request if another node leads one of its partitions by now."""
         view = self._metadata.view
-        leaders = [view.leader(*each).node for each in self._partitions]
-        if not self.is_given_up and any(each not in (NO_NODE, self.node) for each in leaders):
-            self.is_given_up = True
-            self._scope.reschedule(asyncio.get_running_loop().time())
+        if any(view.leader(*each).node not in (NO_NODE, self.node) for each in self._partitions):
+            self._scope.end()
 
 
 class Metadata:
@@ -528,12 +528,7 @@ class Metadata:
             wait_s: How long the leader may hold the request.
         """
         call = _LeaderCall(self, node, partitions)
-        try:
-            return await call.run(self.call(node, request, deadline=deadline), wait_s)
-        except TimeoutError:
-            raise kafka.NetworkException(
-                f"node {node} does not answer, and another node leads now", outcome=kafka.UNKNOWN
-            ) from None
+        return await call.run(self.call(node, request, deadline=deadline), wait_s)
 
     def any_addresses(self) -> list[Address]:
         """All known addresses in random order: those with overdue requests behind the others, and those of the
