@@ -281,7 +281,9 @@ class QuorumDriver:
             if facts != self._announced:
                 self._announced = facts
                 self.applied.listener.on_leader(*facts)
-        self._follower.on_change()
+                self._follower.on_change()
+        if self.stopping:
+            self._follower.on_change()
         for met, woken in self._waiting.values():
             if not woken.done() and (self.stopping or met()):
                 woken.set_result(True)
