@@ -25,7 +25,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
 from minikafka.check.findings import Finding, IntNonmonotonicPoll, NonmonotonicPoll, ReadAboveHw
@@ -38,7 +38,7 @@ NO_PARTITION = -1
 _NO_LIMIT = 1 << 63
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """What the client may believe of a send."""
 
     OPEN = "open"

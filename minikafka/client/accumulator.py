@@ -32,7 +32,6 @@ from typing import Generic
 from minikafka import errors as kafka
 from minikafka.client.batches import (
     IN_FLIGHT_MAX,
-    NEVER,
     Batch,
     Call,
     Drained,
@@ -227,8 +226,10 @@ class Accumulator(Generic[Sink]):
         queues = list(self._active)
         for queue in queues:
             self._expire(queue, now, drained)
-            deadline = next((each.deadline for each in queue.batches if not each.reported), NEVER)
-            drained.deadline = min(drained.deadline, deadline)
+            for batch in queue.batches:
+                if not batch.reported:
+                    drained.deadline = min(drained.deadline, batch.deadline)
+                    break
         while queues:
             # A request has one batch of a partition: the next ones go into requests of their own.
             open_calls: dict[NodeId, Call[Sink]] = {}
