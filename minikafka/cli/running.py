@@ -105,6 +105,10 @@ class Failure(click.ClickException):
         click.echo(f"minikafka: {self.message}", file=file or sys.stderr)
 
 
+SURROGATES = "surrogates not allowed"
+"""What Python says of a text that has bytes of the command line which are not UTF-8."""
+
+
 class Misuse(Failure):
     """The command was called wrongly."""
 
@@ -195,6 +199,10 @@ def errors_as_sentences() -> Any:
         _leave_quietly()
     except OSError as error:
         raise Failure(_system_error_text(error)) from error
+    except UnicodeEncodeError as error:
+        if error.reason != SURROGATES:
+            raise
+        raise Misuse(f"{error.object!r} is not UTF-8, as names and values on the command line must be") from error
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise Interrupted("interrupted") from None
 

@@ -270,8 +270,8 @@ def prepare(
     if found:
         if brokers is not None and brokers != len(found):
             raise InvalidConfig(
-                f"{data_dir} holds a cluster of {len(found)} broker{'s' * (len(found) != 1)}: start it with --brokers "
-                f"{len(found)}, or choose another directory"
+                f"{data_dir} holds a cluster of {len(found)} broker{'s' * (len(found) != 1)}: start it with so many "
+                "(`minikafka join` adds one while it runs), or choose another directory"
             )
         own = found[0].config()
         _check_majority(data_dir, found)

@@ -35,17 +35,34 @@ def check_limits(batch: RecordBatch, config: TopicConfig, *, wall_ms: int, log: 
         )
     if config.uses_append_time or batch.attributes & TIMESTAMP_TYPE_BIT:
         return
-    low = wall_ms - config.message_timestamp_before_max_ms
-    high = wall_ms + config.message_timestamp_after_max_ms
     for timestamp in (batch.base_timestamp, batch.max_timestamp):
-        if timestamp != NO_TIMESTAMP and not low <= timestamp <= high:
-            refused = InvalidTimestamp(f"{log}: timestamp {timestamp} is outside {low}..{high}")
-            refused.record_errors = _outside(batch, config, low, high)
+        why = _why_refused(timestamp, config, wall_ms)
+        if why:
+            refused = InvalidTimestamp(f"{log}: {why}")
+            refused.record_errors = _refused_records(batch, config, wall_ms)
             raise refused
 
 
-def _outside(batch: RecordBatch, config: TopicConfig, low: int, high: int) -> tuple[tuple[int, str], ...]:
-    """Records with a timestamp outside these bounds; none if the batch takes long to read, or cannot be read."""
+def _why_refused(timestamp: int, config: TopicConfig, wall_ms: int) -> str:
+    """Return why a record with this timestamp is refused; empty if it is not."""
+    if timestamp == NO_TIMESTAMP:
+        return ""
+    ahead = timestamp - wall_ms
+    if ahead > config.message_timestamp_after_max_ms:
+        return (
+            f"timestamp {timestamp} is {ahead} ms ahead of the broker's clock; "
+            f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} is the limit"
+        )
+    if -ahead > config.message_timestamp_before_max_ms:
+        return (
+            f"timestamp {timestamp} is {-ahead} ms behind the broker's clock; "
+            f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} is the limit"
+        )
+    return ""
+
+
+def _refused_records(batch: RecordBatch, config: TopicConfig, wall_ms: int) -> tuple[tuple[int, str], ...]:
+    """Records whose timestamp is refused; none if the batch takes long to read, or cannot be read."""
     limit = decompression_limit(config.max_message_bytes)
     if is_long(batch, limit):
         return ()
@@ -53,11 +70,8 @@ def _outside(batch: RecordBatch, config: TopicConfig, low: int, high: int) -> tu
         found = timestamps_of(batch, limit)
     except InvalidRecord:
         return ()
-    return tuple(
-        (at, f"timestamp {timestamp} is outside {low}..{high}")
-        for at, timestamp in enumerate(found)
-        if timestamp != NO_TIMESTAMP and not low <= timestamp <= high
-    )[:RECORD_ERRORS_MAX]
+    refused = ((at, _why_refused(timestamp, config, wall_ms)) for at, timestamp in enumerate(found))
+    return tuple((at, why) for at, why in refused if why)[:RECORD_ERRORS_MAX]
 
 
 def check_keys(batch: RecordBatch, log: str, limit: int) -> None:

@@ -13,15 +13,15 @@ without a loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
-from minikafka.errors import RequestTimedOut
+from minikafka.errors import InvalidRequest, RequestTimedOut, nearest
 from minikafka.faults import MessageKind
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.world import states
-from minikafka.world.events import Line, Wanted
+from minikafka.world.events import EventRing, Line, Wanted
 from minikafka.world.faults import COUNT_MAX, REORDER_MS, Fault, FaultSpec, Held, Link, paused, paused_fetching
 from minikafka.world.instruments import Instruments
 from minikafka.world.states import ANY, SomeNode, State, Wish
@@ -281,7 +281,9 @@ class ClusterWaits:
         size: int | None = None,
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> tuple[NodeId, ...]:
-        """The ISR has exactly these members, or exactly so many; which they are."""
+        """The ISR has exactly these members, or exactly so many; which they are. InvalidRequest if neither is given."""
+        if members is None and size is None:
+            raise InvalidRequest('wait.isr needs members or size: isr("orders", 0, {1, 2}) or isr("orders", 0, size=2)')
         exactly = None if members is None else frozenset(members)
         wish = Wish(topic=topic, partition=partition, isr=exactly, isr_size=size)
         return (await self.until(wish, timeout_s=timeout_s)).isr
@@ -379,7 +381,7 @@ class ClusterEvents:
                     which = f"{' or '.join(kinds) or 'event'} with {facts}" if facts else " or ".join(kinds) or "event"
                     raise RequestTimedOut(
                         f"after {timeout_s:g} s no {which} {f'of {partition} ' if partition else ''}happened"
-                        + (f", only {seen} with other facts" if seen else ""),
+                        + (f", only {seen} with other facts" if seen else _but_similar(kinds, ring)),
                         seen=seen,
                     )
 
@@ -388,3 +390,10 @@ class ClusterEvents:
     def write(self, path: str | Path, *, since: int = 0) -> int:
         """Write a journal, which ``minikafka sim show`` opens; how many events it has."""
         return self._stage.instruments.ring.write(Path(path), since)
+
+
+def _but_similar(kinds: Sequence[str], ring: EventRing) -> str:
+    """Return the end of an error about events that did not happen: those with similar names that did."""
+    happened = {row.kind for row in ring.rows()}
+    similar = sorted({near for kind in kinds if kind not in happened for near in nearest(kind, happened)})
+    return f", but {' and '.join(similar)} did" if similar else ""

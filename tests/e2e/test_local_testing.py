@@ -107,6 +107,15 @@ async def test_a_broker_that_does_not_exist_is_named(cluster):
     assert cluster.faults.active() == []
 
 
+async def test_a_wait_that_is_called_wrongly_says_so(cluster):
+    """An ISR of which nothing is expected was an empty one, and a misspelled event only a time-out."""
+    with pytest.raises(InvalidRequest, match="needs members or size"):
+        await cluster.wait.isr("orders")
+    await cluster.create_topic("misspelled")
+    with pytest.raises(RequestTimedOut, match="no became_leder happened, but became_leader did"):
+        await cluster.events.wait("became_leder", timeout_s=0.0)
+
+
 async def test_a_lost_answer_is_an_unknown_outcome_and_a_retry_is_a_duplicate(cluster):
     """Issue 5: losing the answer is not losing the request: the record is there, and sent again it is there twice."""
     await cluster.create_topic("twice")

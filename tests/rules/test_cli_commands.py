@@ -402,6 +402,26 @@ def test_an_expected_error_becomes_a_sentence(error, words):
     assert result.stderr.count("\n") == 1
 
 
+def test_a_name_that_is_not_utf8_is_a_misuse():
+    """A name in Latin-1, from an old script, was a traceback of the encoder."""
+
+    @click.group(cls=Commands)
+    def group() -> None:
+        """A group that sends names."""
+
+    @group.command()
+    @click.argument("name")
+    def send(name: str) -> None:
+        """Send a name."""
+        name.encode()
+
+    result = CliRunner().invoke(group, ["send", os.fsdecode(b"caf\xe9")])
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "minikafka: 'caf\\udce9' is not UTF-8, as names and values on the command line must be\n",
+    )
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt()])
 def test_who_is_interrupted_says_so_as_shells_expect(error):
     """130 is 128 and SIGINT: a loop of a shell script ends there, where 1 would be one more failure."""

@@ -239,7 +239,7 @@ def test_a_restart_finds_ports_and_cluster_id_again(tmp_path, ports, monkeypatch
 def test_a_directory_that_holds_another_cluster_is_not_overwritten(tmp_path, ports):
     """Two voters' logs under a quorum of three would be a new cluster on old data."""
     prepare(tmp_path, ports, brokers=2, config={})
-    with pytest.raises(InvalidConfig, match="holds a cluster of 2 brokers"):
+    with pytest.raises(InvalidConfig, match="holds a cluster of 2 brokers: start it with so many "):
         prepare(tmp_path, ports, brokers=3, config={})
     with pytest.raises(InvalidConfig, match="has its ports already"):
         prepare(tmp_path, ports, base_port=1, config={})
