@@ -287,7 +287,7 @@ def is_unstable(found: Difference) -> bool:
 def sends_next(produce: Message) -> bool:
     """Return True if all batches of a transactional Produce have the sequence that follows."""
     batches_sent = [part["records"] for topic in produce["topic_data"] for part in topic["partition_data"]]
-    return bool(produce["transactional_id"]) and all(getattr(each, "is_next", False) for each in batches_sent)
+    return bool(produce.get("transactional_id")) and all(getattr(each, "is_next", False) for each in batches_sent)
 
 
 def is_stale_of_static(epoch: Any) -> bool:
