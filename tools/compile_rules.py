@@ -33,6 +33,8 @@ MODULES = (
     "minikafka.broker.append_throttle",
     "minikafka.broker.dispatch",
     "minikafka.broker.flusher",
+    "minikafka.broker.image_directory",
+    "minikafka.broker.kafka_pipeline",
     "minikafka.broker.kafka_session",
     "minikafka.broker.meters",
     "minikafka.broker.partition_history",

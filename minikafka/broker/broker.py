@@ -459,8 +459,9 @@ class Broker:
 
     def open_kafka_session(self, connection: FrameConnection, context: RequestContext) -> FrameSession:
         """For a connection that speaks Kafka's protocol."""
-        from minikafka.broker.kafka_login import login_rules  # noqa: PLC0415 - start does without
-        from minikafka.broker.kafka_session import KafkaDoor, KafkaSession, all_operations  # noqa: PLC0415 - as above
+        from minikafka.broker.image_directory import all_operations  # noqa: PLC0415 - start does without
+        from minikafka.broker.kafka_login import login_rules  # noqa: PLC0415 - as above
+        from minikafka.broker.kafka_session import KafkaDoor, KafkaSession  # noqa: PLC0415 - as above
 
         if self._kafka is None:
             self._kafka = KafkaDoor(

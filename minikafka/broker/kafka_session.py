@@ -1,10 +1,6 @@
 """One connection that speaks Kafka's protocol: frames in, answers out, in order.
 
-- Answers leave in the order of their requests, whatever order they are ready in.
-- One request is handled at a time, as in Kafka, with one exception: while Produce requests only wait for their
-  acknowledgement (their batches are appended), the next Produce begins. So batches are appended in the order in which
-  they were sent, and a pipelining producer does not pay a round trip for each.
-- At most PENDING_MAX requests are held; beyond that the connection stops reading.
+- ``kafka_pipeline.py`` decides in which order requests begin and are answered.
 - acks=0 has no answer; an error closes the connection, which is all that the client can notice.
 - A broker that starts or stops closes the connection: BROKER_NOT_AVAILABLE is final for Kafka's clients, a closed
   connection sends them to another broker.
@@ -20,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from minikafka.broker.dispatch import Begun
+from minikafka.broker.image_directory import ImageDirectory, Operations, all_operations
 from minikafka.broker.kafka_login import (
     LOGIN_TIMEOUT_S,
     SASL_KEYS,
@@ -36,6 +33,7 @@ from minikafka.broker.kafka_login import (
     LoginRules,
     answer_without_sasl,
 )
+from minikafka.broker.kafka_pipeline import PRODUCE_KEY, Pending, Pipeline
 from minikafka.broker.large_turns import LargeTurns
 from minikafka.config import INT_MAX
 from minikafka.errors import (
@@ -53,12 +51,10 @@ from minikafka.security.http_login import Failures
 from minikafka.security.quotas import FETCH, PRODUCE
 from minikafka.security.sasl import Stage
 from minikafka.tasks import ForTask
-from minikafka.types import Address, NodeId, TopicId
-from minikafka.wire.acls import OPERATIONS, ResourceType, bit_field
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
 from minikafka.wire.group_messages import OffsetFetchResponse
-from minikafka.wire.kafka.codec import Message, decode, encode
+from minikafka.wire.kafka.codec import decode, encode
 from minikafka.wire.kafka.frames import API_VERSIONS_KEY, Header, read_header, response_head, sized
 from minikafka.wire.kafka.offer import (
     API_VERSIONS_FIRST,
@@ -69,7 +65,7 @@ from minikafka.wire.kafka.offer import (
     api_versions_refused,
     software_of,
 )
-from minikafka.wire.kafka.translate.common import Exchange, Translation
+from minikafka.wire.kafka.translate.common import Exchange
 from minikafka.wire.kafka.translate.produce import first_error
 from minikafka.wire.messages import Failed, FetchRequest, FetchResponse
 from minikafka.wire.response_room import Room, size_of_offsets
@@ -80,186 +76,16 @@ if TYPE_CHECKING:
     from minikafka.broker.throttle import Throttle
     from minikafka.quorum.image import MetadataImage
 
-PENDING_MAX = 8
-"""Requests of one connection that are held at a time."""
-
-PRODUCE_KEY, FETCH_KEY = 0, 1
+FETCH_KEY = 1
 MUTATION_KEYS = frozenset({19, 20, 37})
 """CreateTopics, DeleteTopics and CreatePartitions: the controller may throttle their clients."""
 
-LISTING_KEYS = frozenset({15, 16, 32, 35, 46, 66, 69, 75})
-"""DescribeGroups, ListGroups, DescribeConfigs, DescribeLogDirs, ListPartitionReassignments, ListTransactions,
-ConsumerGroupDescribe and DescribeTopicPartitions: small requests that may have large responses. They take turns as
-large frames do.
-"""
 METADATA_KEY = 3
 WIDE_COUNT = 1_000
 """Partitions of a cluster in which Metadata counts among them."""
 
-LARGE_FRAME = 8 * 1024
-"""A larger frame of another API than Produce is decoded, handled and answered in separate turns of the loop, and in
-each turn one of all connections (``large_turns.py``).
-"""
-
 Answering = Callable[[str, object, RequestContext], Any]
 """(our API, typed request, context) -> typed response, Begun, or an awaitable of either. Raises ProtocolError."""
-
-Operations = Callable[[RequestContext, ResourceType, str], int]
-"""(sender of a request, type and name of a resource) -> what the sender may do with it, as a bit field (KIP-430)."""
-
-
-def all_operations(_context: RequestContext, resource_type: ResourceType, _name: str) -> int:
-    """Without an authorizer clients may do everything that there is."""
-    return bit_field(OPERATIONS[resource_type])
-
-
-class _Pending:
-    """One request from its frame to its answer."""
-
-    __slots__ = (
-        "answer",
-        "clock_ns",
-        "exchange",
-        "frame",
-        "has_begun",
-        "has_turn",
-        "header",
-        "is_done",
-        "is_large",
-        "is_many",
-        "message",
-        "offer",
-    )
-
-    def __init__(self, header: Header, frame: memoryview) -> None:
-        self.header = header
-        self.frame = frame
-        self.has_begun = False
-        """Its effect on the logs is done: only its answer is awaited."""
-        self.has_turn = False
-        """A large frame: it is decoded now, or was."""
-        self.is_done = False
-        self.is_large = (len(frame) > LARGE_FRAME and header.key != PRODUCE_KEY) or header.key in LISTING_KEYS
-        self.is_many = False
-        """Several requests of ours are made of it: OffsetFetch names several groups."""
-        self.clock_ns = 0
-        """Time of the loop that it has used, while it waits; while it is being handled, subtracted from the present.
-        Kept while there are quotas only.
-        """
-        self.answer: Buffers | None = None
-        """None, when it is done: no answer goes out."""
-        self.offer: Translation
-        self.exchange: Exchange
-        self.message: Message | None = None
-        """As the client wrote it; None: nothing needed it yet (:class:`Usual`)."""
-
-    def decoded(self) -> Message:
-        """Return the request as the client wrote it. Raises InvalidRequest."""
-        if self.message is None:
-            self.message = decode(self.offer.name, "request", self.header.version, self.frame, self.header.body_at)
-        return self.message
-
-    @property
-    def is_unanswered(self) -> bool:
-        """Return True for a Produce request with acks=0, which has no response."""
-        return self.header.key == PRODUCE_KEY and self.message is not None and self.message["acks"] == 0
-
-
-class Pipeline:
-    """In which order the requests of one connection begin and are answered. Synchronous."""
-
-    def __init__(self) -> None:
-        self._pending: deque[_Pending] = deque()
-        self._started = 0
-        """Of ``_pending``, so many from the left."""
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    @property
-    def oldest(self) -> Header | None:
-        """Header of the oldest request that is not answered yet."""
-        return self._pending[0].header if self._pending else None
-
-    @property
-    def is_full(self) -> bool:
-        """No further request shall be read."""
-        return len(self._pending) >= PENDING_MAX
-
-    def add(self, pending: _Pending) -> None:
-        """A request has come."""
-        self._pending.append(pending)
-
-    def next(self) -> _Pending | None:
-        """The request that begins now; None: none may."""
-        if self._started == len(self._pending):
-            return None
-        coming = self._pending[self._started]
-        if self._started and coming.header.key != PRODUCE_KEY:
-            return None
-        for index in range(self._started):
-            before = self._pending[index]
-            if before.header.key != PRODUCE_KEY or not (before.has_begun or before.is_done):
-                return None
-        self._started += 1
-        return coming
-
-    def answered(self) -> list[Buffers]:
-        """Answers whose turn it is."""
-        ready: list[Buffers] = []
-        while self._started and self._pending[0].is_done:
-            done = self._pending.popleft()
-            self._started -= 1
-            if done.answer is not None:
-                ready.append(done.answer)
-        return ready
-
-
-class ImageDirectory:
-    """What translators need of the metadata, as a client of one listener sees it."""
-
-    def __init__(
-        self,
-        image: Callable[[], MetadataImage],
-        wall_ms: Callable[[], int],
-        operations: Operations,
-        context: RequestContext,
-    ) -> None:
-        self._image = image
-        self.wall_ms = wall_ms
-        self._operations = operations
-        self._listener = context.listener
-        self.context = context
-        """The client of this connection."""
-
-    def topic_name(self, topic_id: TopicId) -> str | None:
-        """Name of the topic with this id."""
-        return self._image().topic_names.get(topic_id)
-
-    def topic_id(self, name: str) -> TopicId | None:
-        """Id of the topic with this name."""
-        topic = self._image().topics.get(name)
-        return None if topic is None else topic.topic_id
-
-    def topics(self) -> Iterable[str]:
-        """Names of all topics."""
-        return self._image().topics
-
-    def nodes(self) -> Iterable[NodeId]:
-        """Ids of all brokers."""
-        return self._image().brokers
-
-    def operations(self, resource_type: ResourceType, name: str) -> int:
-        """What the client may do with a resource, as a bit field."""
-        return self._operations(self.context, resource_type, name)
-
-    def endpoint(self, node: NodeId) -> tuple[Address, str | None] | None:
-        """Address at this listener, and rack, of a broker that lives."""
-        image = self._image()
-        if not image.alive(node):
-            return None
-        broker = image.brokers[node]
-        return broker.address_at(self._listener), broker.rack
 
 
 class KafkaDoor:
@@ -392,7 +218,7 @@ class KafkaSession:
             self.malformed(error)
             return
         self._last = header
-        pending = _Pending(header, frame)
+        pending = Pending(header, frame)
         if header.key == METADATA_KEY and self._door.is_wide():
             pending.is_large = True
         self._pipeline.add(pending)
@@ -480,7 +306,7 @@ class KafkaSession:
             if not (self._is_closed or self._is_gone):
                 self._connection.send(answer)
 
-    def _done(self, pending: _Pending, answer: Buffers | None) -> None:
+    def _done(self, pending: Pending, answer: Buffers | None) -> None:
         pending.answer, pending.is_done = answer, True
         self._connection.handled(len(pending.frame))
         if answer is not None:
@@ -509,7 +335,7 @@ class KafkaSession:
     def _now_ms() -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
-    def _answer_login(self, pending: _Pending) -> None:
+    def _answer_login(self, pending: Pending) -> None:
         login = self._login
         if login is None:
             self._done(pending, answer_without_sasl(pending.header))
@@ -544,7 +370,7 @@ class KafkaSession:
         self._contexts.clear()
         self._connection.logged_in(self._context.principal)
 
-    def _fail(self, pending: _Pending | None, answer: Buffers | None, error: ProtocolError) -> None:
+    def _fail(self, pending: Pending | None, answer: Buffers | None, error: ProtocolError) -> None:
         """Answer later and close, so that guessing is slow; the later, the more an address guesses. Until then nothing
         is read.
         """
@@ -577,13 +403,13 @@ class KafkaSession:
             delay_s = max(delay_s, self._door.failures.failed(context.remote, loop.time()))
         self._login_timer = loop.call_later(delay_s, self._end_failed, pending, answer)
 
-    def _end_failed(self, pending: _Pending | None, answer: Buffers | None) -> None:
+    def _end_failed(self, pending: Pending | None, answer: Buffers | None) -> None:
         if pending is not None and answer is not None:
             self._done(pending, answer)
             self._send()
         self._hang_up()
 
-    def _refuse(self, pending: _Pending) -> None:
+    def _refuse(self, pending: Pending) -> None:
         """Close the connection of a client whose certificate gives no principal.
 
         TLS has no alert for what is found after the handshake. Clients send ApiVersions first, whose response has an
@@ -630,7 +456,7 @@ class KafkaSession:
                 f"{offer.name}: {size} bytes, {api.head_bytes_max} are accepted: send several requests"
             )
 
-    def _begin(self, pending: _Pending) -> None:
+    def _begin(self, pending: Pending) -> None:
         header = pending.header
         if self._context.refusal:
             self._refuse(pending)
@@ -689,7 +515,7 @@ class KafkaSession:
         else:
             self._done(pending, self._encoded(pending, response))
 
-    def _begin_in_turn(self, pending: _Pending) -> None:
+    def _begin_in_turn(self, pending: Pending) -> None:
         """The turn of a large frame has come."""
         if self._is_closed or self._has_failed:
             return
@@ -704,7 +530,7 @@ class KafkaSession:
             self._send()
         self._advance()
 
-    def _start(self, pending: _Pending, answer: Begun | Awaitable[Any]) -> None:
+    def _start(self, pending: Pending, answer: Begun | Awaitable[Any]) -> None:
         """Wait for the answer in a task."""
         answering = ForTask(answer)
         task = asyncio.get_running_loop().create_task(
@@ -714,7 +540,7 @@ class KafkaSession:
         task.add_done_callback(answering.close_unused)
         task.add_done_callback(self._ended)
 
-    def _ready(self, pending: _Pending, parked: Parked, result: Result) -> None:
+    def _ready(self, pending: Pending, parked: Parked, result: Result) -> None:
         """The event has come for which the request has waited."""
         del self._handling[parked]
         self._resume_clock(pending)
@@ -736,7 +562,7 @@ class KafkaSession:
         self._send()
         self._advance()
 
-    def _answer(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
+    def _answer(self, pending: Pending, api: str, request: Any, context: RequestContext) -> Any:
         """The handler's answer, or an awaitable of it, through the faults of the link."""
         if self.meet_faults is None:
             if pending.is_large:
@@ -744,7 +570,7 @@ class KafkaSession:
             return self._door.answering(api, request, context)
         return self.meet_faults(context.client_id, api, request, lambda: self._handled(pending, api, request, context))
 
-    async def _handled_in_a_turn(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
+    async def _handled_in_a_turn(self, pending: Pending, api: str, request: Any, context: RequestContext) -> Any:
         """As :meth:`_handled`; other connections are served between decoding and handling it."""
         if pending.is_many:
             await asyncio.sleep(0)  # each of them is small
@@ -752,7 +578,7 @@ class KafkaSession:
             await self._door.turns.next()
         return await self._handled(pending, api, request, context)
 
-    async def _handled(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
+    async def _handled(self, pending: Pending, api: str, request: Any, context: RequestContext) -> Any:
         """The handler's answer; one that reports a failure travels as any other."""
         try:
             return await self._settled(pending, self._door.answering(api, request, context))
@@ -761,7 +587,7 @@ class KafkaSession:
         except ProtocolError as error:
             return error_response(BY_NAME[api], error)
 
-    async def _settled(self, pending: _Pending, answer: Any) -> Any:
+    async def _settled(self, pending: Pending, answer: Any) -> Any:
         """Wait for a handler's response; begin later requests as soon as this one's effect has happened."""
         while True:
             if isinstance(answer, Begun):
@@ -772,7 +598,7 @@ class KafkaSession:
                 return answer
             answer = await answer
 
-    def _each(self, pending: _Pending, api: str, requests: Iterator[Any], context: RequestContext) -> Any:
+    def _each(self, pending: Pending, api: str, requests: Iterator[Any], context: RequestContext) -> Any:
         """The responses to several requests of one message, in order, or an awaitable. A request that fails does
         not affect the others.
         """
@@ -787,7 +613,7 @@ class KafkaSession:
 
     async def _each_waiting(
         self,
-        pending: _Pending,
+        pending: Pending,
         api: str,
         requests: Iterator[Any],
         context: RequestContext,
@@ -807,7 +633,7 @@ class KafkaSession:
                 return responses
             answer = self._answer_or_error(pending, api, request, context, room)
 
-    def _answer_or_error(self, pending: _Pending, api: str, request: Any, context: RequestContext, room: Room) -> Any:
+    def _answer_or_error(self, pending: Pending, api: str, request: Any, context: RequestContext, room: Room) -> Any:
         try:
             room.check(request.group_id)
             return self._answer(pending, api, request, context)
@@ -816,7 +642,7 @@ class KafkaSession:
         except ProtocolError as error:
             return error_response(BY_NAME[api], error)
 
-    async def _await(self, pending: _Pending, answering: ForTask[Begun | Awaitable[Any]]) -> None:
+    async def _await(self, pending: Pending, answering: ForTask[Begun | Awaitable[Any]]) -> None:
         try:
             response = await self._settled(pending, answering.take())
         except BrokerNotAvailable:
@@ -843,11 +669,11 @@ class KafkaSession:
         self._send()
         self._advance()
 
-    def _resume_clock(self, pending: _Pending) -> None:
+    def _resume_clock(self, pending: Pending) -> None:
         if self._throttle is not None and self._throttle.quotas is not None:
             pending.clock_ns = self._door.ticks_ns() - pending.clock_ns
 
-    def _encoded(self, pending: _Pending, response: Any) -> Buffers | None:
+    def _encoded(self, pending: Pending, response: Any) -> Buffers | None:
         throttle = self._throttle
         if throttle is None or throttle.quotas is None:
             return self._framed(pending, response)
@@ -870,7 +696,7 @@ class KafkaSession:
             self._mute(throttle, throttle_ms)
         return self._framed(pending, response, throttle_ms)
 
-    def _framed(self, pending: _Pending, response: Any, throttle_ms: int = 0) -> Buffers | None:
+    def _framed(self, pending: Pending, response: Any, throttle_ms: int = 0) -> Buffers | None:
         header, offer, exchange = pending.header, pending.offer, pending.exchange
         if pending.is_unanswered:
             if code := first_error(pending.decoded(), response, exchange):

@@ -13,7 +13,8 @@ from random import Random
 from typing import Any
 
 from minikafka.broker.dispatch import Begun
-from minikafka.broker.kafka_session import PENDING_MAX, KafkaSession
+from minikafka.broker.kafka_pipeline import PENDING_MAX
+from minikafka.broker.kafka_session import KafkaSession
 from minikafka.broker.throttle import Throttle
 from minikafka.config import BrokerConfig
 from minikafka.errors import BrokerNotAvailable, NotLeaderOrFollower

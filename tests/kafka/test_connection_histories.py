@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from minikafka.broker.dispatch import Begun
-from minikafka.broker.kafka_session import KafkaSession, Pipeline, _Pending
+from minikafka.broker.kafka_pipeline import Pending, Pipeline
+from minikafka.broker.kafka_session import KafkaSession
 from tests.kafka.connection_histories import ConnectionHistory
 
 STEPS = 120
 SEEDS = range(30)
 
 
-def _passes_whatever_has_begun(self: Pipeline) -> _Pending | None:
+def _passes_whatever_has_begun(self: Pipeline) -> Pending | None:
     """A Heartbeat is handled while a Produce waits."""
     if self._started == len(self._pending):
         return None
@@ -39,7 +40,7 @@ def _begins_nothing(self: KafkaSession) -> None:
     self._end_mute()
 
 
-async def _lets_the_next_wait(_self: KafkaSession, pending: _Pending, answer: Any) -> Any:
+async def _lets_the_next_wait(_self: KafkaSession, pending: Pending, answer: Any) -> Any:
     """A Produce that has begun late keeps the next one waiting."""
     while True:
         if isinstance(answer, Begun):
@@ -50,7 +51,7 @@ async def _lets_the_next_wait(_self: KafkaSession, pending: _Pending, answer: An
         answer = await answer
 
 
-def _keeps_the_room(_self: KafkaSession, pending: _Pending, answer: Any) -> None:
+def _keeps_the_room(_self: KafkaSession, pending: Pending, answer: Any) -> None:
     """Frames are never let go: the room for requests runs out."""
     pending.answer, pending.is_done = answer, True
 

@@ -15,15 +15,8 @@ import pytest
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.kafka_login import LoginRules
-from minikafka.broker.kafka_session import (
-    LARGE_FRAME,
-    LISTING_KEYS,
-    METADATA_KEY,
-    PENDING_MAX,
-    WIDE_COUNT,
-    KafkaDoor,
-    KafkaSession,
-)
+from minikafka.broker.kafka_pipeline import LARGE_FRAME, LISTING_KEYS, PENDING_MAX
+from minikafka.broker.kafka_session import METADATA_KEY, WIDE_COUNT, KafkaDoor, KafkaSession
 from minikafka.broker.large_turns import LargeTurns
 from minikafka.broker.meters import RequestMeters
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotCoordinator, NotLeaderOrFollower

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from minikafka.broker.access import Access
 from minikafka.broker.dispatch import Begun, screened_answer, settled
-from minikafka.broker.kafka_session import all_operations
+from minikafka.broker.image_directory import all_operations
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     BrokerNotAvailable,

@@ -10,7 +10,9 @@ from typing import Any
 from msgspec import structs
 
 from minikafka.broker.api import produce
-from minikafka.broker.kafka_session import ImageDirectory, KafkaSession, Pipeline
+from minikafka.broker.image_directory import ImageDirectory
+from minikafka.broker.kafka_pipeline import Pipeline
+from minikafka.broker.kafka_session import KafkaSession
 from minikafka.sim.kafka_plans import BY_ID, with_kafka_clients
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.seeds import plan_of

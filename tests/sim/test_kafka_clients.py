@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from minikafka.broker.kafka_session import Pipeline
+from minikafka.broker.kafka_pipeline import Pipeline
 from minikafka.sim.kafka_plans import READER
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.plan_features import (

@@ -73,6 +73,8 @@ WORDS_WANTED = 0.05
 LATER = {
     "Kafka's binary protocol": (
         "broker/forwarding.py",
+        "broker/image_directory.py",
+        "broker/kafka_pipeline.py",
         "broker/kafka_session.py",
         "sim/kafka_link.py",
         "sim/kafka_plans.py",
