@@ -81,7 +81,8 @@ class LogMaintenance:
         the first that found them so."""
         self._looked_at = replicas.clock.now()
         self._news = Flag()
-        """A turn has ended, or a setting has moved."""
+        """Something is due earlier than at :attr:`_next_at`: a turn has ended, or a setting has moved."""
+        self._next_at = math.inf
         self._live = live
         live.subscribe(self._on_settings)
         unlink_s = max(0.001, live.started_with.log_segment_delete_delay_ms / 1000 / 2)
@@ -124,13 +125,13 @@ class LogMaintenance:
             duty.idle_since = clock.now()
             duty.plan(self._live.now)
         while True:
-            now, next_at = clock.now(), math.inf
+            now = clock.now()
             for duty in self._duties:
                 if duty.due_at <= now:
                     self._begin(duty)
-                next_at = min(next_at, duty.due_at)
+            self._next_at = min(duty.due_at for duty in self._duties)
             self._news.clear()
-            await self._news.wait(next_at)
+            await self._news.wait(self._next_at)
 
     def _begin(self, duty: _Duty) -> None:
         duty.is_at_work, duty.due_at = True, math.inf
@@ -145,7 +146,8 @@ class LogMaintenance:
         with self._disk_guard():
             await rest()
             self._end(duty)
-            self._news.set()
+            if duty.due_at < self._next_at:
+                self._news.set()
 
     def _end(self, duty: _Duty) -> None:
         duty.pause_max_s = math.inf
