@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from msgspec import Struct
+
 from minikafka.check.findings import MISSING, Diverged, Finding
 from minikafka.check.history import HistoryError, Replica
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset, TopicPartition
@@ -35,8 +37,7 @@ from minikafka.wire.markers import marker_of
 from minikafka.wire.rewrite import RecordSlice, slices
 
 
-@dataclass(frozen=True, slots=True)
-class LogBatch:
+class LogBatch(Struct, frozen=True):
     """One batch as it stands in a log."""
 
     base_offset: Offset

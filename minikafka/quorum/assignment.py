@@ -23,15 +23,15 @@ Which brokers hold the replicas: of a new topic (S18), and of topics that are to
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from minikafka.errors import InvalidReplicationFactor
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import NodeId, TopicPartition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """The replicas of a partition in order of preference, and those that come and go."""
 
     replicas: tuple[NodeId, ...]

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Generic, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 from minikafka import errors as kafka
 from minikafka.config import BrokerConfig
 from minikafka.invariant import invariant
@@ -90,8 +92,7 @@ class Envelope:
     request: Asked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready(Generic[R]):
+class Ready(Struct, Generic[R], frozen=True, kw_only=True):
     """What an input leads to, in this order: make ``state`` durable, then send ``send``, then answer ``reply``.
 
     ``state_version`` rises with each change of state; a newer durable state serves as well.

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from minikafka import errors as kafka
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers
@@ -34,8 +36,7 @@ FETCH_BYTES_MAX = 8 * 1024 * 1024
 """Of one answer: no batch of the metadata log is larger."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAsk:
+class FetchAsk(Struct, frozen=True):
     """A fetch that is to be sent, and the epoch that its answer is good for."""
 
     peer: NodeId
