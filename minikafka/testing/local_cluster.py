@@ -23,6 +23,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeVar
 
@@ -35,7 +36,7 @@ from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, Te
 from minikafka.hosting.local_broker import LocalBroker
 from minikafka.hosting.secured import ADMIN, MECHANISM, PLAINTEXT, SSL, WITH_TLS, ClusterSecurity, ClusterTls
 from minikafka.invariant import invariant
-from minikafka.tasks import until_ended
+from minikafka.tasks import in_turn, until_ended
 from minikafka.testing.forks import give_up
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
@@ -359,7 +360,13 @@ class LocalCluster:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Its thread goes on: nobody else would stop these brokers.
+            await in_turn(partial(until_ended, [starting]), partial(asyncio.to_thread, self.stop))
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

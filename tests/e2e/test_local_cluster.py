@@ -234,6 +234,29 @@ def test_a_stop_waits_for_brokers_that_are_started_or_ended_over_http(tmp_path, 
     assert files_left_open(tmp_path) == []
 
 
+async def test_a_start_that_is_cancelled_leaves_no_brokers(monkeypatch: pytest.MonkeyPatch):
+    """A time limit around `async with`: the thread that starts the brokers goes on, and nobody else would stop them."""
+    begun, may_end = threading.Event(), threading.Event()
+    start = LocalCluster._start
+
+    async def slow(self: LocalCluster, *given: object) -> None:
+        begun.set()
+        await asyncio.to_thread(may_end.wait)
+        await start(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LocalCluster, "_start", slow)
+    cluster = LocalCluster(1)
+    entering = asyncio.create_task(cluster.__aenter__())
+    await asyncio.to_thread(begun.wait)
+    entering.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    assert not cluster.is_running
+    assert not cluster.data_dir.exists()
+
+
 def test_the_sync_form_and_a_restart_of_the_whole(tmp_path):
     """The same directory is the same cluster: same ports, same id, and the topics are still there."""
     with LocalCluster(3, tmp_path, QUICK) as cluster:
