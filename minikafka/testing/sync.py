@@ -178,11 +178,13 @@ class SyncCluster:
         *,
         partition: int | None = None,
         offset: Offset | None = None,
+        isolation_level: str = "read_uncommitted",
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> list[ConsumerRecord]:
         """The first ``count`` records from ``offset`` (None: the beginning) of one partition, or of all.
 
-        RequestTimedOut when fewer come, with those as its fact ``seen``, or when there is no such topic by then.
+        ``isolation_level="read_committed"`` leaves out records of open and aborted transactions. RequestTimedOut when
+        fewer come, with those as its fact ``seen``, or when there is no such topic by then.
         """
 
         async def read() -> list[ConsumerRecord]:
@@ -190,7 +192,7 @@ class SyncCluster:
             await self.cluster.wait.topic(topic, timeout_s=timeout_s)
             numbers = {partition} if partition is not None else await self._partitions(topic)
             wanted = [TopicPartition(topic, number) for number in sorted(numbers)]
-            async with Consumer(**self.cluster.client_settings()) as consumer:
+            async with Consumer(isolation_level=isolation_level, **self.cluster.client_settings()) as consumer:
                 consumer.assign(wanted)
                 if offset is None:
                     await consumer.seek_to_beginning(*wanted)

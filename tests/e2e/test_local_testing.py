@@ -7,7 +7,14 @@ import asyncio
 import pytest
 
 from minikafka import Producer
-from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotEnoughReplicas, ProtocolError, RequestTimedOut
+from minikafka.errors import (
+    BrokerNotAvailable,
+    InvalidConfig,
+    InvalidRequest,
+    NotEnoughReplicas,
+    ProtocolError,
+    RequestTimedOut,
+)
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.ui.journal import read_journals
 from minikafka.ui.page import replay_of
@@ -94,6 +101,25 @@ def test_the_same_without_a_loop(cluster):
         if len(told.value.facts["seen"]) == 2:
             break
     assert [record.value for record in told.value.facts["seen"]] == [b"tea", b"milk"]
+
+
+async def test_a_test_reads_what_was_committed(cluster):
+    """Without a loop, too: records of an aborted transaction are read on request only."""
+    await cluster.create_topic("committed")
+    async with Producer(bootstrap_servers=cluster.bootstrap, transactional_id="payments") as producer:
+        for value in (b"tea", b"aborted", b"milk"):
+            await producer.begin_transaction()
+            await producer.send_and_wait("committed", value)
+            await (producer.abort_transaction() if value == b"aborted" else producer.commit_transaction())
+    await cluster.wait.high_watermark("committed", 0, 6)
+
+    def values(count: int, **given: str) -> list[bytes]:
+        return [record.value for record in cluster.sync.consume("committed", count, **given)]
+
+    assert await asyncio.to_thread(values, 2, isolation_level="read_committed") == [b"tea", b"milk"]
+    assert await asyncio.to_thread(values, 3) == [b"tea", b"aborted", b"milk"]
+    with pytest.raises(InvalidConfig, match="isolation_level='commited'"):
+        cluster.sync.consume("committed", 1, isolation_level="commited")
 
 
 async def test_a_broker_that_does_not_exist_is_named(cluster):
