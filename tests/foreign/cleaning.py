@@ -1,6 +1,6 @@
-"""Rounds of batches for a compacted topic, drawn from a seed: each round is compacted at one go, by Kafka's broker and by ours.
+"""Topics that are compacted, or whose old records are deleted, by Kafka's broker and by ours; drawn from a seed.
 
-The times of a round's batches are close together, so that all of them stay in the active segment, which is not compacted.
+A compacted topic is filled in rounds, and each round is compacted at one go. The times of a round's batches are close together, so that all of them stay in the active segment, which is not compacted.
 The last batch is later than ``segment.ms`` allows: it begins the next segment. Times lie in the future, because a marker has
 the broker's own time, which must not begin a segment.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from minikafka.wire.batch import CODEC_NAMES
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.records import BatchBuilder
-from tests.foreign.beside_kafka import Ask, Own, batches
+from tests.foreign.beside_kafka import LARGEST, Ask, Own, batches
 from tests.foreign.conversations import Batch, created, learn_producer, topic_id, version
 from tests.kafka.client import RawClient
 
@@ -210,3 +210,47 @@ async def compacted(brokers: tuple[str, str], topic: str, *, is_whole: bool) -> 
         if (is_done and theirs == ours) or time.monotonic() > deadline:
             return theirs, ours
         await asyncio.sleep(POLL_S)
+
+
+# ---- retention -------------------------------------------------------------------------------------------------------
+
+DAY_MS: Final = 86_400_000
+
+
+def retained(random: Random, names: list[str]) -> Iterator[Ask]:
+    """Topics with segments of several ages and sizes, of which retention takes some."""
+    now_ms = int(time.time() * 1000)
+    for name in names:
+        settings = {
+            "segment.ms": str(SEGMENT_MS),
+            "retention.ms": random.choice(["-1", "-1", "1", str(DAY_MS // 24), str(DAY_MS), str(2 * DAY_MS)]),
+            "retention.bytes": random.choice(["-1", "0", "100", "500", "1000", "2000"]),
+            "message.timestamp.before.max.ms": str(2**62),
+        }
+        yield created(random, (name, 1, settings))
+        time_ms = now_ms - random.choice([0, 1, 2, 40]) * DAY_MS
+        for _ in range(random.choice([1, 3, 8, 15])):
+            time_ms += random.choice([1000, 1000, SEGMENT_MS + 100_000, DAY_MS // 24, DAY_MS])
+            time_ms = min(time_ms, now_ms + random.choice([0, 0, 1_000_000]))
+            rows = [
+                (random.choice(KEYS), b"x" * random.choice([10, 100, 400])) for _ in range(random.choice([1, 2, 4]))
+            ]
+            data = [{"index": 0, "records": [made(rows, time_ms, "none", (-1, -1, -1))]}]
+            topics = [{"name": name, "partition_data": data}]
+            yield Ask("Produce", 9, {"transactional_id": None, "acks": -1, "timeout_ms": 5000, "topic_data": topics})
+
+
+async def bounds(bootstrap: str, names: list[str]) -> dict[str, list[int]]:
+    """The first and the last offset of each topic's partition 0, and the offset of its largest timestamp."""
+    host, _, port = bootstrap.partition(":")
+    client = await RawClient.at(host, int(port))
+    found: dict[str, list[int]] = {}
+    try:
+        for timestamp in (-2, -1, LARGEST):
+            row = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+            message = {"replica_id": -1, "topics": [{"name": name, "partitions": [row]} for name in names]}
+            for topic in (await client.call("ListOffsets", 7, message))["topics"]:
+                found.setdefault(topic["name"], []).append(topic["partitions"][0]["offset"])
+    finally:
+        await client.close()
+    return found
