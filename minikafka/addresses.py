@@ -172,6 +172,12 @@ def parse_bootstrap(text: str, *, https: bool = False) -> tuple[Address, ...]:
     addresses = []
     for part in filter(None, (each.strip() for each in text.split(","))):
         host, colon, port = part.removeprefix("http://").removeprefix("https://").rstrip("/").rpartition(":")
+        scheme, separator, rest = part.rpartition("://")
+        if separator and scheme not in ("http", "https"):
+            raise InvalidConfig(
+                f"bootstrap servers: {part!r} is not host:port; leave out {scheme}://, as in {rest}",
+                setting="bootstrap.servers",
+            )
         if not colon or not host or not _is_port(port):
             example = f"{host or part}:9092" if not colon else "127.0.0.1:9092"
             raise InvalidConfig(

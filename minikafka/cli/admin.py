@@ -50,7 +50,17 @@ _META = "minikafka.cli.admin"
 PASSWORD_VARIABLE = "MINIKAFKA_PASSWORD"  # noqa: S105 - a name
 TOKEN_VARIABLE = "MINIKAFKA_TOKEN"  # noqa: S105 - a name
 
-_FILE = click.Path(dir_okay=False)
+
+class GivenPath(click.Path):
+    """A path that is not empty: an empty one is mostly a shell variable that is not set, and no current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not os.fspath(value):
+            self.fail("the path is empty; name one (. is the current directory).", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_FILE = GivenPath(dir_okay=False)
 # `users add` has a parameter password_file of its own.
 _USER, _PASSWORD_FILE, _TOKEN_FILE = "login_user", "login_password_file", "login_token_file"
 

@@ -34,7 +34,7 @@ from minikafka.check import (
 )
 from minikafka.check.findings import MISSING, Diverged, ReadAboveHw
 from minikafka.check.history import Operation, read_history
-from minikafka.cli.admin import Decorated, tls_files, tls_options
+from minikafka.cli.admin import Decorated, GivenPath, tls_files, tls_options
 from minikafka.cli.running import FAILED, Failure, lone_command
 from minikafka.cli.tables import EXISTING_FILE, output_option, print_json, together
 from minikafka.errors import CorruptMessage
@@ -55,7 +55,7 @@ POLICY = "cleanup.policy"
 
 def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
     """``LEDGER... [-b BROKERS] [--ca FILE] [--data-dir DIR]...``: what an audit compares with what."""
-    existing_folder = click.Path(exists=True, file_okay=False, path_type=Path)
+    existing_folder = GivenPath(exists=True, file_okay=False, path_type=Path)
     brokers = "Read the committed records from brokers."
     return together(
         partial(tls_options, logs_in=False),

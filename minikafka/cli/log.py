@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from minikafka.cli.admin import GivenPath
 from minikafka.cli.formats import text_or_base64, visible, visible_json
 from minikafka.cli.running import FAILED, Failure, Misuse, command_group
 from minikafka.cli.tables import json_line, output_option, print_json
@@ -27,7 +28,7 @@ from minikafka.world.read_disk import ReadDisk
 HIDDEN = "[hidden]"
 METADATA_FOLDER = f"{METADATA_TOPIC}-0"
 
-EXISTING = click.Path(exists=True, path_type=Path)
+EXISTING = GivenPath(exists=True, path_type=Path)
 
 
 @command_group(
@@ -142,7 +143,7 @@ def _shown(value: Any) -> str:
 
 Exit code 1 when something is wrong. Meant for a stopped broker."""
 )
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("directory", type=GivenPath(exists=True, file_okay=False, path_type=Path))
 @output_option
 def verify(directory: Path, output: str) -> None:
     """Check checksums, offsets, epochs, indexes and checkpoints.

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from minikafka import AdminClient
 from minikafka.cli.admin import call_admin
 from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import bootstrap_option, list_options, print_found, together
@@ -212,5 +213,12 @@ def remove(quotas: tuple[str, ...], bootstrap: str, **whose: Any) -> None:
     """Remove quotas of an entity. Removing one that is not set is no error."""
     entity = entity_in(**whose)
     keys = [OPTIONS[each] for each in quotas] or list(IP_KEYS if entity[0][0] == IP else KEYS)
-    call_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: dict.fromkeys(keys)}))
-    click.echo(f"{_in_words(entity)}: no longer limited by {', '.join(keys)}")
+
+    async def removed(admin: AdminClient) -> list[str]:
+        known = (await admin.describe_client_quotas(entity)).get(entity, {})
+        await admin.alter_client_quotas({entity: dict.fromkeys(keys)})
+        return [key for key in keys if key in known]
+
+    found = call_admin(bootstrap, removed)
+    outcome = f"no longer limited by {', '.join(found)}" if found else f"was not limited by {', '.join(keys)}"
+    click.echo(f"{_in_words(entity)}: {outcome}")

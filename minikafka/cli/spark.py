@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from minikafka.cli.admin import tls_files
+from minikafka.cli.admin import GivenPath, tls_files
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
 from minikafka.cli.running import FAILED, Failure, Misuse, command_group
 from minikafka.cli.tables import bootstrap_option, columns_of, output_option, print_json, print_table
@@ -117,8 +117,8 @@ def tell(job: str) -> Callable[[int, int], None]:
 )
 @bootstrap_option
 @click.option("--topic", default="flights", show_default=True, help="Flights as `minikafka demo` sends them.")
-@click.option("--into", required=True, type=click.Path(file_okay=False), help="Folder for closed windows, as Parquet.")
-@click.option("--checkpoint", required=True, type=click.Path(file_okay=False), help="Where the query keeps its place.")
+@click.option("--into", required=True, type=GivenPath(file_okay=False), help="Folder for closed windows, as Parquet.")
+@click.option("--checkpoint", required=True, type=GivenPath(file_okay=False), help="Where the query keeps its place.")
 @click.option("--summary-topic", help="Write the summary there, one record a line.  [nowhere]")
 @master_option
 @output_option
@@ -179,8 +179,8 @@ def print_flights(summary: dict[str, Any]) -> None:
 )
 @click.argument("topic")
 @bootstrap_option
-@click.option("--into", required=True, type=click.Path(file_okay=False), help="Folder for Parquet, by topic and day.")
-@click.option("--checkpoint", required=True, type=click.Path(file_okay=False), help="Where the query keeps its place.")
+@click.option("--into", required=True, type=GivenPath(file_okay=False), help="Folder for Parquet, by topic and day.")
+@click.option("--checkpoint", required=True, type=GivenPath(file_okay=False), help="Where the query keeps its place.")
 @click.option("--follow", is_flag=True, help="Go on with what comes later, until Ctrl-C.")
 @master_option
 def archive_command(topic: str, bootstrap: str, into: str, checkpoint: str, follow: bool, master: str) -> None:

@@ -23,7 +23,7 @@ import click
 from msgspec import structs
 from rich.cells import cell_len
 
-from minikafka.cli.admin import Decorated, tls_options
+from minikafka.cli.admin import Decorated, GivenPath, tls_options
 from minikafka.cli.running import run
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated]
     return decorated
 
 
-EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
+EXISTING_FILE = GivenPath(exists=True, dir_okay=False, path_type=Path)
+FOLDER = GivenPath(file_okay=False, path_type=Path)
 
 
-class OutputFile(click.Path):
+class OutputFile(GivenPath):
     """A file that the command will write: that it can be written is checked before the work, not after it."""
 
     def __init__(self) -> None:

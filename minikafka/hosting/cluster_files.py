@@ -18,6 +18,7 @@ or where other temporary files are, first removes those whose owners are dead. R
 
 from __future__ import annotations
 
+import atexit
 import base64
 import dataclasses
 import errno
@@ -53,7 +54,8 @@ UNLOCKED: Final = "minikafka-new-"
 class TemporaryFolder:
     """A new folder for what is thrown away: in memory where there is room, unless TMPDIR says where.
 
-    ``on_disk``: where other temporary files are, also if there is room in memory.
+    ``on_disk``: where other temporary files are, also if there is room in memory. What is not removed before goes when
+    the interpreter exits.
     """
 
     def __init__(self, *, on_disk: bool = False) -> None:
@@ -66,6 +68,7 @@ class TemporaryFolder:
         self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.path = made.rename(made.with_name(NAME + made.name.removeprefix(UNLOCKED)))
+        atexit.register(self.remove)
 
     def remove(self) -> None:
         """With everything in it; again, or in a forked child of its owner: nothing happens."""
@@ -73,6 +76,7 @@ class TemporaryFolder:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
+            atexit.unregister(self.remove)
 
 
 def _has_room() -> bool:

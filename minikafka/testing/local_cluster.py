@@ -16,7 +16,6 @@ A child that is forked from the process has none of it (``forks.py``): there the
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import functools
 import os
@@ -72,6 +71,7 @@ class LocalCluster:
         users: Mapping[str, str] | None = None,
         tls: bool = False,
     ) -> None:
+        _check_types(data_dir, config=config, users=users)
         self._temporary = TemporaryFolder() if data_dir is None else None
         self._ports = Ports()
         self.data_dir = self._temporary.path if self._temporary is not None else Path(data_dir or ".")
@@ -507,11 +507,19 @@ def _owned_here() -> weakref.WeakSet[LocalCluster]:
     return owned
 
 
+def _check_types(data_dir: str | Path | None, **dictionaries: object) -> None:
+    """Raise InvalidConfig, with a sentence, for arguments that later calls would misunderstand."""
+    if data_dir is not None and not os.fspath(data_dir):
+        raise InvalidConfig("data_dir is empty: name a directory, or leave it out for a temporary one")
+    for name, given in dictionaries.items():
+        if given is not None and not isinstance(given, Mapping):
+            # Not what it holds: passwords of users may be in it.
+            raise InvalidConfig(f"{name} must be a dictionary of names and values, not a {type(given).__name__}")
+
+
 @functools.cache
 def _certificates_of_process() -> ClusterTls:
-    folder = TemporaryFolder()
-    atexit.register(folder.remove)
-    return ClusterTls(folder.path)
+    return ClusterTls(TemporaryFolder().path)
 
 
 def _meant(name: str) -> str:

@@ -266,7 +266,8 @@ def test_the_command_line(cluster: LocalCluster):
     call("remove", "--for-user", "bob", "--quota", "mutations")
     call("remove", "--for-user", "ann", "--quota", "produce")
     assert json.loads(call("list", "--for-user", "ann", "-o", "json"))["quotas"][0]["quotas"] == {REQUEST: 12.5}
-    call("remove", "--for-user", "ann")
+    assert call("remove", "--for-user", "ann") == f"user ann: no longer limited by {REQUEST}\n"
+    assert call("remove", "--for-user", "ann", "--quota", "produce") == f"user ann: was not limited by {PRODUCE}\n"
     call("remove", "--default-user", "--client-id", "etl")
     assert call("list") == "There are no quotas.\n"
 

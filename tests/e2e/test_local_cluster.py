@@ -309,6 +309,12 @@ def test_what_cannot_work_is_told():
         LocalCluster(brokers="3")  # type: ignore[arg-type]
     with pytest.raises(InvalidConfig, match="did you mean"):
         LocalCluster(1, config={"num.partitons": "1"})
+    with pytest.raises(InvalidConfig, match="config must be a dictionary of names and values, not a list"):
+        LocalCluster(1, config=["num.partitions=1"])  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="users must be a dictionary of names and values, not a set"):
+        LocalCluster(1, users={"ann"}, security_protocol="SASL_PLAINTEXT")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="data_dir is empty"):
+        LocalCluster(1, data_dir="")
     cluster = LocalCluster(1, log_stream=io.StringIO())
     with pytest.raises(BrokerNotAvailable, match="not started"):
         cluster.run(lambda: asyncio.sleep(0))
@@ -488,6 +494,25 @@ def test_temporary_files_are_in_memory_where_there_is_room(
     folder.remove()
     folder.remove()
     assert [*memory.iterdir(), *elsewhere.iterdir()] == []
+
+
+def test_a_cluster_that_is_never_stopped_leaves_no_folder(tmp_path: Path):
+    """A script may end without ``stop``; the end of a child that it has forked removes nothing."""
+    program = """
+import os, sys
+from minikafka import LocalCluster
+cluster = LocalCluster(1)
+cluster.start()
+if (child := os.fork()) == 0:
+    sys.exit()
+os.waitpid(child, 0)
+print(cluster.data_dir, cluster.data_dir.exists())
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    folder, exists = ended.stdout.split()
+    assert (Path(folder).parent, exists) == (tmp_path, "True")
+    assert (list(tmp_path.iterdir()), ended.stderr) == ([], "")
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

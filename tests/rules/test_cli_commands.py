@@ -285,6 +285,50 @@ def test_a_wrong_call_is_exit_code_2_and_nothing_on_standard_output(arguments):
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("up", "--data-dir", ""),
+        ("join", "--data-dir", ""),
+        ("demo", "--data-dir", ""),
+        ("serve", ""),
+        ("certs", "ca", "--dir", ""),
+        ("chaos", "run", "kill-leader", "--keep", ""),
+        ("produce", "t", "--ledger", ""),
+        ("topics", "list", "--ca", ""),
+        ("log", "verify", ""),
+        ("spark", "archive", "t", "--into", "", "--checkpoint", "c"),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_refused(arguments: tuple[str, ...]):
+    """A shell variable that is not set is no current directory, and `--ca ""` no wish for plain text."""
+    assert "the path is empty; name one (. is the current directory)." in told(*arguments, code=2).stderr
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "PLAINTEXT", "SASL_SSL"])
+def test_bootstrap_servers_with_a_scheme_of_others_are_refused(scheme: str):
+    """Before, the scheme was looked up as a part of the host's name."""
+    error = told("topics", "list", "-b", f"127.0.0.1:1,{scheme}://127.0.0.1:9092", code=2).stderr
+    assert f"is not host:port; leave out {scheme}://, as in 127.0.0.1:9092" in error
+
+
+def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback():
+    """The imports take a tenth of a second, and an interruption of them is one like any other: exit code 130."""
+    program = """
+import sys
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from minikafka.__main__ import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
     ("typed", "hint"),
     [
         (("tpics",), "No such command 'tpics'. Did you mean 'topics'?"),
