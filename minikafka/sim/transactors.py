@@ -25,6 +25,7 @@ from typing import Any, Final
 from minikafka.check.transactions import Process, anomalies, committed_rows, loop_anomalies
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import InvalidProducerEpoch, ProducerFenced
+from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.records import OFFSETS_TOPIC, OffsetRecord, unpacked
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
@@ -252,7 +253,22 @@ class Transactors:
             position = self._last_reader.positions[name] if self._last_reader is not None else 0
             if replica is None or position < replica.log.end_offset:
                 return f"{name} is read again up to {position}: {replica!r}"
+        if self.plan.loops and self._coordinator_of_loops() is None:
+            return f"{self._partition_of_loops()} has no coordinator that has loaded it"
         return ""
+
+    def _partition_of_loops(self) -> TopicPartition:
+        """Where the offsets of the loops' group are committed."""
+        image = self.cluster.image()
+        count = len(image.topics[OFFSETS_TOPIC].partitions) if image is not None else 1
+        return TopicPartition(OFFSETS_TOPIC, partition_of(LOOP_GROUP, count))
+
+    def _coordinator_of_loops(self) -> GroupCoordinator | None:
+        """The coordinator of the loops' group; None while there is none that answers."""
+        name = self._partition_of_loops()
+        broker = self.cluster.present().get(self.cluster.leader_of(name))
+        shard = broker.groups.shards.at(name) if broker is not None else None
+        return shard.coordinator if shard is not None and shard.is_answering else None
 
     def judge(self, logs: Mapping[TopicPartition, Sequence[RecordBatch]]) -> None:
         """``logs``: everything that each partition of the ledger holds, in the order of its offsets."""
@@ -272,14 +288,13 @@ class Transactors:
     def _of_loops(
         self, processes: Sequence[Process], held: Mapping[TopicPartition, Sequence[tuple[Offset, str]]]
     ) -> Iterator[tuple[str, str]]:
-        image = self.cluster.image()
-        count = len(image.topics[OFFSETS_TOPIC].partitions) if image is not None else 1
-        name = TopicPartition(OFFSETS_TOPIC, partition_of(LOOP_GROUP, count))
-        broker = self.cluster.present()[self.cluster.leader_of(name)]
-        replica, shard = broker.partitions[name], broker.groups.shards.at(name)
+        name, coordinator = self._partition_of_loops(), self._coordinator_of_loops()
+        replica = self.cluster.replica(self.cluster.leader_of(name), name)
+        if replica is None or coordinator is None:
+            return  # as :meth:`unread` has said
         batches = stored_batches(replica.log, replica.log.start_offset, replica.high_watermark)
         committed = committed_offsets(batches, LOOP_GROUP)
-        served = {} if shard is None else shard.coordinator._offsets.of(LOOP_GROUP)
+        served = coordinator._offsets.of(LOOP_GROUP)
         if {place: each.offset for place, each in served.items()} != committed:
             yield "group_offsets_differ", f"{name} says {committed}, its coordinator serves {served}"
         yield from loop_anomalies(processes, held, self.places, committed, is_transformed)
