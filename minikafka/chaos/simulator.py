@@ -9,6 +9,7 @@ Rules for this file: nothing here is random and nothing waits; every fault has a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -222,4 +223,19 @@ def _figures(scenario: Scenario, run: TimedRun) -> Figures:
                 figures.unknown += 1
             case _:
                 pass
+    figures.failovers = _failovers(scenario, run)
     return figures
+
+
+def _failovers(scenario: Scenario, run: TimedRun) -> int:
+    """Return how often a partition got another leader, until all was put right."""
+    failovers = 0
+    leaders: dict[object, str] = {}
+    names = set(map(str, scenario.cluster.names()))
+    for event in run.sim.journal:
+        if event.kind == "became_leader" and event.time <= (run.healed_s or math.inf):
+            partition = event.facts["partition"]
+            if partition in names:
+                failovers += leaders.setdefault(partition, event.node) != event.node
+                leaders[partition] = event.node
+    return failovers

@@ -41,7 +41,14 @@ from minikafka.cli.tables import (
 from minikafka.cli.v1 import V1
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
-from minikafka.errors import InvalidConfig, ProtocolError, WorldError, in_words
+from minikafka.errors import (
+    ClusterAuthorizationFailed,
+    InvalidConfig,
+    ProtocolError,
+    TopicAuthorizationFailed,
+    WorldError,
+    in_words,
+)
 from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
 from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
 from minikafka.log.log_directory import partitions_in, without_identity
@@ -159,8 +166,11 @@ async def _from_admin(bootstrap: str, facts: checks.ClusterFacts) -> None:
 async def _ask_admin(admin: AdminClient, facts: checks.ClusterFacts) -> None:
     facts.topics = await admin.describe_topics()
     wanted: dict[str, Any] = {"min.insync.replicas": None}
-    described = await admin.describe_configs([ConfigResource("topic", each.topic, wanted) for each in facts.topics])
-    facts.topic_settings = {each.resource_name: {one.name: one.value for one in each.configs} for each in described}
+    try:
+        described = await admin.describe_configs([ConfigResource("topic", each.topic, wanted) for each in facts.topics])
+        facts.topic_settings = {each.resource_name: {one.name: one.value for one in each.configs} for each in described}
+    except TopicAuthorizationFailed as error:
+        facts.denied.append(error.message)
     asked = dict.fromkeys(SETTINGS_ASKED)
     for broker in facts.brokers:
         if not broker.unreachable:
@@ -173,6 +183,8 @@ async def _ask_admin(admin: AdminClient, facts: checks.ClusterFacts) -> None:
         facts.access.iterations = await admin.describe_user_scram_credentials()
     try:
         facts.quorum = await admin.describe_quorum()
+    except ClusterAuthorizationFailed as error:
+        facts.denied.append(error.message)
     except ProtocolError as error:
         facts.quorum_silent = error.message
 

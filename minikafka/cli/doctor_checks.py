@@ -102,6 +102,8 @@ class ClusterFacts:
     quorum: DescribeQuorumResponse | None = None
     quorum_silent: str = ""
     """Why no broker described the quorum."""
+    denied: list[str] = field(default_factory=list)
+    """What this client may not look at."""
     topics: list[DescribedTopic] = field(default_factory=list)
     topic_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Effective settings by topic."""
@@ -220,6 +222,12 @@ def _settings(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _quorum(facts: ClusterFacts) -> Iterator[Finding]:
     quorum = facts.quorum
+    if facts.denied:
+        what = f"not all could be looked at: {' '.join(facts.denied)}"
+        do = "log in as a super user, or as one who may DESCRIBE and DESCRIBE_CONFIGS the cluster and all topics"
+        yield Finding(ERROR, "access", "cluster", what, do)
+    if quorum is None and facts.denied:
+        return
     if quorum is None:
         what = f"nobody leads the metadata quorum: {facts.quorum_silent}"
         do = "see that a majority of controller.quorum.voters runs and that they reach each other"

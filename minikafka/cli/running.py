@@ -55,7 +55,7 @@ NAME_OTHERS = "check -b, which may name several brokers (HOST:PORT,...), and tha
 """What to do where no bootstrap server listens: the only one that was named may be the one broker that is down."""
 
 NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
-    (kafka.TlsFailed, "check -b (https:// is for listeners with TLS) and the certificates of both ends"),
+    (kafka.TlsFailed, "check -b, --ca and --cert (https:// is for listeners with TLS)"),
     (kafka.Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
     (kafka.OutcomeUnknown, "look before you send again: it may have happened"),
     (kafka.NetworkException, "check -b, and that a broker runs there (`minikafka up`)"),

@@ -70,6 +70,7 @@ def _understood(head: bytes) -> tuple[int, int, bool] | None:
 
 
 # Names of TLS alerts in OpenSSL's reasons.
+_NO_CERTIFICATE = "CERTIFICATE_REQUIRED"
 _ABOUT_CERTIFICATES = frozenset(
     "BAD_CERTIFICATE CERTIFICATE_EXPIRED CERTIFICATE_REVOKED CERTIFICATE_UNKNOWN DECRYPT_ERROR UNKNOWN_CA "
     "UNSUPPORTED_CERTIFICATE".split()
@@ -82,12 +83,19 @@ def tls_failure(error: ssl.SSLError) -> str:
         return f"the broker's certificate is not accepted: {error.verify_message}"
     if error.reason == "WRONG_VERSION_NUMBER":
         return "the broker's listener is in plain text"
-    alert = (error.reason or "").partition("_ALERT_")[2]
-    if alert == "CERTIFICATE_REQUIRED":
+    if _alert(error) == _NO_CERTIFICATE:
         return "the broker requires a client certificate"
-    if alert in _ABOUT_CERTIFICATES:
-        return f"the broker does not accept the client's certificate ({alert})"
+    if _refuses_certificate(error):
+        return f"the broker does not accept the client's certificate ({_alert(error)})"
     return error.reason or str(error)
+
+
+def _refuses_certificate(error: ssl.SSLError) -> bool:
+    return _alert(error) in {_NO_CERTIFICATE, *_ABOUT_CERTIFICATES}
+
+
+def _alert(error: ssl.SSLError) -> str:
+    return (error.reason or "").partition("_ALERT_")[2]
 
 
 async def _refused_by_every_address(loop: asyncio.AbstractEventLoop, peer: Address, give_up: float) -> bool:
@@ -135,7 +143,10 @@ class _Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------- one call
 
     async def exchange(self, head: bytes, body: Buffers, size: int, deadline: float) -> Answer:
-        """Send a request of ``size`` body bytes and await its answer. OutcomeUnknown for everything that goes wrong."""
+        """Send a request of ``size`` body bytes and await its answer.
+
+        TlsFailed when the broker refuses this end's certificate, OutcomeUnknown for everything else that goes wrong.
+        """
         transport = self._transport
         if transport is None:
             raise kafka.OutcomeUnknown("the connection was closed")
@@ -155,7 +166,7 @@ class _Connection(asyncio.BufferedProtocol):
         if answer is self._answer:
             self._fail("no answer in time")
 
-    def _fail(self, why: str, kind: type[kafka.OutcomeUnknown] = kafka.OutcomeUnknown) -> None:
+    def _fail(self, why: str, kind: type[kafka.WorldError] = kafka.OutcomeUnknown) -> None:
         """End the call under way, and the connection with it."""
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
@@ -194,6 +205,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = None
         if exc is None:
             self._fail(self._closed_early)
+        elif isinstance(exc, ssl.SSLError) and _refuses_certificate(exc) and not self._has_answered:
+            # A broker with TLS 1.3 refuses it when this end's handshake is over, and has read no request then.
+            self._fail(f"no TLS connection: {tls_failure(exc)}", kafka.TlsFailed)
         else:
             self._fail(tls_failure(exc) if isinstance(exc, ssl.SSLError) else kafka.in_words(exc))
         self._owner.closed(self)
@@ -204,8 +218,10 @@ class _Connection(asyncio.BufferedProtocol):
     @property
     def _closed_early(self) -> str:
         why = "the connection was closed before the answer"
-        if self._owner.tls is None or self._has_answered:
+        if self._has_answered:
             return why
+        if self._owner.tls is None:
+            return f"{why}; the listener may need TLS"
         return f"{why}; the broker may require a client certificate, or another one"
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the place is known, whatever would fit

@@ -72,6 +72,13 @@ def test_a_healthy_cluster_has_no_findings():
     assert found(cluster(topics=(partition(),))) == []
 
 
+def test_what_the_client_may_not_see_is_no_finding_about_the_cluster():
+    """Before, a user without permissions read that nobody leads the quorum."""
+    facts = cluster()
+    facts.quorum, facts.denied = None, ["User:shop has no permission for DESCRIBE on CLUSTER kafka-cluster."]
+    assert found(facts) == [(ERROR, "access", "cluster")]
+
+
 @pytest.mark.parametrize(
     "told, expected",
     [

@@ -93,6 +93,11 @@ def test_what_is_kept_plays_again(tmp_path):
     assert any("pause leader:orders-0" in fault for fault in one.faults)
 
 
+def test_failovers_are_counted(tmp_path):
+    """The leader that is frozen for six seconds is replaced, which is one failover; before, the report said 0."""
+    assert play(read(find("zombie-leader")), seed=7, folder=tmp_path).to_json()["failovers"] == 1
+
+
 def test_a_load_that_is_shorter_than_its_faults_is_refused(tmp_path):
     """`--duration` may not cut a scenario's story off."""
     with pytest.raises(CannotMake, match=r"zombie-leader has faults until 9 s"):
