@@ -18,7 +18,7 @@ import click
 
 from minikafka.cli.admin import GivenPath, tls_files
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
-from minikafka.cli.running import FAILED, Failure, Misuse, command_group
+from minikafka.cli.running import FAILED, Failure, Misuse, check_reachable, command_group, run
 from minikafka.cli.tables import bootstrap_option, columns_of, output_option, print_json, print_table
 from minikafka.spark.jobs import Summary
 from minikafka.spark.jobs import archive as run_archive
@@ -35,6 +35,9 @@ SENTENCE_LENGTH_MAX = 600
 
 RAISED = re.compile(r"(minikafka(\.\w+)+|\w+Error): \S")
 """The last line of a Python traceback."""
+
+JAVA_RAISED = re.compile(r"^: ([\w.$]+Exception: )?(?=\S)")
+"""What stands before the message of a Java exception in the text of py4j's, after a line that names a call."""
 
 
 @command_group(
@@ -95,7 +98,8 @@ def sentence_of(text: str) -> str:
         name = path.rsplit(".", 1)[-1]
         sentence = sentence if sentence.startswith(name) else f"{name}: {sentence}"
     else:
-        sentence = lines[0].strip() if lines else "Spark failed"
+        java = next((JAVA_RAISED.sub("", line) for line in lines if JAVA_RAISED.match(line)), "")
+        sentence = java or (lines[0].strip() if lines else "Spark failed")
     return sentence[:SENTENCE_LENGTH_MAX]
 
 
@@ -130,6 +134,7 @@ def flights_command(
     def step(text: str) -> None:
         click.echo(f"flights: {text}", err=True)
 
+    run(lambda: check_reachable(bootstrap))
     step("starting Spark, a Java virtual machine")
     with session_of("minikafka flights", master) as session:
         summary = run_flights(
@@ -185,6 +190,7 @@ def print_flights(summary: dict[str, Any]) -> None:
 @master_option
 def archive_command(topic: str, bootstrap: str, into: str, checkpoint: str, follow: bool, master: str) -> None:
     """Append TOPIC's committed records to Parquet, exactly once; run it again to go on."""
+    run(lambda: check_reachable(bootstrap))
     with session_of("minikafka archive", master) as session:
         rows = run_archive(
             session,

@@ -312,6 +312,13 @@ def test_bootstrap_servers_with_a_scheme_of_others_are_refused(scheme: str):
     assert f"is not host:port; leave out {scheme}://, as in 127.0.0.1:9092" in error
 
 
+@pytest.mark.parametrize("job", [("archive", "t"), ("flights",)], ids=" ".join)
+def test_a_spark_job_without_a_broker_fails_before_a_jvm_is_started(job: tuple[str, ...]):
+    """Before, it failed after the start of Spark and the 60 s for which a query tries again."""
+    result = told("spark", *job, "-b", "127.0.0.1:1", "--into", "nowhere", "--checkpoint", "nowhere", code=1)
+    assert "no broker can be reached (127.0.0.1:1: Connection refused)" in result.stderr
+
+
 def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback():
     """The imports take a tenth of a second, and an interruption of them is one like any other: exit code 130."""
     program = """

@@ -41,6 +41,10 @@ ModuleNotFoundError: the Python of an executor (/opt/python on a) has no minikaf
         (OURS, "BrokersUnreachable: asking for offsets: given up"),
         (LACKING, "ModuleNotFoundError: the Python of an executor (/opt/python on a) has no minikafka: run pip there"),
         ("[PATH_NOT_FOUND] no such path\n\tat org.apache", "[PATH_NOT_FOUND] no such path"),
+        (
+            "An error occurred while calling o61.start.\n: java.io.IOException: mkdir of file:/proc/x failed\n\tat org.a",
+            "mkdir of file:/proc/x failed",
+        ),
         ("", "Spark failed"),
     ],
 )
