@@ -253,6 +253,20 @@ def test_page_of_another_version_applies_no_differences(page: Page, cluster: Loc
     expect(page.locator("[data-replica]")).to_have_count(0)
 
 
+def test_the_page_of_a_deleted_topic_is_not_live(page: Page, cluster: LocalCluster):
+    """Its last state stays, marked as old, until there is a topic of this name again; before, it was shown as live."""
+    topic = {"name": "doomed", "partitions": 1, "replication_factor": 3}
+    call(cluster, "/v1/topics", topic)
+    page.goto(f"{url_of(cluster)}/#/t/doomed/0")
+    expect(page.locator("#live")).to_have_text("● LIVE")
+    call(cluster, "/v1/topics/doomed", method="DELETE")
+    expect(page.locator("#health")).to_have_text("there is no topic 'doomed'")
+    expect(page.locator("#live")).to_contain_text("no data since")
+    expect(page.locator("[data-replica]")).to_have_count(3)
+    call(cluster, "/v1/topics", topic)
+    expect(page.locator("#live")).to_have_text("● LIVE")
+
+
 def test_a_lost_stream_is_shown_and_resumed(browser: Browser, cluster: LocalCluster):
     """The last state stays while the broker of the page is down, marked as old; the page continues when it is back."""
     call(cluster, "/v1/topics", {"name": "outage", "partitions": 1, "replication_factor": 3})

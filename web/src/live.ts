@@ -71,19 +71,24 @@ let source: EventSource | null = null;
 let heard: Date | null = null;
 let watchdog = 0;
 const lost = signal("");
+/** The broker answers, but no longer with states: the topic was deleted, say. */
+const failed = signal("");
 
 effect(() => {
   const live = byId("live");
-  live.className = lost.value || pausedAt.value !== null ? "stale" : "";
-  live.textContent = pausedAt.value !== null ? "❚❚ PAUSED" : lost.value || (seen.value.length ? "● LIVE" : "loading");
+  const none = lost.value || failed.value;
+  live.className = none || pausedAt.value !== null ? "stale" : "";
+  live.textContent = pausedAt.value !== null ? "❚❚ PAUSED" : none || (seen.value.length ? "● LIVE" : "loading");
 });
 
 /** Since when nothing has come, by this browser's clock; null: the stream is well. */
 export const lostSince = signal<number | null>(null);
 
+const noneSince = (time: Date | null): string => time ? `no data since ${time.toLocaleTimeString("sv")}` : "no data yet";
+
 function lose(): void {
   lostSince.value ??= Date.now();
-  lost.value = heard ? `no data since ${heard.toLocaleTimeString("sv")}` : "no data yet";
+  lost.value = noneSince(heard);
 }
 
 function hear(): void {
@@ -130,8 +135,13 @@ function watch(scope: string): void {
   });
   const show = (next: object, now = serverNow()) => {
     state = next;
-    if (isFailure(next)) health.value = next.problem.detail;
-    else keep(next, now);
+    if (isFailure(next)) {
+      health.value = next.problem.detail;
+      failed.value ||= noneSince(seen.peek().length ? new Date() : null);
+    } else {
+      failed.value = "";
+      keep(next, now);
+    }
   };
   on("hello", (said: Hello) => {
     // A broker of another version has been started in the place of the one that served this page.
@@ -158,6 +168,7 @@ export function follow(scope: string): void {
     scopeNow.value = scope;
     seen.value = [];
     heard = null;
+    failed.value = "";
   }
   source?.close();
   source = null;
