@@ -164,6 +164,25 @@ async def test_a_cluster_that_does_not_start_leaves_nothing_open(tmp_path: Path)
     assert (tmp_path / "history.jsonl").read_text().startswith("{")
 
 
+async def test_the_doors_are_opened_before_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first request to each broker loads code; before, it came with the first fault, which began and ended late."""
+    target = ProcessTarget(read(find("storm")), tmp_path)
+    asked = []
+
+    async def start() -> None:
+        """Nothing runs."""
+
+    async def ask(method: str, address: Any, path: str, document: Any = None) -> dict[str, Any]:
+        asked.append((method, path))
+        return {}
+
+    monkeypatch.setattr(target._cluster, "start", start)
+    monkeypatch.setattr(target, "_ask", ask)
+    await target.start()
+    assert asked == [("GET", "/v1/faults")] * 3
+    await target.close()
+
+
 class Doors(ProcessTarget):
     """The testing doors of one broker; one answer is lost, that to the first fault that is set."""
 
