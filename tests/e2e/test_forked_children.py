@@ -23,11 +23,18 @@ FORK = multiprocessing.get_context("fork")
 
 @contextmanager
 def idle_child() -> Iterator[None]:
-    """A child that does nothing until the block ends."""
-    theirs, ours = FORK.Pipe(duplex=False)
-    child = FORK.Process(target=theirs.recv)
+    """A child that has begun, and does nothing until the block ends."""
+    theirs, ours = FORK.Pipe()
+
+    def idle() -> None:
+        theirs.send("it has given up what it must not keep")
+        theirs.recv()
+
+    child = FORK.Process(target=idle)
     child.start()
     try:
+        assert ours.poll(60), "the child does not begin"
+        ours.recv()
         yield
     finally:
         ours.send(None)
