@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from minikafka.errors import (
+    CoordinatorNotAvailable,
     FencedInstanceId,
     FencedMemberEpoch,
     IllegalGeneration,
@@ -60,7 +61,7 @@ class ClassicMember:
     joined: JoinGroupResponse | None = None
     instance_id: str | None = None
     sent_at: float = 0.0
-    """When it sent its latest request."""
+    """When it sent its latest request that a coordinator has counted."""
 
     @property
     def may_have_expired(self) -> bool:
@@ -74,10 +75,12 @@ class ClassicMember:
     def begin(self) -> None:
         """Send the next request."""
         step, ticket = self.desk.step(), next(self.desk.tickets)
-        self.sent_at = self.desk.now
+        before, self.sent_at = self.sent_at, self.desk.now
         is_answered = self.wants == "heartbeat"
         try:
             self._send(ticket, step)
+        except CoordinatorNotAvailable:
+            self.sent_at = before
         except ProtocolError as error:
             self._failed(error.code)
         else:

@@ -33,6 +33,12 @@ def test_data_directories_in_which_a_former_topics_checkpoints_came_back(seed: i
     play(seed)
 
 
+def test_a_member_that_was_silent_too_long_and_whose_coordinator_then_loads():
+    """No request counts that a coordinator refuses because it has not loaded: its partitions may be others' by then."""
+    play, _ = HISTORIES["migrating-group"]
+    play(75089575)
+
+
 @pytest.mark.parametrize("name", HISTORIES)
 def test_fresh_histories(name: str) -> None:
     """Others with each change of the product."""
