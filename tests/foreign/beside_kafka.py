@@ -296,10 +296,13 @@ def is_stale_of_static(epoch: Any) -> bool:
 
 
 def is_leaderless(found: Difference) -> bool:
-    """Return True if the one partition that a Produce or Fetch names has no leader."""
-    [topic] = found.ask.message["topic_data" if found.ask.api == "Produce" else "topics"]
-    [part] = topic["partition_data" if found.ask.api == "Produce" else "partitions"]
-    place = f"{topic['name']}-{part.get('index', part.get('partition'))}"
+    """Return True if a Produce or Fetch names one partition, and that has no leader."""
+    topics, partitions = ("topic_data", "partition_data") if found.ask.api == "Produce" else ("topics", "partitions")
+    named = [(topic["name"], part) for topic in found.ask.message[topics] for part in topic[partitions]]
+    if len(named) != 1:
+        return False
+    [(name, part)] = named
+    place = f"{name}-{part.get('index', part.get('partition'))}"
     return bool(found.given.values.get(("leader", place)) == -1)
 
 

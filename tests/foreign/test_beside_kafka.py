@@ -20,7 +20,7 @@ from minikafka import LocalCluster
 from tests.foreign import conversations, group_conversations
 from tests.foreign.administration import ADMINISTRATION
 from tests.foreign.batches import BATCHES
-from tests.foreign.beside_kafka import Ask, Given, first_difference
+from tests.foreign.beside_kafka import Ask, Difference, Given, first_difference, purpose_of
 from tests.foreign.cleaning import compacted, rounds
 from tests.foreign.kafka_brokers import kafka
 from tests.foreign.offsets import OFFSETS
@@ -74,6 +74,13 @@ def check_alike(
     difference, said = found
     history = "\n".join(f"{each.api} v{each.version} {each.message!r:.400}" for each in said)
     pytest.fail(f"seed {number}, {ATTEMPTS} times: {difference}\n\n{history}", pytrace=False)
+
+
+def test_a_fetch_of_several_topics_is_not_excused_by_a_missing_leader():
+    """A difference in a Fetch of several topics counts: what is excused where there is no leader names one partition."""
+    topics = [{"name": name, "partitions": [{"partition": 0}]} for name in ("a", "b")]
+    found = Difference(Ask("Fetch", 15, {"topics": topics}), ".topics[0].partitions[0].error_code", 0, 6, {}, Given())
+    assert purpose_of(found) is None
 
 
 @pytest.mark.parametrize("kind", CONVERSATIONS)
