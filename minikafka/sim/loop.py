@@ -167,7 +167,8 @@ class Trace:
 
     def __init__(self) -> None:
         self.entries: list[object] = []
-        """Text; a virtual time; a time and who had the turn then; an event. None of it changes later."""
+        """A virtual time, and then who has the turn or what happens; what each step runs; events. None of it changes
+        later. No tuples: the garbage collector would visit each of them."""
 
     def lines(self) -> list[str]:
         """All of it, as text."""
@@ -181,8 +182,6 @@ class Trace:
 def _line(entry: object) -> str:
     if isinstance(entry, (float, int)):
         return f"{entry:.9f}"
-    if type(entry) is tuple:
-        return f"{entry[0]:.9f} {entry[1]}"
     return str(entry)
 
 
@@ -397,7 +396,8 @@ class SimLoop(_Base):  # type: ignore[misc]
                 return True
         incarnation = ready.pop(self._choose(len(ready)) if len(ready) > 1 else 0)
         trace = self.trace.entries
-        trace.append((self.now, incarnation.label))
+        trace.append(self.now)
+        trace.append(incarnation.label)
         queue = incarnation.queue
         while queue and incarnation.alive and not incarnation.paused:
             handle = queue.popleft()

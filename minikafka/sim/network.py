@@ -330,6 +330,8 @@ class SimNetwork:
             return await call.answer
         finally:
             timer.cancel()
+            # An exception's traceback holds this frame: without this it would keep itself alive.
+            del call
 
     def _request(self, call: _Call, body: bytes) -> None:
         message = Message(call.number, "request", call.source, call.peer.host, call.api, body)
