@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ from minikafka.cli.tables import json_line, output_option, print_json
 from minikafka.errors import ProtocolError
 from minikafka.log.inspect import Finding, Row, dump, verify_directory, verify_log
 from minikafka.log.names import LOG, offset_name, offsets_in, partition_of
-from minikafka.quorum.records import decode
+from minikafka.quorum.records import HIDDEN, decode, shown_fields
 from minikafka.types import METADATA_TOPIC
 from minikafka.world.read_disk import ReadDisk
 
-HIDDEN = "[hidden]"
 METADATA_FOLDER = f"{METADATA_TOPIC}-0"
 
 EXISTING = GivenPath(exists=True, path_type=Path)
@@ -95,11 +94,10 @@ def _without_secrets(row: Row) -> Row:
         record = decode(bytes(value))
     except ProtocolError:
         return row
-    shown = {each.name: getattr(record, each.name) for each in fields(record)}
-    if not any(isinstance(each, bytes) for each in shown.values()):
+    shown = shown_fields(record)
+    if HIDDEN not in shown.values():
         return row
-    hidden = {name: HIDDEN if isinstance(each, bytes) else each for name, each in shown.items()}
-    return {**row, "value": json.dumps({"type": type(record).__name__, **hidden}).encode()}
+    return {**row, "value": json.dumps({"type": type(record).__name__, **shown}).encode()}
 
 
 def _plain(row: Row) -> dict[str, Any]:

@@ -15,12 +15,11 @@ varint, structures end in a count of tagged fields (0).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from types import NoneType, UnionType
-from typing import Any, TypeAlias, get_args, get_type_hints
+from typing import Any, TypeAlias
 
-import msgpack
+import msgspec
 
 from minikafka.errors import CorruptMessage, UnsupportedVersion
 from minikafka.invariant import invariant
@@ -275,19 +274,22 @@ _KEYS: dict[type[MetadataRecord], int] = {
 """Kafka's API keys of its metadata records; from 1000 on they are our own."""
 
 
+_LAYOUTS = {key: (kind, frozenset(each.name for each in fields(kind))) for kind, key in _KEYS.items()}
+"""Class and names of the fields, by key."""
+
+
 def encode(record: MetadataRecord) -> bytes:
     """The value of the log record that carries ``record``."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
     fields_set = {name: value for name, value in values.items() if value is not None}
-    packed: bytes = msgpack.packb([_KEYS[type(record)], RECORD_VERSION, fields_set])
-    return packed
+    return msgspec.msgpack.encode((_KEYS[type(record)], RECORD_VERSION, fields_set))
 
 
 def decode(payload: bytes | memoryview) -> MetadataRecord:
     """The record in a log record's value; raises UnsupportedVersion or CorruptMessage (see the file's head)."""
     try:
-        parts = msgpack.unpackb(payload, strict_map_key=True)
-    except (ValueError, msgpack.UnpackException) as error:
+        parts = msgspec.msgpack.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptMessage(f"a metadata record is not msgpack: {error}") from error
     if not isinstance(parts, list) or len(parts) != 3 or not isinstance(parts[2], dict):
         raise CorruptMessage("a metadata record is not [key, version, fields]")
@@ -295,56 +297,23 @@ def decode(payload: bytes | memoryview) -> MetadataRecord:
     layout = _LAYOUTS.get(key) if isinstance(key, int) else None
     if layout is None or version != RECORD_VERSION:
         raise UnsupportedVersion(f"metadata record with key {key!r} and version {version!r} is not known to this build")
-    return layout.record(values)
+    kind, known = layout
+    for name in values:
+        if name not in known:
+            raise UnsupportedVersion(f"{kind.__name__} has no field {name!r} that this build knows")
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise CorruptMessage(f"{kind.__name__}: {error}") from error
 
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+HIDDEN = "[hidden]"
 
 
-_CHECKS: dict[object, Callable[[Any], bool]] = {
-    int: _is_id,
-    bool: lambda value: isinstance(value, bool),
-    str: lambda value: isinstance(value, str),
-    float: lambda value: isinstance(value, float),
-    bytes: lambda value: isinstance(value, bytes),
-    tuple[int, ...]: lambda value: isinstance(value, list) and all(map(_is_id, value)),
-    tuple[str, ...]: lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-    NoneType: lambda value: value is None,
-}
-
-
-class _Layout:
-    """The fields of one kind of record, with what each may hold."""
-
-    def __init__(self, kind: type[MetadataRecord]) -> None:
-        self.kind = kind
-        hints = get_type_hints(kind)
-        self.checks: dict[str, tuple[Callable[[Any], bool], ...]] = {}
-        for each in fields(kind):
-            hint = hints[each.name]
-            choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-            self.checks[each.name] = tuple(_CHECKS[choice] for choice in choices)
-
-    def record(self, fields: dict[str, Any]) -> MetadataRecord:
-        values: dict[str, Any] = {}
-        for name, value in fields.items():
-            checks = self.checks.get(name)
-            if checks is None:
-                raise UnsupportedVersion(f"{self.kind.__name__} has no field {name!r} that this build knows")
-            for check in checks:
-                if check(value):
-                    break
-            else:
-                raise CorruptMessage(f"{self.kind.__name__}.{name} cannot be {value!r}")
-            values[name] = tuple(value) if isinstance(value, list) else value
-        try:
-            return self.kind(**values)
-        except TypeError as error:
-            raise CorruptMessage(f"{self.kind.__name__} lacks a field: {error}") from error
-
-
-_LAYOUTS = {key: _Layout(kind) for kind, key in _KEYS.items()}
+def shown_fields(record: MetadataRecord) -> dict[str, Any]:
+    """The fields of a record for people, with HIDDEN in place of bytes: those are salts, keys and secrets."""
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    return {name: HIDDEN if isinstance(value, bytes) else value for name, value in values.items()}
 
 
 _VERSION_0 = struct.pack(">h", 0)

@@ -8,11 +8,10 @@ The metadata log is on every broker too: its records are shown as what they deci
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from minikafka import errors as kafka
-from minikafka.quorum.records import MetadataRecord, PartitionChange, decode
+from minikafka.quorum.records import MetadataRecord, PartitionChange, decode, shown_fields
 from minikafka.rest.fetch import FORMAT, Room, decompressed_max, form_of, name_of
 from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import ask, partition_of
@@ -308,20 +307,13 @@ def _record_out(
     return _Record.out_of(record, **where, type=kind, fields=said, detail=detail or None)
 
 
-HIDDEN = "[hidden]"
-"""In place of bytes: metadata records have no others than salts, keys and secrets."""
-
-
 def _fields_out(record: MetadataRecord, names: dict[str, str]) -> dict[str, Any]:
     """What the record says; of a partition's change only what changes, with the topic's name where it is known."""
-    document: dict[str, Any] = {}
-    for each in fields(record):
-        value = getattr(record, each.name)
-        if value is None and isinstance(record, PartitionChange):
-            continue
-        if isinstance(value, bytes):
-            value = HIDDEN
-        document[each.name] = list(value) if isinstance(value, tuple) else value
+    document = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in shown_fields(record).items()
+        if value is not None or not isinstance(record, PartitionChange)
+    }
     topic_id = document.get("topic_id")
     if topic_id in names:
         document["topic"] = names[topic_id]
