@@ -16,7 +16,7 @@ from minikafka.config import KIB, MIB
 from minikafka.errors import BrokerNotAvailable, RecordListTooLarge, did_you_mean
 from minikafka.rest import json_text
 from minikafka.rest.host import BODY_BYTES_MAX, PRODUCE_RECORD_COUNT_MAX, body_bytes_max
-from minikafka.rest.json_text import Turns
+from minikafka.rest.json_text import TURN_BYTES, Turns, long_step
 from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.problems import RETRY_AFTER_S, VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed
 from minikafka.wire.limits import Bounds, TooMuch, check_json, check_msgpack
@@ -162,6 +162,19 @@ def parsed(body: bytes, kind: str, http: web.Request | None = None) -> Any:
         if kind == "form" and http is not None:
             raise unreadable_type(http, "a form was sent (curl -d does that) and it does not hold JSON") from None
         raise malformed(f"the body cannot be read as JSON: {error}") from None
+
+
+async def parsed_records(body: bytes, kind: str, http: web.Request) -> Any:
+    """As :func:`parsed`, for a body with records, which is checked first; a long one with other requests in between."""
+    if len(body) < TURN_BYTES:
+        check_body(body, kind, RECORD_BOUNDS)
+        return parsed(body, kind, http)
+    await long_step()
+    check_body(body, kind, RECORD_BOUNDS)
+    await long_step()
+    value = parsed(body, kind, http)
+    await long_step()
+    return value
 
 
 def _unpacked(body: bytes) -> Any:

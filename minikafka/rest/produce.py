@@ -25,7 +25,7 @@ from minikafka import errors as kafka
 from minikafka.client.partitioner import murmur2_in_steps, partition_of_hash
 from minikafka.invariant import InvariantViolation
 from minikafka.rest import leaders
-from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, parsed_lines, read_body
+from minikafka.rest.body import kind_of, parsed_lines, parsed_records, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
 from minikafka.rest.json_text import ITEM_BYTES, TURN_BYTES, long_step
@@ -294,19 +294,8 @@ async def _records(visit: Visit) -> list[RecordIn]:
             f"{KAFKA_KEY.name} and {RAW_HEADER}* go with a raw body (application/octet-stream or text/plain) only; in "
             "JSON they are members of the record"
         )
-    if kind == "ndjson":
-        document: Any = await parsed_lines(body)
-    else:
-        is_long = len(body) >= TURN_BYTES
-        if is_long:
-            await long_step()
-        check_body(body, kind, RECORD_BOUNDS)
-        if is_long:
-            await long_step()
-        document = parsed(body, kind, visit.http)
-    if len(body) >= TURN_BYTES:
-        await long_step()
-    return await records_in(document, now_ms)
+    lines_or_one = parsed_lines(body) if kind == "ndjson" else parsed_records(body, kind, visit.http)
+    return await records_in(await lines_or_one, now_ms)
 
 
 def _raw_headers(visit: Visit) -> list[tuple[str, bytes | None]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from minikafka.errors import InvalidRequest, ProtocolError, RecordListTooLarge, UnknownTopicOrPartition
 from minikafka.rest import json_text
-from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, read_body
+from minikafka.rest.body import kind_of, parsed_records, read_body
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.json_text import ITEM_BYTES, TURN_BYTES, Turns, long_step
 from minikafka.rest.leaders import check_known, partition_of
@@ -319,19 +319,10 @@ def _moment(timestamp_ms: int) -> str:
 
 
 async def _object(visit: Visit, kind: str) -> dict[str, Any]:
-    """The body, which must be one object; other requests are served between the steps."""
-    body = await read_body(visit)
-    is_long = len(body) >= TURN_BYTES
-    if is_long:
-        await long_step()
-    check_body(body, kind, RECORD_BOUNDS)
-    if is_long:
-        await long_step()
-    document = parsed(body, kind, visit.http)
+    """The body, which must be one object."""
+    document = await parsed_records(await read_body(visit), kind, visit.http)
     if type(document) is not dict:
         raise malformed(f"the body must be a JSON object, not {shown(document)}", status=422)
-    if is_long:
-        await long_step()
     return document
 
 

@@ -62,7 +62,10 @@ async def records_in(document: Any, now_ms: int) -> list[RecordIn]:
     elif type(document) is list:
         listed, path = document, ""
     else:
-        return _checked([record_in(document, "", now_ms, faults)], faults)
+        record = record_in(document, "", now_ms, faults)
+        if faults:
+            raise unacceptable(faults)
+        return [record]
     if type(listed) is not list:
         faults.append({"pointer": path, "detail": f"a list is needed, not {shown(listed)}"})
         listed = []
@@ -80,10 +83,6 @@ async def records_in(document: Any, now_ms: int) -> list[RecordIn]:
         await turns.after(len(records[-1].value or b""))
         if len(faults) >= VALIDATION_ERROR_COUNT_MAX:
             break
-    return _checked(records, faults)
-
-
-def _checked(records: list[RecordIn], faults: list[Fault]) -> list[RecordIn]:
     if faults:
         raise unacceptable(faults)
     return records
