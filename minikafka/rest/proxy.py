@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from minikafka.errors import InvalidRequest, ProtocolError, RecordListTooLarge, UnknownTopicOrPartition
@@ -28,6 +27,7 @@ from minikafka.rest.records import RecordIn, base64_in, timestamp_in
 from minikafka.rest.route import Answer, Body, ErrorForm, Json, Page, Reply, Routes, Visit
 from minikafka.rest.schema import PartitionNumber, TopicName, many, nullable, ref, text, whole
 from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE
+from minikafka.rest.sentences import timestamp_text
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable
@@ -54,9 +54,6 @@ PARTITION_NOT_FOUND = 40402
 KAFKA_REFUSED = 40002
 KAFKA_ERROR = 50002
 KAFKA_RETRIABLE_ERROR = 50003
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIMESTAMP_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
 CLUSTER_ID = Text(
     "cluster_id",
     "The cluster's id, from `GET /v1/cluster`.",
@@ -276,7 +273,7 @@ async def post_cluster_topic_records(visit: Visit) -> Json:
     timestamp = visit.host.world.clock.wall_ms()
     if sent.timestamp is not None:
         timestamp = timestamp_in(sent.timestamp, "/timestamp", faults)
-    if timestamp > _TIMESTAMP_MAX:
+    if timestamp_text(timestamp) is None:
         detail = "is after the year 9999, which the response cannot express"
         faults.append({"pointer": "/timestamp", "detail": detail})
     if faults:
@@ -295,7 +292,7 @@ async def post_cluster_topic_records(visit: Visit) -> Json:
         topic_name=topic,
         partition_id=written.partition,
         offset=written.offset,
-        timestamp=_moment(written.timestamp),
+        timestamp=str(timestamp_text(written.timestamp)).replace("+00:00", "Z"),
         **{name: _Data(type=part.type, size=len(data[name] or b"")) for name, part in parts.items()},
     )
     return where.out()
@@ -308,11 +305,6 @@ def _check_needs_no_registry(document: Mapping[str, Any]) -> None:
             part.get("type") in SCHEMA_FORMATS or any(part.get(each) is not None for each in SCHEMA_MEMBERS)
         ):
             raise malformed(f"/{name}: {NO_REGISTRY}; use type {', '.join(FORMATS)}", status=415)
-
-
-def _moment(timestamp_ms: int) -> str:
-    moment = (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
-    return moment.replace("+00:00", "Z")
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------

@@ -6,15 +6,14 @@ A reason is what the rule itself went by. Sentences of events are in ``minikafka
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from minikafka.broker.api.describe import LOADING
 from minikafka.quorum.image import NO_DIR, BrokerImage, MetadataImage, PartitionImage
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.messages import DescribedReplica, RemoteReplica, UnstableTransaction
 
-_CALENDAR_END_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NEVER_MS = 2**31 * 1000
 """A leader's word for *not since I began to lead*."""
 
@@ -183,9 +182,12 @@ def holding(seen: DescribedReplica) -> list[RemoteReplica]:
 
 def timestamp_text(timestamp_ms: int) -> str | None:
     """ISO 8601 in UTC; None for a record's timestamp that no calendar has, which its producer may set."""
-    if not 0 <= timestamp_ms <= _CALENDAR_END_MS:
+    if timestamp_ms < 0:
         return None
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return None
 
 
 def why_the_stable_offset(seen: DescribedReplica, unstable: UnstableTransaction | None) -> str:

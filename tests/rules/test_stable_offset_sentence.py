@@ -48,6 +48,7 @@ def test_sentence_names_the_transaction(unstable: UnstableTransaction | None, re
 def test_timestamp_that_no_calendar_has_is_left_out():
     """A producer may set any timestamp; the response must not fail for it."""
     assert timestamp_text(253_402_300_799_000) == "9999-12-31T23:59:59.000+00:00"
+    assert timestamp_text(253_402_300_798_003) == "9999-12-31T23:59:58.003+00:00"
     assert timestamp_text(253_402_300_800_000) is None
     assert timestamp_text(2**63 - 1) is None
     assert timestamp_text(-1) is None
