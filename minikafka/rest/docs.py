@@ -15,7 +15,7 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import Any
 from urllib.parse import urlencode
@@ -30,7 +30,7 @@ from minikafka.rest.schema import Schema, many, ref, shape
 from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE, SCHEMAS
 from minikafka.web import problems
 from minikafka.web.accept import JSON, MSGPACK
-from minikafka.web.problems import PROBLEM_PAGES, malformed, problem_of, title_of
+from minikafka.web.problems import PROBLEM_PAGES, malformed, title_of
 
 ROUTES = Routes("docs")
 TAGS = {
@@ -221,11 +221,8 @@ def _problems(
     references = {}
     for error in errors:
         name = f"{'' if form is None else 'proxy-'}{problems.slug_of(type(error))}-{status}"
-        value: Mapping[str, Any] = (
-            problem_of(error, status=status, instance=INSTANCE)
-            if form is None
-            else form.body_of(problems.Refused(error, status=status))
-        )
+        refused = problems.Refused(error, status=status)
+        value = refused.problem(INSTANCE) if form is None else form.body_of(refused)
         examples[name] = {"summary": title_of(type(error)), "value": value}
         references[name] = {"$ref": f"#/components/examples/{name}"}
     return {"description": f"{STATUS_WORDS[status]} {names}", "content": _problem_content(references, form)}

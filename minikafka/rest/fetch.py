@@ -44,7 +44,7 @@ from minikafka.rest.records import FORMATS, record_out, unreadable_out
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Stream, Visit, text_answer
 from minikafka.rest.schemas import Place, RecordOut
 from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicId, TopicPartition
-from minikafka.web.problems import Refused, malformed, problem_of
+from minikafka.web.problems import Refused, malformed
 from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, from_offset, iterate
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompression_limit
@@ -382,7 +382,7 @@ class PartitionReader:
                 if moved is not None:
                     yield [moved]
                     continue
-                problem = problem_of(refused.error, status=refused.status, **refused.members)
+                problem = refused.problem()
                 yield [Change("problem", problem)] if problem["detail"] != last_problem else []
                 last_problem = problem["detail"]
                 if not problem["retriable"]:

@@ -149,8 +149,7 @@ def _problem(visit: Visit, refused: Refused) -> web.Response:
     headers = {**retry, **refused.headers}
     if form is not None:
         return _response(visit, form.body_of(refused), refused.status, headers, form.media_type)
-    problem = problem_of(refused.error, status=refused.status, instance=visit.instance, **refused.members)
-    return _response(visit, problem, refused.status, headers, PROBLEM_TYPE)
+    return _response(visit, refused.problem(visit.instance), refused.status, headers, PROBLEM_TYPE)
 
 
 # ---- what the client takes -------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from minikafka.rest.schemas import PROBLEM_EXAMPLE, OfTopic, TopicRecord
 from minikafka.tasks import until_ended
 from minikafka.types import Offset, TopicId, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
-from minikafka.web.problems import Refused, problem_of
+from minikafka.web.problems import Refused
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import EARLIEST, LATEST
 
@@ -339,7 +339,14 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
     left = {part.partition: part.next_offset for part in parts}
     for record in reversed(merged[visit[MAX_RECORDS] :]):
         left[record["partition"]] = record["offset"]
-    next_offsets = [_next_of(part, left[part.partition]) for part in parts]
+    next_offsets = [
+        _Next(
+            partition=part.partition,
+            next_offset=left[part.partition],
+            problem=None if part.refused is None else part.refused.problem(),
+        )
+        for part in parts
+    ]
     return Reply(_Records(topic=topic.name, records=records, next=next_offsets).out())
 
 
@@ -379,12 +386,6 @@ async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore) -> 
             return await _part_of(visit, name)
         except (Refused, kafka.ProtocolError) as raised:
             return _Part(name.partition, [], -1, Refused.of(raised))
-
-
-def _next_of(part: _Part, next_offset: Offset) -> _Next:
-    refused = part.refused
-    problem = None if refused is None else problem_of(refused.error, status=refused.status, **refused.members)
-    return _Next(partition=part.partition, next_offset=next_offset, problem=problem)
 
 
 async def _part_of(visit: Visit, name: TopicPartition) -> _Part:

@@ -351,6 +351,10 @@ class Refused(Exception):
         """Return what was raised, with the status of its error if it has none of its own."""
         return raised if isinstance(raised, Refused) else cls(raised)
 
+    def problem(self, instance: str | None = None) -> dict[str, Any]:
+        """Return the members of the problem; see :func:`problem_of`."""
+        return problem_of(self.error, status=self.status, instance=instance, **self.members)
+
 
 def malformed(
     detail: str,
