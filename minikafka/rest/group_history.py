@@ -103,11 +103,6 @@ def _members_of(past: PastGroup) -> Iterable[Any]:
 
 def _out(past: PastGroup, ends: dict[TopicPartition, Offset], permit: Permit | None) -> dict[str, Any]:
     committed = {TopicPartition(each.topic, each.partition): each.offset for each in past.offsets}
-    lags = []
-    for name in _partitions_of(past, permit):
-        offset, end = committed.get(name), ends.get(name)
-        lag = None if offset is None or end is None else max(0, end - offset)
-        lags.append(Lag(**name._asdict(), committed=offset, log_end=end, lag=lag))
     group = past.group
     return _PastGroup.out_of(
         group,
@@ -116,5 +111,5 @@ def _out(past: PastGroup, ends: dict[TopicPartition, Offset], permit: Permit | N
         generation=0 if group is None else group.generation_id,
         assignor="" if group is None else group.protocol,
         members=[Member.described(each, permit) for each in _members_of(past)],
-        offsets=lags,
+        offsets=[Lag.of(name, committed.get(name), ends.get(name)) for name in _partitions_of(past, permit)],
     )

@@ -103,6 +103,12 @@ class Lag(Place):
     log_end: Offset | None = member("The high watermark; null: its leader cannot be asked now.", 44)
     lag: int | None = member("Records between the two; null: one of them is not known.", 3)
 
+    @classmethod
+    def of(cls, name: TopicPartition, committed: Offset | None, log_end: Offset | None, **more: Any) -> Self:
+        """Return how far a group is in a partition; ``more`` are further members."""
+        lag = None if committed is None or log_end is None else max(0, log_end - committed)
+        return cls(**name._asdict(), committed=committed, log_end=log_end, lag=lag, **more)
+
 
 class CommittedOffset(Lag):
     """What a group has committed in one partition, and how far it is there."""
@@ -112,13 +118,11 @@ class CommittedOffset(Lag):
     commit_timestamp: int | None = member("Milliseconds since 1970.", 1_795_000_000_000)
 
     @classmethod
-    def of(cls, name: TopicPartition, committed: g.FetchedOffset | None, log_end: Offset | None) -> Self:
+    def known(cls, name: TopicPartition, committed: g.FetchedOffset | None, log_end: Offset | None) -> Self:
         """Return what is known of a partition."""
-        lag = None if committed is None or log_end is None else max(0, log_end - committed.offset)
         names = ("offset", "metadata", "leader_epoch", "commit_timestamp_ms")
         offset, metadata, epoch, at_ms = (getattr(committed, each, None) for each in names)
-        where = {**name._asdict(), "committed": offset, "log_end": log_end, "lag": lag}
-        return cls(**where, metadata=metadata, leader_epoch=epoch, commit_timestamp=at_ms)
+        return cls.of(name, offset, log_end, metadata=metadata, leader_epoch=epoch, commit_timestamp=at_ms)
 
 
 STATES = tuple(each.value for each in State)
@@ -182,7 +186,7 @@ async def lags_of(visit: Visit, group: g.DescribedGroup) -> list[CommittedOffset
     assigned = {each for member in group.members for each in assigned_to(member, visit.permit)}
     partitions = sorted(assigned | committed.keys())
     ends = await look_up(visit, dict.fromkeys(partitions, LATEST))
-    return [CommittedOffset.of(each, committed.get(each), ends.get(each)) for each in partitions]
+    return [CommittedOffset.known(each, committed.get(each), ends.get(each)) for each in partitions]
 
 
 class Member(Model):
