@@ -37,7 +37,6 @@ EVENTS_PER_CHUNK = 200
 
 # A silent stream says every so often that it is alive: proxies cut what is silent for longer.
 HEARTBEAT_S = 15.0
-HEARTBEAT = b": still here\n\n"
 
 
 FROM = Integer("from", "The first event's number (`seq`).", default=0, high=INT64_MAX, example=1)
@@ -105,7 +104,7 @@ async def get_journal(visit: Visit) -> Page:
     text_answer(
         "Server-sent events.",
         json_text.EVENT_STREAM,
-        'id: 7\nevent: isr_shrunk\ndata: {"event":"isr_shrunk","node":"1"}\n\n',
+        'id: 7\nevent: isr_shrunk\ndata: {"event": "isr_shrunk", "node": "1"}\n\n',
     ),
     parameters=(FROM, KIND, PARTITION, NODE, LAST_EVENT_ID),
 )
@@ -121,22 +120,18 @@ async def _follow(ring: EventRing, start: int, wanted: Wanted) -> AsyncGenerator
     reported_at = loop.time()
     while True:
         if 0 < start < ring.start:
-            yield _sse("missed", start, {"count": ring.start - start})
+            yield json_text.event("missed", {"count": ring.start - start}, start)
         end = ring.end
         rows = list(ring.rows(start, wanted=wanted, limit=EVENTS_PER_CHUNK))
         start = rows[-1].seq + 1 if len(rows) == EVENTS_PER_CHUNK else end
         if rows:
-            yield b"".join(_sse(row.kind, row.seq, row.line()) for row in rows)
+            yield b"".join(json_text.event(row.kind, row.line(), row.seq) for row in rows)
         elif loop.time() >= reported_at + HEARTBEAT_S:
-            yield HEARTBEAT
+            yield json_text.HEARTBEAT
         else:
             await ring.until_news(end, reported_at + HEARTBEAT_S - loop.time())
             continue
         reported_at = loop.time()
-
-
-def _sse(kind: str, seq: int, line: dict[str, Any]) -> bytes:
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (seq, kind.encode(), json_text.compact(line))
 
 
 _NODE = "[0-9]{1,10}"
