@@ -283,12 +283,11 @@ def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Deco
             show_default=True,
             help="How the names of resources are compared.",
         ),
-        click.option(
+        repeatable(
             "--operation",
             "operations",
-            multiple=True,
+            "Operation of the ACLs",
             type=click.Choice(list(OPERATIONS), case_sensitive=False),
-            help="Operation of the ACLs (repeatable).",
         ),
         repeatable("--allow-principal", "allowed", "Principal of ACLs that allow, such as User:alice", "TYPE:NAME"),
         repeatable("--deny-principal", "denied", "Principal of ACLs that deny; User:* means all users", "TYPE:NAME"),
@@ -378,12 +377,11 @@ of single resources, never patterns. Brokers do not check requests at their own 
 @repeatable("--group", "groups", "Name of a consumer group", "GROUP")
 @click.option("--cluster", is_flag=True, help="Explain operations on the cluster itself.")
 @repeatable("--transactional-id", "transactional_ids", "Transactional id of a producer", "ID")
-@click.option(
+@repeatable(
     "--operation",
     "operations",
-    multiple=True,
+    "Operation to explain",
     type=click.Choice(list(OPERATIONS)[1:], case_sensitive=False),
-    help="Operation to explain (repeatable).",
 )
 @click.option("--producer", is_flag=True, help="Explain the operations that a producer needs.")
 @click.option("--consumer", is_flag=True, help="Explain the operations that a consumer needs.")

@@ -10,7 +10,7 @@ import click
 
 from minikafka.cli.admin import Decorated
 from minikafka.cli.running import command_group
-from minikafka.cli.tables import FOLDER, output_option, print_json
+from minikafka.cli.tables import FOLDER, output_option, print_json, repeatable
 from minikafka.hosting.secured import CA_DAYS, DAYS, certificate_folder
 
 if TYPE_CHECKING:
@@ -76,13 +76,12 @@ def ca(subject: str, days: int, folder: Path, force: bool, output: str) -> None:
   minikafka certs broker broker-1 --host localhost --host 127.0.0.1 --force"""
 )
 @click.argument("name")
-@click.option(
+@repeatable(
     "--host",
     "hosts",
-    multiple=True,
+    "Host name or IP address by which clients and brokers call the broker",
+    "HOST",
     required=True,
-    metavar="HOST",
-    help="Host name or IP address by which clients and brokers call the broker (repeatable).",
 )
 @SUBJECT
 @_days_option(DAYS)

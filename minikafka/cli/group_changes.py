@@ -1,11 +1,7 @@
-"""What ``minikafka groups`` changes, and how its commands choose groups and partitions.
-
-``minikafka groups reset-offsets``, ``delete`` and ``delete-offsets``: what changes a group or its committed offsets.
+"""Commands of ``minikafka groups`` that change a group or its committed offsets, and how they choose both.
 
 ``reset-offsets`` prints the new offsets and changes nothing without ``--execute``. It and ``delete`` refuse while the
-group has members.
-
-Which groups a command is about, and which partitions of a topic: words that the commands of groups share.
+group has members; ``delete-offsets`` deletes those of topics that no member reads.
 
 A group is chosen by its name, or all that there are with ``--all-groups``, as kafka-consumer-groups has it.
 """
@@ -123,13 +119,12 @@ def _why(group: str, error: ProtocolError) -> str:
   minikafka groups delete-offsets billing --topic orders:0,2 --topic refunds""",
 )
 @click.argument("group")
-@click.option(
+@repeatable(
     "--topic",
     "topics",
-    multiple=True,
+    "Topic, or some of its partitions, whose offsets are deleted",
+    "TOPIC[:P,P]",
     required=True,
-    metavar="TOPIC[:P,P]",
-    help="Topic, or some of its partitions, whose offsets are deleted (repeatable).",
 )
 @kafka_list_options
 def delete_offsets(group: str, topics: tuple[str, ...], bootstrap: str, output: str) -> None:

@@ -129,9 +129,11 @@ def topic_argument(function: Decorated) -> Decorated:
     return option(click.argument("topic", required=False, metavar="TOPIC", callback=chosen)(function))
 
 
-def repeatable(name: str, parameter: str, meaning: str, metavar: str) -> Callable[[Decorated], Decorated]:
-    """An option that may be given several times."""
-    return click.option(name, parameter, multiple=True, metavar=metavar, help=f"{meaning} (repeatable).")
+def repeatable(
+    name: str, parameter: str, meaning: str, metavar: str | None = None, **more: Any
+) -> Callable[[Decorated], Decorated]:
+    """An option that may be given several times; ``more`` is what click takes."""
+    return click.option(name, parameter, multiple=True, metavar=metavar, help=f"{meaning} (repeatable).", **more)
 
 
 config_option = repeatable("--config", "config", "Setting, by Kafka's name", "KEY=VALUE")

@@ -15,6 +15,7 @@ from minikafka.cli.tables import (
     list_options,
     partition_name,
     print_found,
+    repeatable,
     rows_of,
 )
 from minikafka.client.routing import TRANSACTION_KEY
@@ -60,14 +61,10 @@ def command() -> None:
   minikafka transactions list --transactional-id-pattern 'payments-[0-9]+'
   minikafka transactions list --producer-id 4000 -o json""",
 )
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice(STATES, case_sensitive=False),
-    help="Only transactional ids in this state (repeatable).",
+@repeatable(
+    "--state", "states", "Only transactional ids in this state", type=click.Choice(STATES, case_sensitive=False)
 )
-@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only this producer id (repeatable).")
+@repeatable("--producer-id", "producer_ids", "Only this producer id", type=int)
 @click.option(
     "--running-longer-than-ms",
     "duration_ms",

@@ -14,7 +14,7 @@ import click
 
 from minikafka.cli.admin import call_admin, read_secret
 from minikafka.cli.running import Misuse, command_group
-from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_options, print_found
+from minikafka.cli.tables import EXISTING_FILE, bootstrap_option, list_options, print_found, repeatable
 from minikafka.errors import ResourceNotFound
 from minikafka.security.scram import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 
@@ -36,12 +36,8 @@ def command() -> None:
     """
 
 
-_mechanism_option = click.option(
-    "--mechanism",
-    "mechanisms",
-    multiple=True,
-    type=click.Choice(list(MECHANISMS)),
-    help="SASL mechanism of the credential (repeatable).",
+_mechanism_option = repeatable(
+    "--mechanism", "mechanisms", "SASL mechanism of the credential", type=click.Choice(list(MECHANISMS))
 )
 
 
