@@ -431,14 +431,8 @@ class GroupCoordinator:
     def _check_transactional_committer(self, request: TxnOffsetCommitRequest) -> None:
         """Raise unless the request's member may commit; a rebalance does not keep it from that, as in Kafka."""
         is_member = request.generation_id >= 0 or request.member_id or request.group_instance_id is not None
-        group = self._groups.get(request.group_id)
-        if group is None:
-            if request.generation_id >= 0:
-                raise kafka.IllegalGeneration(f"there is no group {request.group_id}: join again")
-            return
-        if group.state is State.DEAD:
-            raise kafka.CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
-        if not is_member:
+        group = self._group_of_commit(request)
+        if group is None or not is_member:
             return
         held = self._consumers.converted(request.group_id)
         if held is not None:
@@ -460,14 +454,19 @@ class GroupCoordinator:
                 "nothing was committed; abort the transaction and join again"
             )
 
-    def _check_committer(self, request: g.OffsetCommitRequest, step: Step) -> None:
+    def _group_of_commit(self, request: g.OffsetCommitRequest | TxnOffsetCommitRequest) -> Group | None:
+        """The group, if there is one; a commit without a generation makes it."""
         group = self._groups.get(request.group_id)
-        if group is None:
-            if request.generation_id >= 0:
-                raise kafka.IllegalGeneration(f"there is no group {request.group_id}: join again")
-            return
-        if group.state is State.DEAD:
+        if group is None and request.generation_id >= 0:
+            raise kafka.IllegalGeneration(f"there is no group {request.group_id}: join again")
+        if group is not None and group.state is State.DEAD:
             raise kafka.CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
+        return group
+
+    def _check_committer(self, request: g.OffsetCommitRequest, step: Step) -> None:
+        group = self._group_of_commit(request)
+        if group is None:
+            return
         held = self._consumers.converted(request.group_id)
         if held is not None:
             check_committer(held.group, request, self._topics())
