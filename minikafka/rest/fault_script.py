@@ -16,7 +16,9 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from minikafka import __version__
 from minikafka.addresses import is_number
@@ -46,7 +48,8 @@ DELAY_MS_MAX: Final = 60_000.0
 NAME: Final = "injected"
 
 
-class Topic(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Topic:
     """A topic of the cluster."""
 
     name: str
@@ -523,48 +526,25 @@ IF_SET: Final = (
 
 def _script(bodies: Sequence[Any]) -> dict[str, Any]:
     injections = sorted((each for body in bodies for each in body["injections"]), key=lambda each: each["at_ms"])
-    parsed = [_injection_in(each) for each in injections]
-    setup = bodies[0]["setup"] if bodies else {"nodes": [], "settings": {}, "topics": []}
-    found = Setup(
-        nodes=tuple(setup["nodes"]),
-        settings=setup["settings"],
-        topics=tuple(Topic(**each) for each in setup["topics"]),
-    )
+    parsed = msgspec.convert(injections, list[Injection])
+    setup = bodies[0]["setup"] if bodies else asdict(Setup(nodes=(), settings={}, topics=()))
+    found = msgspec.convert(setup, Setup)
     script = _Script(python=python_of(parsed, found), chaos=chaos_of(parsed, found), setup=setup, injections=injections)
     return script.out()
 
 
-def _injections_out(call: HookCall) -> Iterator[dict[str, Any]]:
-    for each in call.instruments.injections:
-        yield {**asdict(each), "spec": None if each.spec is None else asdict(each.spec)}
-
-
-def _injection_in(document: Mapping[str, Any]) -> Injection:
-    spec = document["spec"]
-    return Injection(**{**document, "spec": None if spec is None else FaultSpec(**spec)})
-
-
-def _setup_out(host: Host) -> dict[str, Any]:
+def _setup_of(host: Host) -> Setup:
     image, known = host.image, table(BrokerConfig)
     values = {name: getattr(host.config, known[name].name) for name in (*ALWAYS, *IF_SET)}
-    return {
-        "nodes": sorted(image.brokers),
-        "settings": {
-            name: setting_text(value)
-            for name, value in values.items()
-            if name in ALWAYS or value != known[name].default
-        },
-        "topics": [
-            {
-                "name": name,
-                "partitions": len(topic.partitions),
-                "replication_factor": max(len(each.replicas) for each in topic.partitions),
-                "configs": dict(topic.configs),
-            }
-            for name, topic in sorted(image.topics.items())
-            if not name.startswith(INTERNAL)
-        ][:TOPICS_MAX],
+    settings = {
+        name: setting_text(value) for name, value in values.items() if name in ALWAYS or value != known[name].default
     }
+    topics = [
+        Topic(name, len(topic.partitions), max(len(each.replicas) for each in topic.partitions), dict(topic.configs))
+        for name, topic in sorted(image.topics.items())
+        if not name.startswith(INTERNAL)
+    ]
+    return Setup(nodes=tuple(sorted(image.brokers)), settings=settings, topics=tuple(topics[:TOPICS_MAX]))
 
 
 class _Setup(Model):
@@ -609,4 +589,5 @@ async def get_script(call: HookCall) -> Json:
 
     With `broker=all`, of all brokers that answer. Faults that code of the brokers' own process has set are left out.
     """
-    return _script([{"setup": _setup_out(call.host), "injections": list(_injections_out(call))}])
+    injections = [asdict(each) for each in call.instruments.injections]
+    return _script([{"setup": asdict(_setup_of(call.host)), "injections": injections}])
