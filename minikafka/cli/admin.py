@@ -1,9 +1,8 @@
 """How commands reach a cluster: TLS, credentials, an admin client, and arguments that several commands take.
 
-``--ca``, ``--cert``, ``--user`` and so on: with which TLS and which credentials a command calls brokers.
-
-The options stand at every command that has ``-b``. Their values are kept in click's context and not passed through
-every function of a command: what makes a connection asks :func:`client_settings` or :func:`connection` for them.
+``--ca``, ``--cert``, ``--user`` and so on say with which TLS and which credentials a command calls brokers. They stand
+at every command that has ``-b``. Their values are kept in click's context and not passed through every function of a
+command: what makes a connection asks :func:`client_settings` or :func:`connection` for them.
 
 Rules for this file:
 
@@ -30,7 +29,6 @@ from minikafka.cli.running import (
     ANSWER_TIMEOUT_MS,
     CONTROLLER_TIMEOUT_MS,
     VARIABLES,
-    Failure,
     Misuse,
     Result,
     check_reachable,
@@ -261,10 +259,3 @@ def partition_in(entry: Any, path: Path) -> TopicPartition:
 def partitions_of(topics: Iterable[DescribedTopic]) -> list[TopicPartition]:
     """Every partition of some topics."""
     return [TopicPartition(topic.topic, each.partition) for topic in topics for each in topic.partitions]
-
-
-def fail_with(refused: dict[TopicPartition, str], what: str) -> None:
-    """Failure naming each partition that was refused; nothing when none was."""
-    if refused:
-        reasons = [why if str(name) in why else f"{name}: {why}" for name, why in sorted(refused.items())]
-        raise Failure(f"{what}: {'; '.join(reasons)}")

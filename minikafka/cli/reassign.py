@@ -21,7 +21,7 @@ import click
 from minikafka import AdminClient
 from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
-from minikafka.cli.admin import call_admin, connection, fail_with, parse_partition, partition_in, read_json, with_admin
+from minikafka.cli.admin import call_admin, connection, parse_partition, partition_in, read_json, with_admin
 from minikafka.cli.running import FAILED, Failure, Misuse, command_group, run
 from minikafka.cli.tables import (
     EXISTING_FILE,
@@ -210,7 +210,7 @@ def execute(
         if rollback is not None:
             _write(rollback, before)
         answers = await admin.alter_partition_reassignments(wanted)
-        fail_with({name: _why(error) for name, error in answers.items() if error is not None}, "refused")
+        _fail_if_refused(answers, "refused")
         return before
 
     before = call_admin(bootstrap, begin)
@@ -385,7 +385,7 @@ def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output
         active = list(await admin.list_partition_reassignments(names))
         if active:
             answers = await admin.alter_partition_reassignments(dict.fromkeys(active))
-            fail_with({name: _why(error) for name, error in answers.items() if error is not None}, "not cancelled")
+            _fail_if_refused(answers, "not cancelled")
         return active
 
     ended = sorted(call_admin(bootstrap, end))
@@ -453,6 +453,14 @@ def _assignments(topics: Sequence[DescribedTopic]) -> dict[TopicPartition, tuple
         for topic in topics
         for each in topic.partitions
     }
+
+
+def _fail_if_refused(answers: Mapping[TopicPartition, ProtocolError | None], what: str) -> None:
+    """Raise a Failure that names each partition that was refused."""
+    refused = [(name, _why(error)) for name, error in sorted(answers.items()) if error is not None]
+    if refused:
+        reasons = [why if str(name) in why else f"{name}: {why}" for name, why in refused]
+        raise Failure(f"{what}: {'; '.join(reasons)}")
 
 
 def _why(error: ProtocolError) -> str:
@@ -543,7 +551,7 @@ def _elections_shown(error: ProtocolError | None) -> str:
         return "done"
     if isinstance(error, ElectionNotNeeded):
         return f"not needed: {error.message}"
-    return f"{error.name}: {error.message}"
+    return _why(error)
 
 
 def _election_to_json(name: TopicPartition, error: ProtocolError | None) -> dict[str, object]:
