@@ -1,6 +1,7 @@
-"""Synchronous requests to brokers, leaders and coordinators.
+"""Synchronous requests to brokers, leaders and coordinators, over http.client.
 
-Synchronous requests to brokers over http.client, with the messages that the asynchronous clients send.
+The messages are those of the asynchronous clients. :class:`Brokers` calls any broker or a partition's leader.
+:class:`Coordinator` finds the coordinator of a group or of a transactional id by a request to any broker.
 
 Rules for this file:
 
@@ -10,10 +11,7 @@ Rules for this file:
 2. No threads, no asyncio: a task of Spark and an audit are plain loops.
 3. What went wrong below HTTP is NetworkException; :meth:`Brokers.retrying` retries what can be retried until its time
    is up, and then says so by name.
-
-Requests to the coordinator of a group or of a transactional id, found by asking any broker.
-
-Rule for this file: what is sent may be sent twice. A coordinator that moved, or did not answer, is looked for again.
+4. A request to a coordinator may be sent twice: one that moved, or did not answer, is looked up again.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""The load beside the faults, and the evidence that a run is judged by.
+"""The load beside the faults, and the evidence that a run is judged by; also for the demo and the end-to-end tests.
 
-What a run is judged by: one history of all clients, everything read back, the replicas compared, and the verdict.
-
-Used by the demo, by chaos, and by the end-to-end tests.
-
-The load beside the faults: producers with a ledger, and groups that read along.
-
-Every record's value is one of a kind (``p1.42``). What producers send, its results, and what members receive go
-into one history. Each producer paces itself by the clock; while the cluster is silent it goes on sending until its
+Load: producers with a ledger (:class:`Sender`), and groups that read along (:class:`Member`). The value of each record
+is unique (``p1.42``). Each producer paces itself by the clock; while the cluster is silent it goes on sending until its
 buffer's limit, as an application would.
 
-Rules for this file: a client's errors are counted and reported, they never end the run; only the verdict judges.
+Evidence: what producers send, its results and what members receive go into one history (:class:`Ledger`). At the end
+everything is read back, the replicas are compared, and the checker gives its verdict.
+
+Rule for this file: a client's errors are counted and reported, they never end the run; only the verdict judges.
 """
 
 from __future__ import annotations

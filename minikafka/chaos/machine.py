@@ -1,35 +1,26 @@
 """What root can do to this machine: run its commands, fail system calls, cut the power of disks, and filter packets.
 
-Commands of the system: whether they are there, and what they said.
+Commands (:func:`run`): one that fails is an error with its own words; none may take forever.
 
-Rule for this file: a command that fails is an error with its own words; none may take forever.
+System calls of a running process that fail or take long (:class:`Injection`): strace injects that. Nothing of the
+process changes but what the call returns and when. When strace ends, for whatever reason, the kernel detaches it, and
+the calls are the process's own again.
 
-System calls of a running process that fail or take long: strace's injection.
-
-Rules for this file: nothing of the process changes but what the call returns and when; when strace ends, whyever, the
-kernel lets the process go and its calls are its own again.
-
-Disks that can lose power: an ext4 file system in a file, mounted where only this run sees it.
-
-::
+Disks that can lose power (:class:`Mounts`): an ext4 file system in a file, mounted where only this run sees it::
 
     with Mounts() as mounts:
         disk = mounts.make(image, folder, size_mib=64)     # processes see it that are started with mounts.prefix
         disk.die()                                         # all that is not synced is gone, every write fails
         disk.revive()                                      # when nobody has a file of it open
 
-Power is lost by ext4's own ioctl, which ends the file system without writing its journal; what the page cache holds is
-dropped when it is unmounted. So a file comes back as of its last sync, as after a real power cut, but for torn
-sectors: there are none.
+Power is lost by ext4's own ioctl (EXT4_IOC_SHUTDOWN in fs/ext4/ioctl.c), which ends the file system without writing its
+journal; what the page cache holds is dropped when it is unmounted. So a file comes back as of its last sync, as after a
+real power cut, but for torn sectors: there are none. Mounts are made in a mount namespace of a child that ends with
+this process, so that the kernel unmounts everything and frees the loop devices, however this process ends.
 
-Rules for this file: mounts are made in a mount namespace of a child that ends with this process, so that the kernel
-unmounts everything and frees the loop devices, however this process ends.
-
-Source: fs/ext4/ioctl.c, EXT4_IOC_SHUTDOWN.
-
-Packets that reach and leave one network namespace: iptables, and a process that holds some back
-(``packet_delay.py``). Rules: one table, which is replaced as a whole; what it says of a packet's sender or receiver
-is an address. The namespace may be that of a host of ours or of a container.
+Packets that reach and leave one network namespace, that of a host of ours or of a container (:class:`PacketRules`):
+iptables, and a process that delays some of them (``packet_delay.py``). All rules are in one table, which is replaced as
+a whole; they name the sender or the receiver of a packet by its address.
 """
 
 from __future__ import annotations

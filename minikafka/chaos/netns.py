@@ -1,29 +1,22 @@
-"""The target ``netns``: brokers on hosts of their own, in network namespaces.
+"""The target ``netns``: brokers as processes, each on a host of its own with a network and a disk that can really fail.
 
-Hosts on a network of their own: network namespaces on a bridge, with no way to anything else of the machine.
-
-::
+Hosts (:class:`Lan`) are network namespaces on a bridge, with no way to anything else of the machine::
 
     with Lan(["n1", "n2", "client"]) as lan:            # 10.77.0.1, 10.77.0.2, 10.77.0.3
         lan["n1"].run("ip", "address")
         lan.set_filters({Passage("n1", "n2"): Filter(drops=True)})
+
+The target has one host for each broker and one for all clients. Cuts, losses and delays are rules of the kernel where
+packets arrive; a disk is an ext4 file system in a file (``machine.py``); syncs fail and take long by ``strace``. While
+a cluster runs, this process's own sockets are made on the clients' host.
 
 Rules for this file:
 
 1. Namespaces have no names: they are held open by this process and by the processes that run in them. When these end,
    also by ``kill -9``, the kernel takes down all that was made. Nothing is ever made in the machine's own namespace.
 2. What is done to traffic is done where it arrives, by one table of rules per host, which is replaced as a whole.
-
-The target ``netns``: brokers as processes, each on a host of its own with a network and a disk that can really fail.
-
-The brokers' hosts and one more for all clients hang on a bridge (:class:`Lan`). Cuts, losses and delays are rules
-of the kernel where packets arrive; a disk is an ext4 file system in a file (``machine.py``); syncs fail and take long
-by ``strace``. While a cluster runs, this process's own sockets are made on the clients' host.
-
-Rules for this file:
-
-1. What holds is worked out from all faults in force, so that one that ends takes nothing of another one with it.
-2. A power loss begins with the network: no promise leaves a host whose disk is about to forget it.
+3. What holds is worked out from all faults in force, so that one that ends takes nothing of another one with it.
+4. A power loss begins with the network: no promise leaves a host whose disk is about to forget it.
 """
 
 from __future__ import annotations

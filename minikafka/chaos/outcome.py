@@ -1,21 +1,16 @@
 """The outcome of a run: its figures, the verdict in one word, and what the run may lose.
 
-Figures of a run: throughput, latency, how long each fault silenced each partition, availability.
-
+Figures (:class:`Figures`): throughput, latency, availability, and how long each fault silenced each partition.
 *Silence* of a partition under a fault is the longest time without an acknowledgement from it, between the fault's
 beginning and the first acknowledgement of every partition after it was put right. The *recovery* of a fault is the
 longest silence of all partitions. An *unavailable* second of a partition is one in which it acknowledged nothing.
-
-Rules for this file: times are seconds since the load began and come as arguments; memory grows with the seconds and,
-by four bytes, with the records.
-
-The outcome of a run: the verdict in one word, its figures, and what the run may lose.
 
 The word is ``clean`` when no promise was broken: nothing was found but what the scenario's settings allow (that is
 named, with its reason), everything converged in time, and no broker ended by itself. Otherwise it is ``damaged``. A
 reason counts only where the scenario's settings really allow it; ``diverged`` is never allowed.
 
-Rules for this file: it formats and counts, nothing is measured here; ``to_json`` is a contract
+Rules for this file: it counts and formats, and measures nothing itself: times are seconds since the load began and come
+as arguments. Memory grows with the seconds and, by four bytes, with the records. ``to_json`` is a contract
 (docs/chaos-scenarios.md).
 """
 

@@ -191,7 +191,7 @@ class ProcessTarget:
         await asyncio.gather(*map(self._apply, nodes))
 
     async def _apply(self, node: NodeId) -> None:
-        """Make the process's doors say what the faults in force want. WorldError when it does not listen in TELL_S."""
+        """Make the process's doors say what the faults in force want. WorldError if it does not listen in APPLY_S."""
         broker = self._cluster.brokers[node]
         deadline = asyncio.get_running_loop().time() + APPLY_S
         async with self._applying[node]:

@@ -1,6 +1,11 @@
 """A scenario on real brokers: by name (:func:`play`), then step by step (:class:`Run`).
 
-A run on real brokers: load, faults at their times, peace, convergence, and the verdict.
+:func:`play` is what the command line and the tests call: one scenario on one target. A fault that the target lacks is
+refused before anything is started. Files go into the run's folder: ``history.jsonl``, the brokers' journal,
+``report.json``, the scenario itself, and ``throughput.svg``: what was acknowledged each second, and when which fault
+was in force. The picture has no scripts, fonts or links; every text in it is escaped.
+
+The phases of a run:
 
 1. *Faults*: producers and groups work; strikes happen; it is watched whether brokers die by themselves and whether the
    history is broken already.
@@ -9,12 +14,6 @@ A run on real brokers: load, faults at their times, peace, convergence, and the 
 4. *Verdict*: everything is read back, brokers stop, replicas are compared byte by byte, the checker judges.
 
 Rules for this file: it drives any :class:`Target`; the target is closed however the run ends.
-
-One scenario on one target, by name: what the command line and the tests call; and the picture of its throughput.
-
-A fault that the target lacks is refused before anything is started. Files go into the run's folder: ``history.jsonl``,
-the brokers' journal, ``report.json``, the scenario itself, and ``throughput.svg``: what was acknowledged each second,
-and when which fault was in force. The picture has no scripts, fonts or links; every text in it is escaped.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""A scenario as data, and the strikes that a seed makes of it.
+"""A scenario as data, frozen, complete and checked, and the strikes that a seed makes of it.
 
-A scenario as data: frozen, complete, checked. Its classes are the tables of a file, with the types and limits of their
-fields; ``reading.py`` reads one and checks what no type says.
+The classes are the tables of a file, with the types and limits of their fields; ``reading.py`` reads one and checks
+what no type says. Times are seconds; a span is drawn from by the seed, a single time is a span of no width.
 
-Rule for this file: times are seconds; a span is drawn from by the seed, a single time is a span of no width.
-
-What happens when: a scenario, a seed and a duration as strikes in order of time.
-
-The seed draws here and nowhere else, so that it means the same on every target: *which* broker is ``one``, which of
-several faults, when within a span. Who leads when the strike comes is for the target's view (``faults.py``).
-
-Rules for this file: one stream of draws per step; a longer duration only appends strikes of steps that repeat.
+:func:`strikes_of` makes strikes in order of time of a scenario, a seed and a duration. The seed draws here and nowhere
+else, so that it means the same on every target: *which* broker is ``one``, which of several faults, when within a span.
+Who leads when the strike comes is for the target's view (``faults.py``). Each step has its own stream of draws; a
+longer duration only appends strikes of steps that repeat.
 """
 
 from __future__ import annotations

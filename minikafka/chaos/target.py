@@ -1,11 +1,10 @@
-"""What faults are carried out on: the port that targets implement, and the brokers that several faults hold.
-
-What faults are carried out on: the port that ``processes``, ``netns`` and ``compose`` implement.
+"""What faults are carried out on: the port that ``processes``, ``netns`` and ``compose`` implement, and their brokers.
 
 A target owns its brokers, their files and whatever it changes on the machine. The runner (``runner.py``) decides who is
-hit and when, and calls :meth:`Target.begin` and :meth:`Target.end` with the same hit.
+hit and when, and calls :meth:`Target.begin` and :meth:`Target.end` with the same hit. :class:`Fleet` has the brokers,
+processes or containers, that several faults hold down or hold still at once.
 
-Rules for this file:
+Rules for targets:
 
 1. :meth:`Target.lacks` is asked before anything is started: a fault that cannot be made is refused, not left out.
 2. ``begin`` returns when the fault is in force, ``end`` when it is put right: who was killed or stopped has been
@@ -15,11 +14,10 @@ Rules for this file:
 4. ``close`` leaves nothing behind: no process, no rule of a firewall, no mount, no file but those in its folder. It may
    be called at any time, after a failed ``start`` too.
 
-Brokers, processes or containers, that several faults hold down or hold still at once.
+Rules for a fleet:
 
-Rules for this file:
-
-1. A broker runs when no fault holds it down, and goes on when no fault holds it still: who lets go last starts it.
+1. A broker runs when no fault holds it down, and goes on when no fault holds it still: the last fault that ends starts
+   it.
 2. A broker that died by itself is started when a fault that struck it ends, and when all is put right; only then is it
    an error if it dies again.
 3. A broker that is started is held still again, if a fault does so, once it answers.

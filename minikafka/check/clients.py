@@ -1,19 +1,18 @@
-"""The books on clients: sends with their outcome, reads, and what the judge works out from both.
+"""The books on what clients did: sends with their outcome, what was read where, and what the judge works out from both.
 
-The books on what clients did: sends with their outcome, and what was read where.
+Rules for sends and reads (:class:`SendBook`, :class:`PollBook`): they are fed line by line, with a constant number of
+steps for each. They judge nothing but what a single poll shows by itself (steps back, reads above the high watermark).
+What needs the whole history waits in ``gaps`` and ``conflicts``.
 
-Rules: fed line by line, a constant number of steps each; nothing is judged here but what a single poll shows by
-itself (steps back, reads above the high watermark). What needs the whole history waits in ``gaps`` and ``conflicts``.
-
-Small books for the judge: where values stand, which offsets a reader passed, which records moved together, and
-which a compacted topic no longer owes.
+The judge's books: where values stand (:class:`Places`), which offsets a reader passed (:class:`Stretches`), which
+records moved together, and which records a compacted topic may lack (:class:`Replaced`).
 
 One record that is missing, or too many, moves all that follow it. Reported record by record that would be half a log of
 disputed offsets; it is one fact, reported as one stretch.
 
 A record is replaced when a later place of its partition is known to hold one of its key: read there, agreed by the
 replicas, or, where not all was read, acknowledged there. A record that was acknowledged and is nowhere is lost itself,
-and has replaced nothing. The last one of a key is owed, unless it is a tombstone: those go after their time.
+and has replaced nothing. The last one of a key must be there, unless it is a tombstone: those go after their time.
 
 A tombstone without a reported place (its outcome is unknown) may have replaced every record of its key above which
 there is a place for it, in the log and not known to hold a value: all tombstones look alike to readers, and this one

@@ -1,9 +1,8 @@
-"""Transactions and loops of transactions, against what partitions hold and what readers returned.
+"""Transactions as their producers know them, against what partitions hold and what readers returned (KIP-98).
 
-Transactions as their producers know them, against what partitions hold and what readers returned (KIP-98).
-
-The anomalies are those of Jepsen's Kafka workload, after Adya: G1a (aborted read), G1b (intermediate read: a part of a
-transaction for good), lost and duplicated effects, and the commit of a producer that was fenced.
+The anomalies (:func:`anomalies`) are those of Jepsen's Kafka workload, after Adya: G1a (aborted read), G1b
+(intermediate read: a part of a transaction for good), lost and duplicated effects, and the commit of a producer that
+was fenced.
 
 ================================  =====================================================================================
 ``committed_transaction_lost``    a transaction was committed, and a record of it is not there
@@ -22,10 +21,8 @@ transaction for good), lost and duplicated effects, and the commit of a producer
 A partition commits each transaction by itself, so a part of one may be visible for a while: that is no anomaly until
 the end. Write cycles (G0) are allowed.
 
-Rule for this file: values are unique; what the partitions hold is read without the index of aborted transactions and
-the last stable offset, so that a bug in those does not hide itself.
-
-Loops that read, transform and write in one transaction (KIP-447): outputs against inputs and committed offsets.
+Loops that read, transform and write in one transaction (KIP-447) are judged by :func:`loop_anomalies`: outputs against
+inputs and committed offsets.
 
 ================================  =====================================================================================
 ``input_lost``                    the group has committed past an input from which no output was made
@@ -36,10 +33,14 @@ Loops that read, transform and write in one transaction (KIP-447): outputs again
 ``group_offsets_differ``          the coordinator serves another offset than its log says
 ================================  =====================================================================================
 
-The group's offsets are read from the log of its coordinator, by the markers of transactions, so that a bug of the
-coordinator does not hide itself. Inputs must be final: no input is left that no loop has read.
+Inputs must be final: no input is left that no loop has read.
 
-Rule for this file: no I/O; a transaction counts as committed if one of its records is.
+Rules for this file:
+
+1. No I/O. Values are unique. A transaction of a loop counts as committed if one of its records is.
+2. What the partitions hold is read without the index of aborted transactions and the last stable offset, and a group's
+   offsets are read from the log of its coordinator by the markers of transactions, so that a bug in those does not hide
+   itself.
 """
 
 from __future__ import annotations

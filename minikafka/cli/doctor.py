@@ -1,10 +1,9 @@
-"""``minikafka doctor``: what is wrong with a cluster or soon will be; how the facts are gathered, and the report.
+"""``minikafka doctor``: report what is wrong with a cluster, or soon will be, and what to do.
 
-``minikafka doctor``: what is wrong with a cluster, or soon will be, and what to do.
+:func:`gather` collects the facts with one request after the other, each with a time limit. ``doctor_checks.py`` judges
+them.
 
-How ``minikafka doctor`` gathers what it judges: one question after the other, each with a time limit.
-
-Rules for this file: whatever does not answer becomes a fact, never an exception: a doctor is called when things are
+Rule for this file: whatever does not answer becomes a fact, never an exception: a doctor is called when things are
 broken.
 """
 

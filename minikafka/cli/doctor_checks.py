@@ -1,15 +1,13 @@
-"""What ``minikafka doctor`` looks for in a cluster and in the security of its brokers.
-
-What ``minikafka doctor`` looks for, as pure functions of what it has gathered.
+"""What ``minikafka doctor`` looks for, as pure functions of the facts that it has gathered.
 
 A finding says where, what, and what to do. ``error``: something does not work, or soon will not; ``warning``: one more
-loss, or one wrong assumption, and something will not; ``note``: worth knowing. Rules for this file: no question to
-anybody, no clock; each check yields findings and knows nothing of the others.
+loss, or one wrong assumption, and something will not; ``note``: worth knowing.
 
-What ``minikafka doctor`` looks for in the security of brokers: listeners, certificates, administrators, ACLs, users.
+:func:`findings` judges a cluster. :func:`security_findings` judges the security of brokers: listeners, certificates,
+administrators, ACLs, users; :func:`security_of` gathers the facts of one broker's settings and of the files that they
+name on this machine.
 
-The checks are pure functions of facts, as those of ``doctor_checks``; :func:`security_of` gathers the facts of one
-broker's settings and of the files that they name on this machine.
+Rules for this file: no request, no clock; each check yields findings and knows nothing of the others.
 """
 
 from __future__ import annotations

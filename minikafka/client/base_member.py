@@ -1,28 +1,18 @@
-"""What members of both group protocols share: what is subscribed, when partitions may go, and their life.
+"""What members of both group protocols share: subscription, gate of revocations, and life (S29, S31).
 
-What members of both group protocols share: their life, what they give up, which listeners they call (S29, S31).
+- :class:`Subscription`: topics, all topics of a pattern, or partitions chosen by hand. It is one of the three; anything
+  else is InvalidRequest before anything has changed. Who reads which partition then is decided elsewhere.
+- :class:`PollGate`: a rebalance takes partitions away while the application asks for records, and not while it works on
+  some. A call of ``getone`` or ``getmany`` says that everything returned before is done with. So a rebalance waits for
+  the next such call (for at most max.poll.interval.ms, else the group goes on without this member), and between the
+  moment when it goes ahead and its end nothing is returned. Without faults a record is then read once, however commits
+  interleave.
+- :class:`BaseMember`: an application that does not ask for records for max_poll_interval_ms has its member leave. A
+  member that was expelled, or left like that, joins again with the next call: until then nothing that the application
+  works on can be committed. Errors that joining again cannot help end the consumer: its next call raises them.
 
-- Nothing is taken away while the application works on records (:class:`PollGate`).
-- An application that does not ask for records for max_poll_interval_ms has its member leave. A member that was
-  expelled, or left like that, joins again with the next call: until then nothing that the application works on can be
-  committed.
-
-Errors that no joining again can help end the consumer: its next call raises them.
-
-When a rebalance may take partitions away: while the application asks for records, and not while it works on some.
-
-A call of ``getone`` or ``getmany`` says that everything handed out before is done with. So a rebalance waits for the
-next such call (for at most max.poll.interval.ms, else the group goes on without this member), and between the moment
-when it goes ahead and its end nothing is handed out. Without faults a record is then read once, however commits
-interleave.
-
-Rules for this file: one task asks for records. What :meth:`enter` does, it does at once: no turn of the loop lies
-between the application's call and the decision to hold.
-
-What the application asked to read: topics, all topics of a pattern, or partitions chosen by hand.
-
-Rule for this file: it is one of the three, and says so by InvalidRequest before anything has changed. Who reads which
-partition then is decided elsewhere.
+Rules for this file: one task asks for records. What :meth:`PollGate.enter` does, it does at once: no turn of the loop
+lies between the application's call and the decision to hold.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""The producer's batches, and what may be sent in them.
+"""The producer's batches: records of one partition on their way, what they wait for, and what a refusal proves.
 
-The producer's batches: records of one partition on their way, what they wait for, and what a refusal proves.
+It has data, and pure functions of one batch; what becomes of batches is decided in accumulator.py.
 
-Rules for this file: data and pure questions about one batch; what becomes of batches is decided in accumulator.py.
-
-What may be sent: bytes or nothing as key and value, headers of (str, bytes or None), whole milliseconds.
-
-The codec refuses everything else in the middle of a batch and in its own words. Rules for this file: it is asked only
-when something was refused, or when nothing may be half done (``send_many``, a ledger); it says which argument is wrong
-and what to give instead.
+:func:`unfit` and :func:`check_rows` say what is wrong with a record that cannot be sent: bytes or nothing as key and
+value, headers of (str, bytes or None), and whole milliseconds are needed. The codec refuses everything else, too, but
+in the middle of a batch and in its own words. So these are called only when something was refused, or when nothing may
+be half done (``send_many``, a ledger); they name the argument that is wrong and what to give instead.
 """
 
 from __future__ import annotations

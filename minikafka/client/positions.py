@@ -1,22 +1,19 @@
-"""A consumer's state in its partitions: position, what it has fetched ahead, what to fetch or validate next.
+"""Where a consumer stands in each of its partitions, and what it has fetched ahead (S35, S36, KIP-320).
 
-Where a consumer stands in each of its partitions, and what it has fetched ahead (S35, S36, KIP-320).
+:class:`PartitionState` is the state of one partition and decides nothing; :class:`Positions` decides what to fetch,
+reset or validate next.
 
 Rules for this file:
 
 1. No asyncio, no clock, no I/O: what to fetch, reset or validate goes out; answers come in with the version of the
    state that they were asked for. A seek makes a new version, so whatever is under way for the old one is ignored.
 2. Records go to the application in offset order, from the position on; gaps are normal; control batches, and batches
-   of aborted transactions, are passed over. The position moves only when records are handed out (or a gap is passed).
+   of aborted transactions, are passed over. The position moves only when records are returned (or a gap is passed).
 3. A batch is opened when its records are wanted. What cannot be read is an error at its place: everything before it is
    delivered first, the position stays in front of it, and a seek leads past it.
 4. After a change of leader epoch nothing is fetched before the new leader confirmed the last fetched epoch.
 5. A position belongs to a topic id. When the topic is deleted and created again, all its records are new: they are read
    from the first one on, whatever ``auto.offset.reset`` says; ``none`` is an error.
-
-Where a consumer stands in one partition, and what it has fetched ahead there.
-
-Rule for this file: it is what ``positions.py`` decides about; it decides nothing itself.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Requests that only one broker can answer: a partition's leader, or the coordinator of a group or transaction.
 
-Questions that only leaders answer (offsets, epochs, deletions): asked by leader, asked again by ``retriable``.
+:class:`Leaders` sends each leader what concerns its partitions (offsets, epochs, deletions), and what failed with a
+``retriable`` error again. :class:`Coordinator` finds the coordinator, sends it requests, and finds it again when it has
+moved (S32).
 
-The coordinator of a group: found, asked, and found again when it moved (S32).
-
-Rules for this file: a request is sent again only on errors that say "not here, not yet" and when no answer came. All
-that is asked through it may be sent twice: joining and syncing by a member id, heartbeats, leaving, and committing the
-same offsets. Other errors are the caller's, with the outcome of all attempts.
+Rules for this file: a request to a coordinator is sent again only on errors that say "not here, not yet" and when no
+answer came. All that is sent through it may be sent twice: joining and syncing by a member id, heartbeats, leaving, and
+committing the same offsets. Other errors are the caller's, with the outcome of all attempts.
 """
 
 from __future__ import annotations

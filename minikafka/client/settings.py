@@ -1,14 +1,11 @@
-"""Settings of clients: our own, and what those of other clients are called here.
+"""Settings of a producer, a consumer and an admin client, with aiokafka's names and Kafka's meaning.
 
-Settings of a producer, a consumer and an admin client, with aiokafka's names and Kafka's meaning.
+Names of aiokafka that mean nothing here are accepted with aiokafka's default value only. A setting of another Kafka
+client is refused with the name that it has here, or with the reason why there is none. A name is looked up with
+underscores for dots, so that Java's and librdkafka's ``batch.size`` and kafka-python's ``batch_size`` are one entry.
 
-Rules for this file: data and checks only; every limit has a reason; a wrong value raises InvalidConfig with the
-setting's name. Names of aiokafka that mean nothing here are taken with aiokafka's default value only.
-
-Settings of other Kafka clients: what they are called here, or why there is none.
-
-Rules for this file: data and sentences only. A name is looked up with underscores for dots, so that Java's and
-librdkafka's ``batch.size`` and kafka-python's ``batch_size`` are one entry.
+Rules for this file: data, checks and sentences only; every limit has a reason; a wrong value raises InvalidConfig with
+the setting's name.
 """
 
 from __future__ import annotations

@@ -1,19 +1,6 @@
 """Scenarios: their files, the library of them by name, and how a scenario is played.
 
-Plays a scenario: builds the lab cluster that ``cluster`` describes, carries out each command, then what follows by
-itself, and keeps every step.
-
-What a command does is in ``verbs.py``; here is what is the same for all of them: options that are not understood are
-refused, and the rules' events become sentences (DESIGN D9). An event that the table shows anyway has no sentence; one
-that explains has.
-
-Here is also the rule that production does not have: a follower that truncates to its own high watermark (Kafka before
-KIP-101), so that its two failures can be played. S22 loses an acknowledged record, S23 leaves two replicas different
-for ever. Nothing in ``replication/`` can be switched to it; it is handed to a replica from outside.
-
-Scenario files: a story in comments, commands, and what they print; and the library of them by name.
-
-::
+A file has a story in comments, commands, and what they print::
 
     # What the story is about.
     cluster brokers=2 names=A,B
@@ -29,6 +16,15 @@ in ``scenarios/`` beside this one; ``python -m tests.scenarios.rewrite`` rewrite
 A name on a command line is the file's below ``scenarios/`` without its ending; ``-`` may stand for ``_``, the number in
 front may be left out, and it may stand for all of the name where only one story has it. For an unknown name the error
 has the nearest one. A path names a file outside of the library.
+
+:class:`ScenarioRunner` plays one: it builds the lab cluster that ``cluster`` describes, carries out each command, then
+what follows by itself, and keeps every step. What a command does is in ``verbs.py``; here is what is the same for all
+of them: unknown options are refused, and the rules' events become sentences (DESIGN D9). An event that the table shows
+anyway has no sentence; one that explains has.
+
+Here is also the rule that production does not have: a follower that truncates to its own high watermark (Kafka before
+KIP-101), so that its two failures can be played. S22 loses an acknowledged record, S23 leaves two replicas different
+for ever. Nothing in ``replication/`` can be switched to it; a replica gets it from outside.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
-"""The scenarios' language: a line taken apart, and one command a line, one step a command.
+"""The scenarios' language: one command a line, one step a command.
 
-One line of a scenario, taken apart: a verb, words, and options of the form ``name=value``.
-
-Rule for this file: it knows no verb; the module that plays a verb says which words and options it takes.
-
-The scenarios' language: one command a line, one step a command.
-
-::
+A line is a verb, words, and options of the form ``name=value`` (:class:`Command`). The verbs (:class:`Verbs`)::
 
     cluster brokers=3 [names=A,B,C] [replicas=3,1,2] [control=script|quorum] [truncation=leader-epoch|high-watermark]
             [any topic setting of Kafka's] [replica.lag.time.max.ms=..] [replica.fetch.wait.max.ms=..]

@@ -1,18 +1,15 @@
 """What administrators record at the controller: ACLs, SCRAM credentials and feature levels.
 
-Creation and deletion of access control entries at the controller (KIP-140, KIP-290).
+ACLs (KIP-140, KIP-290): an entry that exists already is created again without a record. Deletion takes filters: each
+reports all entries that it matches in the state before the request, also those that an earlier filter of the request
+deletes.
 
-An entry that exists already is created again without a record. Deletion takes filters: each reports all entries that it
-matches in the state before the request, also those that an earlier filter of the request deletes.
+SCRAM credentials (KIP-554), as Kafka's ScramControlManager alters them: each user is altered apart from the others, so
+that an error in one does not stop them. The first credential of a cluster brings the cluster's secret with it, from
+which all brokers make up the salts of unknown users.
 
-SCRAM credentials at the controller (KIP-554), as Kafka's ScramControlManager alters them.
-
-Users are altered apart from each other: what is wrong with one does not stop the others. The first credential of a
-cluster brings the cluster's secret with it, from which all brokers make up the salts of unknown users.
-
-Levels of features at the controller (KIP-584), as Kafka's FeatureControlManager changes them.
-
-One request changes all of its features or none. A level that is in use already writes no record.
+Feature levels (KIP-584), as Kafka's FeatureControlManager changes them: one request changes all of its features or
+none. A level that is in use already writes no record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Which brokers hold a partition: chosen for a new topic, and while a reassignment is under way (KIP-455).
+"""Which brokers hold a partition: chosen for a new topic or to spread topics again (S18), and during a reassignment.
 
-Which brokers hold a partition, also while a reassignment is under way (KIP-455).
-
-::
+A reassignment (KIP-455)::
 
     [1,2,3]                          the partition's replicas
     --to [4,2,3]-->                  replicas [4,2,3,1], adding [4], removing [1]
@@ -14,10 +12,9 @@ not be in sync: all that come, and of the target as many as ``min.insync.replica
 completes even with fewer.
 
 A second reassignment on the way starts from what is not adding: replicas that were only on their way in are dropped.
-Rules for this file: pure values; who may be dropped when, and who leads then, stands in controller_topics.py and
-elections.py.
 
-Which brokers hold the replicas: of a new topic (S18), and of topics that are to be spread again.
+Rules for this file: pure values; which replica may be dropped when, and which one leads then, stands in
+controller_topics.py and elections.py.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Brokers at the controller: sessions, evidence that one has ended, registration, heartbeats and fencing.
 
-Sessions: when the active controller last heard from each broker (S14, KAFKA-FACTS 4.3).
+A session (:class:`Sessions`) says when the active controller last heard from a broker (S14, KAFKA-FACTS 4.3). Sessions
+are soft state of one controller's reign: they are not in the metadata log, and a new controller restarts the clocks.
+Only its predecessor's session is dated from their last contact: the predecessor's silence is why there is a new
+controller, and counting it again would add the time of an election to the failover (DESIGN, rehearsal). A broker is
+silent at the very moment its deadline comes, so a timer at `next_deadline` suffices.
 
-Soft state of one controller's reign: it is not in the metadata log, and a new controller restarts the clocks. Only its
-predecessor's session is dated from their last contact: the predecessor's silence is why there is a new controller, and
-counting it again would add the time of an election to the failover (DESIGN, rehearsal).
-
-Rule for this file: a broker is silent at the very moment its deadline comes, so a timer at `next_deadline` suffices.
-
-When a broker's process has surely ended: its connection ended, and its address refuses a new one.
-
+A broker's process has surely ended if its connection ended and its address refuses a new one (:class:`HeldConnection`).
 Each voter of the quorum holds one request at each unfenced broker. The operating system closes the connections of a
 dead process at once and refuses new ones, so that the active controller fences such a broker without waiting for its
 session. The other voters only remember that an address has answered and that its connection has ended, for the case
@@ -39,9 +36,7 @@ refused connections of one node take the same way and show no more than one.
 Silence (a cut cable, a stopped process, a machine without power) is no refusal: such a broker keeps its session.
 Fencing is always safe, because epochs and sessions decide which broker may write.
 
-Registration, heartbeats, fencing and controlled shutdown (KAFKA-FACTS 4.3; KIP-631, KIP-841, KIP-966).
-
-::
+Registration, heartbeats, fencing and controlled shutdown (KAFKA-FACTS 4.3; KIP-631, KIP-841, KIP-966)::
 
     (unknown)      --register-->                     fenced, or, when it has applied all that is committed, unfenced
     fenced         --caught up, does not want to be fenced-->       unfenced: leaders for partitions that waited for it
@@ -53,7 +48,7 @@ Registration, heartbeats, fencing and controlled shutdown (KAFKA-FACTS 4.3; KIP-
     any            --a new incarnation registers-->  fenced: as above; after an unclean stop also out of all ELRs
     fenced         --unregistered, holds no replica-->      (unknown)
 
-Offsets that brokers tell (``current_metadata_offset``) are ends: what they have applied lies below.
+Offsets that brokers report (``current_metadata_offset``) are ends: what they have applied lies below.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Topics and their replicas: created, enlarged, deleted, and moved to other brokers.
+"""Topics at the controller: created, enlarged, deleted, and moved to other brokers (KAFKA-FACTS 3.9, 4.3; S18, S28).
 
-Reassignments: the replicas of a partition move while it is in use (KIP-455, KAFKA-FACTS 4.3).
+Each topic of a request is decided on its own, in order, and sees those before it; an error in one is answered there.
 
-A reassignment is begun here and completes by itself, with the ISR change that brings its last new replica into the ISR
-(:func:`elections.change_of`). Replicas leave a partition in two ways only:
+Reassignments (KIP-455): the replicas of a partition move while it is in use. A reassignment is begun here and completes
+by itself, with the ISR change that brings its last new replica into the ISR (:func:`elections.change_of`). Replicas
+leave a partition in two ways only:
 
 - those that a reassignment removes: when it completes, and enough of the target is in the ISR (``assignment.py``);
 - those that it was adding: when it is cancelled, or another target is given on the way. They may have joined the ISR
@@ -11,10 +12,6 @@ A reassignment is begun here and completes by itself, with the ISR change that b
   partition below the in-sync replicas that it needs, or away from the only replicas that hold all that is committed.
 
 Differs from Kafka, which cancels unless an unclean election would follow.
-
-Topics: created, enlarged and deleted (KAFKA-FACTS 3.9, 4.3; S18, S28).
-
-Each topic of a request is decided on its own, in order, and sees those before it; an error in one is answered there.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""What controllers decide with, and what a decision is; also the settings in effect at a broker.
+"""What a controller decides with, what a decision is, and the settings that are in effect at a broker.
 
-Brokers' settings with those that they were given at run time laid over them (KIP-226).
+A decision is records and an answer (DESIGN D5). It changes nothing: its records are appended to the metadata log, in
+one batch if they fit; the state changes when they are replayed, on the controller as on every other node, and only then
+is the answer given.
 
-Order, the first one that says something counts: the broker's own setting in the metadata, the one for all brokers
-there, what the broker was started with, Kafka's default. A setting that this build cannot read does not count: another
-build has written it, and a controller or a broker that ended for it would end again at each start.
-
-What a controller decides with: the cluster's policy, and a decision as records plus an answer (DESIGN D5).
-
-A decision changes nothing. Its records are appended to the metadata log, in one batch if they fit; the state changes
-when they are replayed, on the controller as on every other node, and only then is the answer given.
+A broker's settings are those that it was started with, below those given at run time (KIP-226). The first one that says
+something counts: the broker's own setting in the metadata, the one for all brokers there, what the broker was started
+with, Kafka's default. A setting that this build cannot read does not count: another build has written it, and a
+controller or a broker that ended for it would end again at each start.
 """
 
 from __future__ import annotations

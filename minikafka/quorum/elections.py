@@ -1,9 +1,7 @@
 """Decisions about one partition: who leads, who is in its ISR and ELR, and whether a leader gets the ISR it asks for.
 
-Who leads a partition, and what becomes of its ISR and ELR (S19, S20, KIP-966, KAFKA-FACTS 3.9).
-
 One function changes a partition, :func:`change_of`: every decision that touches an ISR or a leader goes through it, so
-that the eligible leader replicas are kept and a leader is looked for each time.
+that the eligible leader replicas are kept and a leader is looked for each time (S19, S20, KIP-966, KAFKA-FACTS 3.9).
 
 Order in which a leader is looked for, each one acceptable (registered, unfenced, not shutting down):
 
@@ -19,10 +17,9 @@ Order in which a leader is looked for, each one acceptable (registered, unfenced
    recover
 6. nobody: the leader is -1. With ELR the ISR may run empty; without, it keeps its last members
 
-AlterPartition: a leader asks for another ISR (KIP-497, KAFKA-FACTS 3.5).
-
-The checks stand in Kafka's order, for a leader acts on the kind of the error: if its metadata is old it waits,
-if a member is ineligible it proposes again. A change is made only from the partition epoch that the leader knows
+AlterPartition, with which a leader asks for another ISR (KIP-497, KAFKA-FACTS 3.5): the checks of
+:func:`alter_partition` stand in Kafka's order, for a leader acts on the kind of the error: if its metadata is old it
+waits, if a member is ineligible it proposes again. A change is made only from the partition epoch that the leader knows
 (compare and set), and only with members that are alive in the incarnation that the leader has seen: the log that caught
 up must be the log that joins (KIP-841, KIP-903, KAFKA-14139).
 """

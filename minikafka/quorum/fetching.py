@@ -1,17 +1,13 @@
 """Replication of the metadata log: fetches, their responses, and how far each member is (DescribeQuorum).
 
-Replication of the metadata log: what a fetch gets, and what its answer asks for.
-
 The rules are those of user partitions (KAFKA-FACTS 3.3, 3.6) with four differences (DESIGN, "One log, three tenants"):
 a voter asks from its *durable* end, a watermark needs a majority and an own epoch, a cut below it is fatal, and a log
 that no longer reaches back is entered through a snapshot.
 
+DescribeQuorum: only the leader knows how far the others are; any other member answers with what it knows of the leader,
+and NOT_LEADER_OR_FOLLOWER, so that the caller asks there.
+
 Rules for this file: functions over a :class:`QuorumCore`; they read the log and never change it.
-
-The quorum as people see it: the answer to DescribeQuorum.
-
-Rules for this file: reads only. Only the leader knows how far the others are; any other member answers with what it
-knows of the leader, and NOT_LEADER_OR_FOLLOWER, so that the caller asks there.
 """
 
 from __future__ import annotations

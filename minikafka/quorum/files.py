@@ -1,17 +1,14 @@
 """The two small files of a quorum member beside its log: ``quorum-state`` and snapshots.
 
-What a quorum member must not forget: its epoch, its vote in it, and who led it. The file ``quorum-state``.
-
-Rules for this file: pure text to value and back. The text is Kafka's version 1, one JSON line (KAFKA-FACTS 1.2). A file
-that cannot be read is an error, never "no state": a member without memory would vote twice in one epoch.
-
-Snapshots of the metadata: their names, and their bytes.
+``quorum-state`` has what a member must not forget: its epoch, its vote in it, and who led it. The text is Kafka's
+version 1, one JSON line (KAFKA-FACTS 1.2). A file that cannot be read is an error, never "no state": a member without
+memory would vote twice in one epoch.
 
 A snapshot is the state at (end offset, epoch), all of it committed. The file holds v2 batches numbered from 0: a header
 control batch, batches of the state's records, a footer control batch. It is written under ``.checkpoint.part`` and
 renamed when it is durable, so a name without ``.part`` means a whole file.
 
-Rules for this file: bytes and names only; the driver reads, writes and renames.
+Rules for this file: names, bytes and values only; the driver reads, writes and renames.
 """
 
 from __future__ import annotations

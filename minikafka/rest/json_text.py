@@ -4,11 +4,9 @@ The reader refuses what is not UTF-8, NaN and Infinity, numbers that no double h
 comes twice (one of the two would be lost in silence), and nesting deeper than DEPTH_MAX. Whatever passes can be written
 again; writing never fails.
 
-JSON on ``/rpc/{Api}``: the protocol itself for curl (D7).
-
-The request is the head as a JSON object, the answer the response's head; bytes (of groups) are base64 in both. Record
-batches are not carried, their sizes stand in their place. As on all of ``/rpc``, Kafka's error code is in the answer
-and the status is 200.
+JSON on ``/rpc/{Api}`` (:func:`json_rpc`) is the protocol itself for curl (D7). The request is the head as a JSON
+object, the answer the response's head; bytes (of groups) are base64 in both. Record batches are not carried, their
+sizes stand in their place. As on all of ``/rpc``, Kafka's error code is in the answer and the status is 200.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Many runs: in one process or several, what they came to, and how far they are.
+"""Many runs: in one process or several, their results, and how far they are. Also a plan from its file, for one run.
 
 Rules for this file:
 
 1. Reports come in the order of the tasks, however many processes run them: a campaign is the same with any ``jobs``.
-2. Ctrl-C goes to the parent alone; it ends the processes and tells what was found so far.
+2. Ctrl-C goes to the parent alone; it ends the processes and reports what was found so far.
 3. Real time is read here and nowhere below: it is for the pace that is shown, and decides nothing.
-
-A plan from its file, looked at before it is played: people write plans too.
-
-What no run could carry out is refused.
+4. People write plans too, so :func:`read_plan` refuses one that no run could carry out.
 """
 
 from __future__ import annotations

@@ -13,18 +13,16 @@
 What is drawn (:func:`drawn_changes`) leaves settings that hold or give up a promise of durability alone: the plan's
 policy is what the run is judged by. Several settings of one target are separated by semicolons.
 
-Rules for who carries it out: an administrator is the production client on a machine of its own, and asks again until
-it has an answer; a refusal is an answer. When a move is complete the cluster says (:meth:`Changes.missing`).
+The administrator is the production client on a machine of its own, and sends a request again until it has an answer; a
+refusal is an answer. The cluster says when a move is complete (:meth:`Changes.missing`).
 
-One change is a topic's whole life: it is created, sent to, deleted and created again under its name, by one client that
-does both.
+One change is a topic's whole life (:class:`TopicLives`): one client creates it, sends to it, deletes it and creates it
+again under its name. The client knows when a life begins and ends: it sends only between the answers to its creation
+and its deletion request, and waits for every outcome before it deletes.
 
 What the last life must hold is written to the history at the end: its own records with their outcomes, and of former
 lives only those whose outcome is unknown, for such a request may arrive late. Whatever else comes back from a former
 life is a record that nobody sent.
-
-The client knows when a life begins and ends: it sends only between the answers to its creation and
-its deletion request, and waits for every outcome before it deletes.
 """
 
 from __future__ import annotations

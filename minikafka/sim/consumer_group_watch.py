@@ -1,15 +1,15 @@
-"""Groups of the consumer protocol on the wire and in their log, for the book that judges them (KIP-848).
+"""Groups of the consumer protocol on the wire and in their log, and the book that judges them (KIP-848).
 
-Groups that a new coordinator has loaded are checked once for each load, right after the step in which it took over:
+The watch only looks; what a damaged disk shows is not believed. Groups that a new coordinator has loaded are checked
+once for each load, right after the step in which it took over:
 
 ``loaded_consumer_group_differs``
     Epochs, members, targets and current assignments equal the last committed records.
 ``loaded_member_without_deadline``
     Every loaded member expires within the session timeout, and the coordinator wakes up for it.
 
-The watch only looks; what a damaged disk shows is not believed. The book has no I/O.
-
-The book on groups of the consumer protocol (KIP-848): who may own what, by committed records and by answers.
+The book (:class:`ConsumerGroupBook`) has no I/O and knows which member may own what, by committed records and by
+answers:
 
 ================================  =====================================================================================
 ``two_owners_recorded``           committed records give a partition to two members, assigned or to be revoked
@@ -24,8 +24,7 @@ The book on groups of the consumer protocol (KIP-848): who may own what, by comm
                                   removed between two heartbeats
 ================================  =====================================================================================
 
-Records come batch by batch, for those of one heartbeat count at once. Refusals prove
-nothing.
+Records come batch by batch, for those of one heartbeat count at once. Refusals prove nothing.
 """
 
 from __future__ import annotations

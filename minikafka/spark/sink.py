@@ -1,6 +1,4 @@
-"""``df.write`` and ``df.writeStream``: the writers, and how they travel to executors.
-
-``df.write`` and ``df.writeStream`` to topics, with the columns of Spark's Kafka sink.
+"""``df.write`` and ``df.writeStream`` to topics, with the columns of Spark's Kafka sink.
 
 At-least-once by default: a task that is run again writes its rows again. With ``exactlyOnce=true`` each task of a
 batch of a streaming query writes one transaction (transactions.py); readers with ``read_committed`` see each row once.
@@ -17,11 +15,9 @@ already. Rules of sequences:
 3. What is skipped must be committed, not just in a leader's log: DescribeProducers answers below the high watermark.
 4. The topic's number of partitions must not change while a batch is run again.
 
-How objects of this package travel to executors: by name, with a sentence for those that lack the package.
-
-Spark pickles readers and writers by reference; a Python without minikafka would say no more than ModuleNotFoundError,
-from deep inside. The function that opens the parcel travels by value instead (it pretends to be of ``__main__``), so
-that it can say what to install, and where.
+Readers and writers travel to executors as :class:`Travels`: Spark pickles them by reference, and a Python without
+minikafka would say no more than ModuleNotFoundError, from deep inside. The function that opens the parcel travels by
+value instead (it pretends to be of ``__main__``), so that it can say what to install, and where.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The families of one broker: Kafka's own under Strimzi's names, and those that only minikafka has.
+"""The families of one broker: Kafka's own metrics, and those that only minikafka has.
 
-Kafka's own metrics, spelled as Strimzi's rules for the Prometheus JMX exporter spell them.
+Kafka's own are spelled as Strimzi's rules for the Prometheus JMX exporter spell them. Differences from Kafka: a topic's
+traffic has series per topic only, not once more for all topics together, so that sums are right; metrics of the
+controller are zero on brokers that are not the active one; a fetch of the metadata log is a request of its own kind,
+``FetchMetadata``.
 
-Differences from Kafka: a topic's traffic has series per topic only, not once more for all topics together, so that sums
-are right; metrics of the controller are zero on brokers that are not the active one; a fetch of the metadata log is a
-request of its own kind, ``FetchMetadata``.
-
-What only minikafka tells: how far each replica is as its leader sees it, what became of writes, the event loop.
+Only minikafka has: how far each replica is as its leader sees it, what became of writes, the event loop.
 """
 
 from __future__ import annotations
