@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from minikafka.coordination.packing import Packer, Unpacker, by_topic
-from minikafka.groups.protocol import NO_GENERATION, Subscription
+from minikafka.coordination.packing import Packer, Unpacker
+from minikafka.groups.protocol import NO_GENERATION, Subscription, pack_partitions, unpack_partitions
 from minikafka.types import TopicPartition
 
 EAGER, COOPERATIVE = "eager", "cooperative"
@@ -138,12 +138,7 @@ class StickyAssignor(Assignor):
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
         """Kafka's StickyAssignorUserData version 1: partitions by topic, then the generation."""
-        out = Packer()
-
-        def add(item: tuple[str, list[int]]) -> None:
-            out.text(item[0]).array(item[1], out.int32)
-
-        return out.array(list(by_topic(owned).items()), add).int32(generation).packed()
+        return pack_partitions(Packer(), owned).int32(generation).packed()
 
     def assign(self, partitions: Mapping[str, int], members: Sequence[GroupMember]) -> Assigned:
         remembered = {member.member_id: _remembered(member.subscription.user_data) for member in members}
@@ -186,11 +181,10 @@ def _remembered(user_data: bytes | None) -> tuple[int, tuple[TopicPartition, ...
         return NO_GENERATION, ()
     read = Unpacker(user_data)
     try:
-        listed = read.array(lambda: (read.text(), read.array(read.int32)))
-        generation = read.int32() if read.left else NO_GENERATION
+        owned = unpack_partitions(read)
+        return (read.int32() if read.left else NO_GENERATION), owned
     except ValueError:
         return NO_GENERATION, ()
-    return generation, tuple(TopicPartition(topic, number) for topic, numbers in listed for number in numbers)
 
 
 def _claims(

@@ -39,7 +39,7 @@ class Subscription:
         """Version 3."""
         out = Packer().int16(VERSION)
         out.array(sorted(self.topics), out.text).data(self.user_data)
-        _pack_partitions(out, self.owned)
+        pack_partitions(out, self.owned)
         return out.int32(self.generation).text(self.rack).packed()
 
     @classmethod
@@ -48,7 +48,7 @@ class Subscription:
         read = Unpacker(packed)
         version = _version(read)
         topics, user_data = read.array(read.text), read.data_or_none()
-        owned = _unpack_partitions(read) if version >= 1 else ()
+        owned = unpack_partitions(read) if version >= 1 else ()
         generation = read.int32() if version >= 2 else NO_GENERATION
         rack = read.text_or_none() if version >= 3 else None
         return cls(topics=topics, user_data=user_data, owned=owned, generation=generation, rack=rack)
@@ -81,7 +81,7 @@ class Assignment:
     def packed(self) -> bytes:
         """Version 3."""
         out = Packer().int16(VERSION)
-        _pack_partitions(out, self.partitions)
+        pack_partitions(out, self.partitions)
         return out.data(self.user_data).packed()
 
     @classmethod
@@ -91,7 +91,7 @@ class Assignment:
             return cls()
         read = Unpacker(packed)
         _version(read)
-        return cls(partitions=_unpack_partitions(read), user_data=read.data_or_none())
+        return cls(partitions=unpack_partitions(read), user_data=read.data_or_none())
 
     @classmethod
     def readable(cls, packed: bytes) -> Assignment:
@@ -124,13 +124,16 @@ def _version(read: Unpacker) -> int:
     return version
 
 
-def _pack_partitions(out: Packer, partitions: Iterable[TopicPartition]) -> None:
+def pack_partitions(out: Packer, partitions: Iterable[TopicPartition]) -> Packer:
+    """Add partitions by topic."""
+
     def add(item: tuple[str, list[int]]) -> None:
         out.text(item[0]).array(item[1], out.int32)
 
-    out.array(list(by_topic(partitions).items()), add)
+    return out.array(list(by_topic(partitions).items()), add)
 
 
-def _unpack_partitions(read: Unpacker) -> tuple[TopicPartition, ...]:
+def unpack_partitions(read: Unpacker) -> tuple[TopicPartition, ...]:
+    """Read what :func:`pack_partitions` wrote. Raises ValueError."""
     topics = read.array(lambda: (read.text(), read.array(read.int32)))
     return tuple(TopicPartition(topic, partition) for topic, numbers in topics for partition in numbers)

@@ -32,7 +32,7 @@ from minikafka.sim.world import SimWorld
 from minikafka.types import Address, TopicPartition
 from minikafka.wire.records import BatchBuilder
 
-NONE, DUPLICATE, OUT_OF_ORDER, INVALID_TOPIC_ID = 0, 46, 45, 100
+NONE, DUPLICATE, OUT_OF_ORDER = 0, 46, 45
 STALE: Final = frozenset({3, 5, 6, 9, 56, 74, 75, 100})
 """Errors that say that the client's metadata is old."""
 

@@ -34,6 +34,7 @@ from minikafka.faults import LEADER
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At, Faults
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.replica_view import number_of
 from minikafka.sim.run import Run
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, NodeId, Offset
@@ -559,12 +560,12 @@ def _sends(plan: Plan, lost: Sequence[LostWrite], name: str, events: Sequence[Ev
         yield time, f"{leader} appends {records}, and acknowledges with acks={acks}"
     others = [event for event in appends if event.time < min(batches, default=0.0)]
     if others:
-        end = max(_number(event, "end") for event in others)
+        end = max(number_of(event, "end") for event in others)
         yield others[0].time, f"{end} earlier record{'s are' if end > 1 else ' is'} sent, replicated and kept"
 
 
 def _covers(event: Event, offset: Offset) -> bool:
-    return _number(event, "base") <= offset < _number(event, "end")
+    return number_of(event, "base") <= offset < number_of(event, "end")
 
 
 def _listed(values: Sequence[str]) -> str:
@@ -580,7 +581,7 @@ def _changes(name: str, events: Sequence[Event], offset: Offset) -> Iterator[tup
     if appended is None:
         return
     later = [event for event in events if event.time > appended]
-    elected = next((e for e in later if e.kind == "became_leader" and _number(e, "leo") <= offset), None)
+    elected = next((e for e in later if e.kind == "became_leader" and number_of(e, "leo") <= offset), None)
     if elected is not None:
         why = next(
             (
@@ -594,18 +595,13 @@ def _changes(name: str, events: Sequence[Event], offset: Offset) -> Iterator[tup
         epoch, end = elected.facts["epoch"], elected.facts["leo"]
         sentence = f"broker {_node(elected)} becomes leader of {name} in epoch {epoch}{reason}; its log ends at {end}"
         yield elected.time, sentence
-    cuts = [e for e in later if e.kind == "tail_truncated" and _number(e, "new") <= offset < _number(e, "old")]
+    cuts = [e for e in later if e.kind == "tail_truncated" and number_of(e, "new") <= offset < number_of(e, "old")]
     if cuts:
         nodes = sorted({_node(event) for event in cuts})
-        old, new = max(_number(event, "old") for event in cuts), min(_number(event, "new") for event in cuts)
+        old, new = max(number_of(event, "old") for event in cuts), min(number_of(event, "new") for event in cuts)
         does = "follow it and cut their logs" if len(nodes) > 1 else "follows it and cuts its log"
         yield cuts[0].time, f"{_brokers(nodes)} {does} {old}→{new}"
 
 
 def _node(event: Event) -> NodeId:
     return int(event.node[1:])
-
-
-def _number(event: Event, fact: str) -> int:
-    value = event.facts[fact]
-    return value if isinstance(value, int) else -1

@@ -51,7 +51,6 @@ TIMEOUT_S: Final = 2.0
 PAUSE_S: Final = 0.15
 """The mean pause of a tenant."""
 
-TOPIC_OF_TENANTS: Final = (ResourceType.TOPIC, SECRETS)
 CLUSTER: Final = (ResourceType.CLUSTER, CLUSTER_NAME)
 _IMPLIES: Final = {
     AclOperation.DESCRIBE: {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER},
