@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -256,10 +256,7 @@ def _show(scenario: Scenario, played: Run, options: Mapping[str, str]) -> None:
     if max(map(len, table.aligned(rows, free=1))) > terminal.width:
         _print_stacked(terminal, rows)
     else:
-        grid = _grid(rows[0])
-        for row in rows[1:]:
-            grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), end_section=False)
-        terminal.print(grid)
+        terminal.print(_grid(rows))
     for sentence in table.verdict(played):
         _print_folded(sentence, style="green" if sentence.endswith(": nothing") else "bold red")
     for rule, text in table.rules_of(played):
@@ -293,10 +290,13 @@ def _print_stacked(terminal: Console, rows: list[tuple[str, ...]]) -> None:
             before = Text(" " * len(before))
 
 
-def _grid(head: Iterable[str]) -> Table:
+def _grid(rows: list[tuple[str, ...]], style_of: Callable[[tuple[str, ...]], str] = lambda _: "") -> Table:
+    """Head and lines; ``style_of`` gives the style of a line."""
     grid = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name in head:
+    for name in rows[0]:
         grid.add_column(name, no_wrap=name in {"step", "replica", "LEO", "HW", "epoch"}, overflow="fold")
+    for row in rows[1:]:
+        grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), style=style_of(row))
     return grid
 
 
@@ -359,10 +359,7 @@ def _show_both(scenario: Scenario, both: comparing.Comparison, sides: list[dict[
     elif max(map(len, lines)) > width:
         _print_both_stacked(both, labels)
     else:
-        grid = _grid(rows[0])
-        for row in rows[1:]:
-            grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), style=_mark_style(row[0]))
-        console().print(grid)
+        console().print(_grid(rows, lambda row: _mark_style(row[0])))
     first = both.first
     if first is None:
         click.echo("no step differs")

@@ -135,7 +135,7 @@ class AdminCalls:
         met: Callable[[m.MetadataResponse], bool],
     ) -> bool:
         """Return True if all brokers of ``answer`` agree. One that is down learns of it when it is back."""
-        world, metadata, caller = self._started()
+        metadata = self._metadata()
         request = m.MetadataRequest(topics=tuple(topics))
         leaders = {each.leader_id for topic in answer.topics for each in topic.partitions}
         good = True
@@ -143,9 +143,8 @@ class AdminCalls:
             node = metadata.address(each.node_id)
             if node is None:
                 continue
-            patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
             try:
-                response: m.MetadataResponse = await caller.call(node, request, deadline=patience)
+                response: m.MetadataResponse = await self._call(node, request, deadline)
             except kafka.ProtocolError as error:
                 good = good and isinstance(error, kafka.NetworkException) and each.node_id not in leaders
                 continue
@@ -154,16 +153,21 @@ class AdminCalls:
 
     # ------------------------------------------------------------------------------------------------------ calling
 
+    async def _call(self, address: Address, request: Any, deadline: float) -> Any:
+        """The answer of one node, for which it has request_timeout_ms."""
+        world, _, caller = self._started()
+        patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
+        return await caller.call(address, request, deadline=patience)
+
     async def _ask_anyone(self, request: Any, deadline: float) -> Any:
         """The answer of the first node that gives one, the controller in front: it knows first."""
-        world, metadata, caller = self._started()
+        metadata = self._metadata()
         attempts = metadata.attempts(deadline)
         while True:
             last: kafka.ProtocolError | None = None
             for address in metadata.controller_first():
-                patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
                 try:
-                    return await caller.call(address, request, deadline=patience)
+                    return await self._call(address, request, deadline)
                 except kafka.ProtocolError as error:
                     if not error.retriable:
                         raise
@@ -174,15 +178,14 @@ class AdminCalls:
 
     async def _ask_node(self, node: NodeId, request: Any, deadline: float, attempts: Attempts | None = None) -> Any:
         """The answer of one broker, once it is known where it listens."""
-        world, metadata, caller = self._started()
+        world, metadata, _ = self._started()
         attempts = attempts or metadata.attempts(deadline)
         while True:
             address = metadata.address(node)
-            patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
             try:
                 if address is None:
                     raise kafka.BrokerNotAvailable(f"broker {node} is not registered, or is down")
-                return await caller.call(address, request, deadline=patience)
+                return await self._call(address, request, deadline)
             except (kafka.BrokerNotAvailable, kafka.NetworkException) as error:
                 pause_s = attempts.pause_s()
                 if attempts.why:
@@ -221,16 +224,15 @@ class AdminCalls:
         ``happened`` looks whether an attempt without an answer took effect after all, and gives the answer then;
         ``repeated`` is the error by which a repetition shows that an earlier attempt did.
         """
-        world, metadata, caller = self._started()
+        world, metadata, _ = self._started()
         attempts = Attempts(world, metadata.backoff, deadline)
         earlier = EarlierAttempts(request)
         missing = _MissingController()
         while True:
             addresses = metadata.controller_first()
             address = addresses[attempts.failed % len(addresses) if metadata.view.controller_id == NO_NODE else 0]
-            patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
             try:
-                response = await caller.call(address, request, deadline=patience)
+                response = await self._call(address, request, deadline)
                 self._changed_at = max(self._changed_at, getattr(response, "metadata_offset", NO_OFFSET))
                 if earlier.may_have_written and repeated is not None:
                     response = _as_first_attempt(response, repeated)
