@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from javaproperties.reading import InvalidUEscapeError, KeyValue, parse
-
 from minikafka.config import (
     KNOWN_TO_KAFKA_ONLY,
     BrokerConfig,
@@ -23,25 +21,8 @@ from minikafka.config import (
     parse_broker,
     table,
 )
-from minikafka.errors import InvalidConfig, in_words
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """The settings of a ``.properties`` file (Java's rules: escapes, continuations, ISO-8859-1).
-
-    Raises InvalidConfig when a name stands there twice: Java would silently take the last one.
-    """
-    try:
-        entries = list(parse(path.read_text(encoding="iso-8859-1")))
-    except (OSError, InvalidUEscapeError) as error:
-        raise InvalidConfig(f"{path}: cannot be read: {in_words(error)}") from error
-    settings: dict[str, str] = {}
-    for entry in entries:
-        if isinstance(entry, KeyValue):
-            if entry.key in settings:
-                raise InvalidConfig(f"{path}: {entry.key} stands there twice; keep one of the lines", setting=entry.key)
-            settings[entry.key] = entry.value
-    return settings
+from minikafka.errors import InvalidConfig
+from minikafka.hosting.cluster_files import read_properties
 
 
 def parse_flags(flags: Iterable[str], option: str = "--config") -> dict[str, str]:

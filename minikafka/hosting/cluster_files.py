@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from javaproperties.reading import InvalidUEscapeError, loads
+from javaproperties.reading import InvalidUEscapeError, KeyValue, parse
 from javaproperties.writing import join_key_value
 
 from minikafka.config import GIB, BrokerConfig, override_of, parse_broker, table
@@ -326,7 +326,7 @@ def join(
         raise InvalidConfig(f"{name} is set by itself: leave it out", setting=name)
     folder = data_dir.absolute() / f"broker-{node_id}"
     path = folder / PROPERTIES
-    known = _read(path) if path.exists() else {}
+    known = read_properties(path) if path.exists() else {}
     if known and known.get("cluster.id") != cluster_id:
         raise InvalidConfig(
             f"{path} is of cluster {known.get('cluster.id')}, this is {cluster_id}: choose another directory"
@@ -354,7 +354,7 @@ def _existing(data_dir: Path) -> list[BrokerFiles]:
     found: dict[NodeId, BrokerFiles] = {}
     # Absolute, as in a new cluster: `serve` with this file must find the same folder from wherever it is called.
     for path in sorted(data_dir.absolute().glob(f"broker-*/{PROPERTIES}")):
-        settings = _read(path)
+        settings = read_properties(path)
         if "node.id" not in settings:
             # By its default it would be another broker, the only voter of a new cluster: a power loss left it empty.
             raise InvalidConfig(f"{path} has no node.id: restore the file, or choose another directory")
@@ -366,12 +366,22 @@ def _existing(data_dir: Path) -> list[BrokerFiles]:
     return [found[node] for node in sorted(found)]
 
 
-def _read(path: Path) -> dict[str, str]:
-    """The settings in a file. InvalidConfig when it cannot be read."""
+def read_properties(path: Path) -> dict[str, str]:
+    """The settings of a ``.properties`` file (Java's rules: escapes, continuations, ISO-8859-1).
+
+    Raises InvalidConfig when a name stands there twice: Java would silently take the last one.
+    """
     try:
-        return dict(loads(path.read_text(encoding="iso-8859-1")))
+        entries = list(parse(path.read_text(encoding="iso-8859-1")))
     except (OSError, InvalidUEscapeError) as error:
         raise InvalidConfig(f"{path}: cannot be read: {in_words(error)}") from error
+    settings: dict[str, str] = {}
+    for entry in entries:
+        if isinstance(entry, KeyValue):
+            if entry.key in settings:
+                raise InvalidConfig(f"{path}: {entry.key} stands there twice; keep one of the lines", setting=entry.key)
+            settings[entry.key] = entry.value
+    return settings
 
 
 def _check_majority(data_dir: Path, found: list[BrokerFiles]) -> None:
