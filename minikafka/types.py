@@ -1,11 +1,13 @@
 """The numbers and names every floor shares.
 
-Rules for this file: no behaviour, only words. ``end`` is exclusive, ``last`` is inclusive, ``count`` is a number
-of things, ``size`` a number of bytes; units stand last (``timeout_ms``). All intervals are half-open.
+Rules for this file: no behaviour, only words, and how names are written. ``end`` is exclusive, ``last`` is inclusive,
+``count`` is a number of things, ``size`` a number of bytes; units stand last (``timeout_ms``). All intervals are
+half-open.
 """
 
 from __future__ import annotations
 
+import base64
 from typing import NamedTuple, TypeAlias
 
 NodeId: TypeAlias = int
@@ -40,6 +42,16 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 """Logs of coordinators: their memory, and by its number of partitions the map from names to coordinators."""
 
 
+def uuid_text(raw: bytes) -> str:
+    """16 bytes as Kafka prints a UUID; see :data:`TopicId`."""
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The bytes that :func:`uuid_text` has written. ValueError for most other texts."""
+    return base64.urlsafe_b64decode(text + "==")
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic; prints, sorts and names its directory as Kafka does (S28)."""
 
@@ -48,6 +60,12 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    @classmethod
+    def parsed(cls, text: str) -> TopicPartition:
+        """The partition that prints so. ValueError if no number stands behind the last dash."""
+        topic, _, number = text.rpartition("-")
+        return cls(topic, int(number))
 
 
 class EpochEnd(NamedTuple):

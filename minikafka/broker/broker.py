@@ -10,7 +10,6 @@ request that has changed nothing.
 from __future__ import annotations
 
 import asyncio
-import base64
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -50,7 +49,7 @@ from minikafka.replication.partition import Partition
 from minikafka.rpc import call
 from minikafka.tasks import Tasks
 from minikafka.transactions.records import check_transactional_id
-from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition
+from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition, uuid_text
 from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.codec import find_api
@@ -435,7 +434,7 @@ class Broker:
         return self._new_id()
 
     def _new_id(self) -> str:
-        return base64.urlsafe_b64encode(self.world.random.randbytes(16)).decode().rstrip("=")
+        return uuid_text(self.world.random.randbytes(16))
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 

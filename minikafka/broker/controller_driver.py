@@ -46,14 +46,14 @@ from minikafka.invariant import InvariantViolation, invariant
 from minikafka.ports import CAUSE, World
 from minikafka.quorum.controller import Controller, completed
 from minikafka.quorum.controller_brokers import HeldConnection, Refusal, Sessions
-from minikafka.quorum.controller_topics import Charge, free_of_charge, topic_id_of
+from minikafka.quorum.controller_topics import Charge, free_of_charge
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import checked_broker
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
 from minikafka.quorum.story import happenings
 from minikafka.rpc import call
-from minikafka.types import NO_NODE, Address, Epoch, NodeId, Offset, TopicId
+from minikafka.types import NO_NODE, Address, Epoch, NodeId, Offset, TopicId, uuid_text
 from minikafka.wire import admin as a
 from minikafka.wire import messages as m
 from minikafka.wire.acls import CreateAclsRequest, DeleteAclsRequest
@@ -524,7 +524,7 @@ class ControllerDriver:
 
     def _random_ids(self) -> Iterator[TopicId]:
         while True:
-            yield topic_id_of(self.world.random.randbytes(16))
+            yield uuid_text(self.world.random.randbytes(16))
 
     def _decide_registration(self, batch: _Batch, asked: _Asked, request: m.BrokerRegistrationRequest) -> None:
         now, node = self.world.clock.now(), request.broker_id

@@ -389,11 +389,9 @@ def _replica_of(row: _Row) -> DescribedReplica | None:
     if row.rare is None:
         return None
     *rare, nodes = row.rare
-    topic, _, number = row.partition.rpartition("-")
     remotes = _REMOTE.iter_unpack(memoryview(row.numbers)[_FIXED.size :])
     return DescribedReplica(
-        topic=topic,
-        partition=int(number),
+        **TopicPartition.parsed(row.partition)._asdict(),
         remotes=tuple(_remote_of(node, numbers) for node, numbers in zip(nodes, remotes, strict=True)),
         **dict(zip(RARE, rare, strict=True)),
         **dict(zip(OFFSETS, _FIXED.unpack_from(row.numbers), strict=True)),

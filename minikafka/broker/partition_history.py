@@ -192,8 +192,8 @@ def _plain(value: object) -> object:
 
 def _why(old: MetadataImage, new: MetadataImage, partition: str) -> str:
     """What else changed with it says why, on brokers that did not decide it."""
-    topic, _, number = partition.rpartition("-")
-    before, after = old.partition(TopicPartition(topic, int(number))), new.partition(TopicPartition(topic, int(number)))
+    name = TopicPartition.parsed(partition)
+    before, after = old.partition(name), new.partition(name)
     if before is None or after is None:
         return ""
     causes = [_fate(node, old.brokers.get(node), new.brokers.get(node)) for node in _concerned(before, after)]

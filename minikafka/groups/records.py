@@ -9,13 +9,12 @@ and values that it does not know, so that a log written by a later release of Ka
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from typing import Final
 
 from minikafka.coordination.packing import Packer, Unpacker
 from minikafka.log.names import topic_id_bytes
-from minikafka.types import NO_EPOCH, NO_TOPIC_ID, Epoch, Offset, TopicId, TopicPartition
+from minikafka.types import NO_EPOCH, NO_TOPIC_ID, Epoch, Offset, TopicId, TopicPartition, uuid_text
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -144,7 +143,7 @@ def _topic_id(raw: bytes | None) -> TopicId | None:
         return None
     if len(raw) != TOPIC_ID_SIZE:
         raise ValueError(f"a topic id of {len(raw)} bytes")
-    found = base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+    found = uuid_text(raw)
     return None if found == NO_TOPIC_ID else found
 
 

@@ -19,7 +19,6 @@ or where other temporary files are, first removes those whose owners are dead. R
 from __future__ import annotations
 
 import atexit
-import base64
 import dataclasses
 import errno
 import fcntl
@@ -38,7 +37,7 @@ from javaproperties.writing import join_key_value
 
 from minikafka.config import GIB, BrokerConfig, override_of, parse_broker, table
 from minikafka.errors import InvalidConfig, in_words
-from minikafka.types import Address, NodeId
+from minikafka.types import Address, NodeId, uuid_text
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only mkdtemp makes anything there
 """Linux's files in memory: a file is made thirty times as fast as on many disks, and a cluster begins with forty."""
@@ -242,7 +241,7 @@ def voters_text(voters: Mapping[NodeId, Address]) -> str:
 def new_cluster_id() -> str:
     """16 random bytes as Kafka prints a UUID: 22 characters, none of them a leading dash."""
     while True:
-        text = base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
+        text = uuid_text(os.urandom(16))
         if not text.startswith("-"):
             return text
 

@@ -18,15 +18,14 @@ from minikafka.config import TopicConfig, to_settings
 from minikafka.errors import FencedLeaderEpoch, InvalidUpdateVersion, ProtocolError
 from minikafka.invariant import invariant
 from minikafka.quorum.controller import Controller, completed
-from minikafka.quorum.controller_topics import topic_id_of
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.image import MetadataImage, PartitionImage
 from minikafka.replication.leader import PartitionState, Proposal
-from minikafka.types import NO_NODE, NodeId, TopicId, TopicPartition
+from minikafka.types import NO_NODE, NodeId, TopicId, TopicPartition, uuid_text
 from minikafka.wire import messages as m
 
 PARTITION = TopicPartition("orders", 0)
-TOPIC_ID: TopicId = topic_id_of(bytes(15) + b"\x01")
+TOPIC_ID: TopicId = uuid_text(bytes(15) + b"\x01")
 CLUSTER_ID = "lab"
 
 R = TypeVar("R")

@@ -16,7 +16,6 @@ Differs from Kafka, which cancels unless an unclean election would follow.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -164,11 +163,6 @@ TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's: a directory's name is the topic's with a suffix, and file systems end at 255."""
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
-
-def topic_id_of(random_bytes: bytes) -> TopicId:
-    """16 random bytes as a topic id; see :data:`minikafka.types.TopicId`."""
-    return base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
 
 
 def check_topic_name(name: str) -> None:

@@ -226,18 +226,12 @@ class _Channel(ABC):
 def _channel(host: Host, scope: str, permit: Permitted, listener: str) -> _Channel:
     if scope == CLUSTER:
         return _ClusterChannel(host, permit, listener)
-    return _PartitionChannel(host, named(scope), permit, listener)
-
-
-def named(scope: str) -> TopicPartition:
-    """The partition that a scope names."""
-    topic, _, number = scope.rpartition("-")
-    return TopicPartition(topic, int(number))
+    return _PartitionChannel(host, TopicPartition.parsed(scope), permit, listener)
 
 
 def seen_partition(visit: Visit, scope: str) -> TopicPartition:
     """The partition that a scope names, also a deleted one; the client must be allowed to describe its topic."""
-    name = named(scope)
+    name = TopicPartition.parsed(scope)
     check_seen(visit.permit, name.topic)
     visit.host.check_caught_up()
     return name

@@ -358,9 +358,8 @@ class Changes:
 
     async def _reassign(self, admin: AdminClient, world: World, target: str) -> None:
         partition, _, brokers = target.partition("=")
-        topic, _, number = partition.rpartition("-")
         nodes = [int(node) for node in brokers.split(",")] if brokers else None
-        [error] = (await admin.alter_partition_reassignments({TopicPartition(topic, int(number)): nodes})).values()
+        [error] = (await admin.alter_partition_reassignments({TopicPartition.parsed(partition): nodes})).values()
         if error is not None:
             raise error
         world.events("move_begun" if nodes else "move_taken_back", replica_set=partition, nodes=brokers)
@@ -396,8 +395,7 @@ class Changes:
         await admin.incremental_alter_configs([ConfigResource(kind, resource, given)], wait=False)
 
     async def _elect(self, admin: AdminClient, world: World, target: str) -> None:
-        topic, _, number = target.rpartition("-")
-        [error] = (await admin.elect_leaders("unclean", [TopicPartition(topic, int(number))])).values()
+        [error] = (await admin.elect_leaders("unclean", [TopicPartition.parsed(target)])).values()
         if error is not None:
             raise error
         world.events("elected_by_hand", replica_set=target)

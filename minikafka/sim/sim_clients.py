@@ -289,8 +289,7 @@ class SimClients:
         return f"{kind}{self._processes[kind]}"
 
     def _delete_records(self, fault: Fault) -> bool:
-        topic, _, number = fault.target.rpartition("-")
-        name = TopicPartition(topic, int(number))
+        name = TopicPartition.parsed(fault.target)
         replica = self._cluster.replica(self._cluster.leader_of(name), name)
         if replica is None:
             return False

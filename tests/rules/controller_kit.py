@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from minikafka.config import TopicConfig
 from minikafka.quorum.controller import Controller, completed
-from minikafka.quorum.controller_topics import list_partition_reassignments, topic_id_of
+from minikafka.quorum.controller_topics import list_partition_reassignments
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.image import MetadataImage, PartitionImage
-from minikafka.types import TopicPartition
+from minikafka.types import TopicPartition, uuid_text
 from minikafka.wire.admin import (
     TOPIC,
     AlterConfig,
@@ -56,7 +56,7 @@ class Cluster:
         self.image = MetadataImage(cluster_id=CLUSTER_ID)
         self.epoch = 1
         self.incarnations = count(1)
-        self.ids = (topic_id_of(number.to_bytes(16, "big")) for number in count(1))
+        self.ids = (uuid_text(number.to_bytes(16, "big")) for number in count(1))
         self.disks: dict[int, tuple[str, ...]] = {}
         """What brokers tell of their data directory from now on; the others tell nothing."""
         for node in range(1, brokers + 1):

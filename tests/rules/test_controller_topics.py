@@ -7,9 +7,8 @@ import pytest
 from minikafka.config import TopicConfig
 from minikafka.errors import BY_CODE, InvalidRequest, PolicyViolation, UnknownTopicId
 from minikafka.quorum.controller import Controller
-from minikafka.quorum.controller_topics import topic_id_of
 from minikafka.quorum.decision import ClusterPolicy
-from minikafka.types import NO_TOPIC_ID
+from minikafka.types import NO_TOPIC_ID, uuid_text
 from minikafka.wire.messages import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, ReplicaAssignment
 from tests.rules.controller_kit import Cluster
 
@@ -153,10 +152,10 @@ def test_validate_only_says_what_would_happen():
 def test_topic_ids_are_never_zero_and_never_used_twice():
     """The zero UUID means no id on disk (partition.metadata)."""
     cluster = Cluster(1)
-    one = topic_id_of(b"\1" * 16)
-    cluster.ids = iter([NO_TOPIC_ID, one, one, topic_id_of(b"\2" * 16)])  # type: ignore[assignment]
+    one = uuid_text(b"\1" * 16)
+    cluster.ids = iter([NO_TOPIC_ID, one, one, uuid_text(b"\2" * 16)])  # type: ignore[assignment]
     answers = (cluster.create("t"), cluster.create("u"))
-    assert [each.topic_id for each in answers] == [one, topic_id_of(b"\2" * 16)]
+    assert [each.topic_id for each in answers] == [one, uuid_text(b"\2" * 16)]
 
 
 # ---- manual assignments ----------------------------------------------------------------------------------------------

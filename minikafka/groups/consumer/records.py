@@ -9,14 +9,13 @@ keys and versions of values that it does not know. Compaction reorders records: 
 
 from __future__ import annotations
 
-import base64
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from minikafka.coordination.packing import Packer, Unpacker, by_topic
-from minikafka.types import TopicId
+from minikafka.types import TopicId, uuid_bytes, uuid_text
 from minikafka.wire.batch import NO_TIMESTAMP
 
 GROUP, TOPICS, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
@@ -228,7 +227,7 @@ def _packed_classic(value: ClassicSession) -> bytes:
 def _pack_partitions(out: Packer, given: Mapping[TopicIdPartition, int], *, with_epochs: bool) -> None:
     def add(item: tuple[TopicId, list[int]]) -> None:
         topic_id, numbers = item
-        out.raw(base64.urlsafe_b64decode(topic_id + "==")).array(numbers, out.int32)
+        out.raw(uuid_bytes(topic_id)).array(numbers, out.int32)
         tags = {}
         if with_epochs:
             epochs = Packer()
@@ -306,8 +305,7 @@ def _read_partitions(read: Unpacker, epoch: int) -> dict[TopicIdPartition, int]:
     found: dict[TopicIdPartition, int] = {}
 
     def topic() -> None:
-        raw = _UUID.pack(read.int64(), read.int64())
-        topic_id = base64.urlsafe_b64encode(raw).decode().rstrip("=")
+        topic_id = uuid_text(_UUID.pack(read.int64(), read.int64()))
         numbers, tags = read.array(read.int32), read.tags()
         epochs: tuple[int, ...] = (epoch,) * len(numbers)
         if 0 in tags:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from minikafka.errors import BY_NAME
-from minikafka.types import Address, NodeId, TopicId
+from minikafka.types import Address, NodeId, TopicId, uuid_bytes, uuid_text
 from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
@@ -127,7 +125,7 @@ class Translation:
 @lru_cache(4096)
 def id_text(raw: bytes) -> TopicId:
     """A topic id as our messages write it."""
-    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+    return uuid_text(raw)
 
 
 @lru_cache(4096)
@@ -136,8 +134,8 @@ def id_bytes(text: TopicId | None) -> bytes:
     if not text:
         return ZERO_UUID
     try:
-        return base64.urlsafe_b64decode(text + "==")
-    except (binascii.Error, ValueError):
+        return uuid_bytes(text)
+    except ValueError:
         return ZERO_UUID
 
 
