@@ -253,18 +253,30 @@ def test_page_of_another_version_applies_no_differences(page: Page, cluster: Loc
     expect(page.locator("[data-replica]")).to_have_count(0)
 
 
-def test_the_page_of_a_deleted_topic_is_not_live(page: Page, cluster: LocalCluster):
-    """Its last state stays, marked as old, until there is a topic of this name again; before, it was shown as live."""
+def test_the_page_of_a_deleted_topic_is_not_live(page: Page, browser: Browser, cluster: LocalCluster):
+    """Its last state stays, marked as old, until there is a topic of this name again; before, it was shown as live.
+
+    The form that sends a record to the topic, which the page offered beside "there is no topic", is away meanwhile.
+    """
     topic = {"name": "doomed", "partitions": 1, "replication_factor": 3}
     call(cluster, "/v1/topics", topic)
     page.goto(f"{url_of(cluster)}/#/t/doomed/0")
     expect(page.locator("#live")).to_have_text("● LIVE")
+    produce = page.get_by_role("button", name="Produce")
+    expect(produce).to_be_enabled()
     call(cluster, "/v1/topics/doomed", method="DELETE")
     expect(page.locator("#health")).to_have_text("there is no topic 'doomed'")
     expect(page.locator("#live")).to_contain_text("no data since")
     expect(page.locator("[data-replica]")).to_have_count(3)
+    expect(produce).to_have_count(0)
+    with watched_tab(browser, cluster, refusals=True) as tab:
+        tab.goto(f"{url_of(cluster)}/#/t/doomed/0")
+        expect(tab.locator("#health")).to_have_text("there is no topic 'doomed'")
+        expect(tab.get_by_role("heading", name="doomed-0")).to_be_visible()
+        expect(tab.get_by_role("button", name="Produce")).to_have_count(0)
     call(cluster, "/v1/topics", topic)
     expect(page.locator("#live")).to_have_text("● LIVE")
+    expect(produce).to_be_enabled()
 
 
 def test_a_lost_stream_is_shown_and_resumed(browser: Browser, cluster: LocalCluster):

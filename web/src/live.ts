@@ -72,7 +72,7 @@ let heard: Date | null = null;
 let watchdog = 0;
 const lost = signal("");
 /** The broker answers, but no longer with states: the topic was deleted, say. */
-const failed = signal("");
+export const failed = signal("");
 
 effect(() => {
   const live = byId("live");

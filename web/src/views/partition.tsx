@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { at, messageOf, request } from "../api";
-import { pausedAt } from "../live";
+import { failed, pausedAt } from "../live";
 import { Lanes, VALUES, replicasOf, valuesOf } from "../lane";
 import { Cells, PartitionHead, Table } from "../parts";
 import type { Partition, PartitionView } from "../types";
@@ -20,9 +20,9 @@ function journeyOf({ offset, ms }: Sent, partition: Partition): string[] {
   return [`acknowledged at offset ${offset} after ${ms} ms`, ...replicas, ...end === null ? [] : [end > offset ? "committed" : "not committed yet"]];
 }
 
-function Produce({ topic, number, partition }: { topic: string; number: number; partition: Partition | null }): JSX.Element {
+function Produce({ topic, number, partition }: { topic: string; number: number; partition: Partition }): JSX.Element {
   const [sent, setSent] = useState<Sent | null>(null);
-  const [failed, setFailed] = useState("");
+  const [refused, setRefused] = useState("");
   const form = useRef<HTMLFormElement>(null);
   const submit = async (event: Event) => {
     event.preventDefault();
@@ -33,10 +33,10 @@ function Produce({ topic, number, partition }: { topic: string; number: number; 
       const record = { value: String(data.get("value")), ...key && { key } };
       const answer = await request<{ records: [{ offset: number }] }>(`${at(topic, number)}/records`, { records: [record] });
       setSent({ offset: answer.records[0].offset, ms: Math.round(performance.now() - begun) });
-      setFailed("");
+      setRefused("");
     } catch (error) {
       setSent(null);
-      setFailed(messageOf(error));
+      setRefused(messageOf(error));
     }
   };
   return <section>
@@ -48,8 +48,8 @@ function Produce({ topic, number, partition }: { topic: string; number: number; 
     </form>
     {pausedAt.value !== null && <p class="soft">The page shows an earlier time: select Live to produce.</p>}
     <div role="status">
-      {failed && <p class="failed">{failed}</p>}
-      {sent && partition && <ol class="journey">{journeyOf(sent, partition).map((step) => <li>{step}</li>)}</ol>}
+      {refused && <p class="failed">{refused}</p>}
+      {sent && <ol class="journey">{journeyOf(sent, partition).map((step) => <li>{step}</li>)}</ol>}
     </div>
   </section>;
 }
@@ -104,7 +104,7 @@ export function PartitionLanes({ topic, number, state, problem }: { topic: strin
     {problem && <section><p>{pausedAt.value === null ? "" : "At this time: "}{problem}.</p></section>}
     <Election topic={topic} number={number} epoch={pausedAt.value === null ? state?.partition.leader_epoch ?? null : null} />
     {state && <PartitionState state={state} />}
-    <Produce topic={topic} number={number} partition={state?.partition ?? null} />
+    {state && !failed.value && <Produce topic={topic} number={number} partition={state.partition} />}
     {state?.producers && <Producers state={state} />}
   </>;
 }
