@@ -20,6 +20,7 @@ import textwrap
 import time
 from collections.abc import Sequence
 from itertools import count as counting
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeAlias
@@ -32,7 +33,7 @@ from minikafka.chaos.outcome import CLEAN
 from minikafka.chaos.reading import find, library, read, seconds_of
 from minikafka.chaos.runner import PICTURE, check, play
 from minikafka.chaos.target import SIMULATOR, lacks, target_names
-from minikafka.cli.running import FAILED, Failure, command_group, lone_command, run
+from minikafka.cli.running import FAILED, Failure, Misuse, command_group, lone_command, run
 from minikafka.cli.tables import (
     EXISTING_FILE,
     FOLDER,
@@ -71,22 +72,38 @@ PROJECT_LABEL: Final = "com.docker.compose.project"
 ROLE_LABEL: Final = "com.minikafka.role=broker"
 
 
+def command_line(pid: int) -> list[bytes]:
+    """The arguments of a process; none if there is no such process, or if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    except OSError:
+        return []
+
+
 class Processes:
-    """Processes by their ids."""
+    """Processes of brokers by their ids."""
 
     def __init__(self, pids: Sequence[int]) -> None:
+        """Raises Misuse for a process that is no broker."""
         self._pids = pids
+        strangers = [str(pid) for pid in pids if command_line(pid) and not self._is_broker(pid)]
+        if strangers:
+            raise Misuse(
+                f"--pid {strangers[0]}: this process is no broker of minikafka, so nothing was killed; `minikafka up` "
+                "prints the process ids of its brokers"
+            )
 
     def living(self) -> Sequence[str]:
-        """Those that can be signalled."""
-        found = []
-        for pid in self._pids:
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                continue
-            found.append(str(pid))
-        return found
+        """Those that run; another program may have got the number of one that has ended."""
+        return [str(pid) for pid in self._pids if self._is_broker(pid)]
+
+    @staticmethod
+    def _is_broker(pid: int) -> bool:
+        """Return True for ``minikafka serve`` and ``minikafka join``, however they were called."""
+        return any(
+            program.rpartition(b"/")[2] == b"minikafka" and command in (b"serve", b"join")
+            for program, command in pairwise(command_line(pid))
+        )
 
     def kill(self, victim: str) -> None:
         """SIGKILL; PermissionError when it is another user's."""
@@ -167,7 +184,7 @@ async def kill_on(victims: Victims, random: Random | None, interval_s: float, do
             return
         living = victims.living()
         if not living:
-            raise Failure("nobody to kill: no such process, or no running container with the label " + ROLE_LABEL)
+            raise Failure("nobody to kill: no such broker, or no running container with the label " + ROLE_LABEL)
         victim = random.choice(living) if random is not None else living[number % len(living)]
         victims.kill(victim)
         click.echo(f"{time.strftime('%H:%M:%S')}  killed {victim}, one of {len(living)}")

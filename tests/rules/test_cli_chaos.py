@@ -53,8 +53,9 @@ def test_a_kept_run_says_how_to_make_the_replay_page(names: tuple[str, ...], tmp
 
 @pytest.fixture
 def sleepers() -> Iterator[list[subprocess.Popen]]:
-    """Processes that may be killed."""
-    started = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(3)]
+    """Processes that may be killed, because their command lines are those of brokers."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)", "-m", "minikafka", "serve"]
+    started = [subprocess.Popen(command) for _ in range(3)]
     yield started
     for each in started:
         each.kill()
@@ -71,6 +72,18 @@ def test_one_process_is_killed_and_no_other(sleepers):
     assert victim.wait(120) == -9
     assert sleepers[2].poll() is None
     assert len(dead) >= 2
+
+
+def test_a_process_that_is_no_broker_is_not_killed(sleepers):
+    """Any process with the number died: a slip in a pid ended an editor. No broker that was named with it is killed."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        named = ("--pid", str(sleepers[0].pid), "--pid", str(other.pid))
+        assert f"--pid {other.pid}: this process is no broker of minikafka" in told("kill", *named, code=2).stderr
+        assert [sleepers[0].poll(), other.poll()] == [None, None]
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_load_of_years_is_refused():
