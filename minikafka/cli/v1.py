@@ -34,11 +34,12 @@ from minikafka.cli.tables import (
     show,
     watch_option,
 )
-from minikafka.errors import UNKNOWN, BrokerIdNotRegistered, InvalidRequest
+from minikafka.errors import UNKNOWN, BrokerIdNotRegistered, InvalidRequest, TlsFailed
 from minikafka.faults import MESSAGE_KINDS
 from minikafka.types import Address
 from minikafka.world.connections import user_agent
 from minikafka.world.faults import KINDS, Link
+from minikafka.world.http_client import NEEDS_TLS, TLS_PROBE_S, speaks_tls
 
 ANSWER_TIMEOUT_S = 20.0
 
@@ -84,6 +85,8 @@ class V1:
             answer = await self.of(address, method, path, document)
             if answer is not None:
                 return answer
+        if self._tls is None and any([await speaks_tls(each, TLS_PROBE_S) for each in self.addresses]):
+            raise TlsFailed(NEEDS_TLS)
         raise Failure(f"no broker can be reached at {self._bootstrap}; {NAME_OTHERS}")
 
     async def of(self, address: Address, method: str, path: str, document: Any = None) -> Any:

@@ -41,6 +41,10 @@ ANSWER_SIZE_MAX = 1 << 30
 # This machine has no address of that family: nothing was sent.
 NO_SUCH_ADDRESS_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
+# How long a server that has closed a connection in plain text may take for a TLS handshake.
+TLS_PROBE_S = 1.0
+NEEDS_TLS = "the broker's listener needs TLS"
+
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
 _ENCODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection:[ \t]*close", re.IGNORECASE)
@@ -121,6 +125,27 @@ async def _refused_by_every_address(loop: asyncio.AbstractEventLoop, peer: Addre
     except (TimeoutError, socket.gaierror):
         return False
     return is_refused
+
+
+class _ClosedUnanswered(kafka.OutcomeUnknown):
+    """The peer closed a connection in plain text on which it had never sent a byte."""
+
+
+async def speaks_tls(peer: Address, timeout_s: float) -> bool:
+    """Return True if a server certainly uses TLS: it goes through a handshake, or answers one with an alert."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(timeout_s):
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                asyncio.Protocol, peer.host, peer.port, ssl=context
+            )
+    except ssl.SSLError as error:
+        return bool(_alert(error))
+    except OSError:  # TimeoutError is one
+        return False
+    transport.abort()
+    return True
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -204,25 +229,26 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
         if exc is None:
-            self._fail(self._closed_early)
+            self._closed_early()
         elif isinstance(exc, ssl.SSLError) and _refuses_certificate(exc) and not self._has_answered:
             # A broker with TLS 1.3 refuses it when this end's handshake is over, and has read no request then.
             self._fail(f"no TLS connection: {tls_failure(exc)}", kafka.TlsFailed)
+        elif isinstance(exc, ConnectionResetError) and self._owner.tls is None:
+            self._closed_early(kafka.in_words(exc))
         else:
             self._fail(tls_failure(exc) if isinstance(exc, ssl.SSLError) else kafka.in_words(exc))
         self._owner.closed(self)
 
     def eof_received(self) -> None:
-        self._fail(self._closed_early)
+        self._closed_early()
 
-    @property
-    def _closed_early(self) -> str:
-        why = "the connection was closed before the answer"
-        if self._has_answered:
-            return why
-        if self._owner.tls is None:
-            return f"{why}; the listener may need TLS"
-        return f"{why}; the broker may require a client certificate, or another one"
+    def _closed_early(self, why: str = "the connection was closed before the answer") -> None:
+        if self._has_answered or self._head_size:
+            self._fail(why)
+        elif self._owner.tls is None:
+            self._fail(why, _ClosedUnanswered)
+        else:
+            self._fail(f"{why}; the broker may require a client certificate, or another one")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the place is known, whatever would fit
         return self._body_left if self._body is not None else self._head[self._head_size :]
@@ -291,8 +317,9 @@ class HttpClient:
     async def call(self, peer: Address, api: str, body: Buffers, deadline: float) -> Answer:
         """POST and await the answer, whatever its status; ``deadline`` is on the loop's clock.
 
-        Unreachable when no connection was made (ConnectionRefused when the peer's machine refused it), OutcomeUnknown
-        for everything else that goes wrong.
+        Unreachable when no connection was made (ConnectionRefused when the peer's machine refused it; TlsFailed, also
+        when a plain connection was closed unanswered and the peer certainly uses TLS), OutcomeUnknown for everything
+        else that goes wrong.
         """
         if self._is_closed:
             raise kafka.OutcomeUnknown("this end of the network is closed")
@@ -302,7 +329,12 @@ class HttpClient:
         connection = self._take(peer, loop.time()) or await self._connect(loop, peer, deadline)
         head = self._heads.get((peer, api)) or self._new_head(peer, api)
         size = sum(map(len, body))
-        return await connection.exchange(head % size + authorization + b"\r\n", body, size, deadline)
+        try:
+            return await connection.exchange(head % size + authorization + b"\r\n", body, size, deadline)
+        except _ClosedUnanswered as error:
+            if await speaks_tls(peer, min(deadline - loop.time(), TLS_PROBE_S)):
+                raise kafka.TlsFailed(NEEDS_TLS) from error
+            raise kafka.OutcomeUnknown(str(error)) from error
 
     def _new_head(self, peer: Address, api: str) -> bytes:
         # A zone (fe80::1%eth0) means something on this machine only (RFC 6874).

@@ -85,6 +85,21 @@ def test_a_file_that_cannot_be_used_is_named(cluster: LocalCluster):
         assert "/no/such/file: the file does not exist" in refused.output
 
 
+def test_plain_text_is_refused_with_what_is_needed(cluster: LocalCluster):
+    """Through every kind of client, at once: it was tried for 15 s, or no broker could be reached, it said."""
+    for words in (
+        ["topics", "list"],
+        ["consume", "orders"],
+        ["connections"],
+        ["explain", "orders-0"],
+        ["quorum", "describe"],
+    ):
+        refused = command(*words, "-b", cluster.bootstrap)
+        assert refused.exit_code == 1, refused.output
+        assert "the broker's listener needs TLS" in refused.output
+        assert "check -b, --ca and --cert" in refused.output
+
+
 def test_what_connects_in_plain_text_refuses_https():
     """The source for Spark reads bootstrap servers so: its TLS is an option, without which it would send plain text."""
     with pytest.raises(InvalidConfig, match="asks for TLS, which cannot be used here"):
