@@ -86,7 +86,8 @@ def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str)
         if not changed or value != defaults.get(name)
     ]
     document = {"settings": settings, "notices": list(parsed.notices)}
-    print_found(output, document, columns_of("Setting=name", "Value", "Origin"), settings)
+    columns = columns_of("Setting=name", "Value", "Origin")
+    print_found(output, document, columns, settings, nothing="All settings have their defaults.")
     for notice in parsed.notices if output != "json" else ():
         click.echo(notice, err=True)
 

@@ -24,7 +24,6 @@ from minikafka.cli.tables import (
     print_found,
     print_json,
     print_lines,
-    print_table,
 )
 from minikafka.coordination.packing import by_topic
 from minikafka.errors import GroupIdNotFound, UnknownTopicOrPartition
@@ -37,6 +36,7 @@ from minikafka.wire.messages import LATEST
 Found = TypeVar("Found")
 
 STATES = tuple(each.value for each in State)
+NO_GROUPS = "There are no groups."
 
 
 @command_group(
@@ -80,7 +80,7 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
         columns_of("GROUP", "PROTOCOL-TYPE", "STATE"),
         listed,
         kafka=kafka_layout.groups_listed(groups, with_states=bool(states)),
-        nothing="No group is in that state." if wanted else "There are no groups.",
+        nothing="No group is in that state." if wanted else NO_GROUPS,
     )
 
 
@@ -103,7 +103,8 @@ def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -
         if output == "kafka":
             print_lines(each.kafka())
     if output in ("table", "tsv"):
-        print_table(kafka_layout.OFFSETS, [row for each in found for row in each.rows()], output)
+        nothing = "There are neither members nor committed offsets." if found else NO_GROUPS
+        print_found(output, None, kafka_layout.OFFSETS, [row for each in found for row in each.rows()], nothing=nothing)
 
 
 @command.command(
@@ -127,7 +128,8 @@ def members(group: str | None, all_groups: bool, verbose: bool, bootstrap: str, 
             print_lines(kafka_layout.group_members(each, assigned, verbose=verbose))
     else:
         columns = (*kafka_layout.MEMBERS, "SOFTWARE", *(("ASSIGNMENT",) if verbose else ()))
-        print_table(columns, [row for each in found for row in _member_rows(each, verbose=verbose)], output)
+        member_rows = [row for each in found for row in _member_rows(each, verbose=verbose)]
+        print_found(output, None, columns, member_rows, nothing="There are no members." if found else NO_GROUPS)
 
 
 @command.command(
@@ -147,7 +149,7 @@ def state(group: str | None, all_groups: bool, bootstrap: str, output: str) -> N
             _print_notice(each.group, output)
             print_lines(kafka_layout.group_state(each.group, f"{each.address}  ({each.coordinator})"))
     else:
-        print_table(kafka_layout.STATE, [each.row() for each in found], output)
+        print_found(output, None, kafka_layout.STATE, [each.row() for each in found], nothing=NO_GROUPS)
 
 
 command.add_command(reset_offsets)

@@ -153,7 +153,8 @@ def describe_producers(partitions: tuple[str, ...], bootstrap: str, output: str)
     described = call_admin(bootstrap, lambda admin: admin.describe_producers(names))
     found = [_producers_json(name, producers) for name, producers in described.items()]
     rows = [(partition_name(each), *row) for each in found for row in rows_of(PRODUCERS, each["producers"])]
-    print_found(output, {"partitions": found}, ("Partition", *PRODUCERS), rows)
+    nothing = "No leader of these partitions knows a producer."
+    print_found(output, {"partitions": found}, ("Partition", *PRODUCERS), rows, nothing=nothing)
 
 
 def _producers_json(name: TopicPartition, producers: Sequence[ActiveProducer]) -> dict[str, Any]:

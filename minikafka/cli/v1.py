@@ -193,7 +193,7 @@ def _draw_connections(brokers: list[dict[str, Any]], output: str) -> None:
             click.echo(f"broker {each['node_id']} does not answer", err=True)
     rows = [{"broker": each["node_id"], **one} for each in brokers for one in each["connections"]]
     shown = {name: each for name, each in CONNECTION_COLUMNS.items() if output == "tsv" or name not in ONLY_TSV}
-    print_found(output, {"brokers": brokers}, shown, rows)
+    print_found(output, {"brokers": brokers}, shown, rows, nothing="There is no such connection.")
 
 
 # ---- explain ---------------------------------------------------------------------------------------------------------
@@ -335,7 +335,8 @@ def _at_end_of(link: str) -> str:
 def list_(bootstrap: str, output: str) -> None:
     """List the faults of all brokers, and what they struck."""
     answer = ask(bootstrap, "GET", "/v1/faults?broker=all")
-    print_found(output, answer, FAULT_COLUMNS, answer["faults"])
+    nothing = "The brokers that answered have no faults." if answer["no_answer"] else "There are no faults."
+    print_found(output, answer, FAULT_COLUMNS, answer["faults"], nothing=nothing)
     for each in answer["no_answer"] if output != "json" else ():
         click.echo(f"The faults of broker {each['broker']} are not listed: {each['detail']}.", err=True)
 
@@ -352,7 +353,8 @@ def held(bootstrap: str, output: str) -> None:
     messages = [
         {"fault": f"{each['broker']}:{each['id']}", **message} for each in answer["faults"] for message in each["held"]
     ]
-    print_found(output, {"held": messages, "no_answer": answer["no_answer"]}, HELD_COLUMNS, messages)
+    document = {"held": messages, "no_answer": answer["no_answer"]}
+    print_found(output, document, HELD_COLUMNS, messages, nothing="No message is held.")
     for each in answer["no_answer"] if output != "json" else ():
         click.echo(f"The messages at broker {each['broker']} are not listed: {each['detail']}.", err=True)
 

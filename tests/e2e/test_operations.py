@@ -121,8 +121,11 @@ def test_lists_with_tabs_have_the_cells_of_the_tables(cluster: LocalCluster):
     for words, sentence in (
         (("groups", "list"), "There are no groups."),
         (("groups", "list", "--state", "Stable"), "No group is in that state."),
+        *((("groups", what, "--all-groups"), "There are no groups.") for what in ("describe", "members", "state")),
         (("transactions", "list"), "There are no transactional ids."),
         (("transactions", "list", "--state", "Ongoing"), "No transactional id matches."),
+        (("transactions", "describe-producers", "tabs-0"), "No leader of these partitions knows a producer."),
+        (("connections", "--protocol", "kafka"), "There is no such connection."),
     ):
         assert told(cluster, *words) == f"{sentence}\n"
     assert {each["Level"] for each in rows("doctor")} <= {"note", "warning", "error"}
@@ -546,9 +549,12 @@ def test_faults_at_the_command_line():
         )
         until(lambda: as_json(cluster, "faults", "list")["faults"][0]["hits"] > 0)
         assert "1:2" in told(cluster, "faults", "list")
+        assert told(cluster, "faults", "held") == "No message is held.\n"
         assert told(cluster, "faults", "heal", "1:1") == "Healed 1.\n"
         assert "has no fault 1" in told(cluster, "faults", "heal", "1:1", code=1)
         assert told(cluster, "faults", "heal") == "Healed 1.\n"
+        assert told(cluster, "faults", "list") == "There are no faults.\n"
+        assert told(cluster, "faults", "list", "-o", "tsv").startswith("Fault\tKind\t")
         assert "FROM>TO" in told(cluster, "faults", "add", "cut", "2-1", code=1)
         assert "did you mean" in told(cluster, "faults", "add", "cut", "2>1", "--api", "fetch", code=1)
         refuses = ("faults", "add", "error", "client:billing>*", "--api", "Produce", "--count", "2")

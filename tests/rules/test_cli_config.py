@@ -46,6 +46,7 @@ def test_show_needs_no_file_and_can_leave_out_defaults():
         ["Setting", "Value", "Origin"],
         ["num.partitions", "3", "flag", "--config"],
     ]
+    assert told("config", "show", "--changed") == "All settings have their defaults.\n"
     assert "num.partitions" in told("configs", "show"), "configs is another name of it"
 
 
