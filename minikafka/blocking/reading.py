@@ -37,11 +37,15 @@ FETCH_SIZE = 1024 * 1024
 """Bytes per fetch; docs/performance.md tells what larger ones cost."""
 
 
+GO_ON = " (failOnDataLoss=false goes on and reports it)"
+"""What a query of one's own can do about lost records."""
+
+
 class DataLoss(Exception):
     """Records are gone. With the option failOnDataLoss=false the query goes on and reports them."""
 
     def __init__(self, partition: TopicPartition, message: str) -> None:
-        super().__init__(f"{type(self).__name__}: {partition}: {message} (failOnDataLoss=false goes on and reports it)")
+        super().__init__(f"{type(self).__name__}: {partition}: {message}{GO_ON}")
         self.partition = partition
 
 

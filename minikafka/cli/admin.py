@@ -148,7 +148,7 @@ def client_settings(bootstrap: str) -> dict[str, Any]:
             if ctx is not None:
                 ctx.meta[_PASSWORD_FILE + "_read"] = password
         settings |= {"sasl_plain_username": user, "sasl_plain_password": password}
-    elif token_file is not None or TOKEN_VARIABLE in os.environ:
+    elif token_file is not None or (TOKEN_VARIABLE in os.environ and not _never_logs_in(ctx)):
         token = read_secret(token_file, TOKEN_VARIABLE, "Token", "--user-password-file")
         settings |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": _Token(token)}
     else:
@@ -161,6 +161,12 @@ def client_settings(bootstrap: str) -> dict[str, Any]:
             "https:// before the address"
         )
     return {**settings, "security_protocol": "SASL_SSL" if uses_tls else "SASL_PLAINTEXT"}
+
+
+def _never_logs_in(ctx: click.Context | None) -> bool:
+    """Return True for a command that has the options of a login only to refuse them."""
+    options = [] if ctx is None else [each for each in ctx.command.params if isinstance(each, click.Option)]
+    return any(each.name == _TOKEN_FILE and each.hidden for each in options)
 
 
 def tls_files(bootstrap: str = "") -> ClientTls | None:

@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from minikafka.cli.admin import GivenPath, tls_files
+from minikafka.addresses import is_https
+from minikafka.blocking.reading import GO_ON
+from minikafka.cli.admin import GivenPath, call_admin, tls_files
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
-from minikafka.cli.running import FAILED, Failure, Misuse, check_reachable, command_group, run
+from minikafka.cli.running import FAILED, Failure, Misuse, command_group
 from minikafka.cli.tables import bootstrap_option, columns_of, output_option, print_json, print_table
 from minikafka.spark.jobs import Summary
 from minikafka.spark.jobs import archive as run_archive
@@ -53,9 +56,15 @@ def command() -> None:
     """Run Spark jobs on topics."""
 
 
+brokers_option = partial(bootstrap_option, logs_in=False)
 master_option = click.option(
     "--master", default="local[2]", show_default=True, help="Where Spark runs, as spark-submit has it."
 )
+
+
+BEGIN_AGAIN = "; to read what there is now, give another --checkpoint and another --into"
+"""What a job can do about lost records. A folder knows the batches of its own checkpoint, and takes them once."""
+AUDIT_AGAIN = ": audit again"
 
 
 def source_security() -> dict[str, str]:
@@ -69,9 +78,18 @@ def source_security() -> dict[str, str]:
     return {PROTOCOL: "SSL", **{name: str(Path(path).absolute()) for name, path in named.items() if path is not None}}
 
 
+def checked_security(bootstrap: str, *topics: str) -> dict[str, str]:
+    """:func:`source_security`. Fails now, and not when Java has started, if a topic of the job does not exist."""
+    security = source_security()
+    if is_https(bootstrap):
+        raise Misuse("https:// cannot be used with Spark: leave it out, and connect with TLS by --ca")
+    call_admin(bootstrap, lambda admin: admin.describe_topics(topics))
+    return security
+
+
 @contextmanager
-def session_of(name: str, master: str) -> Iterator[Any]:
-    """A session for one job; what ends it comes out as a sentence."""
+def session_of(name: str, master: str, lost: str = BEGIN_AGAIN) -> Iterator[Any]:
+    """A session for one job; what ends it comes out as a sentence, as of :func:`sentence_of`."""
     try:
         session = open_session(name, master)
     except (NoSpark, NoJava, NoPackage) as error:
@@ -82,13 +100,16 @@ def session_of(name: str, master: str) -> Iterator[Any]:
     try:
         yield session
     except (PySparkException, Py4JError) as error:
-        raise Failure(sentence_of(str(error))) from error
+        raise Failure(sentence_of(str(error), lost)) from error
     finally:
         session.stop()
 
 
-def sentence_of(text: str) -> str:
-    """What a Python worker's traceback ends with, our own errors first, or the first line of Spark's own message."""
+def sentence_of(text: str, lost: str) -> str:
+    """What a Python worker's traceback ends with, our own errors first, or the first line of Spark's own message.
+
+    ``lost`` says what this command can do about lost records.
+    """
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     raised = [line for line in lines if RAISED.match(line)]
     ours = [line for line in raised if line.startswith("minikafka.")]
@@ -100,7 +121,7 @@ def sentence_of(text: str) -> str:
     else:
         java = next((JAVA_RAISED.sub("", line) for line in lines if JAVA_RAISED.match(line)), "")
         sentence = java or (lines[0].strip() if lines else "Spark failed")
-    return sentence[:SENTENCE_LENGTH_MAX]
+    return sentence.replace(GO_ON, lost)[:SENTENCE_LENGTH_MAX]
 
 
 def tell(job: str) -> Callable[[int, int], None]:
@@ -119,7 +140,7 @@ def tell(job: str) -> Callable[[int, int], None]:
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place --summary-topic delays""",
 )
-@bootstrap_option
+@brokers_option
 @click.option("--topic", default="flights", show_default=True, help="Flights as `minikafka demo` sends them.")
 @click.option("--into", required=True, type=GivenPath(file_okay=False), help="Folder for closed windows, as Parquet.")
 @click.option("--checkpoint", required=True, type=GivenPath(file_okay=False), help="Where the query keeps its place.")
@@ -134,7 +155,7 @@ def flights_command(
     def step(text: str) -> None:
         click.echo(f"flights: {text}", err=True)
 
-    run(lambda: check_reachable(bootstrap))
+    security = checked_security(bootstrap, topic, *(() if summary_topic is None else (summary_topic,)))
     step("starting Spark, a Java virtual machine")
     with session_of("minikafka flights", master) as session:
         summary = run_flights(
@@ -146,7 +167,7 @@ def flights_command(
             summary_topic=summary_topic,
             report=tell("flights"),
             step=step,
-            security=source_security(),
+            security=security,
         )
     if output == "json":
         print_json(summary_to_json(summary))
@@ -183,14 +204,14 @@ def print_flights(summary: dict[str, Any]) -> None:
   minikafka spark archive orders -b 127.0.0.1:9092 --into s3a://lake/orders --checkpoint s3a://lake/place --follow""",
 )
 @click.argument("topic")
-@bootstrap_option
+@brokers_option
 @click.option("--into", required=True, type=GivenPath(file_okay=False), help="Folder for Parquet, by topic and day.")
 @click.option("--checkpoint", required=True, type=GivenPath(file_okay=False), help="Where the query keeps its place.")
 @click.option("--follow", is_flag=True, help="Go on with what comes later, until Ctrl-C.")
 @master_option
 def archive_command(topic: str, bootstrap: str, into: str, checkpoint: str, follow: bool, master: str) -> None:
     """Append TOPIC's committed records to Parquet, exactly once; run it again to go on."""
-    run(lambda: check_reachable(bootstrap))
+    security = checked_security(bootstrap, topic)
     with session_of("minikafka archive", master) as session:
         rows = run_archive(
             session,
@@ -200,7 +221,7 @@ def archive_command(topic: str, bootstrap: str, into: str, checkpoint: str, foll
             checkpoint=_url(checkpoint),
             report=tell("archive"),
             follow=follow,
-            security=source_security(),
+            security=security,
         )
     print_json({"rows": rows})
 
@@ -229,14 +250,13 @@ def audit_command(
             known = replica_of(folder, node, name)
             segments = segments_of(folder.absolute(), name)
             replicas.append((node, name, segments, known.log_start, known.high_watermark))
+    security = source_security()
     began = time.monotonic()
-    with session_of("minikafka audit", master) as session:
+    with session_of("minikafka audit", master, AUDIT_AGAIN) as session:
         from minikafka.spark.audit import BadLedger, audit  # noqa: PLC0415 - needs the extra
 
         try:
-            audited = audit(
-                session, ledgers=ledgers, bootstrap=bootstrap, replicas=replicas, security=source_security()
-            )
+            audited = audit(session, ledgers=ledgers, bootstrap=bootstrap, replicas=replicas, security=security)
         except BadLedger as error:
             raise Failure(str(error)) from error
     document = {**audited.to_json(), "seconds": round(time.monotonic() - began, 3)}

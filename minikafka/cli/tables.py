@@ -90,8 +90,8 @@ class OutputFile(GivenPath):
         return path
 
 
-def bootstrap_option(function: Decorated) -> Decorated:
-    """``-b`` and the options of TLS, also from the environment."""
+def bootstrap_option(function: Decorated, *, logs_in: bool = True) -> Decorated:
+    """``-b`` and the options of TLS and of a login, also from the environment."""
     return click.option(
         "-b",
         "--bootstrap-server",
@@ -102,7 +102,7 @@ def bootstrap_option(function: Decorated) -> Decorated:
         show_envvar=True,
         metavar="HOST:PORT,...",
         help="Addresses of one or more brokers; one that can be reached is enough.",
-    )(tls_options(function))
+    )(tls_options(function, logs_in=logs_in))
 
 
 list_options = together(bootstrap_option, list_output_option)

@@ -23,6 +23,7 @@ from typing import IO
 import pytest
 from click.testing import CliRunner
 
+from minikafka.cli import spark
 from minikafka.cli.root import root
 from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.haste import SHORT_SESSIONS
@@ -129,6 +130,27 @@ def test_lists_with_tabs_have_the_cells_of_the_tables(cluster: LocalCluster):
     ):
         assert told(cluster, *words) == f"{sentence}\n"
     assert {each["Level"] for each in rows("doctor")} <= {"note", "warning", "error"}
+
+
+def test_a_job_of_a_missing_topic_fails_before_spark_starts(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch):
+    """With the sentence of all commands; it came after seconds, behind a page of Java's. A wrong -b is refused there, too."""
+    monkeypatch.setattr(spark, "open_session", lambda *_: pytest.fail("Spark was started"))
+    create(cluster, "flown")
+    monkeypatch.setenv("MINIKAFKA_TOKEN", "for other commands")
+    folders = ("--into", "/nowhere/into", "--checkpoint", "/nowhere/checkpoint")
+    for words in (
+        ("archive", "missing"),
+        ("flights", "--topic", "missing"),
+        ("flights", "--topic", "flown", "--summary-topic", "missing"),
+    ):
+        said = told(cluster, "spark", *words, *folders, code=1)
+        assert said == (
+            "minikafka: UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'missing'; `minikafka topics list` shows the topics\n"
+        )
+    assert "--user" not in told(cluster, "spark", "archive", "--help")
+    assert "this command cannot log in" in told(cluster, "spark", "archive", "flown", *folders, "--user", "ann", code=2)
+    secured = ["spark", "archive", "flown", *folders, "-b", f"https://{cluster.bootstrap}"]
+    assert "leave it out, and connect with TLS by --ca" in CliRunner().invoke(root, secured).output
 
 
 def test_a_reader_begins_and_ends_where_it_is_told(cluster: LocalCluster):

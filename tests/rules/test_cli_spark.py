@@ -35,6 +35,13 @@ ModuleNotFoundError: the Python of an executor (/opt/python on a) has no minikaf
 """
 
 
+DELETED = """[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):
+  File "source.py", line 3, in latestOffset
+minikafka.blocking.reading.PartitionVanished: PartitionVanished: orders-0: it no longer exists (failOnDataLoss=false goes on and reports it)
+"""
+"""The command has no such option."""
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -45,12 +52,13 @@ ModuleNotFoundError: the Python of an executor (/opt/python on a) has no minikaf
             "An error occurred while calling o61.start.\n: java.io.IOException: mkdir of file:/proc/x failed\n\tat org.a",
             "mkdir of file:/proc/x failed",
         ),
+        (DELETED, "PartitionVanished: orders-0: it no longer exists; give another folder"),
         ("", "Spark failed"),
     ],
 )
 def test_a_failure_is_one_sentence(text, told):
     """D8: of two stacks of a hundred lines the one line that says what to do."""
-    assert sentence_of(text) == told
+    assert sentence_of(text, "; give another folder") == told
 
 
 @pytest.fixture
