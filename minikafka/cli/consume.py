@@ -50,7 +50,6 @@ from minikafka.cli.running import (
     write_output,
 )
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
-from minikafka.client.settings import ASSIGNORS
 from minikafka.client.structs import ConsumerRecord
 from minikafka.config import KIB
 from minikafka.errors import (
@@ -61,6 +60,7 @@ from minikafka.errors import (
     TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
+from minikafka.groups.assignors import ASSIGNORS
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment
 from minikafka.rest.records import moment_ms

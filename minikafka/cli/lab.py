@@ -31,7 +31,7 @@ from minikafka.cli.tables import (
     repeatable,
     together,
 )
-from minikafka.client.settings import ASSIGNORS
+from minikafka.groups.assignors import ASSIGNORS
 from minikafka.lab import compare as comparing
 from minikafka.lab import rebalance, table, transactions
 from minikafka.lab.compare import Comparison

@@ -18,14 +18,7 @@ from minikafka.addresses import is_https, parse_bootstrap
 from minikafka.client.batches import IN_FLIGHT_MAX
 from minikafka.config import MIB
 from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType, did_you_mean
-from minikafka.groups.assignors import (
-    DEFAULT_STRATEGY,
-    Assignor,
-    CooperativeStickyAssignor,
-    RangeAssignor,
-    RoundRobinAssignor,
-    StickyAssignor,
-)
+from minikafka.groups.assignors import ASSIGNORS, DEFAULT_STRATEGY, Assignor
 from minikafka.types import Address
 from minikafka.wire.batch import CODEC_NAMES
 
@@ -476,11 +469,6 @@ class ConsumerConfig(ClientConfig):
                 setting="partition_assignment_strategy",
             )
         return found
-
-
-ASSIGNORS: dict[str, Assignor] = {
-    each.name: each for each in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())
-}
 
 
 def _assignor(given: str | Assignor) -> Assignor:

@@ -161,6 +161,11 @@ class CooperativeStickyAssignor(Assignor):
         return _withhold_what_others_own(assigned, members)
 
 
+ASSIGNORS: Final[Mapping[str, Assignor]] = {
+    each.name: each for each in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())
+}
+
+
 def _withhold_what_others_own(assigned: Assigned, members: Sequence[GroupMember]) -> Assigned:
     owners: dict[TopicPartition, set[str]] = {}
     for member in members:

@@ -22,8 +22,9 @@ from typing import Any, Final
 
 from minikafka.client.admin import AdminClient
 from minikafka.client.consumer import Consumer
-from minikafka.client.settings import ASSIGNORS, AdminConfig, ConsumerConfig
+from minikafka.client.settings import AdminConfig, ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener
+from minikafka.groups.assignors import ASSIGNORS
 from minikafka.lab.verbs import ScenarioError
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import Event, SimWorld

@@ -19,8 +19,7 @@ import json
 from typing import Any
 
 from minikafka import errors as kafka
-from minikafka.client.settings import ASSIGNORS
-from minikafka.groups.assignors import COOPERATIVE, GroupMember
+from minikafka.groups.assignors import ASSIGNORS, COOPERATIVE, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.rest import groups
 from minikafka.rest.group_offsets import COMMIT_ANSWERS, COMMIT_PROBLEMS, Commit, committed, committing

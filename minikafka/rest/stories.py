@@ -1,25 +1,26 @@
 """``/v1/lab/stories``: the lab's stories, played over the real rules, in the form of the live stream.
 
 A story is played when it is first asked for, on a thread, and kept: the same story always gives the same steps. Only
-stories of the library are played, never a file that a client names.
+stories of the library are played, never a file that a client names. The lab is loaded with the first request for one:
+most brokers that serve ``/v1`` play none.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from minikafka.errors import did_you_mean
-from minikafka.lab.played import View
-from minikafka.lab.scenario import LIBRARY, Scenario, library, read, references, short_name, story
-from minikafka.lab.table import rendered
-from minikafka.lab.verbs import ScenarioError
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import Choice, Text
 from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import many, text
 from minikafka.web.problems import malformed
 from minikafka.wire.differences import difference
+
+if TYPE_CHECKING:
+    from minikafka.lab.played import View
+    from minikafka.lab.scenario import Scenario
 
 ROUTES = Routes("docs")
 STEPS_MAX = 1_000
@@ -47,6 +48,8 @@ CONTROL = Choice(
 @functools.cache
 def _library() -> dict[str, Scenario]:
     """The stories by the names under which people know them."""
+    from minikafka.lab.scenario import LIBRARY, library, read, short_name  # noqa: PLC0415 - see the head of this file
+
     return {short_name(path.relative_to(LIBRARY).with_suffix("").name): read(path) for path in library()}
 
 
@@ -100,6 +103,8 @@ class _Played(Model):
 @ROUTES.at("GET /v1/lab/stories", _Stories.answer("The stories."))
 async def get_stories(_visit: Visit) -> Json:
     """The stories of the lab."""
+    from minikafka.lab.scenario import references, story  # noqa: PLC0415 - see the head of this file
+
     found = sorted(_library().items())
     stories = [_Story(name=name, about=story(each), references=list(references(each))) for name, each in found]
     return _Stories(stories=stories).out()
@@ -112,6 +117,8 @@ async def get_stories(_visit: Visit) -> Json:
 )
 async def get_story(visit: Visit) -> Json:
     """Play a story: the state before it, and what each step changes."""
+    from minikafka.lab.verbs import ScenarioError  # noqa: PLC0415 - see the head of this file
+
     name, options = visit[STORY], {"truncation": visit[TRUNCATION], "control": visit[CONTROL]}
     if name not in _library():
         raise malformed(f"there is no story {name!r}{did_you_mean(name, _library())}", status=404)
@@ -126,6 +133,9 @@ async def get_story(visit: Visit) -> Json:
 @functools.lru_cache(64)
 def played(name: str, options: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """A story's states and steps. Raises ScenarioError."""
+    from minikafka.lab.scenario import story  # noqa: PLC0415 - see the head of this file
+    from minikafka.lab.table import rendered  # noqa: PLC0415 - as above
+
     run = _library()[name].play(options)
     first, *steps = run.steps[:STEPS_MAX]
     before = state = _state(first.after, first.what)
