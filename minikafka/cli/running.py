@@ -16,7 +16,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -236,13 +236,28 @@ def _leave_quietly() -> NoReturn:
     raise click.exceptions.Exit(0)
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def _handlers_put_back() -> Iterator[None]:
+    """A closed loop leaves its handlers, which do nothing: no signal would end what the command does next."""
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@_handlers_put_back()
 def run(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     """Run on uvloop. SIGINT and SIGTERM cancel the work, which cleans up; then the command fails as interrupted."""
 
     async def cancelled_by_signals() -> Result:
         task = asyncio.current_task()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             loop.add_signal_handler(number, lambda: task.cancel() if task is not None else None)
         return await work()
 
@@ -268,13 +283,14 @@ class Signals:
             self._task.cancel()
 
 
+@_handlers_put_back()
 def run_until_asked(work: Callable[[Signals], Coroutine[Any, Any, Result]]) -> Result:
     """Run on uvloop; ``work`` watches the signals and ends by itself."""
 
     async def with_signals() -> Result:
         signals = Signals()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             loop.add_signal_handler(number, signals.ask)
         return await work(signals)
 

@@ -7,6 +7,7 @@ output as a table or as one JSON object.
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,20 +90,23 @@ def checked_security(bootstrap: str, *topics: str) -> dict[str, str]:
 
 @contextmanager
 def session_of(name: str, master: str, lost: str = BEGIN_AGAIN) -> Iterator[Any]:
-    """A session for one job; what ends it comes out as a sentence, as of :func:`sentence_of`."""
+    """A session for one job; what ends it comes out as a sentence, as of :func:`sentence_of`. SIGTERM is as Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         session = open_session(name, master)
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
+
+        try:
+            yield session
+        except (PySparkException, Py4JError) as error:
+            raise Failure(sentence_of(str(error), lost)) from error
+        finally:
+            session.stop()
     except (NoSpark, NoJava, NoPackage) as error:
         raise Failure(str(error)) from error
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
-
-    try:
-        yield session
-    except (PySparkException, Py4JError) as error:
-        raise Failure(sentence_of(str(error), lost)) from error
     finally:
-        session.stop()
+        signal.signal(signal.SIGTERM, before)
 
 
 def sentence_of(text: str, lost: str) -> str:

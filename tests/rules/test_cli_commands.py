@@ -9,10 +9,13 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -47,7 +50,7 @@ from minikafka.cli import (
 from minikafka.cli.produce import Tally
 from minikafka.cli.quorum import to_json as quorum_json
 from minikafka.cli.root import COMMANDS, completion, root
-from minikafka.cli.running import Commands
+from minikafka.cli.running import Commands, run, run_until_asked
 from minikafka.cli.tables import print_table, shown
 from minikafka.cli.topics import to_json as topics_json
 from minikafka.config import BrokerConfig, table
@@ -503,6 +506,18 @@ def test_a_bug_is_not_hidden():
         raise ZeroDivisionError
 
     assert isinstance(CliRunner().invoke(group, ["fail"]).exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("runs", [run, lambda work: run_until_asked(lambda _signals: work())])
+def test_signals_end_a_command_after_its_requests(runs: Callable[[Callable[[], Any]], str]):
+    """Handlers of the closed loop stayed and did nothing: Spark's start ignored Ctrl-C, and its jobs SIGTERM."""
+
+    async def work() -> str:
+        return "done"
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert runs(work) == "done"
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_all_settings_are_listed():

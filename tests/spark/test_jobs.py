@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +83,48 @@ def test_archive_goes_on_after_kill_9(spark, home, kafka, tmp_path):
         spark, bootstrap=kafka.bootstrap, topic=topic, into=str(into), checkpoint=str(checkpoint), report=quiet
     )
     assert again == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_archive_ends_on_sigterm_and_leaves_nothing_behind(home, kafka, tmp_path):
+    """As on Ctrl-C: it was ignored. No process, and no folder of temporary files; the batch that was done stays."""
+    topic, temporary, log = kafka.topic(1), tmp_path / "temporary", tmp_path / "log"
+    kafka.write(topic, 0, [b"tea"])
+    temporary.mkdir()
+    command = [sys.executable, "-m", "minikafka", "spark", "archive", topic, "-b", kafka.bootstrap, "--follow"]
+    java = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -Djava.io.tmpdir={temporary}"
+    with log.open("wb") as output:
+        job = subprocess.Popen(
+            [*command, "--into", tmp_path / "archive", "--checkpoint", tmp_path / "checkpoint"],
+            env={**os.environ, "SPARK_HOME": str(home), "TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": java},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        kafka.until("a batch is reported", lambda: "batch 0 done" in log.read_text(), timeout_s=500)
+        assert processes_with(temporary) != []
+        job.terminate()
+        assert job.wait(120) == 130
+        kafka.until("all processes have ended", lambda: processes_with(temporary) == [], timeout_s=120)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert log.read_text().endswith("minikafka: interrupted\n")
+    assert "Traceback" not in log.read_text()
+    assert list(temporary.iterdir()) == []
+
+
+def processes_with(temporary: Path) -> list[str]:
+    """The processes whose environment names a folder for temporary files."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"TMPDIR={temporary}\0".encode() in (each / "environ").read_bytes():
+                found.append(each.name)
+    return found
 
 
 def made_up(first: int, count: int) -> list[Flight]:
