@@ -24,6 +24,7 @@ Reason = Literal[
     "not_yet_valid",
     "other_user",
     "unknown_key",
+    "unknown_mechanism",
     "unknown_user",
 ]
 """Why a login failed."""

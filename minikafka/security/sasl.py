@@ -25,6 +25,7 @@ from minikafka.security.login import Exchange, LoginFailed
 
 REAUTHENTICATION_MS_MIN = 1000
 """Between two logins on one connection, as in Kafka."""
+MECHANISM_SHOWN_MAX = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +96,10 @@ class SaslLogin:
             raise IllegalSaslState("SaslHandshake during a login.")
         begin = self._policy.mechanisms.get(mechanism)
         if begin is None:
-            self._fail(LoginFailed("bad_token"))
-            raise UnsupportedSaslMechanism("The SASL mechanism is not enabled.")
+            self._fail(LoginFailed("unknown_mechanism"))
+            raise UnsupportedSaslMechanism(
+                f"SASL mechanism {mechanism[:MECHANISM_SHOWN_MAX]!r} is not enabled, only {', '.join(self.enabled)}."
+            )
         self.mechanism, self._exchange, self.stage = mechanism, begin(), Stage.EXCHANGE
 
     def _check_renewal(self, mechanism: str, now_ms: int) -> None:

@@ -71,6 +71,17 @@ def opened(lifetime_ms: int = 0) -> SaslLogin:
     return it
 
 
+def test_a_mechanism_that_is_not_enabled_is_named_in_the_log() -> None:
+    """The reason was that of a malformed token, and which mechanism the client had chosen was not said."""
+    it = login(0)
+    with pytest.raises(
+        UnsupportedSaslMechanism, match=r"SASL mechanism 'SCRAM-SHA-256' is not enabled, only PLAIN, OTHER\."
+    ):
+        it.handshake("SCRAM-SHA-256", 0)
+    assert it.failure is not None
+    assert (it.failure.reason, it.stage) == ("unknown_mechanism", Stage.FAILED)
+
+
 def test_login_without_limit() -> None:
     """Without connections.max.reauth.ms a session has no end, and needs no second login."""
     it = opened()
