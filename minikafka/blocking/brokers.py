@@ -10,7 +10,7 @@ Rules for this file:
    process. A fork shares none with its parent.
 2. No threads, no asyncio: a task of Spark and an audit are plain loops.
 3. What went wrong below HTTP is NetworkException; :meth:`Brokers.retrying` retries what can be retried until its time
-   is up, and then says so by name.
+   is up, and then says so by name. That no broker agrees with this end on TLS is TlsFailed, at once.
 4. A request to a coordinator may be sent twice: one that moved, or did not answer, is looked up again.
 """
 
@@ -20,13 +20,14 @@ import atexit
 import http.client
 import os
 import random
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from minikafka import errors as kafka
-from minikafka.blocking.tls import ClientTls
+from minikafka.blocking.tls import NEEDS_TLS, TLS_PROBE_S, ClientTls, speaks_tls, tls_failure
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST, MSGPACK, RPC_PATH
@@ -57,6 +58,7 @@ def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S
     api = BY_REQUEST[type(request)].name
     buffers = encode_request(request)
     connection = _connections.pop((address, tls), None)
+    is_new = connection is None
     if connection is None:
         patience_s = min(CONNECT_TIMEOUT_S, timeout_s)
         connection = _new_connection(address, patience_s, tls)
@@ -67,9 +69,10 @@ def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S
                 f"{api} to {address}: no connection, silent for {patience_s:g} s", outcome=kafka.NOT_WRITTEN
             ) from error
         except OSError as error:
+            cause = _cause(error, address, tls)
             raise kafka.NetworkException(
-                f"{api} to {address}: no connection: {error}", outcome=kafka.NOT_WRITTEN
-            ) from error
+                f"{api} to {address}: no connection: {cause}", outcome=kafka.NOT_WRITTEN
+            ) from cause
     try:
         body = _exchange(connection, api, buffers, timeout_s)
         response = decode_response(api, body)
@@ -84,7 +87,9 @@ def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S
         raise kafka.NetworkException(f"{api} to {address}: {error}", outcome=outcome) from error
     except (OSError, http.client.HTTPException, kafka.ProtocolError) as error:
         connection.close()
-        raise kafka.NetworkException(f"{api} to {address}: no answer: {error!r}", outcome=kafka.UNKNOWN) from error
+        cause = _cause(error, address, tls) if is_new else error
+        why = str(cause) if isinstance(cause, kafka.TlsFailed) else repr(error)
+        raise kafka.NetworkException(f"{api} to {address}: no answer: {why}", outcome=kafka.UNKNOWN) from cause
     except BaseException:  # a task of Spark that is killed, Ctrl-C: the answer may still come
         connection.close()
         raise
@@ -95,6 +100,16 @@ def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S
     if refusal is not None:
         raise refusal
     return response
+
+
+def _cause(error: Exception, address: Address, tls: ClientTls | None) -> Exception:
+    """What ended a new connection: TlsFailed if the two ends certainly do not agree on TLS, else the error itself."""
+    if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return kafka.TlsFailed(tls_failure(error))
+    is_closed = isinstance(error, ConnectionResetError)  # http.client's RemoteDisconnected is one
+    if tls is None and is_closed and speaks_tls(address, TLS_PROBE_S):
+        return kafka.TlsFailed(NEEDS_TLS)
+    return error
 
 
 def _new_connection(address: Address, patience_s: float, tls: ClientTls | None) -> http.client.HTTPConnection:
@@ -207,7 +222,8 @@ class Brokers:
         timeout_s: float = ASK_TIMEOUT_S,
         failure: Callable[[Any], kafka.ProtocolError | None] = error_in,
     ) -> Any:
-        """The first answer of any broker; NetworkException, with what each of them did, when none gives one.
+        """The first answer of any broker; NetworkException, with what each of them did, when none gives one, and
+        TlsFailed when it is for TLS that none does.
 
         Who is silent for ``timeout_s`` is passed over, and asked last until it answers. An answer whose ``failure``
         can be retried is passed over too, any other failure is raised. Metadata older than what this object
@@ -239,10 +255,11 @@ class Brokers:
             errors.append(
                 kafka.NetworkException(f"{address} knows the metadata to {response.metadata_offset}, not to {offset}")
             )
+        message = "; ".join(each.message for each in errors) or "no bootstrap servers"
+        if errors and all(isinstance(each.__cause__, kafka.TlsFailed) for each in errors):
+            raise kafka.TlsFailed(message)  # which is not retried: time does not mend it
         outcome = kafka.UNKNOWN if any(each.outcome == kafka.UNKNOWN for each in errors) else kafka.NOT_WRITTEN
-        raise kafka.NetworkException(
-            "; ".join(each.message for each in errors) or "no bootstrap servers", outcome=outcome
-        )
+        raise kafka.NetworkException(message, outcome=outcome)
 
     def _ask_controller(self, request: m.MetadataRequest) -> m.MetadataResponse:
         """The active controller's answer: it has all that was ever recorded, any other broker may lack the end."""

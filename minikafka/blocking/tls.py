@@ -1,12 +1,18 @@
-"""TLS of clients: PEM files as a context of Python's ``ssl``."""
+"""TLS of clients: PEM files as a context of Python's ``ssl``, and what is wrong when two ends do not agree."""
 
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 from dataclasses import dataclass
 
 from minikafka.errors import InvalidConfig
+from minikafka.types import Address
+
+# How long a server that has closed a connection in plain text may take for a TLS handshake.
+TLS_PROBE_S = 1.0
+NEEDS_TLS = "the broker's listener needs TLS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +60,46 @@ def client_context(*, cafile: str | None, certfile: str | None = None, keyfile: 
                 setting="ssl_certfile",
             ) from error
     return context
+
+
+# Names of TLS alerts in OpenSSL's reasons.
+_NO_CERTIFICATE = "CERTIFICATE_REQUIRED"
+_ABOUT_CERTIFICATES = frozenset(
+    "BAD_CERTIFICATE CERTIFICATE_EXPIRED CERTIFICATE_REVOKED CERTIFICATE_UNKNOWN DECRYPT_ERROR UNKNOWN_CA "
+    "UNSUPPORTED_CERTIFICATE".split()
+)
+
+
+def tls_failure(error: ssl.SSLError) -> str:
+    """What is wrong with a peer's TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the broker's certificate is not accepted: {error.verify_message}"
+    if error.reason == "WRONG_VERSION_NUMBER":
+        return "the broker's listener is in plain text"
+    if _alert(error) == _NO_CERTIFICATE:
+        return "the broker requires a client certificate"
+    if refuses_certificate(error):
+        return f"the broker does not accept the client's certificate ({_alert(error)})"
+    return error.reason or str(error)
+
+
+def refuses_certificate(error: ssl.SSLError) -> bool:
+    """Return True if the peer does not accept this end's certificate, or wants one."""
+    return _alert(error) in {_NO_CERTIFICATE, *_ABOUT_CERTIFICATES}
+
+
+def _alert(error: ssl.SSLError) -> str:
+    return (error.reason or "").partition("_ALERT_")[2]
+
+
+def speaks_tls(peer: Address, timeout_s: float) -> bool:
+    """Return True if a server certainly uses TLS: it goes through a handshake, or answers one with an alert."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(peer, timeout=max(timeout_s, 0.001)) as plain, context.wrap_socket(plain):
+            return True
+    except ssl.SSLError as error:
+        return bool(_alert(error))
+    except OSError:
+        return False

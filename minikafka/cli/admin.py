@@ -174,7 +174,10 @@ def tls_files(bootstrap: str = "") -> ClientTls | None:
     ctx = click.get_current_context(silent=True)
     given = {} if ctx is None else ctx.meta.get(_META, {})
     if any(name in given for name in (_USER, _PASSWORD_FILE, _TOKEN_FILE)):
-        raise Misuse("this command cannot log in; use a listener that needs no login")
+        raise Misuse(
+            "this command cannot log in: leave out --user and --token-file (or unset MINIKAFKA_USER), and name a "
+            "listener that needs no login, with --ca and --cert"
+        )
     files = {name: each for name, each in given.items() if name.startswith("ssl_")}
     if not files:
         return ClientTls() if is_https(bootstrap) else None

@@ -80,7 +80,7 @@ def source_security() -> dict[str, str]:
 
 
 def checked_security(bootstrap: str, *topics: str) -> dict[str, str]:
-    """:func:`source_security`. Fails now, and not when Java has started, if a topic of the job does not exist."""
+    """:func:`source_security`. Fails now, not when Java has started, if no broker answers or a topic is missing."""
     security = source_security()
     if is_https(bootstrap):
         raise Misuse("https:// cannot be used with Spark: leave it out, and connect with TLS by --ca")
@@ -254,7 +254,7 @@ def audit_command(
             known = replica_of(folder, node, name)
             segments = segments_of(folder.absolute(), name)
             replicas.append((node, name, segments, known.log_start, known.high_watermark))
-    security = source_security()
+    security = source_security() if bootstrap is None else checked_security(bootstrap)
     began = time.monotonic()
     with session_of("minikafka audit", master, AUDIT_AGAIN) as session:
         from minikafka.spark.audit import BadLedger, audit  # noqa: PLC0415 - needs the extra

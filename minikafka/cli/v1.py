@@ -21,6 +21,7 @@ import aiohttp
 import click
 
 from minikafka.addresses import is_number, parse_bootstrap
+from minikafka.blocking.tls import NEEDS_TLS, TLS_PROBE_S, speaks_tls
 from minikafka.cli.admin import connection, parse_partition
 from minikafka.cli.running import CONNECT_TIMEOUT_S, NAME_OTHERS, Failure, Misuse, command_group, lone_command, run
 from minikafka.cli.tables import (
@@ -39,7 +40,6 @@ from minikafka.faults import MESSAGE_KINDS
 from minikafka.types import Address
 from minikafka.world.connections import user_agent
 from minikafka.world.faults import KINDS, Link
-from minikafka.world.http_client import NEEDS_TLS, TLS_PROBE_S, speaks_tls
 
 ANSWER_TIMEOUT_S = 20.0
 
@@ -85,7 +85,7 @@ class V1:
             answer = await self.of(address, method, path, document)
             if answer is not None:
                 return answer
-        if self._tls is None and any([await speaks_tls(each, TLS_PROBE_S) for each in self.addresses]):
+        if self._tls is None and any(speaks_tls(each, TLS_PROBE_S) for each in self.addresses):
             raise TlsFailed(NEEDS_TLS)
         raise Failure(f"no broker can be reached at {self._bootstrap}; {NAME_OTHERS}")
 

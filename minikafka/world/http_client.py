@@ -23,6 +23,7 @@ from typing import cast
 from urllib.parse import quote
 
 from minikafka import errors as kafka
+from minikafka.blocking.tls import NEEDS_TLS, TLS_PROBE_S, refuses_certificate, speaks_tls, tls_failure
 from minikafka.config import KIB
 from minikafka.ports import Buffers
 from minikafka.types import Address
@@ -40,10 +41,6 @@ ANSWER_SIZE_MAX = 1 << 30
 
 # This machine has no address of that family: nothing was sent.
 NO_SUCH_ADDRESS_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-
-# How long a server that has closed a connection in plain text may take for a TLS handshake.
-TLS_PROBE_S = 1.0
-NEEDS_TLS = "the broker's listener needs TLS"
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
 _ENCODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
@@ -73,35 +70,6 @@ def _understood(head: bytes) -> tuple[int, int, bool] | None:
     return int(status[1]), int(length[1]), _CLOSE.search(head) is None
 
 
-# Names of TLS alerts in OpenSSL's reasons.
-_NO_CERTIFICATE = "CERTIFICATE_REQUIRED"
-_ABOUT_CERTIFICATES = frozenset(
-    "BAD_CERTIFICATE CERTIFICATE_EXPIRED CERTIFICATE_REVOKED CERTIFICATE_UNKNOWN DECRYPT_ERROR UNKNOWN_CA "
-    "UNSUPPORTED_CERTIFICATE".split()
-)
-
-
-def tls_failure(error: ssl.SSLError) -> str:
-    """What is wrong with a peer's TLS."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the broker's certificate is not accepted: {error.verify_message}"
-    if error.reason == "WRONG_VERSION_NUMBER":
-        return "the broker's listener is in plain text"
-    if _alert(error) == _NO_CERTIFICATE:
-        return "the broker requires a client certificate"
-    if _refuses_certificate(error):
-        return f"the broker does not accept the client's certificate ({_alert(error)})"
-    return error.reason or str(error)
-
-
-def _refuses_certificate(error: ssl.SSLError) -> bool:
-    return _alert(error) in {_NO_CERTIFICATE, *_ABOUT_CERTIFICATES}
-
-
-def _alert(error: ssl.SSLError) -> str:
-    return (error.reason or "").partition("_ALERT_")[2]
-
-
 async def _refused_by_every_address(loop: asyncio.AbstractEventLoop, peer: Address, give_up: float) -> bool:
     """Connect once more to each address of a name. Return True if each of them refuses.
 
@@ -129,23 +97,6 @@ async def _refused_by_every_address(loop: asyncio.AbstractEventLoop, peer: Addre
 
 class _ClosedUnanswered(kafka.OutcomeUnknown):
     """The peer closed a connection in plain text on which it had never sent a byte."""
-
-
-async def speaks_tls(peer: Address, timeout_s: float) -> bool:
-    """Return True if a server certainly uses TLS: it goes through a handshake, or answers one with an alert."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        async with asyncio.timeout(timeout_s):
-            transport, _ = await asyncio.get_running_loop().create_connection(
-                asyncio.Protocol, peer.host, peer.port, ssl=context
-            )
-    except ssl.SSLError as error:
-        return bool(_alert(error))
-    except OSError:  # TimeoutError is one
-        return False
-    transport.abort()
-    return True
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -230,7 +181,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = None
         if exc is None:
             self._closed_early()
-        elif isinstance(exc, ssl.SSLError) and _refuses_certificate(exc) and not self._has_answered:
+        elif isinstance(exc, ssl.SSLError) and refuses_certificate(exc) and not self._has_answered:
             # A broker with TLS 1.3 refuses it when this end's handshake is over, and has read no request then.
             self._fail(f"no TLS connection: {tls_failure(exc)}", kafka.TlsFailed)
         elif isinstance(exc, ConnectionResetError) and self._owner.tls is None:
@@ -332,9 +283,13 @@ class HttpClient:
         try:
             return await connection.exchange(head % size + authorization + b"\r\n", body, size, deadline)
         except _ClosedUnanswered as error:
-            if await speaks_tls(peer, min(deadline - loop.time(), TLS_PROBE_S)):
+            if await self._lacks_tls(peer, min(deadline - loop.time(), TLS_PROBE_S)):
                 raise kafka.TlsFailed(NEEDS_TLS) from error
             raise kafka.OutcomeUnknown(str(error)) from error
+
+    async def _lacks_tls(self, peer: Address, timeout_s: float) -> bool:
+        """Return True if the peer closed a plain connection because it uses TLS, and not if this end closed it."""
+        return not self._is_closed and await asyncio.to_thread(speaks_tls, peer, timeout_s)
 
     def _new_head(self, peer: Address, api: str) -> bytes:
         # A zone (fe80::1%eth0) means something on this machine only (RFC 6874).

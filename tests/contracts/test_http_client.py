@@ -13,6 +13,7 @@ import uvloop
 
 from minikafka.errors import ConnectionRefused, OutcomeUnknown, RequestRefused, Unreachable
 from minikafka.types import Address
+from minikafka.world import http_client
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_client import HttpClient
 
@@ -246,6 +247,31 @@ async def test_a_call_that_connects_while_its_network_closes_is_not_sent():
         with pytest.raises(OutcomeUnknown, match="this end of the network is closed"):
             await calling
         assert heads == []
+
+
+async def test_a_client_that_closes_does_not_look_for_tls(monkeypatch: pytest.MonkeyPatch):
+    """It does where the peer closes a connection without an answer, which takes up to a second."""
+    looked: list[Address] = []
+    monkeypatch.setattr(http_client, "speaks_tls", lambda peer, _timeout_s: looked.append(peer))
+    arrived = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        arrived.set()
+        if looked:
+            await reader.read()
+        writer.close()
+
+    async with listening(serve) as (network, peer):
+        for count in (1, 2):
+            arrived.clear()
+            calling = asyncio.ensure_future(network.call(peer, "Echo", [], deadline=soon()))
+            await arrived.wait()
+            if count == 2:
+                await network.close()
+            with pytest.raises(OutcomeUnknown, match="closed before the answer"):
+                await calling
+            assert looked == [peer]
 
 
 async def test_a_refused_connection_is_told_in_words():

@@ -132,3 +132,11 @@ def test_an_audit_reads_over_tls(cluster: LocalCluster, tmp_path: Path):
     plain = command("audit", ledger, "-b", cluster.bootstrap, "--ca", "/no/such/file")
     assert plain.exit_code == 2
     assert "/no/such/file: the file does not exist" in plain.output
+    # It was tried for a minute.
+    for lacking, said in (
+        ((), "the broker's listener needs TLS"),
+        (tls[2:4], "the broker requires a client certificate"),
+    ):
+        refused = command("audit", ledger, "-b", cluster.bootstrap, *lacking)
+        assert refused.exit_code == 1, refused.output
+        assert f"{said}; check -b, --ca and --cert" in refused.output

@@ -147,6 +147,8 @@ def test_a_job_of_a_missing_topic_fails_before_spark_starts(cluster: LocalCluste
         assert said == (
             "minikafka: UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'missing'; `minikafka topics list` shows the topics\n"
         )
+    nobody = ["spark", "audit", __file__, "-b", "127.0.0.1:1"]
+    assert "no broker can be reached (127.0.0.1:1" in CliRunner().invoke(root, nobody).output
     assert "--user" not in told(cluster, "spark", "archive", "--help")
     assert "this command cannot log in" in told(cluster, "spark", "archive", "flown", *folders, "--user", "ann", code=2)
     secured = ["spark", "archive", "flown", *folders, "-b", f"https://{cluster.bootstrap}"]
