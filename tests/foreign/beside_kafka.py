@@ -157,6 +157,13 @@ def blurred(value: Any, names: frozenset[str], name: str = "") -> Any:
     return [blurred(each, names) for each in value] if isinstance(value, list) else value
 
 
+def seen(ask: Ask, answer: Message, given: Given) -> Any:
+    """What counts of an answer."""
+    if ask.is_vague:
+        return {"error_code": sorted(errors_in(answer))}
+    return blurred(comparable(answer, given), ask.blurred)
+
+
 def _order(item: Any) -> tuple[str, str]:
     """What has the same identity is in the order of its values."""
     if not isinstance(item, dict):
@@ -279,8 +286,9 @@ def is_deleted(found: Difference) -> bool:
 
 def is_unstable(found: Difference) -> bool:
     """Return True if Kafka names no record with the largest timestamp to a reader of what is committed, and ours does."""
-    [topic] = found.ask.message["topics"]
-    is_asked = found.ask.message["isolation_level"] == 1 and topic["partitions"][0]["timestamp"] == LARGEST
+    partitions = [each for topic in found.ask.message["topics"] for each in topic["partitions"]]
+    asked = {each["timestamp"] for each in partitions if each["partition_index"] == found.row.get("partition_index")}
+    is_asked = found.ask.message.get("isolation_level") == 1 and asked == {LARGEST}
     return is_asked and found.row.get("offset") == -1
 
 
@@ -298,19 +306,19 @@ def is_stale_of_static(epoch: Any) -> bool:
 def is_leaderless(found: Difference) -> bool:
     """Return True if a Produce or Fetch names one partition, and that has no leader."""
     topics, partitions = ("topic_data", "partition_data") if found.ask.api == "Produce" else ("topics", "partitions")
-    named = [(topic["name"], part) for topic in found.ask.message[topics] for part in topic[partitions]]
+    named = [(topic, part) for topic in found.ask.message[topics] for part in topic[partitions]]
     if len(named) != 1:
         return False
-    [(name, part)] = named
-    place = f"{name}-{part.get('index', part.get('partition'))}"
+    [(topic, part)] = named
+    place = f"{topic.get('name') or topic['topic']}-{part.get('index', part.get('partition'))}"
     return bool(found.given.values.get(("leader", place)) == -1)
 
 
 def has_partitions_of_several_sizes(found: Difference) -> bool:
     """Return True if the partitions of the topic in which they differ have not all the same number of replicas."""
     names = sorted(each["name"] for each in found.ask.message["topics"])
-    name = names[int(found.path.removeprefix(".topics[").partition("]")[0])]
-    return len(found.given.values.get(("numbers of replicas", name), ())) > 1
+    number = int(found.path.removeprefix(".topics[").partition("]")[0])
+    return number < len(names) and len(found.given.values.get(("numbers of replicas", names[number]), ())) > 1
 
 
 def member(*names: str) -> Callable[[Difference], bool]:
@@ -390,7 +398,7 @@ ON_PURPOSE = (
     Purpose(
         "a batch counts with its size; in Kafka with partition_max_bytes at most if it comes while the fetch waits",
         "Fetch",
-        lambda d: d.path == "is answered" and d.ours and has_enough(d.row, d.ask.message),
+        lambda d: d.path == "is answered" and d.ours and d.ask.is_long_poll and has_enough(d.row, d.ask.message),
         is_end=True,
     ),
     Purpose(
@@ -466,14 +474,14 @@ ON_PURPOSE = (
     Purpose(
         "a group without members and offsets is gone",
         "ListGroups",
-        lambda d: not d.ours and not any(each["protocol_type"] for each in d.kafka),
+        lambda d: d.member == "groups" and not d.ours and not any(each["protocol_type"] for each in d.kafka),
     ),
     Purpose(FIRST_FAULT, "JoinGroup", codes((25, 23))),
     Purpose("a member that is gone gets an id that is new", "JoinGroup", codes((0, 25)), is_end=True),
     Purpose(
         "a refusal may or may not repeat the member's id",
         "JoinGroup",
-        lambda d: d.member == "member_id" and d.row["error_code"] not in (0, 79),
+        lambda d: d.member == "member_id" and d.row.get("error_code", 0) not in (0, 79),
     ),
     Purpose("a group that is gone: the member joins again", "ConsumerGroupHeartbeat", codes((69, 25))),
     Purpose(
@@ -707,13 +715,7 @@ async def first_difference(
             answers = [(one.take(each), other.take(each)) for each in sorted(ready)]
             for (answered, theirs), (_, mine) in answers:
                 whole = Difference(answered, "", None, None, {}, one.given)
-                if answered.is_vague:
-                    seen = [{"error_code": sorted(errors_in(each))} for each in (theirs, mine)]
-                else:
-                    sides = (theirs, one.given), (mine, other.given)
-                    seen = [blurred(comparable(*each), answered.blurred) for each in sides]
-                found = differences(*seen, whole)
-                for each in found:
+                for each in differences(seen(answered, theirs, one.given), seen(answered, mine, other.given), whole):
                     purpose = purpose_of(each)
                     if purpose is None or purpose.is_end:
                         return None if purpose is not None else (each, said)
