@@ -464,6 +464,7 @@ _KINDS: Final = (
     _kind("jwks_failed", "why", "cannot read the keys that verify tokens", WARNING),
     _kind("tls_reloaded", "", "its listeners use the certificate files as they are now"),
     _kind("tls_reload_failed", "why", "its listeners keep the former certificate", WARNING),
+    _kind("tls_handshake_failed", "remote why", "closed the connection of {remote}: its TLS handshake failed", WARNING),
     _kind("client_authentication_failed", "remote why", "refused the client certificate of {remote}", WARNING),
     _kind(
         "client_connection_refused", "remote client error why", "closed the connection of {remote}: {error}", WARNING

@@ -329,6 +329,7 @@ AUDITED = frozenset(
         "jwks_loaded",
         "request_allowed",
         "request_denied",
+        "tls_handshake_failed",
         "tls_reload_failed",
         "tls_reloaded",
     }

@@ -108,6 +108,8 @@ class HandshakeTurns:
         """Below TLS, while the handshake is under way."""
         self.early = bytearray()
         """What was read of the connection before TLS reads from it."""
+        self.failure: ssl.SSLError | None = None
+        """Why the handshake failed. Event loops may report a connection that was closed in its place."""
         self._waits = False
         self._is_now = False
 
@@ -174,6 +176,8 @@ class AlertingSslObject(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
+            if self._turns is not None:
+                self._turns.failure = error
             if error.reason in _NO_TLS:
                 raise
             self._failure = error
@@ -194,6 +198,18 @@ class AlertingSslObject(ssl.SSLObject):
         self._reads += 1
         self._read_size += found if len(arguments) > 1 else len(found)
         return found
+
+
+def handshake_failure(error: ssl.SSLError) -> str:
+    """What is wrong with a client's handshake, in words."""
+    if error.reason in _NO_TLS:
+        return "the client does not use TLS"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not accepted: {error.verify_message}"
+    if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "the client has no certificate (ssl.client.auth=required)"
+    _, is_alert, alert = (error.reason or "").partition("_ALERT_")
+    return f"the client refused: {alert.lower().replace('_', ' ')}" if is_alert else error.reason or str(error)
 
 
 def reads_in_turns(transport: asyncio.Transport) -> None:

@@ -18,7 +18,7 @@ from minikafka.errors import in_words
 from minikafka.types import Address
 from minikafka.world.connections import ConnectionQuota
 from minikafka.world.rpc_connection import RpcConnection
-from minikafka.world.tls import HANDSHAKE, HandshakeTurns, ServerTls
+from minikafka.world.tls import HANDSHAKE, HandshakeTurns, ServerTls, handshake_failure
 
 BACKLOG = 1024
 
@@ -185,8 +185,8 @@ class _Handshake:
         HANDSHAKE.set(self._turns)
         try:
             await self._listener.quota.handshakes.turns.next()
-            # Why a handshake failed is its client's affair: a refused one gets an alert (``AlertingSslObject``), and
-            # others are gone. ssl.SSLError is an OSError.
+            # A client that is refused gets an alert (``AlertingSslObject``), and others are gone. ssl.SSLError is an
+            # OSError.
             with contextlib.suppress(OSError):
                 transport, _ = await loop.connect_accepted_socket(lambda: _Early(self._turns), self._socket)
                 if transport.is_closing():
@@ -204,6 +204,9 @@ class _Handshake:
                     self.connection.connection_made(secured)
         finally:
             self.end()
+            if self._turns.failure is not None:
+                why = handshake_failure(self._turns.failure)
+                self._listener.tls.events("tls_handshake_failed", remote=self.remote, why=why)
 
     def abort(self) -> None:
         """Close the connection at once."""

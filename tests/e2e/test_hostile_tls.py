@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -221,6 +222,45 @@ async def test_a_certificate_without_a_principal_is_an_authentication_error(tmp_
         failed = [each for each in entries if each["event"] == "client_authentication_failed"]
         assert failed
         assert "'CN=Ann 7'" in failed[0]["why"]
+
+
+def test_the_log_says_why_a_handshake_failed(tmp_path: Path):
+    """One line for each address: a client in plain text, over HTTP or Kafka's protocol, or without trust on either side."""
+    audit = tmp_path / "audit.log"
+    with LocalCluster(1, config={**SETTINGS, "mk.audit.path": str(audit)}, tls=True) as strict:
+        assert strict.certificates is not None
+        other = CertificateFolder(tmp_path / "other")
+        other.make_ca("CN=other CA")
+        known, trusted = forged(strict, tmp_path, "admin"), str(strict.certificates.ca)
+        clients = {
+            "the client does not use TLS": b"GET / HTTP/1.1\r\n\r\n",
+            "the client does not use TLS ": bytes.fromhex("0000001200120003000000010000"),
+            "the client has no certificate (ssl.client.auth=required)": client_context(cafile=trusted),
+            "the client's certificate is not accepted: unable to get local issuer certificate": client_context(
+                cafile=trusted, certfile=forged(strict, tmp_path, "admin", by=other)
+            ),
+            "the client refused: unknown ca": client_context(cafile=str(other.ca), certfile=known),
+        }
+        host, _, port = strict.bootstrap.partition(":")
+        for number, client in enumerate(clients.values(), 1):
+            source = (f"127.0.1.{number}", 0)
+            with (
+                contextlib.suppress(OSError),  # ssl.SSLError is one
+                socket.create_connection((host, int(port)), timeout=PATIENCE_S, source_address=source) as plain,
+            ):
+                if isinstance(client, bytes):
+                    plain.sendall(client)
+                    plain.recv(100)
+                else:
+                    with client.wrap_socket(plain, server_hostname=host) as connection:
+                        connection.recv(100)
+        deadline = time.monotonic() + PATIENCE_S
+        said: dict[str, str] = {}
+        while len(said) < len(clients) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            entries = [json.loads(line) for line in audit.read_text(encoding="utf-8").splitlines()]
+            said = {each["remote"]: each["why"] for each in entries if each["event"] == "tls_handshake_failed"}
+    assert said == {f"127.0.1.{number}": why.strip() for number, why in enumerate(clients, 1)}
 
 
 def closed_for_others(cluster: LocalCluster, file: str) -> float:
