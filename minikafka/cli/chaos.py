@@ -73,11 +73,20 @@ ROLE_LABEL: Final = "com.minikafka.role=broker"
 
 
 def command_line(pid: int) -> list[bytes]:
-    """The arguments of a process; none if there is no such process, or if it has ended."""
+    """The arguments of a process; none if there is no such process, if it has ended, or if it is about to begin."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
     except OSError:
         return []
+
+
+def is_running(pid: int) -> bool:
+    """Return True for a process that has not ended; one that nobody has waited for yet has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1]
+    except OSError:
+        return False
+    return state not in (b"Z", b"X")
 
 
 class Processes:
@@ -86,7 +95,7 @@ class Processes:
     def __init__(self, pids: Sequence[int]) -> None:
         """Raises Misuse for a process that is no broker."""
         self._pids = pids
-        strangers = [str(pid) for pid in pids if command_line(pid) and not self._is_broker(pid)]
+        strangers = [str(pid) for pid in pids if is_running(pid) and not self._is_broker(pid)]
         if strangers:
             raise Misuse(
                 f"--pid {strangers[0]}: this process is no broker of minikafka, so nothing was killed; `minikafka up` "

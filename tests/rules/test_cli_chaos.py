@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -56,6 +57,8 @@ def sleepers() -> Iterator[list[subprocess.Popen]]:
     """Processes that may be killed, because their command lines are those of brokers."""
     command = [sys.executable, "-c", "import time; time.sleep(600)", "-m", "minikafka", "serve"]
     started = [subprocess.Popen(command) for _ in range(3)]
+    while not all(chaos.command_line(each.pid) for each in started):
+        time.sleep(0.01)  # just after Popen has returned, a process may have none yet
     yield started
     for each in started:
         each.kill()
@@ -84,6 +87,16 @@ def test_a_process_that_is_no_broker_is_not_killed(sleepers):
     finally:
         other.kill()
         other.wait()
+
+
+def test_a_process_whose_command_line_is_not_there_yet_is_not_killed(sleepers, monkeypatch):
+    """In its first moments a process has none, and kernel threads never have one. It counted as ended."""
+    other = sleepers[1].pid
+    known = chaos.command_line
+    monkeypatch.setattr(chaos, "command_line", lambda pid: [] if pid == other else known(pid))
+    named = ("--pid", str(sleepers[0].pid), "--pid", str(other))
+    assert f"--pid {other}: this process is no broker of minikafka" in told("kill", *named, code=2).stderr
+    assert sleepers[0].poll() is None
 
 
 def test_a_load_of_years_is_refused():
