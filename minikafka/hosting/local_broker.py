@@ -29,7 +29,7 @@ from minikafka.world.real import LEVEL_NAMES, real_world
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from minikafka.rest.metrics.door import MetricsDoor
+    from minikafka.rest.metrics import MetricsDoor
     from minikafka.rest.routes import Doors
     from minikafka.security.oauth import Tokens
     from minikafka.world.http_connections import Doors as MountDoors
@@ -269,7 +269,7 @@ def token_verifier(config: BrokerConfig, events: Events) -> tuple[Tokens, JwksRe
 
 def load_doors() -> tuple[type[MetricsDoor], type[Doors]]:
     """Import the doors' code, which is large, and which a broker without visitors never needs."""
-    from minikafka.rest.metrics.door import MetricsDoor  # noqa: PLC0415
+    from minikafka.rest.metrics import MetricsDoor  # noqa: PLC0415
     from minikafka.rest.routes import Doors  # noqa: PLC0415
 
     return MetricsDoor, Doors

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 
 from minikafka.broker.meters import Histogram
-from minikafka.rest.metrics.door import SAMPLES_MAX, _Families, in_pieces, without_header
+from minikafka.rest.metrics import SAMPLES_MAX, _Families, in_pieces, without_header
 from minikafka.rest.metrics.families import Windows, counter, gauge, histogram, percentiles_ms
 
 

@@ -5,12 +5,15 @@
 - Groups have kafka_exporter's lag, members and offsets, and Kafka's own counts of groups by state. A group has series
   at its coordinator only, so that sums over brokers are right. The leaders report the ends of the logs at the moment of
   the scrape; a partition whose leader does not answer has no lag in this scrape, rather than a wrong one.
+- kafka_exporter (danielqsj/kafka_exporter) is one process which asks the whole cluster; here each of its series has
+  exactly one broker, so that sums and counts over all brokers are right: a partition's series are at its leader (at the
+  active controller if it has no leader), the cluster's at the active controller.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -127,7 +130,8 @@ def percentiles_ms(
 # A scrape waits so long for other leaders; Prometheus itself gives up after ten seconds.
 ASK_TIMEOUT_S: Final = 2.0
 
-GROUP, TOPIC, PARTITION = "consumergroup", ("consumergroup", "topic"), ("consumergroup", "topic", "partition")
+PARTITION = ("topic", "partition")
+GROUP = "consumergroup"
 STATES = (State.PREPARING, State.COMPLETING, State.STABLE, State.DEAD, State.EMPTY)
 
 
@@ -194,8 +198,8 @@ def group_families(groups: Groups) -> Iterator[Metric]:
         ),
         ("kafka_consumergroup_lag", "Records between what a group has committed and the high watermark.", lags),
     ):
-        yield gauge(name, meaning, PARTITION, (((group, *place), value) for group, place, value in values))
-        yield gauge(name + "_sum", "The same over a topic's partitions.", TOPIC, _by_topic(values))
+        yield gauge(name, meaning, (GROUP, *PARTITION), (((group, *place), value) for group, place, value in values))
+        yield gauge(name + "_sum", "The same over a topic's partitions.", (GROUP, "topic"), _by_topic(values))
     members = [(each.group_id, each.member_count) for each in groups.standings[: groups.limit]]
     yield gauge("kafka_consumergroup_members", "Members of a group.", GROUP, members)
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
@@ -271,3 +275,67 @@ class View:
             for topic, each in image.sorted_partitions()
             if each.leader == NO_NODE or not image.alive(each.leader)
         ]
+
+
+# ---- kafka_exporter: brokers, topics and partitions ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One partition that this broker speaks for."""
+
+    labels: tuple[str, int]
+    leader: NodeId
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    start_offset: Offset | None = None
+    """Log start, if this broker leads it."""
+    high_watermark: Offset | None = None
+
+
+OF_PARTITIONS: tuple[tuple[str, str, Callable[[_Row], int | None]], ...] = (
+    ("current_offset", "The high watermark: where consumers' latest is.", lambda part: part.high_watermark),
+    ("oldest_offset", "The log start offset.", lambda part: part.start_offset),
+    ("leader", "Node id of the leader; -1: nobody leads.", lambda part: part.leader),
+    (
+        "leader_is_preferred",
+        "1 if the first replica of the assignment leads.",
+        lambda part: part.leader == part.replicas[0],
+    ),
+    ("replicas", "Replicas of the assignment.", lambda part: len(part.replicas)),
+    ("in_sync_replica", "Members of the ISR.", lambda part: len(part.isr)),
+    (
+        "under_replicated_partition",
+        "1 if a replica is outside the ISR.",
+        lambda part: len(part.isr) < len(part.replicas),
+    ),
+)
+"""Of each partition: family (behind ``kafka_topic_partition_``), meaning, value; None where it is unknown."""
+
+
+def exporter(view: View) -> Iterator[Metric]:
+    """All of them, family by family."""
+    image = view.image
+    brokers = [image.brokers[node] for node in sorted(image.brokers)] if view.is_controller else []
+    living = [each for each in brokers if not each.fenced]
+    topics = [image.topics[name] for name in sorted(image.topics)][: view.limit] if view.is_controller else []
+    if view.is_controller:
+        yield number("kafka_brokers", "Brokers that live. Reported by the active controller.", len(living))
+    addresses = [((each.address, each.node_id), 1) for each in living]
+    meaning = "1 for each broker that lives. Reported by the active controller."
+    yield gauge("kafka_broker_info", meaning, ("address", "id"), addresses)
+    counts = [(topic.name, len(topic.partitions)) for topic in topics]
+    yield gauge("kafka_topic_partitions", "Partitions of a topic. Reported by the active controller.", "topic", counts)
+    rows = list(_rows(view))
+    for name, meaning, value_of in OF_PARTITIONS:
+        known = ((each.labels, value) for each in rows if (value := value_of(each)) is not None)
+        yield gauge(f"kafka_topic_partition_{name}", meaning, PARTITION, known)
+
+
+def _rows(view: View) -> Iterator[_Row]:
+    for name, leader in view.shown_led:
+        offsets = leader.log.start_offset, leader.high_watermark
+        yield _Row((name.topic, name.partition), view.broker.node_id, leader.replicas, leader.isr, *offsets)
+    if view.is_controller:
+        for topic, each in view.leaderless[: view.limit]:
+            yield _Row((topic.name, each.partition), -1, each.replicas, each.isr)
