@@ -9,8 +9,11 @@ For tests and for trying things out::
 
 Rules for this file: brokers run on a thread of their own, so that a blocking caller does not stall them; every public
 method may be called from any thread but that one. A process cannot be paused in part: for SIGSTOP see ProcessCluster.
-A child that is forked from the process has none of it (``forks.py``): there these methods raise BrokerNotAvailable, and
-``stop`` does nothing.
+A child that is forked from the process (multiprocessing's ``fork``) has none of it: there these methods raise
+BrokerNotAvailable, and ``stop`` does nothing. The child has copies of all descriptors of its parent. With them the port
+of a broker that was killed would still accept connections, its open connections would not end, and its data directory
+and port would stay locked, for as long as the child lives. So it gives them up (:func:`_give_up`). The brokers' thread
+is not copied, so nothing in the child uses them.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ import asyncio
 import concurrent.futures
 import functools
 import os
+import socket
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeVar
@@ -36,7 +41,6 @@ from minikafka.hosting.local_broker import LocalBroker
 from minikafka.hosting.secured import ADMIN, MECHANISM, PLAINTEXT, SSL, WITH_TLS, ClusterSecurity, ClusterTls
 from minikafka.invariant import invariant
 from minikafka.tasks import in_turn, until_ended
-from minikafka.testing.forks import give_up
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
 from minikafka.world.instruments import Instruments, Lives, seeded_faults
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 READY_TIMEOUT_S = 60.0
+DESCRIPTORS = Path("/proc/self/fd")
 
 
 class LocalCluster:
@@ -464,7 +469,7 @@ class LocalCluster:
         """Give up, in a child, all that belongs to the brokers: they run in the process that it was forked from."""
         self._is_of_parent = True
         self._thread = self._loop = None
-        give_up(self._ports.held, self.data_dir.resolve())
+        _give_up(self._ports.held, self.data_dir.resolve())
         self._ports.release()
 
     def _check_owner(self) -> None:
@@ -544,3 +549,31 @@ class _Nobody:
 
 
 _NOBODY: Any = _Nobody()
+
+
+def _give_up(ports: Collection[int], folder: Path) -> None:
+    """Give up this process's copies of brokers' descriptors: sockets bound to one of ``ports``, files in ``folder``.
+
+    Each becomes a copy of /dev/null: objects that still have its number then close that, not a newer file.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for entry in list(DESCRIPTORS.iterdir()):
+            with suppress(OSError):  # the one that listed them is closed by now
+                if entry.readlink().is_relative_to(folder) or _port_of(int(entry.name)) in ports:
+                    os.dup2(null, int(entry.name), inheritable=False)
+    finally:
+        os.close(null)
+
+
+def _port_of(descriptor: int) -> int | None:
+    """Return the local port of a TCP socket; None for anything else."""
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        name = found.getsockname()
+    finally:
+        found.detach()
+    return int(name[1]) if found.family in (socket.AF_INET, socket.AF_INET6) else None
