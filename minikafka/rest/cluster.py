@@ -18,14 +18,13 @@ from minikafka.rest.host import Scene, limits_of, place_of
 from minikafka.rest.leaders import change, from_controller
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer
+from minikafka.rest.permissions import may_describe
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schemas import CLUSTER_ID_EXAMPLE, Broker, BrokerLoad, Leader
 from minikafka.rest.sentences import timestamp_text
-from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.types import NO_NODE, NodeId, Offset
 from minikafka.wire import messages as m
-from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.world.connections import PROTOCOLS, OpenConnection
 
 ROUTES = Routes("cluster")
@@ -106,14 +105,9 @@ async def get_broker(visit: Visit) -> Json:
     return broker_load(visit.host, registered(visit), described_partitions(visit), visit.context.listener)
 
 
-def needed(topic: str) -> tuple[Action]:
-    """What a caller must be allowed to do with a topic to learn of it."""
-    return (Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),)
-
-
 def described_topics(image: MetadataImage, permit: Permit | None) -> list[TopicImage]:
     """The topics that the caller may describe, by name. Counts are made of these too: they tell of the others."""
-    return [image.topics[name] for name in sorted(image.topics) if permit is None or permit.allows(needed(name))]
+    return [image.topics[name] for name in sorted(image.topics) if may_describe(permit, name)]
 
 
 def described_partitions(visit: Visit) -> list[PartitionImage]:

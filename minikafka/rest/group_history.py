@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from minikafka.errors import BrokerNotAvailable, GroupIdNotFound
-from minikafka.rest.groups import GENERATION, Lag, Member, OfGroup, assigned_to, may_describe
+from minikafka.rest.groups import GENERATION, Lag, Member, OfGroup, assigned_to
 from minikafka.rest.history import Span, watermarks_at
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Integer, any_text
+from minikafka.rest.permissions import may, may_describe
 from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.views import gather_from
-from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.acls import AclOperation, ResourceType
@@ -70,7 +70,9 @@ async def get_past_groups(visit: Visit) -> Json:
         latest[each.group_id] = each
     permit = visit.permit
     found = [
-        each for _, each in sorted(latest.items()) if each.group is not None and _is_visible(each.group_id, permit)
+        each
+        for name, each in sorted(latest.items())
+        if each.group is not None and may(permit, AclOperation.DESCRIBE, ResourceType.GROUP, name)
     ]
     if wanted is not None and not found:
         raise GroupIdNotFound(f"the brokers remember no group {wanted} at {at}; choose another time")
@@ -84,10 +86,6 @@ async def get_past_groups(visit: Visit) -> Json:
         brokers=sorted(answered),
         groups=[_out(each, ends, permit) for each in found],
     ).out()
-
-
-def _is_visible(group: str, permit: Permit | None) -> bool:
-    return permit is None or permit.allows((Action(AclOperation.DESCRIBE, ResourceType.GROUP, group),))
 
 
 def _partitions_of(past: PastGroup, permit: Permit | None) -> list[TopicPartition]:

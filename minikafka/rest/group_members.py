@@ -24,9 +24,10 @@ from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.rest import groups
 from minikafka.rest.group_offsets import COMMIT_ANSWERS, COMMIT_PROBLEMS, Commit, committed, committing
 from minikafka.rest.host import WAIT_MS_MAX, Host
-from minikafka.rest.leaders import check_known, check_may, from_coordinator, look_up
+from minikafka.rest.leaders import check_known, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
+from minikafka.rest.permissions import check_may
 from minikafka.rest.route import Json, Reply, Routes, Visit
 from minikafka.rest.schema import many, one_of, text
 from minikafka.rest.schemas import Place
@@ -159,7 +160,7 @@ async def post_member(visit: Visit) -> Json:
     """
     group = visit[groups.GROUP]
     wish = await Wish.sent(visit)
-    check_may(visit, AclOperation.DESCRIBE, ResourceType.TOPIC, *wish.topics)
+    check_may(visit.permit, AclOperation.DESCRIBE, ResourceType.TOPIC, *wish.topics)
     for topic in wish.topics:
         check_known(visit, topic)
     until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000

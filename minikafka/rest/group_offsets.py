@@ -13,9 +13,10 @@ from minikafka import errors as kafka
 from minikafka.groups.group import State
 from minikafka.groups.offsets import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
 from minikafka.rest import groups
-from minikafka.rest.leaders import check_may, first_error, from_coordinator, look_up, partition_of, unknown_topic
+from minikafka.rest.leaders import first_error, from_coordinator, look_up, partition_of, unknown_topic
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
+from minikafka.rest.permissions import check_may
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import Answer, Json, Reply, Routes, Visit
 from minikafka.rest.schema import ref
@@ -214,7 +215,7 @@ async def post_reset(visit: Visit) -> Json:
     says where. Every offset is brought between the log's start and its end. Only for a group without members.
     """
     group, reset = visit[groups.GROUP], await _Reset.sent(visit)
-    check_may(visit, AclOperation.READ, ResourceType.TOPIC, *(each.topic for each in reset.topics))
+    check_may(visit.permit, AclOperation.READ, ResourceType.TOPIC, *(each.topic for each in reset.topics))
     await _check_empty(visit, group)
     before = await groups.committed_of(visit, group)
     wanted = groups.partitions_in(reset.topics) or sorted(before)
@@ -286,7 +287,7 @@ class _Forgotten(groups.OfGroup):
 async def delete_offsets(visit: Visit) -> Json:
     """Forget what the group has committed for a topic that no member reads."""
     group, topic = visit[groups.GROUP], visit[TOPIC_QUERY]
-    check_may(visit, AclOperation.READ, ResourceType.TOPIC, topic)
+    check_may(visit.permit, AclOperation.READ, ResourceType.TOPIC, topic)
     if visit.gives(PARTITION_QUERY):
         partitions = [TopicPartition(topic, visit[PARTITION_QUERY])]
     else:

@@ -14,10 +14,10 @@ from minikafka import errors as kafka
 from minikafka.coordination.packing import by_topic
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.rest.cluster import needed
 from minikafka.rest.leaders import coordinator_of, first_error, from_all, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, any_text, states_parameter
+from minikafka.rest.permissions import may_describe
 from minikafka.rest.route import Json, Routes, Visit
 from minikafka.rest.schema import many, nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import OfTopic, Place
@@ -75,11 +75,6 @@ def assigned_to(member: DescribedMember, permit: Permit | None) -> tuple[TopicPa
 def topics_of(member: DescribedMember, permit: Permit | None) -> list[str]:
     """What a member subscribes to, if that is known, of topics that the client may describe."""
     return sorted(each for each in Subscription.readable(member.metadata).topics if may_describe(permit, each))
-
-
-def may_describe(permit: Permit | None, topic: str) -> bool:
-    """Return True if the client may see this topic: a group's permission shows none, as in Kafka's OffsetFetch."""
-    return permit is None or permit.allows(needed(topic))
 
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------

@@ -28,16 +28,15 @@ from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, 
 from minikafka.events import what_of, why_of
 from minikafka.quorum.image import BrokerImage, MetadataImage, TopicImage
 from minikafka.rest import json_text
-from minikafka.rest.cluster import needed
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import answer_of, partition_of
 from minikafka.rest.live import CLUSTER, PERIOD_S, SCOPE, cluster_state, partition_state, seen_partition
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Text, kinds_parameter
+from minikafka.rest.permissions import may, may_describe
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schema import many, nullable
 from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, without_repeats
-from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.types import NO_NODE, Address, NodeId, Offset, TopicPartition
 from minikafka.ui.journal import Entry, Journal
@@ -398,11 +397,9 @@ def grouped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _is_visible(event: Event, permit: Permit | None) -> bool:
     """Events of a partition need DESCRIBE of its topic, all others DESCRIBE of the cluster."""
-    if permit is None:
-        return True
-    topic = str(event.facts.get("partition", "")).rpartition("-")[0]
-    of_cluster = (Action(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME),)
-    return permit.allows(needed(topic) if topic else of_cluster)
+    if topic := str(event.facts.get("partition", "")).rpartition("-")[0]:
+        return may_describe(permit, topic)
+    return may(permit, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def _steps(visit: Visit, histories: list[_Received], span: Span) -> list[dict[str, Any]]:

@@ -29,12 +29,10 @@ from minikafka.rest.host import FORWARD_SLACK_S, Host, Scene
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import Visit
 from minikafka.rpc import call
-from minikafka.security.authorizer import Action
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused
 from minikafka.wire import messages as m
-from minikafka.wire.acls import AclOperation, ResourceType
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.group_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.outcomes import EarlierAttempts, failure_of, outcome_of_all
@@ -123,18 +121,6 @@ def partition_of(host: Scene, name: TopicPartition) -> PartitionImage:
 def first_error(parts: str) -> ErrorOf:
     """Pick the error of a whole response, or the first error of its ``parts``."""
     return lambda answer: next((each for each in (answer, *getattr(answer, parts)) if each.error_code), None)
-
-
-def check_may(visit: Visit, operation: AclOperation, resource_type: ResourceType, *names: str) -> None:
-    """Raise the error of a client that may not use what a body or a query names, whether it exists or not.
-
-    The table of permissions checks what the path names.
-    """
-    permit = visit.permit
-    for name in dict.fromkeys(names):
-        error = None if permit is None else permit.denial((Action(operation, resource_type, name),))
-        if error is not None:
-            raise error
 
 
 def check_known(visit: Visit, topic: str) -> str:

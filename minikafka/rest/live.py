@@ -24,11 +24,12 @@ from typing import Any, TypeAlias
 from minikafka.errors import ProtocolError, ThrottlingQuotaExceeded, UnknownTopicOrPartition
 from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.rest import json_text
-from minikafka.rest.cluster import broker_load, described_topics, needed
+from minikafka.rest.cluster import broker_load, described_topics
 from minikafka.rest.host import Host, Scene
 from minikafka.rest.leaders import answer_of, min_isr, partition_of
 from minikafka.rest.parameters import Text
 from minikafka.rest.partitions import partition_out, watermark_sentence
+from minikafka.rest.permissions import check_may, may
 from minikafka.rest.route import Routes, Stream, Visit, text_answer
 from minikafka.rest.sentences import (
     cluster_summary,
@@ -39,7 +40,6 @@ from minikafka.rest.sentences import (
 )
 from minikafka.rest.transactions import producer_out
 from minikafka.rest.views import Views, leaders_view, patience_with
-from minikafka.security.authorizer import Action
 from minikafka.security.permissions import Permit
 from minikafka.tasks import until_ended
 from minikafka.types import INTERNAL_TOPICS, NO_NODE, NodeId, TopicPartition
@@ -232,16 +232,9 @@ def _channel(host: Host, scope: str, permit: Permitted, listener: str) -> _Chann
 def seen_partition(visit: Visit, scope: str) -> TopicPartition:
     """The partition that a scope names, also a deleted one; the client must be allowed to describe its topic."""
     name = TopicPartition.parsed(scope)
-    check_seen(visit.permit, name.topic)
+    check_may(visit.permit, AclOperation.DESCRIBE, ResourceType.TOPIC, name.topic)
     visit.host.check_caught_up()
     return name
-
-
-def check_seen(permit: Permit | None, topic: str) -> None:
-    """Raise the error of a client that may not see a topic."""
-    denial = None if permit is None else permit.denial(needed(topic))
-    if denial is not None:
-        raise denial
 
 
 # ---- the cluster -----------------------------------------------------------------------------------------------------
@@ -355,7 +348,7 @@ class _PartitionChannel(_Channel):
     async def read(self) -> dict[str, Any]:
         host, name = self._host, self._name
         permit = self._permit()
-        check_seen(permit, name.topic)
+        check_may(permit, AclOperation.DESCRIBE, ResourceType.TOPIC, name.topic)
         metadata: m.MetadataResponse = await host.answer("Metadata", m.MetadataRequest(topics=()))
         image = partition_of(host, name)
         self._read_from({host.node_id, *image.replicas, metadata.controller_id} - {NO_NODE})
@@ -363,7 +356,7 @@ class _PartitionChannel(_Channel):
             # The first snapshot waits for the brokers, so that it is not empty, but not for one that is late.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_heard.wait(), PERIOD_S)
-        reads = permit is None or permit.allows((Action(AclOperation.READ, ResourceType.TOPIC, name.topic),))
+        reads = may(permit, AclOperation.READ, ResourceType.TOPIC, name.topic)
         image = partition_of(host, name)
         return partition_state(
             host, name, image, self._views, present_caution(host), shows_producers=reads, listener=self._listener

@@ -177,9 +177,27 @@ def check(route: Route, permit: Permit | None, path: Mapping[str, str]) -> None:
         path: The variable parts of the path.
     """
     needed = NEEDS[route.method, route.path]
-    if permit is None or needed is None:
-        return
-    name = path[needed.parameter] if needed.parameter else CLUSTER_NAME
-    error = permit.denial((Action(needed.operation, needed.resource_type, name),))
-    if error is not None:
-        raise error
+    if needed is not None:
+        name = path[needed.parameter] if needed.parameter else CLUSTER_NAME
+        check_may(permit, needed.operation, needed.resource_type, name)
+
+
+def check_may(permit: Permit | None, operation: AclOperation, resource_type: ResourceType, *names: str) -> None:
+    """Raise the error of a caller that may not use these resources, whether they exist or not.
+
+    For names in a body or a query: the table has what the path names.
+    """
+    for name in dict.fromkeys(names):
+        error = None if permit is None else permit.denial((Action(operation, resource_type, name),))
+        if error is not None:
+            raise error
+
+
+def may(permit: Permit | None, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+    """Return True if the caller may do this. What it may not see is left out of an answer silently."""
+    return permit is None or permit.allows((Action(operation, resource_type, name),))
+
+
+def may_describe(permit: Permit | None, topic: str) -> bool:
+    """Return True if the caller may see a topic: a group's permission shows none, as in Kafka's OffsetFetch."""
+    return may(permit, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)

@@ -28,7 +28,6 @@ from minikafka.rest.leaders import (
     TRANSACTIONAL_IDS,
     Coordinated,
     ErrorOf,
-    check_may,
     coordinator_of,
     first_error,
     from_all,
@@ -38,6 +37,7 @@ from minikafka.rest.leaders import (
 )
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, any_text, states_parameter
+from minikafka.rest.permissions import check_may
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Visit
 from minikafka.rest.schema import one_of, whole
 from minikafka.rest.schemas import Leader, Place
@@ -268,7 +268,7 @@ async def post_transaction(visit: Visit) -> Json:
     """
     wanted = await _Wanted.sent(visit)
     # Before a coordinator is looked for: the first one of a cluster creates an internal topic.
-    check_may(visit, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, wanted.transactional_id)
+    check_may(visit.permit, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, wanted.transactional_id)
     request = m.InitProducerIdRequest(
         transactional_id=wanted.transactional_id, transaction_timeout_ms=wanted.timeout_ms
     )
@@ -310,7 +310,7 @@ async def put_transaction_offsets(visit: Visit) -> Json:
     error the transaction has to be aborted.
     """
     sent, name = await _Offsets.sent(visit), visit[TRANSACTIONAL_ID]
-    check_may(visit, AclOperation.READ, ResourceType.GROUP, sent.group)
+    check_may(visit.permit, AclOperation.READ, ResourceType.GROUP, sent.group)
     request = t.TxnOffsetCommitRequest(
         transactional_id=name,
         group_id=sent.group,
