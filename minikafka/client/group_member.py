@@ -21,8 +21,8 @@ from minikafka.client.base_member import BaseMember, MemberParts, Partitions
 from minikafka.client.caller import accepted
 from minikafka.client.group_offsets import Membership
 from minikafka.client.metadata import Update
-from minikafka.groups.assignors import COOPERATIVE, Assignor, GroupMember
-from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
+from minikafka.groups.assignors import COOPERATIVE, Assignor, GroupMember, protocol_of
+from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment
 from minikafka.wire import group_messages as g
 from minikafka.wire.outcomes import error_in
 
@@ -155,19 +155,13 @@ class Member(BaseMember):
 
     def _protocol(self, assignor: Assignor, topics: tuple[str, ...]) -> g.GroupProtocol:
         owned, generation = (self.owned, self.generation) if self._is_cooperative else self._was_owned
-        subscription = Subscription(
-            topics=topics,
-            user_data=assignor.user_data(owned, generation),
-            owned=owned if self._is_cooperative else (),
-            generation=generation if self._is_cooperative else g.NO_GENERATION,
-        )
-        return g.GroupProtocol(name=assignor.name, metadata=subscription.packed())
+        return protocol_of(assignor, topics, owned, generation, is_cooperative=self._is_cooperative)
 
     async def _sync(self, joined: g.JoinGroupResponse) -> g.SyncGroupResponse:
         assignments: tuple[g.MemberAssignment, ...] = ()
         self._dealt = {}
         if joined.members:
-            members = [_group_member(each) for each in joined.members]
+            members = [GroupMember.joined(each) for each in joined.members]
             self._dealt = await self._counts(members)
             if not joined.skip_assignment:
                 assignments = self._deal(joined, members, self._dealt)
@@ -306,11 +300,3 @@ class Member(BaseMember):
     async def _leave(self, member_id: str, why: str) -> None:
         leaving = g.LeavingMember(member_id=member_id, group_instance_id=self._config.group_instance_id, reason=why)
         await self._send_goodbye(g.LeaveGroupRequest(group_id=self._coordinator.group, members=(leaving,)))
-
-
-def _group_member(joined: g.JoinedMember) -> GroupMember:
-    return GroupMember(
-        member_id=joined.member_id,
-        instance_id=joined.group_instance_id,
-        subscription=Subscription.readable(joined.metadata),
-    )

@@ -20,11 +20,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from minikafka.coordination.packing import Packer, Unpacker
 from minikafka.groups.protocol import NO_GENERATION, Subscription, pack_partitions, unpack_partitions
 from minikafka.types import TopicPartition
+from minikafka.wire.group_messages import GroupProtocol, JoinedMember
 
 EAGER, COOPERATIVE = "eager", "cooperative"
 """Eager: everyone gives up everything before it joins. Cooperative: only what moves is given up, in a second step."""
@@ -37,6 +38,12 @@ class GroupMember:
     member_id: str
     instance_id: str | None = None
     subscription: Subscription
+
+    @classmethod
+    def joined(cls, member: JoinedMember) -> Self:
+        """Return a member as the coordinator names it to the leader of the group."""
+        subscription = Subscription.readable(member.metadata)
+        return cls(member_id=member.member_id, instance_id=member.group_instance_id, subscription=subscription)
 
     @property
     def order(self) -> tuple[bool, str, str]:
@@ -65,6 +72,27 @@ class Assignor(Protocol):
 
     def assign(self, partitions: Mapping[str, int], members: Sequence[GroupMember]) -> Assigned:
         """Deal all partitions of the topics (name to count) to the members that subscribe to them."""
+
+
+def protocol_of(
+    assignor: Assignor,
+    topics: tuple[str, ...],
+    owned: tuple[TopicPartition, ...],
+    generation: int,
+    *,
+    is_cooperative: bool,
+) -> GroupProtocol:
+    """Return what a member that has had ``owned`` in ``generation`` offers when it joins.
+
+    ``is_cooperative``: it keeps its partitions while it joins, so its subscription names them.
+    """
+    subscription = Subscription(
+        topics=topics,
+        user_data=assignor.user_data(owned, generation),
+        owned=owned if is_cooperative else (),
+        generation=generation if is_cooperative else NO_GENERATION,
+    )
+    return GroupProtocol(name=assignor.name, metadata=subscription.packed())
 
 
 def in_order(members: Sequence[GroupMember]) -> list[GroupMember]:

@@ -19,8 +19,8 @@ import json
 from typing import Any
 
 from minikafka import errors as kafka
-from minikafka.groups.assignors import ASSIGNORS, COOPERATIVE, GroupMember
-from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
+from minikafka.groups.assignors import ASSIGNORS, COOPERATIVE, GroupMember, protocol_of
+from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment
 from minikafka.rest import groups
 from minikafka.rest.group_offsets import COMMIT_ANSWERS, COMMIT_PROBLEMS, Commit, committed, committing
 from minikafka.rest.host import WAIT_MS_MAX, Host
@@ -105,15 +105,9 @@ class Wish(Model):
         )
 
     def _protocol(self, name: str) -> g.GroupProtocol:
-        assignor, owned = ASSIGNORS[name], tuple(groups.partitions_in(self.owned))
-        cooperative = assignor.rebalance == COOPERATIVE
-        subscription = Subscription(
-            topics=tuple(dict.fromkeys(self.topics)),
-            user_data=assignor.user_data(owned, self.generation),
-            owned=owned if cooperative else (),
-            generation=self.generation if cooperative else g.NO_GENERATION,
-        )
-        return g.GroupProtocol(name=name, metadata=subscription.packed())
+        assignor, topics = ASSIGNORS[name], tuple(dict.fromkeys(self.topics))
+        owned, is_cooperative = tuple(groups.partitions_in(self.owned)), assignor.rebalance == COOPERATIVE
+        return protocol_of(assignor, topics, owned, self.generation, is_cooperative=is_cooperative)
 
 
 class _Beginning(Place):
@@ -244,14 +238,7 @@ def _join_failed(response: g.JoinGroupResponse) -> g.JoinGroupResponse | None:
 def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment, ...]:
     """The leader's part (S30), with the partition counts that it was made from in its own assignment."""
     assignor = ASSIGNORS[joined.protocol_name or ""]
-    members = [
-        GroupMember(
-            member_id=each.member_id,
-            instance_id=each.group_instance_id,
-            subscription=Subscription.readable(each.metadata),
-        )
-        for each in joined.members
-    ]
+    members = [GroupMember.joined(each) for each in joined.members]
     topics = sorted({topic for member in members for topic in member.subscription.topics})
     counts = {topic: partition_count(host, topic) for topic in topics}
     dealt = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
