@@ -16,7 +16,7 @@ from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import INT64_MAX, Integer, any_text
 from minikafka.rest.permissions import may, may_describe
 from minikafka.rest.route import Json, Routes, Visit
-from minikafka.rest.views import gather_from
+from minikafka.rest.views import gather_from_all
 from minikafka.security.permissions import Permit
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.acls import AclOperation, ResourceType
@@ -63,8 +63,7 @@ async def get_past_groups(visit: Visit) -> Json:
     if not host.history.is_on:
         raise BrokerNotAvailable(f"broker {host.node_id} keeps no history: mk.history.minutes=0")
     wanted = visit[GROUP] if visit.gives(GROUP) else None
-    alive = {node for node in host.image.brokers if host.image.alive(node)} | {host.node_id}
-    answered = await gather_from(host, alive, ReadGroupHistoryRequest(group_id=wanted, at_ms=at))
+    answered = await gather_from_all(host, ReadGroupHistoryRequest(group_id=wanted, at_ms=at))
     latest: dict[str, PastGroup] = {}
     for each in sorted((one for response in answered.values() for one in response.groups), key=lambda one: one.at_ms):
         latest[each.group_id] = each

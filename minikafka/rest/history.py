@@ -36,7 +36,7 @@ from minikafka.rest.parameters import INT64_MAX, Flag, Integer, Text, kinds_para
 from minikafka.rest.permissions import may, may_describe
 from minikafka.rest.route import Json, Page, Routes, Visit, text_answer
 from minikafka.rest.schema import many, nullable
-from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, without_repeats
+from minikafka.rest.views import PATIENCE_S, Event, Views, event_of, live_brokers, without_repeats
 from minikafka.security.permissions import Permit
 from minikafka.types import NO_NODE, Address, NodeId, Offset, TopicPartition
 from minikafka.ui.journal import Entry, Journal
@@ -141,7 +141,6 @@ class _Received(NamedTuple):
 
 async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: int) -> list[_Received]:
     """Of each broker that answers; the answering broker's own is among them."""
-    alive = {node for node in host.image.brokers if host.image.alive(node)} | {host.node_id}
     request = m.ReadHistoryRequest(
         topic=None if name is None else name.topic,
         partition=-1 if name is None else name.partition,
@@ -149,7 +148,7 @@ async def _histories(host: Host, name: TopicPartition | None, span: Span, rows: 
         to_ms=span.last,
         max_rows=rows,
     )
-    found = await asyncio.gather(*(_history_of(host, node, request) for node in sorted(alive)))
+    found = await asyncio.gather(*(_history_of(host, node, request) for node in live_brokers(host)))
     return [each for each in found if each is not None]
 
 

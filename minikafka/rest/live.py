@@ -104,11 +104,6 @@ class LiveHub:
         self.viewers: Counter[str] = Counter()
         """Open streams by user, or by the address of a client without a name."""
 
-    @property
-    def viewer_count(self) -> int:
-        """Number of open live streams."""
-        return sum(each.viewer_count for each in self.channels.values())
-
     async def events(self, visit: Visit, scope: str, seen: str) -> AsyncGenerator[bytes, None]:
         """The events for one viewer; ``seen`` is the id of the last event that it has read, or empty."""
         access, context = self._host.access, visit.context
@@ -130,9 +125,7 @@ class LiveHub:
                 async for each in events:
                     yield each
         finally:
-            self.viewers[owner] -= 1
-            if not self.viewers[owner]:
-                del self.viewers[owner]
+            self.viewers -= Counter([owner])
             channel.viewer_count -= 1
             if not channel.viewer_count:
                 del self.channels[key]
@@ -474,7 +467,7 @@ async def get_live(visit: Visit) -> Stream:
             f"{VIEWER_COUNT_MAX_OF_ONE} live streams of {owner} are open, the most that one broker serves; close a "
             "page, or open the console at another broker"
         )
-    if live.viewer_count >= VIEWER_COUNT_MAX:
+    if live.viewers.total() >= VIEWER_COUNT_MAX:
         raise ThrottlingQuotaExceeded(
             f"{VIEWER_COUNT_MAX} live streams are open, the most that one broker serves; close a page, or open the "
             "console at another broker"

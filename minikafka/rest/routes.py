@@ -251,9 +251,7 @@ async def _streamed(route: Route, visit: Visit, stream: Stream) -> web.StreamRes
             if visit.http.method != "HEAD":
                 await _pump(route, visit, response, stream, encode)
         finally:
-            doors.streams[owner] -= 1
-            if not doors.streams[owner]:
-                del doors.streams[owner]
+            doors.streams -= Counter([owner])
     return response
 
 
@@ -393,7 +391,7 @@ class Doors:
         self.held_bytes = 0
         """Bytes of bodies that are held now (``queued.max.request.bytes``)."""
         self.streams: Counter[str] = Counter()
-        """Streams that are open, by user, or by the address of a client without a name."""
+        """Streams that are open, by user, or by the address of a client without a name; `-=` leaves no zeros."""
         self.ending = asyncio.Event()
         """Set when the server begins to close."""
         self.occurrences: Occurrences

@@ -17,7 +17,7 @@ from minikafka.rest.parameters import INT32_MAX, TIMEOUT_MS, TOPIC, Choice, Flag
 from minikafka.rest.route import Json, Reply, Routes, Visit
 from minikafka.rest.schema import many, table, text, whole
 from minikafka.rest.schemas import OfTopic, PartitionState
-from minikafka.rest.views import gather_from
+from minikafka.rest.views import gather_from_all
 from minikafka.types import NO_NODE, NodeId
 from minikafka.wire import messages as m
 from minikafka.wire.admin import DescribeLogDirsRequest
@@ -119,9 +119,8 @@ async def _summarize(host: Host, topics: Sequence[_TopicInShort], described: Seq
 
     ``bytes`` and ``records`` are None where the leader of a partition has not answered: the rest is no total.
     """
-    alive = [node for node in host.image.brokers if host.image.alive(node)]
-    replicas = await gather_from(host, alive, m.DescribeReplicasRequest())
-    sizes = await gather_from(host, alive, DescribeLogDirsRequest())
+    replicas = await gather_from_all(host, m.DescribeReplicasRequest())
+    sizes = await gather_from_all(host, DescribeLogDirsRequest())
     size_of = {
         (node, each.topic, each.partition): each.size_bytes
         for node, response in sizes.items()

@@ -79,12 +79,17 @@ def patience_with(image: MetadataImage, node: NodeId) -> float:
     return PATIENCE_S if image.alive(node) else FENCED_PATIENCE_S
 
 
-async def gather_from(host: Host, nodes: Iterable[NodeId], request: Any) -> dict[NodeId, Any]:
-    """The responses of those of ``nodes`` that answer within PATIENCE_S, side by side, as this broker's own request.
+def live_brokers(host: Host) -> list[NodeId]:
+    """This broker, and those that live by its metadata."""
+    return sorted({host.node_id, *filter(host.image.alive, host.image.brokers)})
+
+
+async def gather_from_all(host: Host, request: Any) -> dict[NodeId, Any]:
+    """The responses of the live brokers that answer within PATIENCE_S, side by side, as this broker's own request.
 
     What of them a client may see is for the caller to decide.
     """
-    asked, deadline = sorted(set(nodes)), host.world.clock.now() + PATIENCE_S
+    asked, deadline = live_brokers(host), host.world.clock.now() + PATIENCE_S
     found = await asyncio.gather(*(answer_of(host, node, request, deadline) for node in asked))
     return {node: response for node, response in zip(asked, found, strict=True) if response is not None}
 
