@@ -6,7 +6,6 @@ watermark of each partition at that time comes from the brokers' history of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from minikafka.errors import BrokerNotAvailable, GroupIdNotFound
@@ -20,7 +19,7 @@ from minikafka.rest.views import gather_from_all
 from minikafka.security.permissions import Permit
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.acls import AclOperation, ResourceType
-from minikafka.wire.group_messages import PastGroup, ReadGroupHistoryRequest
+from minikafka.wire.group_messages import DescribedGroup, PastGroup, ReadGroupHistoryRequest
 
 ROUTES = Routes("groups")
 PARTITIONS_MAX = 20
@@ -34,9 +33,9 @@ class _PastGroup(OfGroup):
 
     sampled_ms: int = member("When its coordinator recorded this; it had not changed until `at`.", 1_795_270_217_937)
     state: str = member("Kafka's word.", "Stable")
-    generation: int = member(GENERATION, 3)
+    generation: int = member(GENERATION, 3, source="generation_id")
     protocol_type: str = member("`consumer`; empty for a group that only ever committed.", "consumer")
-    assignor: str = member("What its members agreed on.", "range")
+    assignor: str = member("What its members agreed on.", "range", source="protocol")
     members: list[Any] = many_of(Member)
     offsets: list[Any] = many_of(Lag, "`log_end` and `lag` only with `group`, of the first 20 partitions.")
 
@@ -69,7 +68,7 @@ async def get_past_groups(visit: Visit) -> Json:
         latest[each.group_id] = each
     permit = visit.permit
     found = [
-        each
+        (each, each.group)
         for name, each in sorted(latest.items())
         if each.group is not None and may(permit, AclOperation.DESCRIBE, ResourceType.GROUP, name)
     ]
@@ -77,36 +76,31 @@ async def get_past_groups(visit: Visit) -> Json:
         raise GroupIdNotFound(f"the brokers remember no group {wanted} at {at}; choose another time")
     ends: dict[TopicPartition, Offset] = {}
     if wanted is not None:
-        ends = await watermarks_at(host, _partitions_of(found[0], permit)[:PARTITIONS_MAX], Span(at, at, at))
+        ends = await watermarks_at(host, _partitions_of(*found[0], permit)[:PARTITIONS_MAX], Span(at, at, at))
     starts = [response.start_ms for response in answered.values() if response.start_ms]
     return _PastGroups(
         at=at,
         start=max(starts) if starts else None,
         brokers=sorted(answered),
-        groups=[_out(each, ends, permit) for each in found],
+        groups=[_out(*each, ends, permit) for each in found],
     ).out()
 
 
-def _partitions_of(past: PastGroup, permit: Permit | None) -> list[TopicPartition]:
+def _partitions_of(past: PastGroup, group: DescribedGroup, permit: Permit | None) -> list[TopicPartition]:
     """All that it had committed or that a member had, of topics that the client may describe."""
-    assigned = {each for one in _members_of(past) for each in assigned_to(one, permit)}
+    assigned = {each for one in group.members for each in assigned_to(one, permit)}
     found = sorted(assigned | {TopicPartition(each.topic, each.partition) for each in past.offsets})
     return [each for each in found if may_describe(permit, each.topic)]
 
 
-def _members_of(past: PastGroup) -> Iterable[Any]:
-    return () if past.group is None else past.group.members
-
-
-def _out(past: PastGroup, ends: dict[TopicPartition, Offset], permit: Permit | None) -> dict[str, Any]:
+def _out(
+    past: PastGroup, group: DescribedGroup, ends: dict[TopicPartition, Offset], permit: Permit | None
+) -> dict[str, Any]:
     committed = {TopicPartition(each.topic, each.partition): each.offset for each in past.offsets}
-    group = past.group
     return _PastGroup.out_of(
         group,
         group=past.group_id,
         sampled_ms=past.at_ms,
-        generation=0 if group is None else group.generation_id,
-        assignor="" if group is None else group.protocol,
-        members=[Member.described(each, permit) for each in _members_of(past)],
-        offsets=[Lag.of(name, committed.get(name), ends.get(name)) for name in _partitions_of(past, permit)],
+        members=[Member.described(each, permit) for each in group.members],
+        offsets=[Lag.of(name, committed.get(name), ends.get(name)) for name in _partitions_of(past, group, permit)],
     )

@@ -27,7 +27,8 @@ from minikafka.wire import records as wire
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, verify
 from minikafka.wire.messages import DescribeLogRequest, DescribeLogResponse
 
-ROUTES = Routes("partitions")
+READING_PROBLEMS = (kafka.CorruptMessage, kafka.KafkaStorageError, kafka.NetworkException, kafka.OffsetOutOfRange)
+ROUTES = Routes("partitions", problems=READING_PROBLEMS)
 ASK_WAIT_S = 2.0
 REPLICA = Integer(
     "replica",
@@ -99,21 +100,11 @@ class _Epochs(Log, Place):
     epochs: list[Any] = many_of(_Epoch)
 
 
-PROBLEMS = (
-    kafka.CorruptMessage,
-    kafka.KafkaStorageError,
-    kafka.NetworkException,
-    kafka.OffsetOutOfRange,
-    kafka.ReplicaNotAvailable,
-    kafka.UnknownTopicOrPartition,
-)
-
-
 @ROUTES.at(
     "GET /v1/topics/{topic}/partitions/{partition}/log",
     _Batches.answer("The log from there on."),
     parameters=(REPLICA, FROM, TO, MAX_BATCHES, RECORDS, FORMAT),
-    problems=PROBLEMS,
+    problems=(kafka.ReplicaNotAvailable, kafka.UnknownTopicOrPartition),
 )
 async def get_log(visit: Visit) -> Json:
     """The batches in a chosen replica's log, committed or not."""
@@ -141,7 +132,7 @@ async def get_log(visit: Visit) -> Json:
     "GET /v1/topics/{topic}/partitions/{partition}/epochs",
     _Epochs.answer("The epochs, the oldest first."),
     parameters=(REPLICA,),
-    problems=PROBLEMS,
+    problems=(kafka.ReplicaNotAvailable, kafka.UnknownTopicOrPartition),
 )
 async def get_epochs(visit: Visit) -> Json:
     """The leader-epoch cache of a chosen replica: which epoch's leader wrote from where to where (S21)."""
@@ -260,14 +251,7 @@ class _MetadataLog(Log):
         log_end_offset=21,
     ),
     parameters=(FROM, REPLICA, MAX_RECORDS),
-    problems=(
-        kafka.BrokerIdNotRegistered,
-        kafka.CorruptMessage,
-        kafka.KafkaStorageError,
-        kafka.LeaderNotAvailable,
-        kafka.NetworkException,
-        kafka.OffsetOutOfRange,
-    ),
+    problems=(kafka.BrokerIdNotRegistered, kafka.LeaderNotAvailable),
     tag="cluster",
 )
 async def get_controller_log(visit: Visit) -> Json:
