@@ -102,6 +102,6 @@ class MetricsDoor:
         process = self._read_gauges()
         yield from mbeans(view, self.events, self._windows, process)
         yield from exporter(view)
-        yield from group_families(view.groups)
+        yield from group_families(view.groups, view.limit)
         yield from own(view, self.events, process)
         yield from self._process.collect()

@@ -139,39 +139,32 @@ STATES = (State.PREPARING, State.COMPLETING, State.STABLE, State.DEAD, State.EMP
 class Groups:
     """What this broker coordinates, and where the logs that are read end."""
 
-    standings: tuple[Standing, ...] = ()
+    standings: Sequence[Standing] = ()
+    committed: Sequence[tuple[str, TopicPartition, Offset]] = ()
+    """Committed offsets with a series of their own."""
+    omitted: int = 0
+    """Number of those that have none."""
     ends: Mapping[TopicPartition, Offset] = field(default_factory=dict)
-    limit: int = 0
-
-    def committed(self) -> list[tuple[str, TopicPartition, Offset]]:
-        """Committed offsets with a series of their own."""
-        return self._committed()[: self.limit]
-
-    @property
-    def omitted(self) -> int:
-        """Those that have none."""
-        return max(0, len(self._committed()) - self.limit)
-
-    def _committed(self) -> list[tuple[str, TopicPartition, Offset]]:
-        return [
-            (each.group_id, partition, value.offset)
-            for each in self.standings
-            for partition, value in sorted(each.committed.items())
-            if value.offset >= 0
-        ]
 
 
 async def look_at_groups(broker: Broker, limit: int) -> Groups:
     """This broker's groups now, with ``limit`` partitions of them at most."""
-    groups = Groups(tuple(broker.groups.standings()), limit=limit)
-    wanted = sorted({partition for _, partition, _ in groups.committed()})
+    standings = list(broker.groups.standings())
+    committed = [
+        (each.group_id, partition, value.offset)
+        for each in standings
+        for partition, value in sorted(each.committed.items())
+        if value.offset >= 0
+    ]
+    wanted = sorted({partition for _, partition, _ in committed[:limit]})
     leaders: dict[NodeId, list[TopicPartition]] = {}
     for name in wanted:
         partition = broker.image.partition(name)
         if partition is not None and partition.leader != NO_NODE:
             leaders.setdefault(partition.leader, []).append(name)
     found = await asyncio.gather(*(_ends(broker, node, names) for node, names in leaders.items()))
-    return Groups(groups.standings, {name: end for part in found for name, end in part.items()}, limit)
+    ends = {name: end for part in found for name, end in part.items()}
+    return Groups(standings, committed[:limit], max(0, len(committed) - limit), ends)
 
 
 async def _ends(broker: Broker, node: NodeId, names: list[TopicPartition]) -> dict[TopicPartition, Offset]:
@@ -184,12 +177,10 @@ async def _ends(broker: Broker, node: NodeId, names: list[TopicPartition]) -> di
     return {} if response is None else offsets_in(response)
 
 
-def group_families(groups: Groups) -> Iterator[Metric]:
+def group_families(groups: Groups, limit: int) -> Iterator[Metric]:
     """All of them, family by family."""
-    committed = groups.committed()
-    lags = [
-        (group, name, max(0, groups.ends[name] - offset)) for group, name, offset in committed if name in groups.ends
-    ]
+    committed, ends = groups.committed, groups.ends
+    lags = [(group, name, max(0, ends[name] - offset)) for group, name, offset in committed if name in ends]
     for name, meaning, values in (
         (
             "kafka_consumergroup_current_offset",
@@ -200,7 +191,7 @@ def group_families(groups: Groups) -> Iterator[Metric]:
     ):
         yield gauge(name, meaning, (GROUP, *PARTITION), (((group, *place), value) for group, place, value in values))
         yield gauge(name + "_sum", "The same over a topic's partitions.", (GROUP, "topic"), _by_topic(values))
-    members = [(each.group_id, each.member_count) for each in groups.standings[: groups.limit]]
+    members = [(each.group_id, each.member_count) for each in groups.standings[:limit]]
     yield gauge("kafka_consumergroup_members", "Members of a group.", GROUP, members)
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     yield number(prefix + "numgroups", "Groups that this broker coordinates.", len(groups.standings))
@@ -213,7 +204,7 @@ def group_families(groups: Groups) -> Iterator[Metric]:
     yield number("mk_metrics_group_partitions_omitted", meaning, groups.omitted)
 
 
-def _by_topic(values: list[tuple[str, TopicPartition, int]]) -> list[Row]:
+def _by_topic(values: Sequence[tuple[str, TopicPartition, int]]) -> list[Row]:
     sums: dict[tuple[str, str], float] = {}
     for group, name, value in values:
         sums[group, name.topic] = sums.get((group, name.topic), 0.0) + value
