@@ -235,7 +235,9 @@ async def _streamed(route: Route, visit: Visit, stream: Stream) -> web.StreamRes
             )
         doors.streams[owner] += 1
         try:
-            encode = _gzip() if stream.repeats_itself and _accepts_gzip(visit.http) else _plain
+            # Unlike a media type, an encoding that no header names is not accepted.
+            accepted = Accept(("identity", *visit.http.headers.getall("Accept-Encoding", ())))
+            encode = _gzip() if stream.repeats_itself and accepted.quality("gzip") else _plain
             response = web.StreamResponse(
                 headers={
                     **_headers(visit, {}),
@@ -253,14 +255,6 @@ async def _streamed(route: Route, visit: Visit, stream: Stream) -> web.StreamRes
         finally:
             doors.streams -= Counter([owner])
     return response
-
-
-def _accepts_gzip(http: web.Request) -> bool:
-    for each in ",".join(http.headers.getall("Accept-Encoding", ())).split(","):
-        name, _, weight = each.replace(" ", "").lower().partition(";q=")
-        if name == "gzip":
-            return not weight or weight.strip("0.") != ""
-    return False
 
 
 def _plain(chunk: bytes, *, is_last: bool = False) -> bytes:  # noqa: ARG001 - as the chunks of _gzip()
@@ -334,12 +328,10 @@ async def _pump(
         if rest := encode(farewell, is_last=True):
             async with asyncio.timeout(STREAM_WRITE_TIMEOUT_S):
                 await response.write(rest)
-    except (ConnectionError, TimeoutError):
-        # The reader has left, or has not taken a chunk for so long that it is as good as gone.
-        if visit.http.transport is not None:
-            visit.http.transport.abort()
     except Exception as error:  # noqa: BLE001 - the head is out: all that can be done is to end, and to tell the log
-        _bug(visit, error)
+        # Without a bug the reader has left, or has not taken a chunk for so long that it is as good as gone.
+        if not isinstance(error, ConnectionError | TimeoutError):
+            _bug(visit, error)
         if visit.http.transport is not None:
             visit.http.transport.abort()
     finally:
