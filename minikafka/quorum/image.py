@@ -11,8 +11,10 @@ Rule for decisions made from an image: go through brokers and topics in sorted o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import assert_never
+
+import msgspec
 
 from minikafka.addresses import parse_listeners
 from minikafka.invariant import invariant
@@ -392,7 +394,8 @@ class _Builder:
                 removed = self._own_acls().pop(record.id, None)
                 invariant(removed is not None, "an access control entry that does not exist is removed", record=record)
             case UserScramCredential():
-                self._own_scram()[ScramMechanism(record.mechanism), record.name] = _credential_in(record)
+                credential = msgspec.convert(record, ScramCredential, from_attributes=True)
+                self._own_scram()[ScramMechanism(record.mechanism), record.name] = credential
             case RemoveUserScramCredential():
                 gone = self._own_scram().pop((ScramMechanism(record.mechanism), record.name), None)
                 invariant(gone is not None, "a credential that does not exist is removed", record=record)
@@ -571,14 +574,7 @@ def acl_record(acl_id: str, acl: Acl) -> AccessControlEntry:
 
 def scram_record(mechanism: ScramMechanism, name: str, credential: ScramCredential) -> UserScramCredential:
     """The record that gives a user a credential."""
-    return UserScramCredential(
-        name=name,
-        mechanism=mechanism,
-        salt=credential.salt,
-        stored_key=credential.stored_key,
-        server_key=credential.server_key,
-        iterations=credential.iterations,
-    )
+    return UserScramCredential(name=name, mechanism=mechanism, **asdict(credential))
 
 
 def quota_record(entity: Entity, key: str, value: float | None) -> ClientQuota:
@@ -603,15 +599,6 @@ def _by_name(names: tuple[str, ...] | None) -> tuple[bool, tuple[str, ...]]:
 def _entity_in(record: ClientQuota) -> Entity:
     parts = ((CLIENT_ID, record.client_ids), (IP, record.ips), (USER, record.users))
     return tuple((kind, names[0] if names else None) for kind, names in parts if names is not None)
-
-
-def _credential_in(record: UserScramCredential) -> ScramCredential:
-    return ScramCredential(
-        salt=record.salt,
-        stored_key=record.stored_key,
-        server_key=record.server_key,
-        iterations=record.iterations,
-    )
 
 
 def _acl_in(record: AccessControlEntry) -> Acl:
